@@ -73,7 +73,7 @@ check: setup  ## format, lint, types, contracts, wheel, docs, Spark, and that th
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m longpoll_spec.render.spec | diff -q - docs/spec.md >/dev/null || { echo "docs/spec.md is not what the law says: $(BIN)/python -m longpoll_spec.render.spec >docs/spec.md"; exit 1; }
+	@$(BIN)/python -m longpoll_spec.render.spec_page | diff -q - docs/spec.md >/dev/null || { echo "docs/spec.md is not what the law says: $(BIN)/python -m longpoll_spec.render.spec_page >docs/spec.md"; exit 1; }
 	@rm -rf build/wheel && mkdir -p build && $(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
 	@$(BIN)/check-wheel-contents build/wheel
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(CHECKED)

@@ -8,7 +8,7 @@ The lesson is docs/lessons/12-your-own-mutant.md.
 
 from longpoll_spec.actions.family import action
 from longpoll_spec.model import Step
-from longpoll_spec.mutants.mutant import report
+from longpoll_spec.mutants.own_action import report
 from longpoll_spec.state import Request, State, assign
 from longpoll_spec.terms import FALSE, TRUE, ite  # noqa: F401 - two of them for your change
 

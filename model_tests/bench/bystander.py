@@ -4,9 +4,10 @@
 
 It prints a line for each round until its standard input ends: milliseconds from a send to the answer of the pull that
 fetches the message; with the broker's process id also how many of these are left without the time for which the machine
-let this client's or the broker's threads wait for a processor (`longpoll_runtime.stalls`). A busy machine does that to
-anybody. Waiting for another request, for a lock, for the interpreter or for the disk is the broker's and stays. Whether
-the thread that waited for a processor was the one to answer cannot be told, so what is left is at least the broker's.
+let this client's or the broker's threads wait for a processor (`longpoll_runtime.host_pauses`). A busy machine does
+that to anybody. Waiting for another request, for a lock, for the interpreter or for the disk is the broker's and stays.
+Whether the thread that waited for a processor was the one to answer cannot be told, so what is left is at least the
+broker's.
 
 A pull is held until its message comes. Where the policy may lose a wakeup, as RocketMQ does, it would now and then wait
 for the scan, up to five seconds, whatever else the broker does: with `--asks-again` it is not held, but asked again.
@@ -30,7 +31,7 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_m
 
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import Address
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.host_pauses import HostPauseWatch
 
 TOPIC: Final = "Bystander"
 PAUSE_S: Final = 0.001
@@ -124,7 +125,7 @@ def _goes_on() -> bool:
         return True
 
 
-def own_of(watch: StallWatch) -> Own:
+def own_of(watch: HostPauseWatch) -> Own:
     """The rest without the host pauses that a watch has seen; waits until it has seen them."""
 
     def own(begin_ns: int, end_ns: int) -> float:
@@ -145,7 +146,7 @@ def main() -> None:
     with ExitStack() as stack:
         own = None
         if options.broker is not None:
-            own = own_of(stack.enter_context(StallWatch(options.broker, sleep_s=LOOK_S)))
+            own = own_of(stack.enter_context(HostPauseWatch(options.broker, sleep_s=LOOK_S)))
         stand_by((host, int(port)), own, is_held=not options.asks_again)
 
 

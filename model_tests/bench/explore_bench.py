@@ -33,10 +33,10 @@ from longpoll_judge.run.spark.session import open_session
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.errors import SpecUserError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import preset, with_knobs
 from longpoll_spec.render.export.promela import promela_of
+from longpoll_spec.specification import properties_of, specification_of
 
 KILOBYTE: Final = 1024
 MEGABYTE: Final = 1024 * KILOBYTE
@@ -55,7 +55,7 @@ class Choice:
     def model(self) -> Model:
         """The law of the choice."""
         policy = with_knobs(preset(self.policy), self.knobs)
-        return law_of(policy, named(self.bounds, policy))
+        return specification_of(policy, named(self.bounds, policy))
 
 
 @frozen

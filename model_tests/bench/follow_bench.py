@@ -40,7 +40,7 @@ from model_tests.support.judge.tiles import Tile, moved, plan, simulated_tile, w
 from longpoll_judge.generate import Load
 from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import event_dicts
-from longpoll_judge.rules.across import rows_where
+from longpoll_judge.rules.cross_queue import rows_where
 from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
 
 LOAD: Final = Load(queues=32, send_interval_ms=1.0)

@@ -15,11 +15,11 @@ from statistics import median
 
 from model_tests.bench import leaving
 
-from longpoll_java.inside.load import Seen
-from longpoll_java.inside.record import NO_RULES, TOPIC, Size, loaded, send_us
-from longpoll_java.inside.steps import lines_of, steps_of
-from longpoll_java.inside.tracing import FILE_PROPERTY, OPTIONS, tracing_of
 from longpoll_java.jars import VERSIONS, resolved
+from longpoll_java.recording.history import lines_of, steps_of
+from longpoll_java.recording.load import Seen
+from longpoll_java.recording.record import NO_RULES, TOPIC, Size, loaded, send_us
+from longpoll_java.recording.trace_rules import FILE_PROPERTY, OPTIONS, tracing_of
 
 MESSAGES = 3_000
 TURNS = 3

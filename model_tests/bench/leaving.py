@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from longpoll.guard import interrupted_by_sigterm
+from longpoll.exit_codes import interrupted_by_sigterm
 
 STOPPED: Final = 130
 """The exit code of one that was stopped, as a shell has it."""

@@ -20,10 +20,10 @@ from model_tests.simulate.two_pulls import race
 from rich.console import Console
 from rich.table import Table
 
-from longpoll.simulated.beside_law.explore import wander
-from longpoll.simulated.plan import Mishap, Plan, Pull, Send, Wait
-from longpoll.simulated.run import play
-from longpoll.simulated.search import Settings, one_run, stalls_of, strategy_of
+from longpoll.broker_simulation.plan import InjectedFault, Plan, Pull, Send, Wait
+from longpoll.broker_simulation.refinement.explore import wander
+from longpoll.broker_simulation.run import play
+from longpoll.broker_simulation.search import Settings, one_run, stalls_of, strategy_of
 from longpoll_simulation.strategies import FewSwitches, RandomWalk
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import STRICT
@@ -49,7 +49,7 @@ def small_plan(seed: int) -> Plan:
     return Plan(
         seed=seed,
         peers=((Pull(0, 5_000), Pull(1, 5_000), Wait()), (Send(0, 1),)),
-        mishaps=(Mishap(400.0, "stop"),),
+        mishaps=(InjectedFault(400.0, "stop"),),
         io_thread_count=1,
         syncs=False,
         is_fast=False,

@@ -22,7 +22,7 @@ ELSEWHERE = {
     "ConsistentHash",
 }
 """Java's, and then what the page says is elsewhere, or is Python's."""
-ELSEWHERE |= {"ResourceWarning", "ConnectionError", "TimeoutError"}
+ELSEWHERE |= {"ConnectionError", "TimeoutError"}
 ELSEWHERE |= {"OpenTelemetry"}  # of `longpoll_client.otel`, which needs an extra
 
 

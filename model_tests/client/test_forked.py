@@ -33,7 +33,7 @@ from longpoll_client.produce import requests as produce_requests
 from longpoll_client.produce import transactions
 from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer
-from longpoll_runtime.faults import ANYTHING, FAULTS
+from longpoll_runtime.recoverable import ANYTHING, FAULTS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

@@ -13,7 +13,7 @@ from attrs import define, evolve, field
 from model_tests.simulate.client_world import quiet
 from model_tests.support.broker.client_scenarios import member_options
 
-from longpoll.simulated.run import CONFIG, STORE
+from longpoll.broker_simulation.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import Producer, PushConsumer, ReceivedMessage, Retry

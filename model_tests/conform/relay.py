@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from longpoll_conform.line import Address
+from longpoll_conform.connection import Address
 from longpoll_conform.wire import NotReadableError, decode_command, encode_command
 
 Told = Sequence[tuple[float, bytes]]

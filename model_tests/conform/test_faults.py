@@ -31,7 +31,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_conform.clauses import BY_VECTOR, CAPABILITIES, Capability
 from longpoll_conform.compare import Difference
-from longpoll_conform.line import SilentError
+from longpoll_conform.connection import SilentError
 from longpoll_conform.play import Place
 from longpoll_conform.suite import Result, Suite
 from longpoll_conform.vectors import recorded

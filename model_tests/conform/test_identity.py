@@ -15,7 +15,7 @@ from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_conform.capabilities import DEFAULT, RUNTIME_INFO, How, identify
-from longpoll_conform.line import Address
+from longpoll_conform.connection import Address
 from longpoll_conform.play import Place
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, policy_named

@@ -16,10 +16,10 @@ from model_tests.conform.relay import Asked, Relay, Told, field_of, plus
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_conform.known import chosen
-from longpoll_conform.line import Address
+from longpoll_conform.connection import Address
+from longpoll_conform.export.steps import shipped
+from longpoll_conform.known_failures import chosen
 from longpoll_conform.play import Place, Played, play
-from longpoll_conform.shipped.steps import shipped
 from longpoll_conform.vectors import Vector, VectorError, read_vectors, recorded, write_vectors
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import UserError

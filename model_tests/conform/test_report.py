@@ -24,7 +24,7 @@ from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_conform.clauses import CLAUSES
-from longpoll_conform.line import Address
+from longpoll_conform.connection import Address
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT
 

@@ -16,15 +16,15 @@ from model_tests.support.spec.cases import quick_if
 
 from longpoll_conform.clauses import BY_ID, BY_VECTOR, CLAUSES, INSIDE, PARTS, PROFILES, SEEN
 from longpoll_conform.compare import Difference, compare
-from longpoll_conform.smallest import smallest
+from longpoll_conform.minimise import minimise
 from longpoll_conform.vectors import RECORDED, RECORDED_AS, Vector, VectorError, recorded
 from longpoll_conform.wire import NotReadableError, decode_command, encode_command, lenient_json, read_records
 from longpoll_judge.contract.result import PROPERTIES
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation
 from longpoll_spec.bounds import EXPLORATIONS, named
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import ROCKETMQ_5, STRICT
+from longpoll_spec.specification import properties_of, specification_of
 
 VECTORS = tuple(vector for version in RECORDED for vector in recorded(version))
 
@@ -38,7 +38,7 @@ def unnamed(law: Collection[str]) -> set[str]:
 def law_names() -> set[str]:
     """What must always hold by the law of strict in any of its worlds, and where a master that returns is walked."""
     worlds = [(STRICT, name) for name in ("tiny", *EXPLORATIONS)] + [(ROCKETMQ_5, "role")]
-    laws = [law_of(policy, named(name, policy)) for policy, name in worlds]
+    laws = [specification_of(policy, named(name, policy)) for policy, name in worlds]
     return {text.name for law in laws for text in properties_of(law) if text.kind == "always"}
 
 
@@ -260,7 +260,7 @@ def test_steps_that_do_not_matter_are_left_out() -> None:
     def play(less: Vector) -> Sequence[Difference]:
         return [EMPTY] if "send" in names(less) else []
 
-    less, left_out = smallest(vector("make", "look", "send"), [EMPTY, LATER], play)
+    less, left_out = minimise(vector("make", "look", "send"), [EMPTY, LATER], play)
 
     assert (names(less), left_out) == (["send"], 2)
 
@@ -271,7 +271,7 @@ def test_a_step_without_which_something_else_differs_is_needed() -> None:
     def play(less: Vector) -> Sequence[Difference]:
         return [EMPTY] if "make" in names(less) else [CODE, EMPTY]
 
-    less, left_out = smallest(vector("make", "send"), [EMPTY], play)
+    less, left_out = minimise(vector("make", "send"), [EMPTY], play)
 
     assert (names(less), left_out) == (["make"], 1)
 
@@ -283,14 +283,14 @@ def test_a_step_without_which_the_code_is_another_is_needed() -> None:
     def play(less: Vector) -> Sequence[Difference]:
         return [EMPTY, other if "make" in names(less) else CODE]
 
-    less, left_out = smallest(vector("make", "send"), [EMPTY, other], play)
+    less, left_out = minimise(vector("make", "send"), [EMPTY, other], play)
 
     assert (names(less), left_out) == (["make"], 1)
 
 
 def test_a_heartbeat_is_needed_though_who_does_not_heed_it_answers_alike() -> None:
     """Without it 24 would be right."""
-    less, left_out = smallest(vector("heartbeat", "look"), [CODE], lambda _less: [CODE])
+    less, left_out = minimise(vector("heartbeat", "look"), [CODE], lambda _less: [CODE])
 
     assert (names(less), left_out) == (["heartbeat"], 1)
 
@@ -299,4 +299,4 @@ def test_what_differs_of_a_step_alone_is_left_as_it_is() -> None:
     """Of a step the place would be another one in a shorter conversation."""
     whole = vector("make", "send")
 
-    assert smallest(whole, [LATER], lambda _less: [LATER]) == (whole, 0)
+    assert minimise(whole, [LATER], lambda _less: [LATER]) == (whole, 0)

@@ -27,8 +27,8 @@ from model_tests.support.java import java_broker_of
 from longpoll.cli import main
 from longpoll.output import Exit
 from longpoll.verification import races
-from longpoll.verification.declared import declared, limits_of
-from longpoll.verification.echo import Echo
+from longpoll.verification.host_latency import HostLatency
+from longpoll.verification.limits import declared, limits_of
 from longpoll.wire.load import LoadPlan, LoadReport, drive
 from longpoll.wire.racing.load import race
 from longpoll.wire.racing.plan import QUEUE_IDS, RacePlan, RaceReport
@@ -131,7 +131,7 @@ def test_java_is_held_to_what_its_policy_declares(java: JavaBroker, request: pyt
     """The racing load of `longpoll verify`: wakes that are lost are found by the scan, and counted; no row is red."""
     runtime, topic = RealRuntime(), f"races-{uuid.uuid4().hex}"
     policy = OWN[request.node.callspec.params["java"]]
-    with Echo(runtime, java.address, topic) as echo:
+    with HostLatency(runtime, java.address, topic) as echo:
         row = races.races(
             runtime, java.address, topic, races.RACE_S, lambda _done, _all: None,
             known=declared(policy), limits=lambda: limits_of(echo.worst_ms, wake_ms=None, late_ms=None),

@@ -20,8 +20,8 @@ from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_conform.clauses import BY_ID, BY_VECTOR
-from longpoll_conform.known import chosen
-from longpoll_conform.line import Address
+from longpoll_conform.connection import Address
+from longpoll_conform.known_failures import chosen
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import preset
 

@@ -13,9 +13,9 @@ from model_tests.support.spec.spin import EVERY_PROPERTY, SpinRun, as_told, comp
 from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.packed.search import explore
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, policy_named
 from longpoll_spec.render.export.promela import promela_of
+from longpoll_spec.specification import properties_of, specification_of
 
 pytestmark = [
     pytest.mark.peers,
@@ -31,7 +31,7 @@ QUICK_POLICIES = ("strict", "rocketmq-4.9")
 
 def _exported(policy: str, bounds: str = "tiny") -> str:
     chosen = policy_named(policy)
-    model = law_of(chosen, named(bounds, chosen))
+    model = specification_of(chosen, named(bounds, chosen))
     return promela_of(model, properties_of(model))
 
 
@@ -82,7 +82,7 @@ def test_every_preset_and_every_aspect_is_compared() -> None:
 def test_spin_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:
     """Off the presets too SPIN finds what the packed engine finds in the same law."""
     chosen = policy_named(policy)
-    model = law_of(chosen, named("tiny", chosen))
+    model = specification_of(chosen, named("tiny", chosen))
     ours = explore(model, properties_of(model))
     lengths = {verdict.name: verdict.depth for verdict in ours.verdicts if verdict.depth is not None}
     theirs = _run(promela_of(model, properties_of(model)), tmp_path)

@@ -17,9 +17,9 @@ import pytest
 
 from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import policy_named
 from longpoll_spec.render.export.jani import jani_of
+from longpoll_spec.specification import properties_of, specification_of
 
 pytestmark = [pytest.mark.peers, pytest.mark.long]
 STORMPY: Final = "stormpy==2.0.0"
@@ -80,7 +80,7 @@ def storm(tmp_path_factory: pytest.TempPathFactory) -> Storm:
 
 def _exported(policy: str, bounds: str = "tiny") -> str:
     chosen = policy_named(policy)
-    model = law_of(chosen, named(bounds, chosen))
+    model = specification_of(chosen, named(bounds, chosen))
     return jani_of(model, properties_of(model))
 
 

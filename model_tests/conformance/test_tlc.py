@@ -23,14 +23,13 @@ from model_tests.support.spec.tlc import (
 )
 
 from longpoll_judge.read.schema import DEFAULTS
-from longpoll_judge.rules.law_steps import model_of, reader_of
+from longpoll_judge.rules.step_reader import model_of, reader_of
 from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.conform import Checker, Conformance
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.engines.python.fair import unanswered
+from longpoll_spec.engines.python.fairness import unanswered
 from longpoll_spec.history import Law
-from longpoll_spec.law import fairness_of, law_of, properties_of
 from longpoll_spec.model import Model, Property, SeenStep, order_of
 from longpoll_spec.policy import PRESETS, policy_named, preset
 from longpoll_spec.render.export.tla import ANSWERED, FAIRNESS, NEVER, TIME_PASSES, tla_configuration_of, tla_of
@@ -40,6 +39,7 @@ from longpoll_spec.render.export.tla_parametric import (
     tla_parametric_of,
 )
 from longpoll_spec.render.notation import name_of, parameters_of
+from longpoll_spec.specification import fairness_of, properties_of, specification_of
 from longpoll_spec.terms import TRUE
 
 pytestmark = [pytest.mark.peers]
@@ -56,7 +56,7 @@ class _Export:
 
     def __init__(self, entry: Entry) -> None:
         policy = preset(entry.policy)
-        self.model = law_of(policy, named(entry.bounds, policy))
+        self.model = specification_of(policy, named(entry.bounds, policy))
         self.properties = properties_of(self.model)
         self.name = name_of(self.model)
         self.module = tla_of(self.model, self.properties)
@@ -105,7 +105,7 @@ def test_tlc_finds_the_pinned_counts(entry: Entry, tmp_path: Path) -> None:
 def test_tlc_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:
     """Off the presets too TLC counts what the packed engine counts in the same law."""
     chosen = policy_named(policy)
-    model = law_of(chosen, named("tiny", chosen))
+    model = specification_of(chosen, named("tiny", chosen))
     ours = explore(model)
     configuration = only_invariants(tla_configuration_of(model, ()), ["TypeOK"])
 
@@ -198,14 +198,14 @@ def test_tlc_finds_pulls_answered_under_the_exported_fairness(
     bounds: Bounds, assumed: str, answered: bool, tmp_path: Path
 ) -> None:
     """Of `Next` as a whole it is not enough; of each urgent action and of tick it is, where nothing is filtered."""
-    assert _is_answered(law_of(preset("strict"), bounds), assumed, tmp_path) == answered
+    assert _is_answered(specification_of(preset("strict"), bounds), assumed, tmp_path) == answered
 
 
 @pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
 @pytest.mark.parametrize("name", ["strict", "strict-clone", "rocketmq-4.9"])
 @pytest.mark.parametrize("time_passes", [False, True])
 def test_tlc_agrees_with_our_own_search(name: str, time_passes: bool, tmp_path: Path) -> None:
-    model = law_of(preset(name), ONE_QUEUE)
+    model = specification_of(preset(name), ONE_QUEUE)
     ours = unanswered(model, attrs.evolve(fairness_of(model), time_passes=time_passes))
     assumed = f"{FAIRNESS} /\\ {TIME_PASSES}" if time_passes else FAIRNESS
 
@@ -296,7 +296,7 @@ def test_a_thousand_histories_have_the_same_verdict(tmp_path: Path, capsys: pyte
 
 def _parametric(policy: str, bounds: Bounds, checked: Iterable[str], directory: Path) -> TlcRun | TlcViolation:
     """TLC on the parametric module, with these lines of its configuration besides the types."""
-    model = law_of(preset(policy), bounds)
+    model = specification_of(preset(policy), bounds)
     configuration = tla_parametric_configuration_of(model)
     assert set(checked) <= set(configuration.splitlines())
     chosen = "\n".join([only_invariants(configuration, ["TypeOK"]), *checked, ""])
@@ -310,7 +310,7 @@ def _parametric(policy: str, bounds: Bounds, checked: Iterable[str], directory: 
 def test_tlc_finds_our_counts_in_the_parametric_module(policy: str, requests: int, queues: int, tmp_path: Path) -> None:
     """One text, whose sizes are constants: two requests and three, one queue and two."""
     bounds = named("tiny", preset(policy), requests=requests, queues=queues)
-    ours = explore(law_of(preset(policy), bounds))
+    ours = explore(specification_of(preset(policy), bounds))
 
     assert _parametric(policy, bounds, [], tmp_path) == TlcRun(ours.distinct_states, ours.transitions, ours.depth)
 
@@ -322,7 +322,7 @@ def test_tlc_finds_our_verdicts_in_the_parametric_module(policy: str, tmp_path: 
     """TLC violates each property of the module that our engine violates, at the same length, and keeps the others."""
     entry = next(each for each in TINY if each.policy == policy)
     bounds = named("tiny", preset(policy))
-    lines = tla_parametric_configuration_of(law_of(preset(policy), bounds)).splitlines()
+    lines = tla_parametric_configuration_of(specification_of(preset(policy), bounds)).splitlines()
     checked = {line.split()[1]: line for line in lines if line.startswith(("INVARIANT", "PROPERTY"))}
     assert set(entry.violated) < set(checked)
 

@@ -1,8 +1,8 @@
 """What Apache RocketMQ 4.9.7 and 5.5.0 were recorded to answer, asked of our broker: every case, each profile.
 
 The recordings are the vectors of `longpoll_conform`, which plays them. Where strict differs on purpose the vector
-stands with its reason in `longpoll_conform.differs` and `docs/conformance.md`; a listed one that has become equal is
-as wrong as an unlisted one that is not.
+stands with its reason in `longpoll_conform.policy_differences` and `docs/conformance.md`; a listed one that has become
+equal is as wrong as an unlisted one that is not.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.hold import pull as pull_core
 from longpoll_broker.store.read import GetStatus
 from longpoll_conform.compare import compare
-from longpoll_conform.differs import is_of_the_scan, on_purpose
 from longpoll_conform.play import Place, play
+from longpoll_conform.policy_differences import intended_difference, is_of_the_scan
 from longpoll_conform.vectors import RECORDED_AS, Vector, recorded
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
@@ -102,7 +102,7 @@ def replay(policy: str, profile: str, directory: Path, cases: list[Vector], jobs
         ask = asker_of(broker)
         with ThreadPoolExecutor(jobs) as pool:
             found = {case.id: texts for case, texts in zip(cases, pool.map(ask, cases), strict=True) if texts}
-    known = on_purpose(policy)
+    known = intended_difference(policy)
     for case in cases:
         tries = 0 if case.profile == "store" or case.id in known else FURTHER_TRIES
         while case.id in found and tries:
@@ -144,7 +144,7 @@ def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_
         return
     found = replay(policy, profile, tmp_path, cases, 1 if profile == "store" else JOBS[True])
 
-    assert_as_listed(on_purpose(policy), cases, found)
+    assert_as_listed(intended_difference(policy), cases, found)
 
 
 @pytest.mark.long
@@ -154,7 +154,7 @@ def test_holds_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path
     cases = chosen(policy, profile, quick=False)
     found = replay(policy, profile, tmp_path, cases, JOBS[False])
 
-    assert_as_listed(on_purpose(policy), cases, found)
+    assert_as_listed(intended_difference(policy), cases, found)
 
 
 @pytest.mark.parametrize("policy", [ROCKETMQ_4_9.name, ROCKETMQ_5.name])
@@ -174,9 +174,9 @@ def test_every_case_belongs_to_a_test(policy: str) -> None:
 def test_the_list_of_strict_names_cases() -> None:
     text = (ROOT / "docs" / "conformance.md").read_text()
     assert dict(re.findall(r"^\| `([a-z]+-\d+)` \| (.+?) \|$", text, re.MULTILINE)) == {
-        name: meant.why for name, meant in on_purpose(STRICT.name).items()
+        name: meant.why for name, meant in intended_difference(STRICT.name).items()
     }
-    assert set(on_purpose(STRICT.name)) <= {case.id for case in CASES[VERSIONS[STRICT.name]]}
+    assert set(intended_difference(STRICT.name)) <= {case.id for case in CASES[VERSIONS[STRICT.name]]}
 
 
 def test_a_wrong_code_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,4 +187,4 @@ def test_a_wrong_code_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     assert found
     with pytest.raises(AssertionError, match="not the Java broker's"):
-        assert_as_listed(on_purpose("strict"), cases, found)
+        assert_as_listed(intended_difference("strict"), cases, found)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.hold.deadlines import Deadlines
-from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, QUEUED, TAKEN, HoldTable, Pull, Room
+from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, QUEUED, TAKEN, HoldLimit, HoldTable, Pull
 
 KEY = ("T", 0)
 
@@ -148,7 +148,7 @@ def test_buckets_whose_pulls_are_all_woken() -> None:
         table.find_bucket(KEY)
         with pytest.raises(AssertionError) if not keeps_empty else nullcontext():
             table.assert_tidy()
-    room = Room(3)
+    room = HoldLimit(3)
     settle_late(HoldTable(room=room))
     assert room.used == 0
 
@@ -218,7 +218,7 @@ def test_stale_deadlines_do_not_pile_up() -> None:
 
 def test_room_is_counted() -> None:
     """However a pull leaves, its place is free again; at the limit nothing is inserted."""
-    room = Room(3)
+    room = HoldLimit(3)
     tables = [HoldTable(room=room), HoldTable(room=room)]
     kept, woken, dropped = missed(), missed(), missed("gone")
     assert tables[0].hold(kept)
@@ -233,7 +233,7 @@ def test_room_is_counted() -> None:
     tables[0].keep(tables[0].take(KEY))
     assert (room.used, tables[0].expire(100), room.used) == (1, [kept], 0)
     guard = Noted([])
-    room = Room(3, guard)
+    room = HoldLimit(3, guard)
     assert room.take(2)
     room.give(1)
     assert (room.used, guard.enter_result) == (1, ["entered", "entered"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from longpoll_broker.hold import notifier
 from longpoll_broker.hold.hold_table import HELD, MISSED, HoldTable, Pull
-from longpoll_broker.hold.notifier import Wake, Walk
+from longpoll_broker.hold.notifier import BucketTraversal, Wake
 from longpoll_broker.shared.filter.filters import SqlFilter, TagFilter, filter_of, tag_filter
 from longpoll_broker.shared.filter.sql92 import Lookup
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
@@ -28,7 +28,7 @@ def held(table: HoldTable, offset: int, tags: str = "*", deadline_ms: int = 1000
     return pull
 
 
-def finish(walker: Walk, wakes: list[Wake]) -> None:
+def finish(walker: BucketTraversal, wakes: list[Wake]) -> None:
     """Walk from the beginning to the end; the wakes in order, also those before an exception."""
     walker.start()
     while walker.unseen:
@@ -49,7 +49,7 @@ def walk(
     properties: Callable[[], Lookup | None] = lambda: None,
 ) -> list[Wake]:
     """A whole walk; the wakes in order."""
-    walker = Walk(policy, table, KEY, end, tags_code, now_ms, lambda: end, properties)
+    walker = BucketTraversal(policy, table, KEY, end, tags_code, now_ms, lambda: end, properties)
     wakes: list[Wake] = []
     finish(walker, wakes)
     table.assert_tidy()
@@ -93,7 +93,7 @@ def broken_walk(policy: Policy) -> tuple[HoldTable, list[Pull], list[Wake], bool
             raise ValueError("a filter fails")
 
     pulls[1].filter = Broken()  # type: ignore[assignment]
-    walker = Walk(policy, table, KEY, 3, 7, 0, lambda: 3)
+    walker = BucketTraversal(policy, table, KEY, 3, 7, 0, lambda: 3)
     wakes: list[Wake] = []
     raised = False
     try:
@@ -192,7 +192,7 @@ def chosen(wanted: Sequence[Wanted]) -> list[tuple[int, str | None]]:
         if tags == "broken":
             pull.filter = BROKEN
     code = next(iter(tag_filter("a", "TAG").codes))
-    walker = Walk(STRICT, table, KEY, 5, code, 10, lambda: 5)
+    walker = BucketTraversal(STRICT, table, KEY, 5, code, 10, lambda: 5)
     gone = walker.start()
     found: list[tuple[int, str | None]] = []
     while walker.unseen:
@@ -238,7 +238,7 @@ def test_a_large_herd_is_settled_at_its_end_and_a_small_one_at_once() -> None:
     for count, later in ((notifier.LARGE_HERD, True), (notifier.LARGE_HERD - 1, False)):
         table = HoldTable()
         pulls = [held(table, 4) for _ in range(count)]
-        walker = Walk(STRICT, table, KEY, 5, None, 0, lambda: 5)
+        walker = BucketTraversal(STRICT, table, KEY, 5, None, 0, lambda: 5)
         assert walker.start() == pulls
         assert walker.unsettled is later
         table.assert_tidy(settled=not later)
@@ -258,7 +258,7 @@ def test_a_walk_asks_the_store_once_more_for_who_waits_beyond_the_end_that_it_wa
         return 6
 
     near, far = held(table, 4), held(table, 5)
-    walker = Walk(policy, table, KEY, 5, None, 0, read_visible_end)
+    walker = BucketTraversal(policy, table, KEY, 5, None, 0, read_visible_end)
     assert walker.start() == [near, far]
     assert [walker.each(), walker.each()] == [Wake(near, "woken"), Wake(far, "woken")]
     assert asked == [6], "nobody asks for who reads what was told of"

@@ -8,15 +8,15 @@ import attrs
 import pytest
 from model_tests.support.present import present
 
-from longpoll.simulated.beside_law.memory_queues import MemoryQueues, Message
+from longpoll.broker_simulation.refinement.memory_queues import MemoryQueues, Message
 from longpoll_broker.hold import pull as module
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import (
     Decision,
-    Desk,
     Found,
     Miss,
     OffsetMoved,
+    PullChecks,
     Refused,
     as_placed,
     check,
@@ -24,12 +24,12 @@ from longpoll_broker.hold.pull import (
     decide,
     wants_visible,
 )
+from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.filter import filters
 from longpoll_broker.shared.filter.filters import TagFilter, tag_filter
-from longpoll_broker.shared.standing import Standing
 from longpoll_broker.shared.subscription import Clients, subscription_of
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
-from longpoll_broker.shared.traits import TRAITS_5
+from longpoll_broker.shared.version_traits import TRAITS_5
 from longpoll_broker.store.read import ALL, ByProperties, GetResult, GetStatus, Matches
 
 
@@ -48,10 +48,10 @@ class OneRead:
         return GetResult(self.status, offset + 1, 0, 9, [], [], 0, suggest_slave=False)
 
 
-def desk() -> Desk:
+def desk() -> PullChecks:
     topics = Topics()
     topics.put(TopicConfig("T", 4, 4))
-    return Desk(topics, Groups(), Clients())
+    return PullChecks(topics, Groups(), Clients())
 
 
 def pull(**changes: object) -> Pull:
@@ -94,7 +94,7 @@ def test_a_failed_check_refuses_without_reading(changes: dict[str, object], expe
 
 def test_the_checks_and_statuses_are_rocketmqs() -> None:
     """Each repaired fault moves the code on; every status of the store has a code."""
-    tables = Desk(Topics(), Groups(auto_create=False), Clients(), is_readable=False)
+    tables = PullChecks(Topics(), Groups(auto_create=False), Clients(), is_readable=False)
     broken = pull(topic="T", queue_id=9, sys_flag=0, sub_version=7)
     store = OneRead()
     assert code(decide(broken, tables, store)) == 16
@@ -122,7 +122,7 @@ def test_the_checks_and_statuses_are_rocketmqs() -> None:
         assert code_of(status, 0) in {0, 19, 20, 21}
 
 
-def beat(tables: Desk, model: str, *, topic: str, version: int, expression: str = "*", kind: str = "TAG") -> None:
+def beat(tables: PullChecks, model: str, *, topic: str, version: int, expression: str = "*", kind: str = "TAG") -> None:
     """One heartbeat of the group's one member."""
     tables.clients.heartbeat(
         "c",
@@ -273,7 +273,7 @@ def test_a_filter_server_has_the_last_word() -> None:
 
 def test_a_slave_sends_back_for_what_it_does_not_have() -> None:
     """A slave corrects no offset: it answers 20 where a master says 21."""
-    slave = attrs.evolve(desk(), standing=Standing("SLAVE", broker_id=1))
+    slave = attrs.evolve(desk(), standing=BrokerRole("SLAVE", broker_id=1))
     too_small = decide(pull(), slave, OneRead(GetStatus.OFFSET_TOO_SMALL))
     assert isinstance(too_small, OffsetMoved)
     assert as_placed(too_small, desk()) is too_small

@@ -9,10 +9,10 @@ from model_tests.support.present import present
 
 from longpoll_broker.shared import subscription as subscriptions
 from longpoll_broker.shared import topics as module
-from longpoll_broker.shared.standing import Standing
+from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.subscription import Clients, Subscription, subscription_of
 from longpoll_broker.shared.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 from longpoll_broker.store.read import GetStatus
 from longpoll_protocol.names import DEFAULT_TOPIC, SYSTEM_TOPICS, UNIT_FLAG, UNIT_RETRY_FLAG, name_problem
 from longpoll_protocol.tags import word_hash
@@ -335,7 +335,7 @@ ALL = pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_4_9, TRAITS_5], i
 
 @ALL
 def test_a_lone_master_changes_nothing(traits: Traits) -> None:
-    standing = Standing()
+    standing = BrokerRole()
     assert standing.is_plain
     for code, status in (
         (0, GetStatus.FOUND),
@@ -351,7 +351,7 @@ def test_a_lone_master_changes_nothing(traits: Traits) -> None:
 @ALL
 def test_who_is_far_behind_is_sent_to_a_slave_when_slaves_may_be_read(traits: Traits) -> None:
     """`slaveReadEnable` decides; the group's settings name the broker."""
-    standing = Standing(slave_read=True)
+    standing = BrokerRole(slave_read=True)
     assert standing.suggested_broker(GROUP, 0, traits, suggests_slave=True) == 7
     assert standing.suggested_broker(GROUP, 0, traits, suggests_slave=False) == 3
     assert standing.suggested_broker(None, 0, traits, suggests_slave=True) == 1
@@ -360,7 +360,7 @@ def test_who_is_far_behind_is_sent_to_a_slave_when_slaves_may_be_read(traits: Tr
 @ALL
 def test_a_slave_corrects_no_offset(traits: Traits) -> None:
     """Its ends may be behind the master's, so it answers 20 and the requested offset."""
-    standing = Standing("SLAVE", 1)
+    standing = BrokerRole("SLAVE", 1)
     assert standing.code(21, GetStatus.OFFSET_OVERFLOW_BADLY, traits, suggests_slave=False) == 20
     assert standing.offset_next(99, 10, GetStatus.OFFSET_OVERFLOW_BADLY) == 99
     assert standing.offset_next(5, 9, GetStatus.NO_MATCHED_MESSAGE) == 9
@@ -369,14 +369,14 @@ def test_a_slave_corrects_no_offset(traits: Traits) -> None:
 
 @ALL
 def test_a_slave_that_checks_offsets_corrects_them(traits: Traits) -> None:
-    standing = Standing("SLAVE", 1, offset_check_in_slave=True)
+    standing = BrokerRole("SLAVE", 1, offset_check_in_slave=True)
     assert standing.code(21, GetStatus.OFFSET_OVERFLOW_BADLY, traits, suggests_slave=False) == 21
     assert standing.offset_next(99, 10, GetStatus.OFFSET_OVERFLOW_BADLY) == 10
 
 
 def test_a_slave_of_5_whose_master_lives_holds_nobody() -> None:
     """It answers 20 at once and names the master; 4.9 holds the pull."""
-    standing = Standing("SLAVE", 1, slave_read=True, least_broker_id=0)
+    standing = BrokerRole("SLAVE", 1, slave_read=True, least_broker_id=0)
     assert standing.code(19, GetStatus.OFFSET_OVERFLOW_ONE, TRAITS_5, suggests_slave=False) == 20
     assert standing.code(0, GetStatus.FOUND, TRAITS_5, suggests_slave=False) == 0
     for code in (19, 20, 21):
@@ -384,7 +384,7 @@ def test_a_slave_of_5_whose_master_lives_holds_nobody() -> None:
     assert standing.suggested_broker(GROUP, 21, TRAITS_4_9, suggests_slave=False) == 3
     assert standing.code(19, GetStatus.OFFSET_OVERFLOW_ONE, TRAITS_5, suggests_slave=True) == 19
     assert standing.code(19, GetStatus.OFFSET_OVERFLOW_ONE, TRAITS_4_9, suggests_slave=False) == 19
-    alone = Standing("SLAVE", 1, slave_read=True, least_broker_id=1)
+    alone = BrokerRole("SLAVE", 1, slave_read=True, least_broker_id=1)
     assert alone.code(19, GetStatus.OFFSET_OVERFLOW_ONE, TRAITS_5, suggests_slave=False) == 19
 
 
@@ -392,7 +392,7 @@ def test_a_slave_of_5_whose_master_lives_holds_nobody() -> None:
 @pytest.mark.parametrize("code", [0, 19, 20])
 def test_a_slave_that_must_not_be_read_names_the_master(code: int, traits: Traits) -> None:
     """4.9 overwrites its code 20 (upstream issue #1828), but the answer names the master."""
-    standing = Standing("SLAVE", 1)
+    standing = BrokerRole("SLAVE", 1)
     assert (
         standing.code(code, GetStatus.FOUND if code == 0 else GetStatus.OFFSET_FOUND_NULL, traits, suggests_slave=False)
         == code
@@ -402,7 +402,7 @@ def test_a_slave_that_must_not_be_read_names_the_master(code: int, traits: Trait
 
 @ALL
 def test_a_slave_keeps_the_codes_that_are_no_corrections(traits: Traits) -> None:
-    standing = Standing("SLAVE", 1, slave_read=True)
+    standing = BrokerRole("SLAVE", 1, slave_read=True)
     for status in (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING):
         assert standing.code(20, status, traits, suggests_slave=True) == 20
         assert standing.offset_next(5, 9, status) == 9

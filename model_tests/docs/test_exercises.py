@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from model_tests.support.spec.cases import quick_if
 
 from longpoll.cli import main
-from longpoll.commands.lesson import orders
+from longpoll.commands.lesson import schedules
+from longpoll.commands.lesson.answers import ANSWER_MAX, FILE_MAX
 from longpoll.commands.lesson.course import LESSONS
-from longpoll.commands.lesson.given import ANSWER_MAX, FILE_MAX
 
 ROOT: Final = Path(__file__).parents[2]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
@@ -260,7 +260,7 @@ def test_mailboxes_of_all_kinds(tmp_path: Path, *, first: str, put: str, poll: s
 
 
 def test_a_program_of_too_many_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "POINTS_IN_ALL_MAX", 5_000)
+    monkeypatch.setattr(schedules, "POINTS_IN_ALL_MAX", 5_000)
     program = tmp_path / "mine.py"
     lines = "\n        ".join(["self.lock = 0"] * 90)
     program.write_text(MAILBOX.format(first="import threading", put=lines, poll=lines))

@@ -24,7 +24,7 @@ from longpoll_spec.actions import pull
 from longpoll_spec.actions.run import expire
 from longpoll_spec.bounds import named
 from longpoll_spec.engines.manifest import pinned_entry
-from longpoll_spec.mutants.mutant import broken_by, report, rewritten
+from longpoll_spec.mutants.own_action import broken_by, report, rewritten
 from longpoll_spec.policy import preset
 from longpoll_spec.state import state_of
 

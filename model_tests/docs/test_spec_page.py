@@ -25,14 +25,14 @@ from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import ACTION_NAMES, Model, Trace, select
-from longpoll_spec.moves import moves_of
+from longpoll_spec.phase_changes import phase_changes_of
 from longpoll_spec.policy import PRESETS, REDUNDANT, Policy, knob_values, preset
-from longpoll_spec.render import spec
+from longpoll_spec.render import spec_page
 from longpoll_spec.render.conditions import PLAIN, Condition, condition_of, features_of
 from longpoll_spec.render.readable import bare, reader_of
 from longpoll_spec.render.spec_actions import OPEN, model_of
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import state_of
 from longpoll_spec.terms import all_of, any_of, int_variable
 
@@ -47,10 +47,10 @@ bounds = st.sampled_from((PLAIN, *EXPLORATIONS.values()))
 
 @pytest.mark.long
 def test_the_page_is_fresh() -> None:
-    """The file is what the law says now; `python -m longpoll_spec.render.spec > docs/spec.md` writes it anew."""
+    """The file is what the law says now; `python -m longpoll_spec.render.spec_page > docs/spec.md` writes it anew."""
     # In a process of its own: in which order a junction's parts are told depends on what was built before.
     told = subprocess.run(
-        [sys.executable, "-m", "longpoll_spec.render.spec"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "longpoll_spec.render.spec_page"], capture_output=True, text=True, check=True
     )
     assert PAGE.read_text("utf-8") == told.stdout
 
@@ -66,9 +66,9 @@ def test_the_page_leaves_no_action_and_no_knob_out() -> None:
 def test_the_page_leaves_no_variable_and_no_property_out(name: str) -> None:
     page, policy = PAGE.read_text("utf-8"), preset(name)
     for size in (named("tiny", policy), *EXPLORATIONS.values()):
-        model = law_of(policy, size)
+        model = specification_of(policy, size)
         assert all(f"| `{item.name}` |" in page for item in properties_of(model))
-        assert all(f"| `{spec._shown(each.name)}`" in page for each in model.variables)
+        assert all(f"| `{spec_page._shown(each.name)}`" in page for each in model.variables)
 
 
 def _rows_of_variables() -> dict[str, tuple[str, str]]:
@@ -83,7 +83,7 @@ def _wrong_firsts(rows: dict[str, tuple[str, str]]) -> set[str]:
     wrong = set()
     for policy in PRESETS.values():
         for size in (named("tiny", policy), *EXPLORATIONS.values()):
-            model = law_of(policy, size)
+            model = specification_of(policy, size)
             parameters = {"hold_ticks": size.hold_ticks, "scan_ticks": size.scan_ticks}
             for variable, value in zip(model.variables, model.initial, strict=True):
                 values, first = rows[re.sub(r"_\d+$", "[r]", re.sub(r"_q\d+$", "", variable.name))]
@@ -106,10 +106,12 @@ def test_first_values_are_those_of_the_models_first_states() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_diagram_shows_the_moves(name: str) -> None:
     """The arrows of a diagram are the moves of the text, none more and none less."""
-    moves = set(moves_of(model_of(preset(name))))
+    moves = set(phase_changes_of(model_of(preset(name))))
     shown = {
         (action, before, after)
-        for before, after, actions in ARROW.findall("\n".join(spec.diagram(moves_of(model_of(preset(name))))))
+        for before, after, actions in ARROW.findall(
+            "\n".join(spec_page.diagram(phase_changes_of(model_of(preset(name)))))
+        )
         for action in actions.split(", ")
     }
 

@@ -10,10 +10,10 @@ import pytest
 
 from longpoll_dojo.errors import ProgramError, StartError
 from longpoll_dojo.explore import Bounds, Finding, Search
+from longpoll_dojo.model import Allowances
 from longpoll_dojo.program import Program
 from longpoll_dojo.starters import starters
-from longpoll_dojo.story import lines_of
-from longpoll_dojo.world import Allowances
+from longpoll_dojo.trace import lines_of
 
 BOUNDS = Bounds(moves=2, interleaved=1)
 ANSWER_S = 0.6

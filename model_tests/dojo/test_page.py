@@ -15,9 +15,9 @@ from model_tests.dojo.test_world import Right
 from longpoll.cli import main
 from longpoll_dojo.errors import HINTS
 from longpoll_dojo.explore import Bounds, orders
+from longpoll_dojo.model import Allowances
 from longpoll_dojo.program import Program
 from longpoll_dojo.starters import faults, starters
-from longpoll_dojo.world import Allowances
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dojo.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"(?sm)^```\w*\n(.*?)^```$", PAGE)

@@ -13,11 +13,11 @@ import pytest
 
 from longpoll_dojo.errors import HINTS, StarterError
 from longpoll_dojo.explore import Bounds, Search
-from longpoll_dojo.moves import moves_of, token_of
-from longpoll_dojo.play import given, play
+from longpoll_dojo.model import Allowances
 from longpoll_dojo.program import Program
+from longpoll_dojo.schedule import given, play
 from longpoll_dojo.starters import LANGUAGES, RIGHT, Starter, faults, starters, write
-from longpoll_dojo.world import Allowances
+from longpoll_dojo.steps import steps_of, token_of
 
 FOUND_S = 10.0
 QUICK = Bounds(moves=3, interleaved=2)
@@ -52,7 +52,7 @@ def assert_judged(program: Starter, directory: Path, bounds: Bounds) -> None:
     assert time.monotonic() - begun_s < FOUND_S
     assert search.finding is not None, program.name
     assert search.finding.violation.property == program.breaks
-    moves = moves_of(token_of(search.finding.played.moves))
+    moves = steps_of(token_of(search.finding.played.moves))
     with Program(words) as partner:
         again = play(partner, Allowances(), given(moves))
     assert again.violation is not None

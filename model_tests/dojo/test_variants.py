@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from longpoll_dojo.explore import Bounds, Search, replayed
-from longpoll_dojo.moves import moves_of, token_of
+from longpoll_dojo.model import Allowances
 from longpoll_dojo.program import Program
 from longpoll_dojo.starters import starters
-from longpoll_dojo.world import Allowances
+from longpoll_dojo.steps import steps_of, token_of
 
 RIGHT = next(starters("python")).source
 SCAN = "        self.held = [pull for pull in self.held if not self.look(pull)]\n        yield from ()\n"
@@ -94,7 +94,7 @@ def test_an_extreme_is_found_by_the_fewest_moves(name: str, tmp_path: Path) -> N
     assert len(str(search.finding.violation)) < 1_000
     again = Search(SHORT, Allowances())
     program = [sys.executable, "-S", str(tmp_path / "program.py")]
-    moves = moves_of(token_of(search.finding.played.moves))
+    moves = steps_of(token_of(search.finding.played.moves))
     found = replayed(moves, lambda: Program(program), Allowances(), again)
     assert found is not None
     assert found.violation.property == prop

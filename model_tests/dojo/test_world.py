@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from longpoll_dojo.errors import HINTS, ProgramError, TokenError
 from longpoll_dojo.explore import Bounds, drawn, orders
-from longpoll_dojo.moves import moves_of, token_of, without
-from longpoll_dojo.play import Played, given, play
+from longpoll_dojo.model import Allowances
 from longpoll_dojo.replies import Answer, At, Done, Reply, reply_of
-from longpoll_dojo.world import Allowances
+from longpoll_dojo.schedule import Played, given, play
+from longpoll_dojo.steps import steps_of, token_of, without
 
 Script = dict[int, Sequence[Sequence[Reply]]]
 NOTHING: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Scripted:
 
 def played(token: str, script: Script, allowances: Allowances | None = None) -> str | None:
     """The property that a script breaks in an order."""
-    done = play(Scripted(script), allowances or Allowances(), given(moves_of(f"dojo1.{token}")))
+    done = play(Scripted(script), allowances or Allowances(), given(steps_of(f"dojo1.{token}")))
     return done.violation.property if done.violation else None
 
 
@@ -171,7 +171,7 @@ def test_every_order_is_another() -> None:
 def test_tokens_are_read_as_they_are_written() -> None:
     token = "dojo1.p1a2070.aa.lb.tb.td.c1.w.g3"  # noqa: S105 - an order
 
-    assert token_of(moves_of(token)) == token
+    assert token_of(steps_of(token)) == token
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,10 @@ def test_tokens_are_read_as_they_are_written() -> None:
 def test_no_token_is_told(token: str) -> None:
     """In a sentence, and so is an order that cannot be played."""
     if token == "dojo1":  # noqa: S105 - the order without a move
-        assert moves_of(token) == []
+        assert steps_of(token) == []
         return
     with pytest.raises(TokenError):
-        moves_of(token)
+        steps_of(token)
 
 
 @pytest.mark.parametrize("token", ["g1", "td", "tb", "c1", "p1a100.p1a100", "p1a1.c1.p1a1"])
@@ -195,7 +195,7 @@ def test_an_order_that_cannot_be_played_is_told(token: str) -> None:
 
 def test_moves_are_left_out_with_what_leads_them_on() -> None:
     """And later messages are numbered anew."""
-    moves = moves_of("dojo1.p1a9.aa.g1.g2.w.g1.ab.g3")
+    moves = steps_of("dojo1.p1a9.aa.g1.g2.w.g1.ab.g3")
 
     assert token_of(without(moves, 0)) == "dojo1.aa.g1.w.ab.g2"
     assert token_of(without(moves, 4)) == "dojo1.p1a9.aa.g1.g2.g1.ab.g3"
@@ -225,4 +225,4 @@ def test_a_played_order_is_like_itself() -> None:
 
 def played_by(script: Script) -> Played:
     """One pull that is left to its deadline."""
-    return play(Scripted(script), Allowances(), given(moves_of("dojo1.p1a100.td")))
+    return play(Scripted(script), Allowances(), given(steps_of("dojo1.p1a100.td")))

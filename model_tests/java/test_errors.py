@@ -19,10 +19,10 @@ from model_tests.java.findings import token_of
 from longpoll.cli import main
 from longpoll.commands import replay as replay_command
 from longpoll_java import broker as java_broker
+from longpoll_java.breakpoints import Breakpoints
 from longpoll_java.broker import JavaBroker
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars
-from longpoll_java.stage import Stage
 
 TOKEN = token_of("rocketmq-4.9", "lost_by_hold")
 
@@ -134,7 +134,7 @@ def test_jars_of_a_folder_are_asked_whether_the_rules_fit(
     """What the checker says of them is said before anything is started, and no answer is no yes."""
     program(tmp_path, "java", f"echo '{told}'")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    with Stage() as stage, pytest.raises(JavaUnavailableError, match=says):
+    with Breakpoints() as stage, pytest.raises(JavaUnavailableError, match=says):
         JavaBroker(Jars("4.9.7", "nothing.jar", "byteman.jar", as_published=False), stage)
 
 
@@ -144,7 +144,7 @@ def test_a_broker_that_ends_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with Stage() as stage, pytest.raises(JavaUnavailableError, match="ended with 3: Agent JAR not found"):
+    with Breakpoints() as stage, pytest.raises(JavaUnavailableError, match="ended with 3: Agent JAR not found"):
         JavaBroker(Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
     assert not list(tmp_path.glob("longpoll-java-*"))
 
@@ -154,7 +154,7 @@ def test_a_broker_that_never_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     program(tmp_path, "java", f"echo $$ > {tmp_path}/pid; exec sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.setattr(java_broker, "START_S", 0.5)
-    with Stage() as stage, pytest.raises(JavaUnavailableError, match=r"did not listen within 0\.5 s"):
+    with Breakpoints() as stage, pytest.raises(JavaUnavailableError, match=r"did not listen within 0\.5 s"):
         JavaBroker(Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
@@ -176,7 +176,10 @@ def test_a_port_that_is_taken_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with socket.create_server(("127.0.0.1", 0)) as other:
         monkeypatch.setattr(java_broker, "_free_port", lambda: other.getsockname()[1])
-        with Stage() as stage, pytest.raises(JavaUnavailableError, match="ended with 255: Address already in use"):
+        with (
+            Breakpoints() as stage,
+            pytest.raises(JavaUnavailableError, match="ended with 255: Address already in use"),
+        ):
             JavaBroker(Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
 
 

@@ -14,21 +14,21 @@ import pytest
 from click.testing import CliRunner
 from model_tests.java.findings import SHOWN_4, SHOWN_5, token_of
 
+from longpoll.broker_simulation.refinement.replay import under
 from longpoll.cli import main
-from longpoll.simulated.beside_law.guided import under
+from longpoll_java.breakpoints import Arrival, Breakpoints
 from longpoll_java.broker import JavaBroker, started
-from longpoll_java.check import refused_rule
+from longpoll_java.byteman_rules import SCAN_MS, rules_of
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars, resolved
-from longpoll_java.play import Played, play
-from longpoll_java.promises import shown_by
-from longpoll_java.rules import SCAN_MS, rules_of
+from longpoll_java.replay import Played, play
+from longpoll_java.rule_check import refused_rule
 from longpoll_java.schedule import schedule_of, with_after
-from longpoll_java.stage import Arrival, Stage
+from longpoll_java.violations import shown_by
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Trace
 from longpoll_spec.policy import preset
-from longpoll_spec.render.places import gates_of, presets_of
+from longpoll_spec.render.java_breakpoints import breakpoints_of, presets_of
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 VERSIONS = ("4.9.7", "5.5.0")
@@ -50,7 +50,7 @@ def jars_of(version: str) -> Jars:
 def broker(request: pytest.FixtureRequest) -> Iterator[JavaBroker]:
     """One broker of each version, kept for all."""
     jars = jars_of(str(request.param))
-    with Stage() as stage, JavaBroker(jars, stage) as running:
+    with Breakpoints() as stage, JavaBroker(jars, stage) as running:
         yield running
 
 
@@ -68,7 +68,7 @@ def played(broker: JavaBroker, policy: str, name: str, scan_ms: int = SCAN_MS) -
     """What a broker does with a finding's run."""
     version = broker.jars.version
     trace = trace_for(version, policy, name)
-    gates = gates_of(version, lmq=policy == "rocketmq-lmq")
+    gates = breakpoints_of(version, lmq=policy == "rocketmq-lmq")
     return play(broker, with_after(schedule_of(trace, gates, scan_ms), shown_by(trace)))
 
 
@@ -86,7 +86,7 @@ def test_every_place_is_in_the_jars(version: str, lmq: bool, tmp_path: Path) -> 
     """Byteman's checker finds class, method and place of each gate, and the types of what is told there."""
     jars = jars_of(version)
     script = tmp_path / "gates.btm"
-    script.write_text(rules_of(gates_of(version, lmq=lmq)))
+    script.write_text(rules_of(breakpoints_of(version, lmq=lmq)))
     assert refused_rule(jars, script) == ""
 
 
@@ -102,10 +102,10 @@ def test_every_place_is_in_the_jars(version: str, lmq: bool, tmp_path: Path) -> 
 )
 def test_a_rule_that_does_not_fit_a_folder_s_jars_is_named(right: str, wrong: str, rule: str) -> None:
     """Before a broker is started: the agent would pass some of these over and say nothing."""
-    script = rules_of(gates_of("4.9.7", lmq=False)).replace(right, wrong, 1)
+    script = rules_of(breakpoints_of("4.9.7", lmq=False)).replace(right, wrong, 1)
     jars = attrs.evolve(jars_of("4.9.7"), as_published=False)
     with (
-        Stage() as stage,
+        Breakpoints() as stage,
         pytest.raises(JavaUnavailableError, match=f"differ from the published ones: the rule {rule} does not match"),
     ):
         JavaBroker(jars, stage, script=script)
@@ -120,7 +120,7 @@ def test_lost_wakeups_happen_on_shipped_brokers(broker: JavaBroker, name: str) -
 def test_what_pull_request_7359_closes_and_what_it_leaves() -> None:
     """With its recheck, called by a rule, (a) is answered at once and (b) is not: both look again after the insert."""
     jars = jars_of("4.9.7")
-    with Stage() as stage, started(jars, stage, lmq=False, slave=False, rechecks=True) as running:
+    with Breakpoints() as stage, started(jars, stage, lmq=False, slave=False, rechecks=True) as running:
         rechecked: list[int] = []
         stage.seen = Seen(rechecked)
         mended = played(running, "rocketmq-4.9", "lost_by_hold")
@@ -221,7 +221,7 @@ def test_runs_that_break_nothing_are_followed(broker: JavaBroker, name: str) -> 
     if version.startswith("5"):
         trace, cannot = under(preset("rocketmq-5"), trace)
         assert cannot is None
-    gates = gates_of(version)
+    gates = breakpoints_of(version)
     done = play(broker, with_after(schedule_of(trace, gates), shown_by(trace)))
     assert (done.cannot, done.otherwise) == ("", "")
     assert done.is_whole
@@ -311,7 +311,7 @@ def scanning(request: pytest.FixtureRequest) -> Iterator[tuple[JavaBroker, int]]
     """A broker of a version that scans each so many milliseconds, kept for all, and that period."""
     version, scan_ms = request.param
     jars = jars_of(version)
-    with Stage() as stage, started(jars, stage, lmq=False, slave=False, scan_ms=scan_ms) as running:
+    with Breakpoints() as stage, started(jars, stage, lmq=False, slave=False, scan_ms=scan_ms) as running:
         yield running, scan_ms
 
 
@@ -338,7 +338,7 @@ def test_a_stopping_broker_says_nothing_every_time(version: str) -> None:
     """Finding (p), twenty times, each on a broker of its own."""
     jars = jars_of(version)
     for _ in range(TRIES):
-        with Stage() as stage, JavaBroker(jars, stage) as running:
+        with Breakpoints() as stage, JavaBroker(jars, stage) as running:
             assert_shown(played(running, "rocketmq-4.9", "answered_on_stop"))
 
 
@@ -348,7 +348,7 @@ def test_a_stopping_broker_says_nothing_every_time(version: str) -> None:
 def test_an_orphan_every_time(version: str, scan_ms: int) -> None:
     """Finding (j), on the hold service for light message queues."""
     jars = jars_of(version)
-    with Stage() as stage, started(jars, stage, lmq=True, slave=False, scan_ms=scan_ms) as running:
+    with Breakpoints() as stage, started(jars, stage, lmq=True, slave=False, scan_ms=scan_ms) as running:
         for _ in range(AS_SHIPPED if scan_ms == SCAN_MS else TRIES - AS_SHIPPED):
             assert_shown(played(running, "rocketmq-lmq", "no_orphan", scan_ms))
 
@@ -357,6 +357,6 @@ def test_an_orphan_every_time(version: str, scan_ms: int) -> None:
 def test_a_walk_breaks_off_every_time() -> None:
     """Finding (m), on a slave of 5.5.0 that acts as master, its master, and this test for their name server."""
     jars = jars_of("5.5.0")
-    with Stage() as stage, started(jars, stage, lmq=False, slave=True) as running:
+    with Breakpoints() as stage, started(jars, stage, lmq=False, slave=True) as running:
         for _ in range(TRIES):
             assert_shown(played(running, "rocketmq-5", "return_is_whole"))

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import pytest
 
-from longpoll_java import play as player
+from longpoll_java import replay as player
+from longpoll_java.breakpoints import Arrival, Breakpoints
 from longpoll_java.broker import JavaBroker
-from longpoll_java.play import Played, play
-from longpoll_java.rules import GO, THROW
+from longpoll_java.byteman_rules import GO, THROW
+from longpoll_java.replay import Played, play
 from longpoll_java.schedule import Move, Schedule, Step
-from longpoll_java.stage import Arrival, Stage
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode, reply
 from longpoll_protocol.frames.connection import Connection, Signal
@@ -52,7 +52,7 @@ class Asker:
 
 def test_a_thread_stands_until_it_is_told_to_go_on() -> None:
     """A thread gets no earlier answer, and then the word of the schedule."""
-    with Stage() as stage:
+    with Breakpoints() as stage:
         stage.stops = lambda arrival: arrival.gate == "hold"
         asker = Asker(stage.port, "hold", thread="T_1", topic="%LMQ%t", queue=3, request=7, suspends="true")
         assert stage.until(lambda: "T_1" in stage.standing, WITHIN_S)
@@ -75,7 +75,7 @@ def test_a_thread_stands_until_it_is_told_to_go_on() -> None:
 )  # fmt: skip
 def test_strangers_at_the_gates_are_hung_up_on(said: bytes) -> None:
     """A line that no rule writes is not an arrival and gets no answer."""
-    with Stage() as stage:
+    with Breakpoints() as stage:
         stage.stops = lambda _arrival: True
         with socket.create_connection(("127.0.0.1", stage.port), WITHIN_S) as stranger:
             stranger.sendall(said)
@@ -103,7 +103,7 @@ def test_strangers_at_the_gates_are_hung_up_on(said: bytes) -> None:
 
 def test_leaving_the_stage_lets_everybody_go_on() -> None:
     """The end of a replay releases every thread at a breakpoint."""
-    with Stage() as stage:
+    with Breakpoints() as stage:
         stage.stops = lambda _arrival: True
         asker = Asker(stage.port, "round", thread="PullRequestHoldService")
         assert stage.until(lambda: bool(stage.standing), WITHIN_S)
@@ -113,7 +113,7 @@ def test_leaving_the_stage_lets_everybody_go_on() -> None:
 class Fake:
     """A broker with one thread per pull. It asks at `read` and returns the given answer."""
 
-    def __init__(self, stage: Stage, answers: Callable[[str], int | None]) -> None:
+    def __init__(self, stage: Breakpoints, answers: Callable[[str], int | None]) -> None:
         self._stage, self._answers = stage, answers
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = self._listener.getsockname()
@@ -179,7 +179,7 @@ class Fake:
 @contextmanager
 def fake(answers: Callable[[str], int | None]) -> Iterator[JavaBroker]:
     """A stage with a fake broker on it, as the player takes it."""
-    with Stage() as stage:
+    with Breakpoints() as stage:
         broker = Fake(stage, answers)
         try:
             yield cast(

@@ -9,18 +9,18 @@ from typing import get_args
 import pytest
 from model_tests.java.findings import PAGE, SHOWN_4, Finding, findings, token_of
 
+from longpoll_java.byteman_rules import rules_of
 from longpoll_java.errors import NotOnJavaError
 from longpoll_java.exported import files_of
-from longpoll_java.promises import breaks, sentence_of, shown_by
-from longpoll_java.rules import rules_of
 from longpoll_java.schedule import IMPOSSIBLE, Kind, Move, schedule_of, with_after
+from longpoll_java.violations import breaks, sentence_of, shown_by
 from longpoll_spec.actions import FAMILIES
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Model, Trace, TraceStep
-from longpoll_spec.render.places import STEPS, gates_of
+from longpoll_spec.render.java_breakpoints import STEPS, breakpoints_of
 
-GATES = gates_of("4.9.7")
+GATES = breakpoints_of("4.9.7")
 BY_DRIVER = {"append", "next_pull", "offset_commit", "channel_closes", "tick", "stop", "master_returns", "offset_reset"}
 """Actions that are sent, or waited for."""
 
@@ -38,8 +38,8 @@ def test_every_action_of_the_law_has_a_place_a_driver_or_a_reason() -> None:
 @pytest.mark.parametrize("version", ["4.9.7", "5.4.0", "5.5.0"])
 def test_every_gate_of_a_step_has_a_rule(version: str, lmq: bool) -> None:
     """Each gate stands once, and each step's gates are there where the version has the step."""
-    gates = {gate.name: gate for gate in gates_of(version, lmq=lmq)}
-    assert len(gates) == len(gates_of(version, lmq=lmq))
+    gates = {gate.name: gate for gate in breakpoints_of(version, lmq=lmq)}
+    assert len(gates) == len(breakpoints_of(version, lmq=lmq))
     wanted = {gate for name, pair in STEPS.items() for gate in pair if name not in {"sweep", "remove_bucket"} or lmq}
     assert wanted - set(gates) == ({"commit"} if version.startswith("5") else {"return", "take", "returned"})
     script = rules_of(gates.values())
@@ -76,7 +76,7 @@ def test_every_finding_is_a_schedule_or_says_why_not(finding: Finding) -> None:
     """What can be shown ends with moves that show it; what cannot names its step."""
     trace = finding.trace
     assert breaks(trace)
-    gates = gates_of("5.5.0" if finding.policy == "rocketmq-5" else "4.9.7", lmq=finding.policy == "rocketmq-lmq")
+    gates = breakpoints_of("5.5.0" if finding.policy == "rocketmq-5" else "4.9.7", lmq=finding.policy == "rocketmq-lmq")
     if any(step.action is not None and step.action.name in IMPOSSIBLE for step in trace.steps) or (
         finding.property_name == "told_of_master_return"
     ):
@@ -99,7 +99,7 @@ def test_every_token_of_a_report_can_be_played() -> None:
         trace = replay(token)
         assert token in {finding.token for finding in findings()}
         assert shown_by(trace)
-        assert schedule_of(trace, gates_of(version)).steps
+        assert schedule_of(trace, breakpoints_of(version)).steps
 
 
 def test_a_run_that_keeps_its_property_shows_nothing() -> None:
@@ -113,7 +113,7 @@ def test_a_run_that_keeps_its_property_shows_nothing() -> None:
 def test_a_walk_that_breaks_off_as_moves() -> None:
     """Finding (m): the slave acts as master, somebody waits at either queue, and the walk stands before it takes."""
     trace = replay(token_of("rocketmq-5", "return_is_whole"))
-    schedule = with_after(schedule_of(trace, gates_of("5.5.0")), shown_by(trace))
+    schedule = with_after(schedule_of(trace, breakpoints_of("5.5.0")), shown_by(trace))
     assert schedule.slave
     assert [str(move) for move in schedule.before] == [
         "create number=2", "acts",

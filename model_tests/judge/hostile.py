@@ -14,7 +14,7 @@ from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.evidence.survey import Context, context_and_gaps, merge
 from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA, fill
 from longpoll_judge.read.source import History
-from longpoll_judge.rules.steps import REQUEST_EVENTS
+from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.overview import Overview, overview_of_table
 from longpoll_judge.run.queue_verdict import LOG_EVENTS
 

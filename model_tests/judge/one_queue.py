@@ -11,8 +11,8 @@ from longpoll_judge.columns.batch import make_batch
 from longpoll_judge.evidence.record_gaps import RecordGaps, gaps_of
 from longpoll_judge.evidence.survey import Context, SourceFacts
 from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
-from longpoll_judge.rules.case import Case, Suspects, make_cases, make_log
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_case import Case, Suspects, make_cases, make_log
+from longpoll_judge.rules.queue_columns import MS
 
 LATE_MS: Final = 10
 WAKE_MS: Final = 10

@@ -13,7 +13,7 @@ from attrs import define
 
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.read.growth import Growth
+from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.run.spark.event_stream import BEGUN_MAX, Arrivals, Batch
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 
@@ -50,7 +50,7 @@ def arrivals(tmp_path: Path) -> Failing:
     """Those of a history, whose first query has failed."""
     write(tmp_path / "history", simulate(Load(events=40, timeout_ms=60)), simulated_meta())
     engine: Any = None
-    found = Failing(engine, Growth([tmp_path / "history"]), {}, tmp_path)
+    found = Failing(engine, GrowingHistory([tmp_path / "history"]), {}, tmp_path)
     found.begin()
     return found
 

@@ -17,7 +17,7 @@ from longpoll.cli import main
 from longpoll.options import judge_engine
 from longpoll.options.judge_engine import choose, estimated_events
 from longpoll.verification import history
-from longpoll.verification.declared import Limits, declared
+from longpoll.verification.limits import Limits, declared
 from longpoll_judge.read.convert import convert
 from longpoll_spec.policy import STRICT
 

@@ -36,7 +36,7 @@ from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
-from longpoll_judge.rules.across import Tables
+from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark import cluster, code_archive
@@ -45,8 +45,8 @@ from longpoll_judge.run.wide_pulls import Outcome
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.history import Event
-from longpoll_spec.law import law_of
 from longpoll_spec.policy import preset
+from longpoll_spec.specification import specification_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -209,7 +209,9 @@ def checked(checkpoint: Path, *words: str) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def packed() -> dict[str, Any]:
     """What the packed engine finds of that law."""
-    found = explore(law_of(preset("strict"), named("small", preset("strict"), requests=3, messages=3, tags=2)), [])
+    found = explore(
+        specification_of(preset("strict"), named("small", preset("strict"), requests=3, messages=3, tags=2)), []
+    )
     return {"distinct_states": found.distinct_states, "transitions": found.transitions, "depth": found.depth}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from longpoll import guard
+from longpoll import exit_codes
 from longpoll.cli import main
 from longpoll_judge.faults.plant import plant
 from longpoll_judge.faults.recording import load
@@ -109,7 +109,7 @@ def test_a_report_without_room_leaves_the_question_open(clean: Path, tmp_path: P
     """A full disk is nobody's mistake: exit 3, and a sentence that names the file."""
     (tmp_path / "report.json").symlink_to("/dev/full")
     with pytest.raises(SystemExit) as ended:
-        guard.ended(
+        exit_codes.ended(
             lambda: main(["judge", str(clean), "--engine", "local", "--report", str(tmp_path / "report.json")]), []
         )
 

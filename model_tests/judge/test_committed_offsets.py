@@ -17,7 +17,7 @@ from longpoll_judge.evidence.source_survey import DISORDER_NS
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.rules import commits
 from longpoll_judge.rules.commits import judge_commits
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_columns import MS
 
 LEAST, SOME, MOST, WRITTEN = (f"commit.told.{name}" for name in ("kept", "some", "most", "written"))
 KNOWN, ANSWERED = "commit.code.known", "commit.answered"

@@ -10,7 +10,7 @@ from model_tests.support.judge.histories import table_of
 
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.survey import Context, queue_text
-from longpoll_judge.rules.falls import FINDINGS_MAX, judge_falls
+from longpoll_judge.rules.offset_regression import FINDINGS_MAX, judge_offset_regression
 
 SEND, FOUND, MISSED = 10, 0, 19
 MIN, MAX = "pull.min.never_falls", "pull.max.never_falls"
@@ -45,7 +45,7 @@ def exchange(
 def judged(*splits: list[Row], known: Context = PLAIN) -> tuple[list[Finding], int]:
     """What is found of some splits of a history, and how much is left out."""
     made = [table_of(each) for each in splits]
-    found, left_out = judge_falls(lambda: iter(enumerate(made)), known)
+    found, left_out = judge_offset_regression(lambda: iter(enumerate(made)), known)
     return [one for one in found if one.verdict != "observed"], left_out
 
 

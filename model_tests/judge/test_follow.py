@@ -21,13 +21,13 @@ from msgspec.structs import replace
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, Result
 from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.read import growth as growth_module
+from longpoll_judge.read import growing_history as growth_module
 from longpoll_judge.read.arrow import parquet
 from longpoll_judge.read.convert import convert
-from longpoll_judge.read.damage import Damage
-from longpoll_judge.read.growth import Growth, whole_end
+from longpoll_judge.read.growing_history import GrowingHistory, whole_end
 from longpoll_judge.read.ndjson import read_range
 from longpoll_judge.read.source import SPLIT_BYTES, InputSplit, read_split
+from longpoll_judge.read.unreadable import Damage
 from longpoll_judge.run import local
 from longpoll_judge.run.follow import TRIES, Parts, follow
 from longpoll_judge.run.local import LocalReading
@@ -115,7 +115,7 @@ def test_every_cut_ends_with_a_whole_line(growing: tuple[Path, Grow]) -> None:
         grow(bytes([byte]))
         assert whole_end(part) == len(lines[0])
     grow(lines[1][-1:] + b"x" * (3 * growth_module.BLOCK_BYTES))
-    (only,) = Growth([directory]).look().splits
+    (only,) = GrowingHistory([directory]).look().splits
 
     assert whole_end(part) == only.end == len(lines[0] + lines[1])
     assert len(read_split(only)[0]) == 2
@@ -129,7 +129,7 @@ def test_a_part_counts_once_it_is_whole(growing: tuple[Path, Grow]) -> None:
     parquet.write_table(read_range(str(directory / "lines"), 0, len(content))[0], directory / "whole")
     columns = (directory / "whole").read_bytes()
     part, packed = directory / "part-1.parquet", directory / "part-2.ndjson.zst"
-    growth = Growth([directory])
+    growth = GrowingHistory([directory])
     part.write_bytes(columns[:500])
     packed.write_bytes(pa.compress(content, "zstd", asbytes=True))
     torn = growth.look()
@@ -194,7 +194,7 @@ def test_splits_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypat
     monkeypatch.setattr("longpoll_judge.read.source.SPLIT_BYTES", 1_000)
     content = lines_of(faulty_events()[:30])
     grow(content[:-5])
-    splits = Growth([directory]).look().splits
+    splits = GrowingHistory([directory]).look().splits
     events = [row for each in splits for row in read_split(each)[0].to_pylist()]
 
     assert len(content) < SPLIT_BYTES
@@ -334,7 +334,7 @@ def test_a_part_of_the_same_size_is_another_one(replaced: Callable[[Path, bytes]
     write(tmp_path, simulate(Load(events=300, timeout_ms=60)), simulated_meta(), events_per_part=100)
     part = sorted(tmp_path.glob("part-*"))[1]
     content = part.read_bytes()
-    growth = Growth([tmp_path])
+    growth = GrowingHistory([tmp_path])
     growth.look()
     assert not growth.has_grown()
     replaced(part, content.replace(b"\n", b" ")[:-1] + b"\n")
@@ -356,7 +356,7 @@ def test_who_has_read_a_part_says_that_another_of_its_size_is_there(
         write(tmp_path / "lines", simulate(Load(events=240, timeout_ms=60)), simulated_meta())
     part = next(iter(sorted((tmp_path / kind).glob("part-*"))))
     content = part.read_bytes()
-    growth, known, ends = Growth([part.parent]), Parts(), {str(part): len(content) if kind == "lines" else 1}
+    growth, known, ends = GrowingHistory([part.parent]), Parts(), {str(part): len(content) if kind == "lines" else 1}
     growth.look()
     assert known.are_anew(growth.stamps, ends) == 0
     found = []
@@ -420,7 +420,7 @@ def test_a_part_that_vanishes_when_it_was_listed_is_not_there(tmp_path: Path, mo
             gone.unlink(missing_ok=True)
         return whole_end(part)
 
-    growth = Growth([tmp_path])
+    growth = GrowingHistory([tmp_path])
     with monkeypatch.context() as patched:
         patched.setattr(growth_module, "whole_end", vanishing)
         assert gone.name not in {Path(each.path).name for each in growth.look().splits}
@@ -442,4 +442,4 @@ def test_a_part_that_cannot_be_read_is_damage(tmp_path: Path, monkeypatch: pytes
         return whole_end(part)
 
     monkeypatch.setattr(growth_module, "whole_end", refusing)
-    assert str(closed) in {each.path for each in Growth([tmp_path]).look().splits}
+    assert str(closed) in {each.path for each in GrowingHistory([tmp_path]).look().splits}

@@ -18,7 +18,7 @@ from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.faults.plant import FAULTS
 from longpoll_judge.faults.recording import MS, Recording, change, moved
 from longpoll_judge.generate import BROKER, SOURCE, START_NS, TOPIC, Load, simulate, simulated_meta, write
-from longpoll_judge.rules import across
+from longpoll_judge.rules import cross_queue
 from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import Event, Meta
 
@@ -76,7 +76,7 @@ def test_lives_of_neighbouring_queues_do_not_meet(
 ) -> None:
     """A queue's life after a deletion is none of the next queue's before it, though both are told by one number."""
     if weight is not None:
-        monkeypatch.setattr(across, "_LIFE_WEIGHT", np.uint64(weight))
+        monkeypatch.setattr(cross_queue, "_LIFE_WEIGHT", np.uint64(weight))
     place = {"topic": TOPIC, "connection": "c"}
 
     def sent(at_ms: int, queue: int, offset: int) -> list[Event]:

@@ -15,13 +15,13 @@ from model_tests.support.judge.histories import judged
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.hold.hold_table import Room
+from longpoll_broker.hold.hold_table import HoldLimit
 from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Finding, Result
 from longpoll_judge.evidence.record_gaps import RecordGaps, gaps_of
 from longpoll_judge.evidence.survey import SourceFacts
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
 from longpoll_judge.rules.holds import judge_holds, judge_source
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_columns import MS
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
@@ -230,7 +230,7 @@ def crowded(directory: Path) -> Result:
 def test_a_broker_keeps_what_it_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The strict broker answers who finds no room; one whose table always has room is found."""
     right = crowded(tmp_path / "right")
-    monkeypatch.setattr(Room, "take", lambda _room: True)
+    monkeypatch.setattr(HoldLimit, "take", lambda _room: True)
     wrong = crowded(tmp_path / "wrong")
 
     assert right.findings == []

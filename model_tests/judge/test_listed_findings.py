@@ -17,7 +17,7 @@ from model_tests.support.judge.histories import certain, follow_pieces, judged, 
 from model_tests.support.spec.cases import quick_if
 from msgspec.structs import replace
 
-from longpoll.shown.following.tell import Places, Teller, open_teller
+from longpoll.views.follow.report import FindingReporter, Places, open_reporter
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, StreamNotReadableError
 from longpoll_judge.faults.plant import FAULTS
@@ -75,9 +75,9 @@ class Follower:
                 teller.tell(result)
         return result
 
-    def opened(self) -> AbstractContextManager[Teller]:
+    def opened(self) -> AbstractContextManager[FindingReporter]:
         """What tells, as the command opens it."""
-        return open_teller(self.places, Progress([absolute(self.history)]), LIMITS, lambda _line: None)
+        return open_reporter(self.places, Progress([absolute(self.history)]), LIMITS, lambda _line: None)
 
     @property
     def told(self) -> list[Finding]:
@@ -247,7 +247,7 @@ def test_what_only_the_end_tells_is_said_once(tmp_path: Path) -> None:
     result = judged(tmp_path / "history", simulate(Load(events=40, timeout_ms=60)))
     said: list[str] = []
     gap = {"clause": "", "kind": "damage", "source": "", "count": 1, "why": "a damaged line"}
-    with open_teller(Places(), Progress([absolute(tmp_path / "history")]), LIMITS, said.append) as teller:
+    with open_reporter(Places(), Progress([absolute(tmp_path / "history")]), LIMITS, said.append) as teller:
         for counts in ({}, {"commits": 1}, {"commits": 2, "old pulls": 1}):
             left = [asdict(one) for one in left_to_the_end(counts)]
             teller.tell(replace(result, gaps=[gap, *left]))
@@ -292,7 +292,7 @@ def test_more_than_can_be_told_at_once_is_counted(history: Path, tmp_path: Path)
     count, said = WRONG - queue_verdict.FINDINGS_MAX, list[str]()
     places = Places(findings=tmp_path / "found.ndjson", checkpoint=tmp_path / "told")
     for _start in range(2):
-        with open_teller(places, Progress([absolute(history)]), LIMITS, said.append) as teller:
+        with open_reporter(places, Progress([absolute(history)]), LIMITS, said.append) as teller:
             teller.tell(first)
             teller.tell(again)
     lines = [msgspec.json.decode(line) for line in (tmp_path / "found.ndjson").read_bytes().splitlines()]

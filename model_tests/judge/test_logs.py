@@ -9,8 +9,8 @@ from model_tests.judge.one_queue import Row, context, event, holes
 from model_tests.support.judge.histories import table_of
 
 from longpoll_judge.columns.batch import make_batch
-from longpoll_judge.rules.case import Explanation, Suspects
 from longpoll_judge.rules.logs import MISSING_MAX, judge_log
+from longpoll_judge.rules.queue_case import Explanation, Suspects
 
 Moment = float | tuple[float, float]
 DELETED: Final[dict[str, Any]] = {"deleted": {("b", "T"): holes((8, 9))}}

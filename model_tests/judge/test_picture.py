@@ -15,7 +15,7 @@ from model_tests.support.judge.histories import RECORDINGS
 
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, Result
 from longpoll_judge.faults.plant import plant
-from longpoll_judge.rules.across import Tables
+from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.show.page.gather import Drawn, gather
 from longpoll_judge.show.page.picture import Bar, Picture, as_data, picture

@@ -18,7 +18,7 @@ from longpoll_judge.columns.exchange import joined
 from longpoll_judge.columns.keys import NO_KEYS, Keys
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import coded, fill
-from longpoll_judge.rules.steps import REQUEST_EVENTS
+from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.queue_verdict import LOG_EVENTS, RESULT_SCHEMA, judge_table, queue_rows
 from longpoll_judge.run.spark import queue_groups
 from longpoll_judge.run.spark.queue_groups import FAULTY, JUDGED_KEY, LEFT, LEFT_KEY, PULL_COLUMNS, QueueGroups

@@ -30,9 +30,9 @@ from longpoll_judge.errors import CheckpointError
 from longpoll_judge.faults.plant import FAULTS
 from longpoll_judge.faults.recording import NoVictimError, Recording
 from longpoll_judge.generate import Load
-from longpoll_judge.read.same import sum_before
+from longpoll_judge.read.checksum import checksum_before
 from longpoll_judge.read.source import find
-from longpoll_judge.rules.across import rows_where
+from longpoll_judge.rules.cross_queue import rows_where
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import Steps, follow
 from longpoll_judge.run.incremental.queue_judge import Growing
@@ -124,7 +124,7 @@ def test_a_part_that_was_written_anew_is_refused(tmp_path: Path) -> None:
     directory = written(simulated(1, EVENTS), tmp_path / "history")
     part = directory / "part-0.ndjson"
     end = part.stat().st_size
-    write_state(tmp_path / STATE_FILE, State(Growing(100.0, 50.0), {str(part): (end, sum_before(str(part), end))}))
+    write_state(tmp_path / STATE_FILE, State(Growing(100.0, 50.0), {str(part): (end, checksum_before(str(part), end))}))
     read_state(tmp_path / STATE_FILE, Growing(100.0, 50.0))
     part.write_bytes(part.read_bytes().replace(b'"sequence":', b'"sequencE":'))
     with pytest.raises(CheckpointError, match=r"has changed since it was judged; remove .*judging.state"):

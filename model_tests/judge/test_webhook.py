@@ -17,11 +17,11 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.judge.histories import ENCODE
 from prometheus_client.parser import text_string_to_metric_families
 
-from longpoll.shown.following import webhook as webhook_module
-from longpoll.shown.following.metrics import FollowCollector, told_at
-from longpoll.shown.following.webhook import Webhook, checked_url
+from longpoll.views.follow import webhook as webhook_module
+from longpoll.views.follow.metrics import FollowCollector, told_at
+from longpoll.views.follow.webhook import Webhook, checked_url
 from longpoll_judge.generate import Load, simulate, simulated_meta
-from longpoll_judge.read.growth import stamps_of
+from longpoll_judge.read.growing_history import stamps_of
 from longpoll_judge.run.follow import Progress
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.show.checkpoint import open_checkpoint

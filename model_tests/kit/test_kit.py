@@ -17,7 +17,7 @@ from model_tests.support.spec.cases import quick_if
 
 import longpoll
 from longpoll_kit.run import KitReport
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.host_pauses import HostPauseWatch
 
 GOOD: Final = settings(max_examples=6, stateful_step_count=15, database=None)
 BAD: Final = settings(max_examples=60, stateful_step_count=15, database=None, phases=(Phase.generate,))
@@ -91,7 +91,7 @@ def exercise(service: type[Feed], chosen: settings, **attributes: Any) -> KitRep
 
 def excuse_nothing(patch: pytest.MonkeyPatch) -> None:
     """Make the kit ignore host pauses, so that a busy host hides no fault."""
-    patch.setattr(StallWatch, "stalled_ms", lambda *_interval: 0.0)
+    patch.setattr(HostPauseWatch, "stalled_ms", lambda *_interval: 0.0)
 
 
 def limits_for(patch: pytest.MonkeyPatch, properties: set[str]) -> dict[str, int]:

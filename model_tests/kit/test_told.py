@@ -19,10 +19,10 @@ import longpoll
 from longpoll_judge.contract.result import Result
 from longpoll_kit.errors import SubjectError
 from longpoll_kit.example import Example
+from longpoll_kit.history import RecordedHistory
 from longpoll_kit.model import Allowances, Ask, OffsetQueue
 from longpoll_kit.run import KitReport
 from longpoll_kit.subject import Polled
-from longpoll_kit.told import Told
 from longpoll_runtime.real import RealRuntime
 
 FAULTS: Final = {
@@ -134,7 +134,7 @@ class Heard:
 def test_what_is_told_claims_no_more_than_was_seen() -> None:
     """Since when it may have happened; an end that was surely seen; nothing of a poll whose end is no more evidence."""
     heard = Heard()
-    teller = Told(heard, RealRuntime().lock())
+    teller = RecordedHistory(heard, RealRuntime().lock())
     queue = OffsetQueue("q", Allowances())
     for number, acked_ns in enumerate((10, 20, 30, None)):
         message = queue.publish(b"%d" % number, 5)
@@ -167,7 +167,7 @@ def test_what_is_told_claims_no_more_than_was_seen() -> None:
 def test_a_message_that_was_never_published_is_told_as_one_that_is_not_there() -> None:
     """Its number is that of no message, so its offset lies behind the end."""
     heard = Heard()
-    teller = Told(heard, RealRuntime().lock())
+    teller = RecordedHistory(heard, RealRuntime().lock())
     queue = OffsetQueue("q", Allowances())
     queue.publish(b"0", 5)
     ask = Ask(1, "q", 0, None, 100, 25)

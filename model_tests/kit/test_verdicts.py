@@ -26,7 +26,7 @@ import longpoll
 from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
 from longpoll_kit.example import EXPIRED, FOUND, WOKEN, Example
 from longpoll_kit.polls import PATIENCE_MAX_MS, Polls
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.host_pauses import HostPauseWatch
 
 FAILING_CALLS = {"subject": 14, "cancel": 4, "restart": 2, "close": 14}
 """Method -> which of its calls fails; of the others a later one."""
@@ -113,7 +113,7 @@ def test_one_delay_is_unknown_and_two_are_a_fault(monkeypatch: pytest.MonkeyPatc
 
 def test_a_machine_that_stands_still_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that is late while nothing runs is not late; the same one is found without the stall."""
-    monkeypatch.setattr(StallWatch, "stalled_ms", lambda _watch, begin_ns, end_ns: (end_ns - begin_ns) / 1e6)
+    monkeypatch.setattr(HostPauseWatch, "stalled_ms", lambda _watch, begin_ns, end_ns: (end_ns - begin_ns) / 1e6)
     few = settings(max_examples=4, stateful_step_count=10, database=None, phases=(Phase.generate,))
     mine = machine(lambda: InMemory(Late()), **IMPATIENT, short_ms=(10, 500, 500))
     report = mine.exercise(few, 14)

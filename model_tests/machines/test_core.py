@@ -1,9 +1,9 @@
 """Drives the broker's real hold table beside the law, one move at a time, and compares all that can be seen.
 
-The machine draws any move that the law allows in the world of `longpoll.simulated.beside_law`: the real `HoldService`,
-`Walk` and `HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner, an executor that may be
-full, a stop and looks that throw. After each move every variable of the law, read off the table and the actors, must be
-where steps of the law's own actions lead.
+The machine draws any move that the law allows in the world of `longpoll.broker_simulation.refinement`: the real
+`HoldService`, `BucketTraversal` and `HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner,
+an executor that may be full, a stop and looks that throw. After each move every variable of the law, read off the table
+and the actors, must be where steps of the law's own actions lead.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from longpoll.simulated.beside_law.world import World, run
+from longpoll.broker_simulation.refinement.lockstep import Lockstep, run
 from longpoll_broker.hold.hold_table import HoldTable
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import successors
-from longpoll_spec.law import law_of
 from longpoll_spec.policy import preset
+from longpoll_spec.specification import specification_of
 
 BOUNDS: Final = Bounds("core", requests=3, messages=4, hold_ticks=2, scan_ticks=3)
 RARE: Final = {"stop": 25, "fill": 4, "empty": 4}
@@ -37,7 +37,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     acted: ClassVar[int] = 0
 
-    def make(self) -> World:
+    def make(self) -> Lockstep:
         """The pair; `run_machine` says of which policy."""
         raise AssertionError("run this machine by run_machine, which says of which policy")
 
@@ -66,12 +66,12 @@ class CoreMachine(RuleBasedStateMachine):
 
 def run_machine(policy_name: str, *, planted: bool = False) -> int:
     """Run the machine under a policy; how many moves were compared."""
-    model = law_of(preset(policy_name), BOUNDS)
+    model = specification_of(preset(policy_name), BOUNDS)
     law = successors(model)
 
     class Machine(CoreMachine):
-        def make(self) -> World:
-            return World(model, law, rejects=True, faults=True)
+        def make(self) -> Lockstep:
+            return Lockstep(model, law, rejects=True, faults=True)
 
     Machine.acted = 0
 
@@ -94,7 +94,7 @@ def test_the_hold_table_does_what_the_law_says(policy_name: str) -> None:
 @pytest.mark.parametrize("policy_name", [POLICIES[0], pytest.param(POLICIES[1], marks=pytest.mark.long)])
 def test_a_long_walk_meets_every_action(policy_name: str) -> None:
     """So the machine above is not vacuous: each of the law's actions is taken, many times over."""
-    model = law_of(preset(policy_name), BOUNDS)
+    model = specification_of(preset(policy_name), BOUNDS)
     law = successors(model)
     seed = 7
     draw = random.Random(seed)

@@ -15,8 +15,8 @@ from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.ports import closed_port
 
 from longpoll.wire.suite import STRICT, EmbeddedSubject, RemoteSubject, SuiteReport, machine, run_suite
+from longpoll.wire.suite.connection import SuiteConnection
 from longpoll.wire.suite.example import Links
-from longpoll.wire.suite.link import Link
 from longpoll.wire.suite.machine import Failure, RestartingMachine, Run, ServedMachine
 from longpoll.wire.suite.subject import SMALL_FILES, expectations_of
 from longpoll_broker.broker import Broker
@@ -443,7 +443,7 @@ def test_a_machine_that_stood_still_has_more_time(stalled_ms: float, is_patient:
 
     runtime = RealRuntime()
     with ScriptedServer(answer) as server:
-        link = Link(runtime, (server.host, server.port), 0, stalled)
+        link = SuiteConnection(runtime, (server.host, server.port), 0, stalled)
         opaque = link.ask(RequestCode.HEART_BEAT, {})
         assert asked.wait(PATIENCE_S)
         reply = link.wait(opaque, runtime.monotonic_ns())

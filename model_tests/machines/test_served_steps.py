@@ -22,8 +22,8 @@ from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Result
 from longpoll_judge.faults.recording import Recording, load
 from longpoll_judge.generate import write
-from longpoll_judge.law_projection import NotProjectableError, project
 from longpoll_judge.run.pipeline import judge
+from longpoll_judge.specification_steps import NotProjectableError, project
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
@@ -179,7 +179,7 @@ def test_a_recording_that_the_law_has_no_consumers_for_is_refused(tmp_path: Path
         project(Recording(jumping, recording.meta), TOPIC, 0)
     with pytest.raises(NotProjectableError, match="2 sources"):
         project(Recording(restarted, recording.meta), TOPIC, 0)
-    with pytest.raises(NotProjectableError, match="was full"):
+    with pytest.raises(NotProjectableError, match="left messages"):
         project(recorded(tmp_path / "small", "strict", consumers=1, count_max=1), TOPIC, 0)
 
 

@@ -1,7 +1,7 @@
 """Faults of the broker, or of what records it, that tests once passed over: a change of one text, and who misses it.
 
 A fault that somebody finds in the broker, or that survives its tests, gets a row here. Leaves out the law's slips
-(`longpoll_spec.mutants.slips`), and the locks of the hold service (`simulate.hold_stress`).
+(`longpoll_spec.mutants.generated`), and the locks of the hold service (`simulate.hold_stress`).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ FAULTS: Final = (
     ),
     Fault(
         "the answer to a deleted topic's pull is told again",
-        "reference/longpoll_broker/assembly/pulling.py",
+        "reference/longpoll_broker/assembly/pull.py",
         "        self.runner.forget_last()\n        if",
         "        if",
         f"{TESTS}/service/test_delete_topic.py::test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its_name",
@@ -186,21 +186,21 @@ FAULTS: Final = (
     ),
     Fault(
         "a slave of 4.9 announces what is copied to it",
-        "reference/longpoll_broker/assembly/pulling.py",
+        "reference/longpoll_broker/assembly/pull.py",
         "not shared.standing.is_slave or shared.traits.slave_notifies",
         "True",
         f"{TESTS}/service/test_slave.py::test_copied_messages_wake_held_pulls",
     ),
     Fault(
         "a broker that records answers pulls together",
-        "reference/longpoll_broker/assembly/pulling.py",
+        "reference/longpoll_broker/assembly/pull.py",
         "HerdRunner if is_fast and not shared.recording.is_on and access is None else",
         "HerdRunner if is_fast and access is None else",
         f"{TESTS}/service/test_record.py::test_each_woken_pull_has_its_events",
     ),
     Fault(
         "a slave delivers what is delayed",
-        "reference/longpoll_broker/assembly/keeping.py",
+        "reference/longpoll_broker/assembly/upkeep.py",
         "        if not self.is_slave:\n",
         "        if True:\n",
         f"{TESTS}/service/test_slave.py::test_a_slave_delivers_nothing_that_is_delayed",
@@ -382,21 +382,21 @@ FAULTS: Final = (
     ),
     Fault(
         "a topic made anew goes with the old one in a copy",
-        f"{STORE}/copying.py",
+        f"{STORE}/replica_append.py",
         "if begun is not None and begun < last:",
         "if begun is not None:",
         f"{TESTS}/store/test_copying.py::test_also_when_all_of_it_comes_in_one_piece",
     ),
     Fault(
         "what a slave's log lacks counts as delivered",
-        f"{BROKER}/rocketmq/replication/table_copies.py",
+        f"{BROKER}/rocketmq/replication/table_sync.py",
         "while end is not None and self.log_end() < end:",
         "while end is not None and self.log_end() < 0:",
         f"{TESTS}/service/test_timers.py::test_deliveries_wait_for_the_log",
     ),
     Fault(
         "a slave delivers again what its master delivered",
-        f"{BROKER}/rocketmq/replication/table_copies.py",
+        f"{BROKER}/rocketmq/replication/table_sync.py",
         "        self.timers.copy(",
         "        self.timers.copy if self.runtime else (",
         f"{TESTS}/service/test_timers.py::test_a_master_of_rocketmq_says_less",
@@ -484,7 +484,7 @@ FAULTS: Final = (
     ),
     Fault(
         "each head behind damage is checked over all that follows it",
-        f"{STORE}/log/heads.py",
+        f"{STORE}/log/record_heads.py",
         "if size > self.left:",
         "if size < 0:",
         f"{TESTS}/store/test_outsiders.py::test_a_body_of_heads_slows_no_start",
@@ -512,7 +512,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a slave takes no blank that is longer than a message",
-        f"{STORE}/log/copies.py",
+        f"{STORE}/log/replica_records.py",
         "(BATCH_OVERHEAD_SIZE_MAX if magic == MAGIC_BLANK else OVERHEAD_SIZE_MAX)",
         "OVERHEAD_SIZE_MAX",
         f"{TESTS}/store/test_copying.py::test_a_batch_that_leaves_a_large_blank_is_copied",

@@ -32,10 +32,10 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.manifest import pinned_entry
 from longpoll_spec.engines.smt.combinations import WORLDS
-from longpoll_spec.law import law_of
-from longpoll_spec.mutants.slips import Slip, reached, slips_of
-from longpoll_spec.mutants.zoo import NAMED
+from longpoll_spec.mutants.generated import Mutant, mutants_of, reached
+from longpoll_spec.mutants.named import NAMED
 from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.specification import specification_of
 
 SAMPLE = 8
 """Of our own policy's slips one in so many is tried each time; all of them, of every preset and aspect, at length."""
@@ -48,7 +48,7 @@ def _counts(result: Exploration) -> tuple[int, int, int]:
 
 @cache
 def _right(policy: str, bounds: Bounds) -> Exploration:
-    return explore(law_of(preset(policy), bounds), engine="python")
+    return explore(specification_of(preset(policy), bounds), engine="python")
 
 
 def _missed(found: Sequence[Catch]) -> list[str]:
@@ -93,9 +93,9 @@ def test_the_comparison_begins_at_the_pinned_numbers(policy: str) -> None:
 def test_a_slip_that_acts_nowhere_is_no_slip() -> None:
     """The law itself differs from itself in no state, and a guard without a part in some."""
     policy, size = preset("strict"), named("tiny", preset("strict"))
-    model = law_of(policy, size)
+    model = specification_of(policy, size)
     states = reached(model)
-    forgets = next(slip for slip in slips_of(policy, size) if (slip.action, slip.what[:6]) == ("hold", "forget"))
+    forgets = next(slip for slip in mutants_of(policy, size) if (slip.action, slip.what[:6]) == ("hold", "forget"))
 
     assert forgets.shows(model, states)
     assert not attrs.evolve(forgets, change=lambda _, action: action).shows(model, states)
@@ -107,7 +107,7 @@ PINNED_AT_LEAST = 15
 """Slips by rule in the pinned table of each policy."""
 
 
-def _only(names: Sequence[str], policy: str = "strict") -> list[Slip]:
+def _only(names: Sequence[str], policy: str = "strict") -> list[Mutant]:
     return [slip for slip in pinned_slips(preset(policy)) if name_of(slip) in names]
 
 

@@ -29,14 +29,14 @@ from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.engines.tokens import parse, replay, token_of
 from longpoll_spec.errors import TokenError
-from longpoll_spec.law import assemble, law_of, properties_of
 from longpoll_spec.model import Action, Model
 from longpoll_spec.mutants.explorer import law_data, slip_name
-from longpoll_spec.mutants.slips import conjuncts, slips_of
-from longpoll_spec.mutants.zoo import named_slips
+from longpoll_spec.mutants.generated import conjuncts, mutants_of
+from longpoll_spec.mutants.named import named_mutants
 from longpoll_spec.policy import PRESETS, policy_named, preset
 from longpoll_spec.render.export.explorer.data import data_of
 from longpoll_spec.render.export.explorer.page import part
+from longpoll_spec.specification import assemble, properties_of, specification_of
 from longpoll_spec.state import State
 from longpoll_spec.terms import Bool, Int, all_of, const
 
@@ -113,7 +113,7 @@ def test_tokens_are_the_same_both_ways(tmp_path: Path) -> None:
 def test_tokens_of_knobs_and_aspects_are_the_same(tmp_path: Path) -> None:
     """With settings by hand, several queues and an aspect; numbers over 127 take two bytes."""
     policy = policy_named("strict+tick=free+recheck_after_hold=none")
-    model = law_of(policy, named("tiny", policy, queues=2, aspects=["crash"]))
+    model = specification_of(policy, named("tiny", policy, queues=2, aspects=["crash"]))
     token = token_of(model, ())
     (found,) = asked_of_node(tmp_path, data_of([(model, token)]), [{"token": token}])
 
@@ -245,7 +245,9 @@ def test_slips_break_here_what_they_break_there(tmp_path: Path) -> None:
     chosen = list(range(0, len(told), every))
     answers = asked_of_node(tmp_path, data, [{"law": 0, "slip": at, "limit": SLIP_STATES} for at in chosen])
     bounds = named("tiny", policy)
-    planted = [each for each in (*named_slips(policy, bounds), *slips_of(policy, bounds)) if each.is_in(policy, bounds)]
+    planted = [
+        each for each in (*named_mutants(policy, bounds), *mutants_of(policy, bounds)) if each.is_in(policy, bounds)
+    ]
 
     assert len(planted) == len(told)
     caught = 0
@@ -278,7 +280,7 @@ def _both_ways(
 ) -> tuple[list[Any], list[Any]]:
     """What the interpreter finds of changes by hand, and our own engine of the law with the same changes."""
     policy = preset("rocketmq-4.9")
-    model = law_of(policy, named("tiny", policy))
+    model = specification_of(policy, named("tiny", policy))
     ask = [{"law": 0, "slip": list(each), "limit": limit} for each in names]
     here = asked_of_node(tmp_path, _of_policy("rocketmq-4.9"), ask, script)
     there = []
@@ -291,7 +293,7 @@ def _both_ways(
 
 def _of_slips(names: Sequence[str]) -> Changed:
     policy = preset("rocketmq-4.9")
-    slips = {slip_name(each): each for each in slips_of(policy, named("tiny", policy))}
+    slips = {slip_name(each): each for each in mutants_of(policy, named("tiny", policy))}
 
     def changed(state: State, action: Action) -> Action:
         return reduce(lambda made, slip: slip.change(state, made) if slip.touches(made) else made,

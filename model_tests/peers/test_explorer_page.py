@@ -18,13 +18,13 @@ from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.mutants.explorer import explorer_of
-from longpoll_spec.mutants.slips import slips_of
-from longpoll_spec.mutants.zoo import named_slips
+from longpoll_spec.mutants.generated import mutants_of
+from longpoll_spec.mutants.named import named_mutants
 from longpoll_spec.policy import preset
 from longpoll_spec.render.story.story import story_of
+from longpoll_spec.specification import properties_of, specification_of
 
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(600)]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
@@ -322,8 +322,10 @@ def test_each_slip_is_one_click_and_caught_by_what_our_engine_says(opened: Brows
     """Of what the law keeps without it; and of some the page says that nothing catches them."""
     policy = preset("rocketmq-4.9")
     bounds = named("tiny", policy)
-    planted = [each for each in (*named_slips(policy, bounds), *slips_of(policy, bounds)) if each.is_in(policy, bounds)]
-    own = _violated(law_of(policy, bounds))
+    planted = [
+        each for each in (*named_mutants(policy, bounds), *mutants_of(policy, bounds)) if each.is_in(policy, bounds)
+    ]
+    own = _violated(specification_of(policy, bounds))
     wrong, caught = {}, 0
     assert opened.run("document.getElementById('slip').options.length") == len(planted) + 1
     for number, slip in enumerate(planted):

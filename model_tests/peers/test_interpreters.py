@@ -26,11 +26,11 @@ from longpoll_spec.engines.conform import false_parts
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.python.compile import successors
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
-from longpoll_spec.mutants.slips import conjuncts
+from longpoll_spec.mutants.generated import conjuncts
 from longpoll_spec.policy import PRESETS, policy_named
 from longpoll_spec.render.export.jani import jani_of
+from longpoll_spec.specification import properties_of, specification_of
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 HERE: Final = Path(__file__).parent / "interpreters"
@@ -143,7 +143,7 @@ def _case(entry: Entry) -> ParameterSet:
 def test_the_counts_and_verdicts_are_the_pinned_ones(entry: Entry, command: Command, tmp_path: Path) -> None:
     """States, transitions, depth, and whether each property is as it must be; the speed is printed."""
     policy = policy_named(entry.policy)
-    text = _exported(law_of(policy, named(entry.bounds, policy)))
+    text = _exported(specification_of(policy, named(entry.bounds, policy)))
 
     assert _explored(command, text, tmp_path) == _facts(entry)
 

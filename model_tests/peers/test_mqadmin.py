@@ -20,7 +20,7 @@ from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.opening import ANY_PORT
+from longpoll_broker.startup import ANY_PORT
 from longpoll_client import Producer, PushConsumer, Retry
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig

@@ -20,11 +20,11 @@ from longpoll_spec.engines.evaluate import evaluate
 from longpoll_spec.engines.smt import any_number as smt_any
 from longpoll_spec.engines.smt.any_number import READ, WORLD, Statements, compare, numbers_of, prove_any, statements_of
 from longpoll_spec.engines.smt.proof import PLAIN
-from longpoll_spec.engines.smt.rest import NotUniformError, Rest, Rests
+from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rest, Rests
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.policy import REDUNDANT, STRICT, preset, with_knob
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import State
 from longpoll_spec.state.variables import Variable
 from longpoll_spec.terms import TRUE, Bool, Int, all_of, any_of, bool_variable, int_variable, ite
@@ -97,7 +97,7 @@ def _pairs(state: State) -> Bool:
 
 def _with_guard(change: Callable[[State, Action], Bool]) -> Callable[[Bounds], Model]:
     def make(bounds: Bounds) -> Model:
-        model = law_of(STRICT, bounds)
+        model = specification_of(STRICT, bounds)
         actions = [attrs.evolve(each, guard=each.guard & change(model.state, each)) for each in model.actions]
         return attrs.evolve(model, actions=tuple(actions))
 
@@ -207,14 +207,14 @@ def _values(variable: Variable) -> st.SearchStrategy[int]:
 
 @cache
 def _stated(name: str, requests: int) -> Statements:
-    return statements_of(lambda bounds: law_of(preset(name), bounds), requests, WORLD)
+    return statements_of(lambda bounds: specification_of(preset(name), bounds), requests, WORLD)
 
 
 @pytest.mark.long
 def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A law that needs more requests than it was compared at is not proved for the others."""
     monkeypatch.setattr("longpoll_spec.engines.smt.any_number.CUTOFF_MAX", 3)
-    read = statements_of(lambda bounds: law_of(STRICT, bounds), READ)
+    read = statements_of(lambda bounds: specification_of(STRICT, bounds), READ)
 
     with pytest.raises(NotUniformError, match="more than 3"):
         numbers_of(read, [item.name for item in read.candidates], Rests(READ))
@@ -224,8 +224,8 @@ def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", quick_if(ablate.POLICIES, lambda name: name == "strict"))
 def test_the_text_goes_on_alike(name: str, requests: int) -> None:
     """The law of more requests, with those beyond the ones read taken away, is the law that was read."""
-    read = statements_of(lambda bounds: law_of(preset(name), bounds), READ)
-    more = statements_of(lambda bounds: law_of(preset(name), bounds), requests)
+    read = statements_of(lambda bounds: specification_of(preset(name), bounds), READ)
+    more = statements_of(lambda bounds: specification_of(preset(name), bounds), requests)
 
     compare(more, read, Rests(requests))
     odd = attrs.evolve(read.model, actions=(attrs.evolve(read.model.actions[0], guard=_pairs(read.model.state)),))
@@ -235,7 +235,7 @@ def test_the_text_goes_on_alike(name: str, requests: int) -> None:
 
 def stated(requests: int) -> Statements:
     """The statements of a proof of strict, at a number of requests."""
-    return statements_of(partial(law_of, STRICT), requests, PLAIN)
+    return statements_of(partial(specification_of, STRICT), requests, PLAIN)
 
 
 TWO: Final = stated(2)

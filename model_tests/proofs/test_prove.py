@@ -24,10 +24,10 @@ from longpoll_spec.engines.smt.terms import Frame
 from longpoll_spec.engines.tokens import parse, replay
 from longpoll_spec.errors import BoundsError, UnknownPropertyError
 from longpoll_spec.invariant import strengthening_of
-from longpoll_spec.law import assemble, law_of, properties_of
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.mutants.slips import Change, dropping_conjunct, forgetting, slipped, with_effect
+from longpoll_spec.mutants.generated import Change, dropping_conjunct, forgetting, mutated, with_effect
 from longpoll_spec.policy import PRESETS, Policy, knob_values, preset, with_knob
+from longpoll_spec.specification import assemble, properties_of, specification_of
 from longpoll_spec.state import Notifier, Request, State
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, all_of, const, int_variable, ite
 
@@ -110,7 +110,7 @@ def _variants() -> list[tuple[str, str]]:
 def test_every_knob_is_decided(name: str, setting: str) -> None:
     """With any one knob of ours set otherwise, each property is proved or refuted, as exploring says it should be."""
     policy = with_knob(preset(name), setting)
-    explored = explore(law_of(policy, named("tiny", policy)))
+    explored = explore(specification_of(policy, named("tiny", policy)))
     proof = prove(policy, requests=3)
 
     assert "unknown" not in {proof.verdict(each) for each in proof.needed}
@@ -123,7 +123,7 @@ def test_every_knob_is_decided(name: str, setting: str) -> None:
 def test_z3_and_exploring_find_runs_of_one_length() -> None:
     """For every property of rocketmq-4.9 both ways give the same verdict, and shortest runs of the same length."""
     policy = preset("rocketmq-4.9")
-    explored = explore(law_of(policy, named("tiny", policy)))
+    explored = explore(specification_of(policy, named("tiny", policy)))
     proof = prove(policy, requests=2, depth_max=DEPTH_MAX - 1)  # with the usual depth the proof itself explores
     depths = {each.property_name: each.depth for each in proof.obligations if each.token is not None}
 
@@ -150,7 +150,7 @@ def test_z3_and_exploring_find_runs_of_one_length() -> None:
 def test_every_part_of_the_strengthening_is_needed(name: str, setting: str | None, left_out: str) -> None:
     """Without one statement of the strengthening a proof fails, and shows a state and a step instead of a run."""
     policy = preset(name) if setting is None else with_knob(preset(name), setting)
-    model = law_of(policy, UNBOUNDED)
+    model = specification_of(policy, UNBOUNDED)
 
     def weakened(each: Model) -> Sequence[Property]:
         return [item for item in strengthening_of(each) if item.name != left_out]
@@ -190,16 +190,16 @@ def test_a_slip_in_an_action_is_not_proved(slip: str) -> None:
     name, change = SLIPS[slip]
     policy = preset("strict")
     proof = prove_model(
-        slipped(policy, UNBOUNDED, name, change),
+        mutated(policy, UNBOUNDED, name, change),
         depth_max=8,
-        smaller=lambda bounds: slipped(policy, bounds, name, change),
+        smaller=lambda bounds: mutated(policy, bounds, name, change),
     )
 
     assert proof.whole == "refuted", proof.given_up
 
 
 def test_time_locked_for_ever_is_seen() -> None:
-    model = law_of(preset("strict"), UNBOUNDED)
+    model = specification_of(preset("strict"), UNBOUNDED)
     idle = [attrs.evolve(each, effect={}) if each.name == "expire" else each for each in model.actions]
     proof = prove_model(attrs.evolve(assemble(model.state, idle), bounds=UNBOUNDED), depth_max=0)
 
@@ -277,14 +277,14 @@ def _broken(model: Model) -> set[str]:
 def test_a_slip_in_deadlines_breaks_the_property_that_speaks_of_them(policy: str, slip: str) -> None:
     name, change = {**DEADLINE_SLIPS, **WITH_TAGS}[slip]
 
-    assert NAME in _broken(slipped(preset(policy), TIMEOUTS["timeout"], name, change))
+    assert NAME in _broken(mutated(preset(policy), TIMEOUTS["timeout"], name, change))
 
 
 @pytest.mark.parametrize("policy", OURS)
 def test_one_tick_hides_a_renewed_deadline(policy: str) -> None:
     """Why longer timeouts are explored: with one tick a renewal changes nothing, and every property holds."""
     name, change = DEADLINE_SLIPS["the scanner renews what it keeps"]
-    model = slipped(preset(policy), named("tiny", preset(policy)), name, change)
+    model = mutated(preset(policy), named("tiny", preset(policy)), name, change)
 
     assert _broken(model) == set()
 
@@ -312,7 +312,7 @@ def test_a_dispatcher_that_renews_is_refuted_where_there_are_tags() -> None:
 
 
 def _slipped(policy: str, name: str, change: Change, bounds: Bounds) -> Model:
-    return slipped(preset(policy), bounds, name, change)
+    return mutated(preset(policy), bounds, name, change)
 
 
 POLICIES = (
@@ -336,7 +336,7 @@ def _inductive(policy: Policy) -> frozenset[str]:
 @settings(max_examples=settings().max_examples // 4)
 @given(data=st.data())
 def test_what_is_inductive_is_true_of_every_run(policy: Policy, data: st.DataObject) -> None:
-    model = law_of(policy, named("tiny", policy, messages=2))
+    model = specification_of(policy, named("tiny", policy, messages=2))
     _actions, state = data.draw(runs(model))
     kept = [item for item in (*properties_of(model), *strengthening_of(model)) if item.name in _inductive(policy)]
 
@@ -346,7 +346,7 @@ def test_what_is_inductive_is_true_of_every_run(policy: Policy, data: st.DataObj
 
 
 def _model(name: str = "strict") -> Model:
-    return law_of(preset(name), Bounds("proof", requests=3, messages=None))
+    return specification_of(preset(name), Bounds("proof", requests=3, messages=None))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -396,7 +396,7 @@ def test_the_first_choice_of_each_kind_represents() -> None:
 def test_queues_are_seen_to_be_alike() -> None:
     """Several queues are interchangeable, in names and as numbers; a slip in what one queue's action does is seen."""
     policy = preset("strict")
-    model = law_of(policy, Bounds("three", requests=2, messages=1, queues=3))
+    model = specification_of(policy, Bounds("three", requests=2, messages=1, queues=3))
     slip = [
         attrs.evolve(each, effect={**each.effect, "queue_0": const(1)}) if each.label == "next_pull(0,q0)" else each
         for each in model.actions
@@ -438,7 +438,7 @@ def test_a_truth_means_the_same(term: Bool, at: dict[str, int]) -> None:
 
 def test_parameters_and_messages_are_open() -> None:
     """A statement that is true only for the current bounds is not inductive: timeout, scan period, messages."""
-    model = law_of(preset("strict"), Bounds("proof", requests=1, messages=None))
+    model = specification_of(preset("strict"), Bounds("proof", requests=1, messages=None))
     state = model.state
     claims = {
         "one_tick": state.requests[0].deadline <= 1,

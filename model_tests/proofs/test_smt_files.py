@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from longpoll.cli import main
 from longpoll_spec.engines.smt.any_number import prove_any
 from longpoll_spec.engines.smt.proof import PLAIN, prove, prove_model
-from longpoll_spec.mutants.slips import forgetting, slipped
+from longpoll_spec.mutants.generated import forgetting, mutated
 from longpoll_spec.policy import STRICT
 
 
@@ -47,7 +47,7 @@ def cvc5_says() -> Callable[[str], str]:
 
 def _broken() -> Sequence[str]:
     queries: list[str] = []
-    model = slipped(STRICT, attrs.evolve(PLAIN, requests=1), "hold", forgetting("recheck_due"))
+    model = mutated(STRICT, attrs.evolve(PLAIN, requests=1), "hold", forgetting("recheck_due"))
     prove_model(model, names=["no_lost_wakeup"], depth_max=0, record=queries.append)
     return [each for each in queries if "(set-info :status sat)" in each]
 

@@ -15,8 +15,8 @@ from longpoll_spec.bounds import EXPLORATIONS, Bounds
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.smt.combinations import WORLDS, features_of, questions_of, worlds_of
 from longpoll_spec.engines.smt.proof import prove_model
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import STRICT
+from longpoll_spec.specification import properties_of, specification_of
 
 MUTANTS: Final[Mapping[str, TextMutant]] = {each.name: each for each in drawn()}
 LIMIT_STATES: Final = 20_000
@@ -36,7 +36,7 @@ def test_an_else_branch_with_several_queues_is_in_the_bare_world(name: str, monk
     """The proof for two requests falls, and so does the one for any number, which includes it."""
     mutant = MUTANTS[name]
     monkeypatch.setattr(mutant.function, "__code__", mutant.code)
-    model = law_of(STRICT, attrs.evolve(WORLDS["bare"], requests=2))
+    model = specification_of(STRICT, attrs.evolve(WORLDS["bare"], requests=2))
 
     assert prove_model(model, names=[KNOWN[name]], depth_max=0).whole == "unknown"
 
@@ -46,19 +46,21 @@ def test_an_else_branch_with_several_queues_is_in_the_bare_world(name: str, monk
 def test_no_proof_stands_where_exploring_breaks_the_law(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A property that exploring breaks under a feature's bounds is not proved for two requests in every world."""
     mutant = MUTANTS[name]
-    worlds = worlds_of(questions_of(partial(law_of, STRICT)))
+    worlds = worlds_of(questions_of(partial(specification_of, STRICT)))
     monkeypatch.setattr(mutant.function, "__code__", mutant.code)
     for bounds in EXPLORATIONS.values():
         broken = _broken(bounds)
         if broken:
             near = sorted(worlds.values(), key=lambda world: len(features_of(world) ^ features_of(bounds)))
-            proofs = (prove_model(law_of(STRICT, attrs.evolve(each, requests=2)), depth_max=0) for each in near)
+            proofs = (
+                prove_model(specification_of(STRICT, attrs.evolve(each, requests=2)), depth_max=0) for each in near
+            )
             assert any(proof.whole != "proved" for proof in proofs), f"{broken} ({bounds.name})"
             return
 
 
 def _broken(bounds: Bounds) -> list[str]:
-    model = law_of(STRICT, bounds)
+    model = specification_of(STRICT, bounds)
     always = [item for item in properties_of(model) if item.kind == "always"]
     found = explore(model, always, limit_states=LIMIT_STATES)
     return [each.name for each in found.verdicts if each.verdict == "violated"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from multiprocessing import active_children
@@ -18,8 +19,8 @@ from longpoll_spec.bounds import ASPECTS, Bounds
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.smt import any_number as smt_any
-from longpoll_spec.engines.smt import situations
-from longpoll_spec.engines.smt import worlds as smt_worlds
+from longpoll_spec.engines.smt import configurations as smt_worlds
+from longpoll_spec.engines.smt import vacuity
 from longpoll_spec.engines.smt.any_number import READ, AnyProof, Statements, prove_any, statements_of, worlds_within
 from longpoll_spec.engines.smt.combinations import (
     TOGETHER,
@@ -30,26 +31,26 @@ from longpoll_spec.engines.smt.combinations import (
     world_with,
     worlds_of,
 )
+from longpoll_spec.engines.smt.configurations import WorldProof, chosen, prove_worlds, unstated, verdicts, worst
+from longpoll_spec.engines.smt.counterexamples import explored
 from longpoll_spec.engines.smt.inductive import Answer, Induction, Outcome
 from longpoll_spec.engines.smt.processes import in_processes
 from longpoll_spec.engines.smt.proof import PLAIN, Obligation, Proof, StepName, prove_model
-from longpoll_spec.engines.smt.rest import NotUniformError, Rests
-from longpoll_spec.engines.smt.runs import explored
-from longpoll_spec.engines.smt.situations import Found, Situation, situations_of
-from longpoll_spec.engines.smt.worlds import WorldProof, chosen, prove_worlds, unstated, verdicts, worst
+from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rests
+from longpoll_spec.engines.smt.vacuity import Found, Situation, situations_of
 from longpoll_spec.engines.tokens import parse
-from longpoll_spec.errors import MemoryShortError, UnknownPropertyError, UnknownWorldError
-from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.errors import EngineLimitError, MemoryShortError, UnknownPropertyError, UnknownWorldError
 from longpoll_spec.model import Model, Property
-from longpoll_spec.mutants.slips import slipped
-from longpoll_spec.mutants.zoo import NAMED
+from longpoll_spec.mutants.generated import mutated
+from longpoll_spec.mutants.named import NAMED
 from longpoll_spec.policy import PRESETS, STRICT, preset
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state.variables import SWITCHES
 from longpoll_spec.terms import FALSE, Term, const, nodes, rebuild
 
 FIRST, SECOND = "answered_once", "no_lost_wakeup"
 """Two properties of the plain world."""
-LAW: Final = partial(law_of, STRICT)
+LAW: Final = partial(specification_of, STRICT)
 Outcomes = Mapping[tuple[str, StepName], Outcome]
 
 
@@ -194,16 +195,29 @@ def test_processes_give_what_one_process_gives(monkeypatch: pytest.MonkeyPatch) 
     assert str(os.getpid()) not in {each.situations[0].name for each in two}
 
 
+def _raises_limit() -> None:
+    raise EngineLimitError("too large")
+
+
 @pytest.mark.parametrize(
-    ("end", "error"), [(lambda: 1 // 0, ZeroDivisionError), (lambda: os._exit(1), MemoryShortError)]
+    ("end", "error", "text"),
+    [
+        (_raises_limit, EngineLimitError, "^too large$"),
+        (lambda: 1 // 0, RuntimeError, "traceback is on standard error"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), MemoryShortError, "^signal 9 ended"),
+    ],
+    ids=["error", "bug", "killed"],
 )
-def test_a_process_that_fails_fails_the_call(end: Callable[[], object], error: type[Exception]) -> None:
-    """What a task raises is raised, and so is the early end of a process; no process is left."""
+def test_a_process_that_fails_fails_the_call(
+    end: Callable[[], object], error: type[Exception], text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A task's error is raised; a bug shows its traceback; a killed process means short memory. No process is left."""
     before = set(active_children())
-    with pytest.raises(error):
+    with pytest.raises(error, match=text):
         in_processes({"good": lambda _report: 1, "bad": lambda _report: end()}, 2, lambda _text: None)
 
     assert set(active_children()) == before
+    assert ("ZeroDivisionError" in capfd.readouterr().err) == (error is RuntimeError)
 
 
 @pytest.mark.long
@@ -216,8 +230,8 @@ def test_a_short_run_that_is_improbable_is_found_by_search(monkeypatch: pytest.M
         searched.append(options.get("runs"))
         return real(*given, **options)
 
-    monkeypatch.setattr(situations, "explore", counted)
-    monkeypatch.setattr(situations, "_sometimes", _only_two_queues)
+    monkeypatch.setattr(vacuity, "explore", counted)
+    monkeypatch.setattr(vacuity, "_sometimes", _only_two_queues)
     (found,) = situations_of(LAW, world_with(("buckets", "queues", "role", "sql")), (), timeout_s=1.0)
 
     assert found.found == "reached"
@@ -253,8 +267,8 @@ def test_only_what_the_solver_rules_out_is_excluded(
 ) -> None:
     """Where it does not know, or has a state, the situation was not found; and it assumes what was proved alone."""
     assumed: list[str] = []
-    monkeypatch.setattr(situations, "TRIES", ())
-    monkeypatch.setattr(situations, "prover_of", lambda *_all, **_options: ScriptedProver(answer, assumed))
+    monkeypatch.setattr(vacuity, "TRIES", ())
+    monkeypatch.setattr(vacuity, "prover_of", lambda *_all, **_options: ScriptedProver(answer, assumed))
 
     told = situations_of(LAW, PLAIN, {FIRST}, timeout_s=1.0)
 
@@ -273,9 +287,9 @@ def test_a_situation_is_looked_for_in_both_worlds(monkeypatch: pytest.MonkeyPatc
         shown = [name for name in names if is_free != (name == "hold_fires")]
         return SimpleNamespace(verdicts=[SimpleNamespace(name=name, token=f"run {is_free}") for name in shown])
 
-    monkeypatch.setattr(situations, "TRIES", ((False, {"runs": 1, "steps": 1}),))
-    monkeypatch.setattr(situations, "explore", scripted)
-    monkeypatch.setattr(situations, "prover_of", lambda *_all, **_options: ScriptedProver("refuted", []))
+    monkeypatch.setattr(vacuity, "TRIES", ((False, {"runs": 1, "steps": 1}),))
+    monkeypatch.setattr(vacuity, "explore", scripted)
+    monkeypatch.setattr(vacuity, "prover_of", lambda *_all, **_options: ScriptedProver("refuted", []))
     found = {each.name: each for each in situations_of(LAW, attrs.evolve(PLAIN, aspects=frozenset({"limit"})), (), 1.0)}
 
     assert asked == [(True, True), (False, False)]
@@ -478,7 +492,7 @@ RESTRICTED_IN_VAIN = {
 
 def _planted(policy: str, slip: str, bounds: Bounds) -> Model:
     name, change = NAMED[slip]
-    return slipped(preset(policy), bounds, name, change)
+    return mutated(preset(policy), bounds, name, change)
 
 
 @pytest.mark.parametrize(
@@ -523,7 +537,7 @@ def _broken_by_runs(policy: str, slip: str, world: str) -> dict[str, str]:
 
 @cache
 def _of_one_request(policy: str, world: str) -> Model:
-    return law_of(preset(policy), attrs.evolve(WORLDS[world], requests=1))
+    return specification_of(preset(policy), attrs.evolve(WORLDS[world], requests=1))
 
 
 def _has(policy: str, slip: str, world: str) -> bool:
@@ -556,9 +570,9 @@ def test_every_named_slip_is_broken_by_a_run_in_every_world(case: tuple[str, str
 
 
 def test_the_law_itself_is_broken_by_no_run() -> None:
-    names = [item.name for item in properties_of(law_of(STRICT, attrs.evolve(PLAIN, requests=2)))]
+    names = [item.name for item in properties_of(specification_of(STRICT, attrs.evolve(PLAIN, requests=2)))]
 
-    assert explored(partial(law_of, STRICT), PLAIN, 2, names) == {}
+    assert explored(partial(specification_of, STRICT), PLAIN, 2, names) == {}
 
 
 def _switched_off(term: Term) -> Term:
@@ -575,7 +589,7 @@ def _switched_off(term: Term) -> Term:
 def _as_without(policy: str) -> tuple[Model, Model]:
     world = attrs.evolve(WORLDS["whole"], requests=3)
     free = attrs.evolve(world, aspects=world.aspects - set(SWITCHES))
-    return law_of(preset(policy), world), law_of(preset(policy), free)
+    return specification_of(preset(policy), world), specification_of(preset(policy), free)
 
 
 @pytest.mark.parametrize("policy", OURS)
@@ -609,8 +623,8 @@ def test_the_switches_do_restrict() -> None:
 def test_everything_comes_about_in_every_world(case: tuple[str, str]) -> None:
     """Every situation that the law knows is shown by a run, and so is all that the plain world has."""
     policy, world = case
-    found = situations_of(partial(law_of, preset(policy)), WORLDS[world], (), timeout_s=10.0)
-    plain = law_of(preset(policy), attrs.evolve(PLAIN, requests=2, messages=1))
+    found = situations_of(partial(specification_of, preset(policy)), WORLDS[world], (), timeout_s=10.0)
+    plain = specification_of(preset(policy), attrs.evolve(PLAIN, requests=2, messages=1))
     wanted = {item.name for item in properties_of(plain) if item.kind == "sometimes"}
 
     assert [each.name for each in found if each.found != "reached"] == []
@@ -619,14 +633,14 @@ def test_everything_comes_about_in_every_world(case: tuple[str, str]) -> None:
 
 
 def _never_refuses(bounds: Bounds) -> Model:
-    model = law_of(STRICT, bounds)
+    model = specification_of(STRICT, bounds)
     actions = [attrs.evolve(each, guard=FALSE) if each.name == "executor_rejects" else each for each in model.actions]
     return attrs.evolve(model, actions=tuple(actions))
 
 
 def test_a_situation_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an action can never happen that is ruled out, and no run is made up for it."""
-    monkeypatch.setattr(situations, "TRIES", ((False, {"runs": 4_096, "steps": 40}),))
+    monkeypatch.setattr(vacuity, "TRIES", ((False, {"runs": 4_096, "steps": 40}),))
 
     found = {each.name: each for each in situations_of(_never_refuses, PLAIN, (), timeout_s=10.0)}
 
@@ -655,7 +669,7 @@ def test_ours_are_proved_in_every_world(policy: str) -> None:
     proofs = prove_worlds(preset(policy))
     missing = unstated(proofs)
 
-    assert [each.name for each in proofs] == list(worlds_of(questions_of(partial(law_of, preset(policy)))))
+    assert [each.name for each in proofs] == list(worlds_of(questions_of(partial(specification_of, preset(policy)))))
     assert {each.whole for each in proofs} == {"proved"}
     assert {each.found.why_not for each in proofs} == {None}
     assert all(each.found.cutoff is not None and 2 < each.found.cutoff < READ for each in proofs)
@@ -664,7 +678,7 @@ def test_ours_are_proved_in_every_world(policy: str) -> None:
 
 
 def _stated(world: Bounds) -> Mapping[str, Property]:
-    model = law_of(STRICT, attrs.evolve(world, requests=2))
+    model = specification_of(STRICT, attrs.evolve(world, requests=2))
     return {item.name: item for item in properties_of(model) if item.kind == "always"}
 
 

@@ -22,7 +22,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.io.channel import Channel
-from longpoll_broker.io.totals import Reached
+from longpoll_broker.io.connection_limits import ConnectionLimit
 from longpoll_broker.rocketmq.name_server.name_server import NameServer
 from longpoll_broker.rocketmq.timers.schedule_service import ScheduleService
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
@@ -30,8 +30,8 @@ from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.frames.frame import Serialisation, frame_head
 from longpoll_protocol.log_record import as_int32
-from longpoll_runtime.faults import KeepGoing
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, preset
 
 PULL = RequestCode.PULL_MESSAGE
@@ -174,7 +174,7 @@ def test_a_peer_that_does_not_read_is_closed_and_others_are_served(start_broker:
     except ConnectionError:
         pass
     # Only then: waiting for the end is reading.
-    wait_until(lambda: broker.totals.reached[Reached.OUTPUT_BYTES] == 1)
+    wait_until(lambda: broker.totals.reached[ConnectionLimit.OUTPUT_BYTES] == 1)
     assert deaf.wait_closed()
     assert still_serves(broker, connect)
 

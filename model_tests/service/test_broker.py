@@ -21,13 +21,13 @@ from model_tests.support.service import answer_of, served, served_two
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.handler import CodeServedTwiceError, together
+from longpoll_broker.handler import CodeServedTwiceError, combine_processors
 from longpoll_broker.io.processors import Processor, Serving, serves
 from longpoll_broker.io.rpc_hooks import RequestAbortedError
-from longpoll_broker.opening import ListenError
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
+from longpoll_broker.startup import ListenError
 from longpoll_broker.upkeep.config_files import GROUPS, OFFSETS, TOPICS, ConfigFiles
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
@@ -312,9 +312,9 @@ def other(*_arguments: Any) -> None:
 
 def test_services_of_one_code_are_refused() -> None:
     first: dict[int, Processor] = {RequestCode.PULL_MESSAGE: nothing, RequestCode.HEART_BEAT: nothing}
-    assert together([first, {RequestCode.SEND_MESSAGE: other}]) == first | {RequestCode.SEND_MESSAGE: other}
+    assert combine_processors([first, {RequestCode.SEND_MESSAGE: other}]) == first | {RequestCode.SEND_MESSAGE: other}
     with pytest.raises(CodeServedTwiceError, match=r"\[11\]"):
-        together([first, {RequestCode.PULL_MESSAGE: other}])
+        combine_processors([first, {RequestCode.PULL_MESSAGE: other}])
     with pytest.raises(AssertionError, match="Stammerer serves 34 twice"):
 
         class Stammerer(Greeter):
@@ -353,7 +353,7 @@ def test_a_room_serves_what_its_services_say(start_broker: StartBroker, policy: 
     assert set(sends) == {10, 310, 320, 36, 37, 370}
     assert {RequestCode.PULL_MESSAGE.value} <= set(pulls)
     assert more <= set(pulls)
-    assert len(together([pulls, sends, broker.handler.administering.processors])) >= 26
+    assert len(combine_processors([pulls, sends, broker.handler.administering.processors])) >= 26
 
 
 SEND = RequestCode.SEND_MESSAGE_V2.value

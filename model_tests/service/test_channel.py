@@ -22,7 +22,7 @@ from longpoll_broker.io.channel import (
     Outbox,
     Parts,
 )
-from longpoll_broker.io.totals import Amount, Reached
+from longpoll_broker.io.connection_limits import BytesByPeer, ConnectionLimit
 from longpoll_broker.io.transport import IoLoop
 from longpoll_protocol.frames.frame import Buffer
 from longpoll_runtime.real import RealRuntime
@@ -161,7 +161,7 @@ class Loop:
 
 
 def deaf_channel(
-    room: int, output_bytes_max: int, unsent: Amount[Channel] | None = None
+    room: int, output_bytes_max: int, unsent: BytesByPeer[Channel] | None = None
 ) -> tuple[Channel, DeafSocket, Loop]:
     """A channel whose peer takes `room` bytes, and for which no more than a limit may wait; counted in `unsent`."""
     sock, loop = DeafSocket(room), Loop()
@@ -250,7 +250,7 @@ def test_calls_to_the_socket_and_the_poller() -> None:
 
 def test_unsent_bytes_are_counted() -> None:
     """Until they are sent, or their connection is closed."""
-    unsent: Amount[Channel] = Amount(1000, threading.Lock())
+    unsent: BytesByPeer[Channel] = BytesByPeer(1000, threading.Lock())
     channel, sock, _ = deaf_channel(5, 1000, unsent)
     other, _, _ = deaf_channel(0, 1000, unsent)
     tell(channel, (b"head", b"and a body"))
@@ -266,24 +266,24 @@ def test_unsent_bytes_are_counted() -> None:
     assert (unsent.by_peer, bytes(sock.sent)) == ({other: 4}, b"headand a bodymore!")
     other.close()
     assert (unsent.by_peer, unsent.total) == ({}, 0)
-    unsent = Amount(1000, threading.Lock())
+    unsent = BytesByPeer(1000, threading.Lock())
     channel, _, loop = deaf_channel(0, 10, unsent)
     tell(channel, (b"0123456789",))
     assert unsent.total == 10
     tell(channel, (b"x",))
     assert (unsent.by_peer, unsent.total, loop.given_up) == ({}, 0, [channel])
-    assert channel.reached is Reached.OUTPUT_BYTES
+    assert channel.reached is ConnectionLimit.OUTPUT_BYTES
     assert channel.close_reason == "it left over 10 bytes unread"
 
 
 def test_who_has_most_of_too_much_is_given_up_and_nobody_else() -> None:
     """The next flush drops its answers, once."""
-    unsent: Amount[Channel] = Amount(10, threading.Lock())
+    unsent: BytesByPeer[Channel] = BytesByPeer(10, threading.Lock())
     greedy, _, loop = deaf_channel(0, 1000, unsent)
     modest, _, quiet = deaf_channel(0, 1000, unsent)
     tell(greedy, (b"12345678",))
     tell(modest, (b"abc",))
-    assert (greedy.broken, loop.given_up, greedy.reached) == (True, [greedy], Reached.UNSENT_BYTES)
+    assert (greedy.broken, loop.given_up, greedy.reached) == (True, [greedy], ConnectionLimit.UNSENT_BYTES)
     assert greedy.close_reason == "it had most of the bytes over unsentBytesMax"
     assert (modest.broken, quiet.given_up, unsent.by_peer) == (False, [], {modest: 3})
     greedy.flush()
@@ -294,13 +294,13 @@ def test_who_has_most_of_too_much_is_given_up_and_nobody_else() -> None:
 def test_who_is_gone_already_is_not_given_up(state: str) -> None:
     channel, _, loop = deaf_channel(0, 1000)
     if state == "broken":
-        channel.give_up(Reached.FRAME_TIME, 1, 2)
+        channel.give_up(ConnectionLimit.FRAME_TIME, 1, 2)
     else:
         channel.close()
     told = list(loop.given_up)
-    channel.give_up(Reached.UNSENT_BYTES, 1, 2)
+    channel.give_up(ConnectionLimit.UNSENT_BYTES, 1, 2)
     assert loop.given_up == told
-    assert channel.reached is (Reached.FRAME_TIME if state == "broken" else None)
+    assert channel.reached is (ConnectionLimit.FRAME_TIME if state == "broken" else None)
 
 
 def test_short_answers_wait_for_the_end() -> None:

@@ -15,7 +15,7 @@ from model_tests.support.service import Noting
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.rocketmq.replication import follower
 from longpoll_broker.rocketmq.replication.follower import CONNECT_S, LOOK_S, RECEIVE_SIZE, RETRY_MS, Follower
-from longpoll_broker.rocketmq.replication.master import Master
+from longpoll_broker.rocketmq.replication.master_address import MasterAddress
 from longpoll_protocol.frames.replication import TRANSFER_SIZE_MAX, encode_head
 from longpoll_protocol.log_record import MAGIC_V1, SIZE_AND_MAGIC
 
@@ -79,7 +79,7 @@ class Bench(Noting):
         self.watched: dict[Any, tuple[bool, bool]] = {}
         self.is_stopping = False
         self._rounds: list[Callable[[], None]] = []
-        self.master = Master(None, ha_address)
+        self.master = MasterAddress(None, ha_address)
         bench: Any = self
         self.follower = Follower(bench, bench, self.master, self.show, flushes, HEARTBEAT_MS, IDLE_MS)
 

@@ -19,8 +19,8 @@ from model_tests.support.broker.brokers import StartBroker, wait_until
 from model_tests.support.broker.harness.latency import wakes
 
 from longpoll.wire.racing.plan import Delivery, RaceReport
+from longpoll_runtime.host_pauses import STALL_MS, WAIT_MS, HostPauseWatch
 from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.stalls import STALL_MS, WAIT_MS, StallWatch
 
 
 class Slow(RealRuntime):
@@ -45,7 +45,7 @@ def test_a_slow_wake_is_seen(start_broker: StartBroker) -> None:
 
 def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
     """Only long host pauses count, and only the part of a delay that they cover."""
-    watch = StallWatch()
+    watch = HostPauseWatch()
     second_ns = 10**9
     watch.note_sleep(second_ns, 2 * second_ns)
     watch.note_sleep(5 * second_ns, 5 * second_ns + int(STALL_MS / 2 * 1e6))
@@ -72,7 +72,7 @@ def test_waits_for_a_processor_are_read_from_the_kernel() -> None:
         assert turning.stdout is not None
         turning.stdout.readline()
         begin_ns = time.monotonic_ns()
-        with StallWatch(turning.pid) as watch:
+        with HostPauseWatch(turning.pid) as watch:
             wait_until(lambda: watch.stalled_ms(begin_ns, time.monotonic_ns()) > 0)
         os.killpg(turning.pid, signal.SIGKILL)
     assert watch.stalled_ms(begin_ns, time.monotonic_ns()) >= WAIT_MS

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from longpoll.simulated.beside_law.memory_queues import MemoryQueues, Message
+from longpoll.broker_simulation.refinement.memory_queues import MemoryQueues, Message
 from longpoll_broker.hold import hold_service, notifier
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import HELD, QUEUED, HoldTable, Pull

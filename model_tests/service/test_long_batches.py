@@ -22,7 +22,7 @@ from longpoll_broker.io.channel import Outbox, Parts
 from longpoll_broker.send import long_batches, send_processor
 from longpoll_broker.send.batches import BatchLimits
 from longpoll_broker.send.long_batches import LongBatches, Turns
-from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_5
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_5
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames.command import Command

@@ -13,14 +13,14 @@ from model_tests.support.present import present
 from msgspec.structs import replace
 
 from longpoll_broker.send.append import HALF_TOPIC, Appender, brought_back, delayed, moved
+from longpoll_broker.send.durability import Durability
 from longpoll_broker.send.inner_queues import SendRefusedError
-from longpoll_broker.send.keepers import Keepers
-from longpoll_broker.send.message_maker import MessageMaker
+from longpoll_broker.send.message_builder import MessageBuilder
 from longpoll_broker.send.send_events import SendEvents, Stored
 from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
-from longpoll_broker.store.bursts import PreparedBatch
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.store.burst_append import PreparedBatch
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.headers import SendMessageRequestHeader
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
@@ -34,13 +34,13 @@ CHANNEL: Any = SimpleNamespace(host_bytes=b"producer", peer_host=("127.0.0.1", 1
 HOST = bytes(range(1, 9))
 
 
-def maker_of(traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> MessageMaker:
+def maker_of(traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> MessageBuilder:
     """A maker of a broker with topic T, at a moment of 1 ms."""
     runtime = RealRuntime()
     runtime.unix_ms = lambda: 1  # type: ignore[method-assign]
     topics = Topics()
     topics.put(TopicConfig("T", 4, 4))
-    return MessageMaker(runtime, "cluster", topics, Groups(auto_create=False), HOST, traits, inner_queues)
+    return MessageBuilder(runtime, "cluster", topics, Groups(auto_create=False), HOST, traits, inner_queues)
 
 
 def header_of(
@@ -52,7 +52,7 @@ def header_of(
     )  # fmt: skip
 
 
-def made(maker: MessageMaker, header: Any, body: Any = b"body") -> Any:
+def made(maker: MessageBuilder, header: Any, body: Any = b"body") -> Any:
     return maker.of_request(CHANNEL, header, 2, body, maker.properties(header))
 
 
@@ -159,9 +159,9 @@ def test_where_a_message_of_its_kind_goes(properties: dict[str, str], topic: str
 
 
 def test_numbers_that_a_message_gives() -> None:
-    assert [MessageMaker.level(each) for each in ({}, {"DELAY": "+4"})] == [0, 4]
+    assert [MessageBuilder.level(each) for each in ({}, {"DELAY": "+4"})] == [0, 4]
     with pytest.raises(SendRefusedError) as error:
-        MessageMaker.level({"DELAY": "x"})
+        MessageBuilder.level({"DELAY": "x"})
     assert error.value.code == 1
     text = pairs(TRAN_MSG="true", UNIQ_KEY="mine")
     for traits, name in ((STRICT_TRAITS, None), (TRAITS_5, "mine")):
@@ -176,7 +176,7 @@ def test_the_broker_picks_among_the_queues_that_are_written() -> None:
     maker = maker_of()
     store: Any = SimpleNamespace(message_size_max=1000)
     appender = Appender(maker.runtime, store, SendEvents())
-    processor = SendProcessor(maker.topics, maker, appender, SendEvents(), Keepers(None, None))
+    processor = SendProcessor(maker.topics, maker, appender, SendEvents(), Durability(None, None))
     maker.topics.put(TopicConfig("R", 4, 0))
     for topic, picked in (("T", [0, 1, 2, 3, 0]), ("R", [0, 0, 0])):
         header = replace(header_of(topic), queue_id=-1)

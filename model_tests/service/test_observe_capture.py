@@ -32,7 +32,7 @@ from longpoll.cli import main
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe.capture import CaptureReport, read_captures
-from longpoll_observe.capture.half import PENDING_MAX, Half
+from longpoll_observe.capture.tcp_stream import PENDING_MAX, TcpStream
 from longpoll_observe.events import Subscriptions
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_protocol.codes import CommandFlag, RequestCode
@@ -350,7 +350,7 @@ def test_damaged_files_end_in_no_traceback(make: Any, tmp_path: Path) -> None:
 
 
 def test_what_waits_is_bounded() -> None:
-    half = Half()
+    half = TcpStream()
     half.begin(0)
     half.put(10, 1, b"x" * PENDING_MAX, PENDING_MAX)
     assert not half.is_full

@@ -29,10 +29,10 @@ from model_tests.support.ports import closed_port
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_judge.run.pipeline import judge
-from longpoll_observe import Observer, loop, observer
+from longpoll_observe import Observer, observer, relay_loop
 from longpoll_observe.links import Door, Link, Tap, Visitor
-from longpoll_observe.loop import CHUNK_SIZE
-from longpoll_observe.names import Names, is_literal
+from longpoll_observe.name_lookup import NameLookup, is_literal
+from longpoll_observe.relay_loop import CHUNK_SIZE
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime import Listener, Socket
@@ -390,7 +390,7 @@ def test_what_is_no_host_stays_in_the_route_as_it_is(host: str, tmp_path: Path) 
 def test_a_name_that_is_never_found_is_given_up(
     names: SlowNames, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "CONNECT_S", 0.05)
+    monkeypatch.setattr(relay_loop, "CONNECT_S", 0.05)
     with Observer.start(names, brokers=[(NAME, 1)], record_directory=str(tmp_path / "history")) as proxy:
         (door,) = proxy.doors.values()
         with socket.create_connection(door, PATIENCE_S) as client:
@@ -429,7 +429,7 @@ def visitor(host: str, came_ns: int = 0) -> Visitor:
 
 def test_each_name_is_asked_for_once_and_answered_to_its_own_clients() -> None:
     runtime = NamedAddresses()
-    names = Names(runtime, runtime.answers.release)
+    names = NameLookup(runtime, runtime.answers.release)
     clients = [visitor("a"), visitor("a"), visitor("b")]
     assert all(names.admit(client) for client in clients)
     names.start()
@@ -444,7 +444,7 @@ def test_each_name_is_asked_for_once_and_answered_to_its_own_clients() -> None:
 
 
 def test_who_waited_for_long_waits_no_more_and_the_end_closes_the_others() -> None:
-    names = Names(NamedAddresses(), lambda: None)
+    names = NameLookup(NamedAddresses(), lambda: None)
     early, late = visitor("a", 5), visitor("a", 10)
     assert all(names.admit(client) for client in (early, late))
     assert (names.overdue(7), names.overdue(7)) == ([early], [])

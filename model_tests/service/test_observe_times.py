@@ -21,10 +21,11 @@ from model_tests.service.true_moments import Comparison, Load, compare, run_load
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields
 
-from longpoll_observe import Observer, arrival, loop, tap
-from longpoll_observe.arrival import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, Arrivals
-from longpoll_observe.loop import BLOCKED_NS, LOOK_NS, RelayLoop
-from longpoll_observe.untold import PIECE_SIZE, Untold
+from longpoll_observe import Observer, arrival_time, tap
+from longpoll_observe import relay_loop as loop
+from longpoll_observe.arrival_time import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, ArrivalTimes
+from longpoll_observe.relay_loop import BLOCKED_NS, LOOK_NS, RelayLoop
+from longpoll_observe.tap_queue import PIECE_SIZE, TapQueue
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime
@@ -34,8 +35,8 @@ SETTLE = 10
 HELD_MAX = 4 * STEP
 
 
-def arrivals() -> Arrivals:
-    return Arrivals(100, SETTLE, HELD_MAX)
+def arrivals() -> ArrivalTimes:
+    return ArrivalTimes(100, SETTLE, HELD_MAX)
 
 
 LATER_NS = 200 + 3 * RECOVER_NS
@@ -97,7 +98,7 @@ def test_since_when_bytes_can_have_been_sent(name: str) -> None:
     play(arrivals(), CASES[name])
 
 
-def play(one: Arrivals, steps: list[Step]) -> None:
+def play(one: ArrivalTimes, steps: list[Step]) -> None:
     """Note what a case says, and check each bound."""
     for step in steps:
         match step:
@@ -115,8 +116,8 @@ def play(one: Arrivals, steps: list[Step]) -> None:
 
 def test_bounds_of_arrivals() -> None:
     steps: list[Step] = [("read", 3_000), ("permit", 1_000, 2_000), ("look", 1_000, 3_000), ("permit", 1_001, 9_000)]
-    play(Arrivals(100, FAR_NS, HELD_MAX), [*steps, ("look", 1_001 + RECOVER_NS, 3_000), ("since", 100)])
-    one = Arrivals(100)
+    play(ArrivalTimes(100, FAR_NS, HELD_MAX), [*steps, ("look", 1_001 + RECOVER_NS, 3_000), ("since", 100)])
+    one = ArrivalTimes(100)
     step_ns = THIN_NS // 2
     for number in range(100):
         one.acknowledged(1_000 + number * step_ns, LARGE_FLIGHT)
@@ -141,7 +142,7 @@ changes = st.lists(
 )
 
 
-def sent_too_early(script: list[Change], make: Callable[[], Arrivals]) -> list[tuple[int, int]]:
+def sent_too_early(script: list[Change], make: Callable[[], ArrivalTimes]) -> list[tuple[int, int]]:
     """Simulate a sender that is held back by window and Nagle; return (bound, true time) of each violation.
 
     Each change is a pause, a write or none, and a read. An acknowledgement lets bytes arrive within `SETTLE`.
@@ -172,11 +173,11 @@ def sent_too_early(script: list[Change], make: Callable[[], Arrivals]) -> list[t
 @given(changes)
 def test_no_byte_was_sent_before_its_bound(script: list[Change]) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(arrival, "RECOVER_NS", SETTLE)
+        patched.setattr(arrival_time, "RECOVER_NS", SETTLE)
         assert sent_too_early(script, arrivals) == []
 
 
-class Trusting(Arrivals):
+class Trusting(ArrivalTimes):
     """Takes what had come for what had been sent."""
 
     __slots__ = ()
@@ -430,7 +431,7 @@ PULL = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 1, ext_fields=pull_fiel
 
 @given(st.lists(st.integers(0, 3 * PIECE_SIZE), max_size=6))
 def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> None:
-    untold, told = Untold(), list[tuple[bytes, int, int]]()
+    untold, told = TapQueue(), list[tuple[bytes, int, int]]()
     contents = [bytes([number]) * size for number, size in enumerate(sizes)]
     for number, content in enumerate(contents):
         untold.add_bytes(lambda *what: told.append(what), content, number, number + 1)
@@ -446,7 +447,7 @@ def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> N
 
 
 def test_a_turn_ends_when_its_time_is_over() -> None:
-    untold, calls, now_ns = Untold(), list[int](), 0
+    untold, calls, now_ns = TapQueue(), list[int](), 0
 
     def call(number: int) -> None:
         nonlocal now_ns
@@ -493,16 +494,16 @@ class Stopped:
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopped]:
     """Every turn makes no call until `go`: reading commands takes for ever."""
-    tell = Untold.tell
+    tell = TapQueue.tell
     monkeypatch.setattr(loop, "UNTOLD_STOP", 1_000_000)
     monkeypatch.setattr(loop, "UNTOLD_GO", 500_000)
     made = list[Stopped]()
 
-    def none_yet(self: Untold, *words: object) -> None:
+    def none_yet(self: TapQueue, *words: object) -> None:
         if not made or made[0].go.is_set():
             tell(self, *words)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Untold, "tell", none_yet)
+    monkeypatch.setattr(TapQueue, "tell", none_yet)
     made.append(Stopped(tmp_path / "history"))
     yield made[0]
     made[0].close()

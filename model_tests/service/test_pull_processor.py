@@ -13,19 +13,19 @@ from model_tests.support.service import Box, decoded
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold.hold_table import ANSWERED, HELD, Cause, Pull
-from longpoll_broker.hold.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, check
+from longpoll_broker.hold.pull import Decision, Found, Miss, OffsetMoved, PullChecks, Refused, check
 from longpoll_broker.hold.pull_answers import KINDS, PullAnswers
 from longpoll_broker.hold.pull_events import ONE_WAY, PullEvents
 from longpoll_broker.hold.pull_processor import SHORT_POLLING_MS, PullProcessor
 from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Refusal
+from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.standing import Standing
 from longpoll_broker.shared.statistics import GROUP_GET_LATENCY, GROUP_GET_NUMS, GROUP_GET_SIZE, Statistics
 from longpoll_broker.shared.subscription import Clients
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
@@ -90,10 +90,10 @@ class World(RealRuntime):
         self,
         policy: Policy = STRICT,
         traits: Traits = STRICT_TRAITS,
-        standing: Standing | None = None,
+        standing: BrokerRole | None = None,
         config: BrokerConfig | None = None,
     ) -> PullProcessor:
-        desk = Desk(self.topics, Groups(), Clients(), traits=traits, standing=standing or Standing())
+        desk = PullChecks(self.topics, Groups(), Clients(), traits=traits, standing=standing or BrokerRole())
         offsets, beside = Offsets(), self
         commit = offsets.commit
         noting: Any = SimpleNamespace(query=offsets.query, pulled=None)
@@ -206,7 +206,7 @@ def test_an_offset_is_committed_when_the_policy_says_so(policy: Any, forward_onl
 def test_who_commits(policy: Any, traits: Traits, role: Any, sys_flag: int, commits: bool) -> None:
     for offset in (4, 0, -7):
         world = World()
-        processor = world.processor(attrs.evolve(STRICT, commit=policy), traits, Standing(role))
+        processor = world.processor(attrs.evolve(STRICT, commit=policy), traits, BrokerRole(role))
         received(processor, sysFlag=sys_flag, commitOffset=offset)
         assert world.notes[0][3] == (max(offset, -1) if commits else -1)
         assert processor.offsets.query("T", "G", 0) == (offset if commits else None)
@@ -307,12 +307,12 @@ class RunnerWorld(RealRuntime):
         return 3, 9
 
     def runner(
-        self, traits: Traits = STRICT_TRAITS, standing: Standing | None = None, policy: Policy = STRICT
+        self, traits: Traits = STRICT_TRAITS, standing: BrokerRole | None = None, policy: Policy = STRICT
     ) -> PullRunner:
         """A runner of a broker that has the topic T."""
         topics = Topics()
         topics.put(TopicConfig("T", 4, 4))
-        desk = Desk(topics, Groups(), Clients(), traits=traits, standing=standing or Standing())
+        desk = PullChecks(topics, Groups(), Clients(), traits=traits, standing=standing or BrokerRole())
         events, store = RunnerEvents(self.notes), self
         moved = lambda pull, offset: self.notes.append(("moved", pull.topic, offset))  # noqa: E731 - one line
         answers = PullAnswers(desk, events)
@@ -334,8 +334,8 @@ def looked(runner: PullRunner, pull: Pull) -> Decision:
     return runner.look(pull, wanted)
 
 
-@pytest.mark.parametrize("standing", [Standing(), Standing("SLAVE", 1, slave_read=True)], ids=["master", "slave"])
-def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(standing: Standing) -> None:
+@pytest.mark.parametrize("standing", [BrokerRole(), BrokerRole("SLAVE", 1, slave_read=True)], ids=["master", "slave"])
+def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(standing: BrokerRole) -> None:
     decisions = [looked(RunnerWorld().runner(standing=standing), pull_of(count_max=count)) for count in (-1, 0, 1)]
     assert [type(each) for each in decisions] == [Refused, Found, Found]
     assert isinstance(looked(RunnerWorld().runner(TRAITS_5), pull_of(count_max=-1)), Found)
@@ -344,15 +344,15 @@ def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(stan
 
 def test_slaves_and_their_masters() -> None:
     codes = []
-    for standing in (Standing(), Standing("SLAVE", 1), Standing("SLAVE", 1, offset_check_in_slave=True)):
+    for standing in (BrokerRole(), BrokerRole("SLAVE", 1), BrokerRole("SLAVE", 1, offset_check_in_slave=True)):
         decision = looked(RunnerWorld(GetStatus.OFFSET_TOO_SMALL).runner(standing=standing), pull_of())
         assert isinstance(decision, OffsetMoved)
         codes.append(decision.code)
     assert codes == [21, 20, 21]
     for standing, read, fields in (
-        (Standing(slave_read=True), read_of(suggest_slave=True), {"suggestWhichBrokerId": "7"}),
-        (Standing(slave_read=True), read_of(), {}),
-        (Standing("SLAVE", 1), read_of(GetStatus.OFFSET_TOO_SMALL), {"nextBeginOffset": "5"}),
+        (BrokerRole(slave_read=True), read_of(suggest_slave=True), {"suggestWhichBrokerId": "7"}),
+        (BrokerRole(slave_read=True), read_of(), {}),
+        (BrokerRole("SLAVE", 1), read_of(GetStatus.OFFSET_TOO_SMALL), {"nextBeginOffset": "5"}),
     ):
         assert answered(OffsetMoved(read, 20), standing=standing)[0].ext_fields == FIELDS | fields
 
@@ -417,7 +417,7 @@ def test_pulls_that_run() -> None:
 def test_a_pull_that_is_not_run_is_answered_why() -> None:
     """A stopping broker answers with the requested offset, without a read."""
     world, outbox = RunnerWorld(), Box()
-    runner = world.runner(standing=Standing(slave_read=True))
+    runner = world.runner(standing=BrokerRole(slave_read=True))
     for cause in ("stopped", "busy", "thrown"):
         runner.refuse(pull_of(), cause, outbox)
     unread = GetResult(GetStatus.OFFSET_OVERFLOW_ONE, 5, 3, 9, [], [], 0, suggest_slave=False)
@@ -458,7 +458,7 @@ def read_of(status: GetStatus = GetStatus.FOUND, *, suggest_slave: bool = False)
 def answered(
     decision: Decision,
     traits: Traits = STRICT_TRAITS,
-    standing: Standing | None = None,
+    standing: BrokerRole | None = None,
     *,
     kind: int = 0,
     pull: dict[str, str] | None = None,
@@ -467,7 +467,7 @@ def answered(
     topics, groups = Topics(), Groups()
     topics.put(TopicConfig("T", topic_sys_flag=5))
     groups.put(GroupConfig("G", group_sys_flag=6, which_broker_when_consume_slowly=7))
-    desk = Desk(topics, groups, Clients(), traits=traits, standing=standing or Standing())
+    desk = PullChecks(topics, groups, Clients(), traits=traits, standing=standing or BrokerRole())
     names: dict[str, Any] = {"group": "G", "topic": "T"} | (pull or {})
     told: list[Any] = []
     asked = Pull("c", 11, **names, queue_id=0, offset=5, count_max=32, sys_flag=4)

@@ -25,8 +25,8 @@ from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.rocketmq import accounts, name_server, tables
 from longpoll_broker.rocketmq.admin import client_calls, client_processor
 from longpoll_broker.rocketmq.name_server.kv_settings import KvSettings
+from longpoll_broker.rocketmq.name_server.own_topics import OwnTopics
 from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes
-from longpoll_broker.rocketmq.name_server.told_topics import ToldTopics
 from longpoll_broker.rocketmq.tables import timer_counts
 from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
 from longpoll_broker.send import send_back_processor
@@ -359,7 +359,7 @@ def test_topics_that_came_and_went_leave_no_rows(monkeypatch: pytest.MonkeyPatch
     """Each was made, forgotten by 216 or counted by the timer, and deleted."""
     monkeypatch.setattr(timer_counts, "TOPIC_COUNT_MAX", 3)
     topics, counts = Topics(), TimerCounts()
-    told = ToldTopics(topics, outlive=True)
+    told = OwnTopics(topics, outlive=True)
     for number in range(10):
         topics.put(TopicConfig(f"t{number}"))
         told.forget(f"t{number}")

@@ -27,7 +27,7 @@ from longpoll_broker.rocketmq.accounts.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.rocketmq.name_server import name_server, routes, routes_processor
 from longpoll_broker.rocketmq.name_server.name_server import NameServer
 from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes
-from longpoll_broker.rocketmq.name_server.routes_processor import names_told
+from longpoll_broker.rocketmq.name_server.routes_processor import topic_names
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import Credentials, Producer, PullConsumer
 from longpoll_client.settings import MemberConfig
@@ -314,7 +314,7 @@ def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.M
         evolve(registered(f"10.0.0.{number}:1", f"b{number}"), topics=dict.fromkeys(topics, TopicConfig("T")))
         for number, topics in enumerate((("z", "y"), ("x", "z"), ("w", "v", "z"), ("u",)))
     ]
-    parts, count = in_turns(names_told(Command(206, 1), ["own", "z"], brokers))
+    parts, count = in_turns(topic_names(Command(206, 1), ["own", "z"], brokers))
     assert TopicList.decode(decoded(parts).body).topic_list == ["own", "z", "y", "x", "w", "v", "u"]
     # The own two and two more; five; and one.
     assert count == 2

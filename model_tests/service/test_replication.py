@@ -21,10 +21,10 @@ from model_tests.support.service import ScriptedMaster, copies_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.opening import ANY_PORT
-from longpoll_broker.rocketmq.replication import follower, table_copies
+from longpoll_broker.rocketmq.replication import follower, table_sync
 from longpoll_broker.rocketmq.replication.replicator import Replicator
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
+from longpoll_broker.startup import ANY_PORT
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime import Address
 from longpoll_spec.errors import ConfigError
@@ -247,7 +247,7 @@ def addresses_of(client: RawClient) -> dict[str, str]:
 
 
 def test_a_table_that_changes_is_copied_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_copies, "COPY_MS", 10)
+    monkeypatch.setattr(table_sync, "COPY_MS", 10)
     master = cluster.master()
     slave = cluster.slave(ha_of(master), master="{}:{}".format(*master.address))
     master.groups.put(GroupConfig("G"))

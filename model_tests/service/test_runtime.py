@@ -19,11 +19,11 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_runtime import threads
-from longpoll_runtime.collector import no_collections, rare_collections
+from longpoll_runtime.garbage_collection import no_collections, rare_collections
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.sockets import RealPoller
+from longpoll_runtime.switch_interval import TURN_S, short_switch_interval
 from longpoll_runtime.threads import EXIT_THREAD_DIED, RealEvent, RealQueue, spawn
-from longpoll_runtime.turns import TURN_S, short_turns
 
 
 def test_queues_and_their_takers() -> None:
@@ -153,7 +153,7 @@ def test_there_are_no_collections_inside_and_they_come_again_outside() -> None:
 
 def test_turns_are_short_until_the_end_of_the_block() -> None:
     before = sys.getswitchinterval()
-    with short_turns():
+    with short_switch_interval():
         inside = sys.getswitchinterval()
     assert inside == pytest.approx(TURN_S)
     assert inside < before

@@ -13,12 +13,12 @@ from model_tests.support.service import Box, decoded
 
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.send.append import Appender
-from longpoll_broker.send.keepers import Keepers
-from longpoll_broker.send.message_maker import MessageMaker
+from longpoll_broker.send.durability import Durability
+from longpoll_broker.send.message_builder import MessageBuilder
 from longpoll_broker.send.send_events import SendEvents
 from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
@@ -79,10 +79,10 @@ class World(RealRuntime):
 
     def processor(self, traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> SendProcessor:
         events = Told(self.notes)
-        maker = MessageMaker(self, "c", self.topics, Groups(), HOST, traits, inner_queues)
+        maker = MessageBuilder(self, "c", self.topics, Groups(), HOST, traits, inner_queues)
         store: Any = self
         return SendProcessor(
-            self.topics, maker, Appender(self, store, events), events, Keepers(self.commits, None), traits
+            self.topics, maker, Appender(self, store, events), events, Durability(self.commits, None), traits
         )
 
 

@@ -10,10 +10,10 @@ import pytest
 from model_tests.service.slaves import Log, Slave, transfers
 
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.rocketmq.replication import slave_link, slave_waits
-from longpoll_broker.rocketmq.replication.flow import SECOND_NS, Flow
-from longpoll_broker.rocketmq.replication.slave_link import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveLink
+from longpoll_broker.rocketmq.replication import slave_connection, slave_waits
+from longpoll_broker.rocketmq.replication.slave_connection import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveConnection
 from longpoll_broker.rocketmq.replication.slave_waits import SlaveWait, SlaveWaits
+from longpoll_broker.rocketmq.replication.transfer_rate import SECOND_NS, TransferRate
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.replication import (
     HEAD_SIZE,
@@ -26,14 +26,14 @@ from longpoll_protocol.frames.replication import (
 
 def link_of(
     slave: Slave, log: Log, *, size: int = 64, begins_with_last_file: bool = False, only_visible: bool = False
-) -> SlaveLink:
+) -> SlaveConnection:
     """A connection that was made at 1."""
     socket: Any = slave
     store: Any = log
-    return SlaveLink(socket, slave.peer, store, size, begins_with_last_file, only_visible, 1, 1)
+    return SlaveConnection(socket, slave.peer, store, size, begins_with_last_file, only_visible, 1, 1)
 
 
-def begun(log: Log, offset: int = 0, *, size: int = 64) -> tuple[Slave, SlaveLink]:
+def begun(log: Log, offset: int = 0, *, size: int = 64) -> tuple[Slave, SlaveConnection]:
     """A slave that has reported offset 2."""
     slave = Slave()
     link = link_of(slave, log, size=size)
@@ -64,7 +64,7 @@ def test_reports_of_a_slave() -> None:
 
 
 def test_who_reports_without_end_does_not_keep_the_others_from_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slave_link, "_READS_MAX", 3)
+    monkeypatch.setattr(slave_connection, "_READS_MAX", 3)
     slave, link = begun(Log(100))
     slave.said = [encode_report(each) for each in range(5)]
     assert link.read(3)
@@ -210,7 +210,7 @@ def test_bytes_of_a_second() -> None:
     assert link.flow.per_second == 0
     link.flow.look(SECOND_NS + 1)
     assert link.flow.per_second == len(slave.took()) == 100 + 2 * HEAD_SIZE
-    flow = Flow(7)
+    flow = TransferRate(7)
     flow.add(100)
     flow.add(200)
     flow.look(6 + SECOND_NS)

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.rocketmq.replication import follower, table_copies
+from longpoll_broker.rocketmq.replication import follower, table_sync
 from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
 from longpoll_broker.rocketmq.timers import timer_service
 from longpoll_broker.rocketmq.timers.timer_service import TimerService
-from longpoll_broker.send.timed import DELAY_MS_MAX
+from longpoll_broker.send.timer_messages import DELAY_MS_MAX
 from longpoll_broker.shared import timer_offsets
 from longpoll_protocol.bodies import TimerCheckpoint
 from longpoll_protocol.codes import RequestCode
@@ -456,7 +456,7 @@ class Pair:
 
 @pytest.fixture
 def pair(start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    monkeypatch.setattr(table_copies, "TIMER_COPY_MS", 10)
+    monkeypatch.setattr(table_sync, "TIMER_COPY_MS", 10)
     monkeypatch.setattr(follower, "RETRY_MS", 20)
     return Pair(start_broker, tmp_path)
 
@@ -488,7 +488,7 @@ def lone(start_broker: StartBroker) -> Broker:
 
 @pytest.mark.parametrize("code", [DELAYS, TIMER])
 def test_deliveries_wait_for_the_log(lone: Broker, code: RequestCode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_copies, "LOG_WAIT_MS", 20)
+    monkeypatch.setattr(table_sync, "LOG_WAIT_MS", 20)
     end = lone.store.log_end
     told: dict[int, Command] = {
         DELAYS: Command(0, ext_fields={"logEnd": str(end)}, body=b'{"offsetTable":{1:9}}'),

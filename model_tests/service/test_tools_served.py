@@ -24,7 +24,7 @@ from longpoll_broker.hold.executors import PoolExecutor
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.rocketmq.admin import connection_processor, list_processor, progress_processor
 from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.traits import CODES_OF_5
+from longpoll_broker.shared.version_traits import CODES_OF_5
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_protocol.queue_table import decode_by_queue

@@ -20,7 +20,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io import transport
 from longpoll_broker.io.channel import Channel
-from longpoll_broker.io.totals import Amount, Connections, Reached, address_of
+from longpoll_broker.io.connection_limits import BytesByPeer, ConnectionLimit, Connections, address_of
 from longpoll_broker.io.transport import RECEIVE_SIZE
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
@@ -173,7 +173,7 @@ def is_served(client: RawClient) -> bool:
     return client.call(RequestCode.GET_MAX_OFFSET, ASKED).code == 0
 
 
-def reached(broker: Broker, limit: Reached) -> float:
+def reached(broker: Broker, limit: ConnectionLimit) -> float:
     return values(broker)["longpoll_limits_reached_total", limit.value]
 
 
@@ -183,7 +183,7 @@ def test_unfinished_frames_limit(start_broker: StartBroker, connect: Connect, ca
     modest.send_bytes(unfinished(100))
     for client in greedy:
         client.send_bytes(unfinished(MIB))
-    wait_until(lambda: reached(broker, Reached.UNFINISHED_BYTES) >= 16)
+    wait_until(lambda: reached(broker, ConnectionLimit.UNFINISHED_BYTES) >= 16)
     assert values(broker)["longpoll_unfinished_bytes",] <= BYTES_MAX
     assert is_served(bystander)
     assert not modest.reply(1, 0.0)
@@ -219,7 +219,7 @@ def test_a_slow_frame_is_ended(start_broker: StartBroker, connect: Connect, monk
             break
         assert is_served(busy)
         slow.reply(1, 0.01)
-    assert reached(broker, Reached.FRAME_TIME) == 1
+    assert reached(broker, ConnectionLimit.FRAME_TIME) == 1
     # The second frame of `busy` begins long after its first one.
     busy.send_bytes(b"\0")
     wait_until(lambda: values(broker)["longpoll_unfinished_bytes",] == 1)
@@ -231,7 +231,7 @@ def test_unsent_answers_limit(start_broker: StartBroker, connect: Connect, caplo
     asking = [connect(broker.address) for _ in range(4)]
     for client in asking:
         client.send_bytes(client._request(RequestCode.GET_ALL_TOPIC_CONFIG)[1] * 6_000)
-    wait_until(lambda: reached(broker, Reached.UNSENT_BYTES) >= len(asking) - 2)
+    wait_until(lambda: reached(broker, ConnectionLimit.UNSENT_BYTES) >= len(asking) - 2)
     assert is_served(bystander)
     assert values(broker)["longpoll_unsent_bytes",] <= BYTES_MAX
     assert "unsentBytesMax" in caplog.text
@@ -255,7 +255,7 @@ def test_connections_per_address(start_broker: StartBroker, connect: Connect, ca
     clients = [connect(broker.address) for _ in range(3)]
     assert all(map(is_served, clients))
     assert connect(broker.address).wait_closed()
-    assert reached(broker, Reached.ADDRESS_CONNECTIONS) == 1
+    assert reached(broker, ConnectionLimit.ADDRESS_CONNECTIONS) == 1
     assert "over 3 connections of one address (addressConnectionCountMax)" in caplog.text
     clients[0].close()
     wait_until(lambda: broker.connection_count == 2)
@@ -267,7 +267,7 @@ def test_several_loops_share_one_limit(start_broker: StartBroker, connect: Conne
     clients = [connect(broker.address) for _ in range(3)]
     assert all(map(is_served, clients))
     assert connect(broker.address).wait_closed()
-    assert reached(broker, Reached.CONNECTIONS) == 1
+    assert reached(broker, ConnectionLimit.CONNECTIONS) == 1
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_an_address_of_ipv6_is_its_network(host: str, address: str) -> None:
 def test_addresses_without_connections_are_forgotten() -> None:
     """Strangers do not make a table without end."""
     connections = Connections(10, 2, threading.Lock())
-    assert [connections.add("h") for _ in range(3)] == [None, None, Reached.ADDRESS_CONNECTIONS]
+    assert [connections.add("h") for _ in range(3)] == [None, None, ConnectionLimit.ADDRESS_CONNECTIONS]
     connections.remove("h")
     connections.remove("h")
     assert (connections.count, dict(connections.by_address)) == (0, {})
@@ -295,7 +295,7 @@ def test_addresses_without_connections_are_forgotten() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_total_is_the_sum_and_the_largest_goes(seed: int) -> None:
-    draw, amount, expected = random.Random(seed), Amount[int](100, threading.Lock()), dict[int, int]()
+    draw, amount, expected = random.Random(seed), BytesByPeer[int](100, threading.Lock()), dict[int, int]()
     for _ in range(300):
         peer, size = draw.randrange(6), draw.choice((0, 1, 30, 99, 150))
         expected[peer] = size
@@ -308,7 +308,7 @@ def test_the_total_is_the_sum_and_the_largest_goes(seed: int) -> None:
 
 def test_each_limit_is_a_setting(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text("".join(f"{limit.value} = 7\n" for limit in Reached))
+    file.write_text("".join(f"{limit.value} = 7\n" for limit in ConnectionLimit))
     config, _store, _place, unknown = read_broker_conf(file)
     assert unknown == []
     assert config == BrokerConfig(

@@ -26,10 +26,10 @@ from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.io import processors, transport
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, TURN_NS_MIN, IoLoop
-from longpoll_broker.opening import limits_of
 from longpoll_broker.rocketmq.admin import connection_processor, progress_processor, table_processor
-from longpoll_broker.shared import offsets, parts
+from longpoll_broker.shared import offsets, table_chunks
 from longpoll_broker.shared.topics import TopicConfig
+from longpoll_broker.startup import limits_of
 from longpoll_broker.store.index import index
 from longpoll_broker.store.index.index_file import IndexFile
 from longpoll_protocol.codes import RequestCode
@@ -101,7 +101,7 @@ def test_full_tables_are_told_in_turns(
         assert peer.channel.rest is None
         assert at_once
         monkeypatch.setattr(connection_processor, "PART_COUNT", 5)
-        for module, name in ((parts, "PART_COUNT"), (offsets, "TURN_COUNT"), (progress_processor, "TURN_COUNT")):
+        for module, name in ((table_chunks, "PART_COUNT"), (offsets, "TURN_COUNT"), (progress_processor, "TURN_COUNT")):
             monkeypatch.setattr(module, name, 5)
         told, count = peer.tell(asked), 0
         while peer.channel.rest is not None:
@@ -121,7 +121,7 @@ def test_a_table_that_is_too_long_is_refused_at_the_limit(
     """99,000 groups with long names do not fit into a frame."""
     for number in range(20):
         broker.groups.find(f"{number:0255}")
-    monkeypatch.setattr(parts, "PART_COUNT", 4)
+    monkeypatch.setattr(table_chunks, "PART_COUNT", 4)
     for module in (table_processor, processors):
         monkeypatch.setattr(module, "ANSWER_SIZE_MAX", 100)
     for peer, code in (

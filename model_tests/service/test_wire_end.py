@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from model_tests.support.broker.brokers import wait_until
 
-from longpoll.wire import wire_end
-from longpoll.wire.wire_end import WireEnd
+from longpoll.wire import connection
+from longpoll.wire.connection import BrokerConnection
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime import Address
@@ -22,7 +22,7 @@ CONTENT = bytes(range(256)) * 100_000
 """More than the sockets of both sides hold."""
 
 
-class Noting(WireEnd):
+class Noting(BrokerConnection):
     """Keeps the codes of what it reads."""
 
     def __init__(self, address: Address, *, reads: bool) -> None:
@@ -71,7 +71,7 @@ def test_who_is_said_to_reads_while_a_write_waits(reads: bool, listening: socket
 def test_a_write_that_is_not_taken_in_time_is_a_time_out(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire_end, "STALL_S", 0.01)
+    monkeypatch.setattr(connection, "STALL_S", 0.01)
     client, peer = connected(listening)
     with client, peer, pytest.raises(TimeoutError, match="no bytes were taken for"):
         client.send_bytes(CONTENT)

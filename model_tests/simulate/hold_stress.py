@@ -20,7 +20,7 @@ import attrs
 from attrs import define, field
 from model_tests.simulate.preempted import Preemption
 
-from longpoll.simulated.beside_law.memory_queues import MemoryQueues, Message
+from longpoll.broker_simulation.refinement.memory_queues import MemoryQueues, Message
 from longpoll_broker.hold import deadlines, dispatch_service, hold_service, notifier
 from longpoll_broker.hold import hold_table as hold
 from longpoll_broker.hold.hold_table import ANSWERED, HELD, Pull

@@ -25,7 +25,7 @@ from model_tests.support.broker.stores import SMALL, message
 from longpoll.wire.suite import EmbeddedSubject, run_suite
 from longpoll.wire.suite.subject import SMALL_FILES
 from longpoll_broker.hold.hold_service import HoldService
-from longpoll_broker.hold.hold_table import HoldTable, Room
+from longpoll_broker.hold.hold_table import HoldLimit, HoldTable
 from longpoll_broker.io.channel import Channel
 from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor
 from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
@@ -223,7 +223,7 @@ def _watch_holds(watch: Watch) -> None:
     watch.after(HoldService, "__init__", name_shards)
     for call in TABLE_CALLS:
         watch.calls(HoldTable, call, watch.named)
-    watch.writes(Room, "used", frozenset({"take", "give"}), lambda room: room.guard)
+    watch.writes(HoldLimit, "used", frozenset({"take", "give"}), lambda room: room.guard)
 
 
 def _watch_tables(watch: Watch) -> None:

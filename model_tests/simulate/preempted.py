@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from longpoll_simulation.lines import Grain, Lines
+from longpoll_simulation.line_tracing import Grain, LineTracing
 from longpoll_simulation.strategies import FewSwitches
 from longpoll_simulation.sync import SimulatedLock, SimulatedThread
 from longpoll_simulation.world import World
@@ -26,7 +26,7 @@ class Preemption:
         self.random = random.Random(seed)
         """For other random choices of the run."""
         self.world = World(FewSwitches(seed, few_share=few_share), steps_max=STEPS_MAX)
-        Lines.of(self.world, files, grain)
+        LineTracing.of(self.world, files, grain)
 
     @property
     def switches(self) -> int:

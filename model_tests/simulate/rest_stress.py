@@ -31,7 +31,7 @@ from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
-from longpoll_simulation.lines import Lines
+from longpoll_simulation.line_tracing import LineTracing
 from longpoll_simulation.network import Network, SimulatedSocket
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import FewSwitches
@@ -111,7 +111,7 @@ class Stage:
     def __attrs_post_init__(self) -> None:
         self.draw = random.Random(self.seed)
         self.world = World(FewSwitches(self.seed, SWITCHED))
-        Lines.of(self.world, FILES, "access")
+        LineTracing.of(self.world, FILES, "access")
         self.network = Network(self.world)
         self.runtime = Resting(self.network)
         self.is_closing = self.draw.random() < CLOSE_SHARE
@@ -252,7 +252,7 @@ class OneRest:
         """Run it and check the result; raises on a fault."""
         strategy = TwoSwitches(self.first, self.second)
         world = World(strategy)
-        Lines.of(world, FILES, "access")
+        LineTracing.of(world, FILES, "access")
         network = Network(world)
         told: list[tuple[Answer, int]] = []
         waiting: list[Actor] = []

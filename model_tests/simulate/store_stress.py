@@ -22,7 +22,7 @@ from attrs import define, field
 from model_tests.simulate.preempted import FEW_SHARE, Preemption
 from model_tests.support.broker.stores import SMALL, message
 
-from longpoll_broker.store import bursts, dispatch, message_store, segment
+from longpoll_broker.store import burst_append, dispatch, message_store, segment
 from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
@@ -34,7 +34,7 @@ from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime
 
 FILES: Final = tuple(
-    str(module.__file__) for module in (dispatch, message_store, bursts, commit_log, segment, consume_queue)
+    str(module.__file__) for module in (dispatch, message_store, burst_append, commit_log, segment, consume_queue)
 )
 """Files in which an actor may be interrupted; for a pair only in the first."""
 CONFIG: Final = attrs.evolve(SMALL, index=False, multi_dispatch=True, light_queues=True)

@@ -10,9 +10,9 @@ import pytest
 from attrs import frozen
 from model_tests.simulate.test_network import send_all
 
-from longpoll.simulated.account import PROMISES, Account, Asked, BrokenError, Sent, account_of
-from longpoll.simulated.peer import Peer
-from longpoll.simulated.plan import Act, Pull, Send, Wait
+from longpoll.broker_simulation.checker import PROMISES, Asked, BrokenError, Checker, Sent, checker_of
+from longpoll.broker_simulation.client import SimulatedClient
+from longpoll.broker_simulation.plan import Act, Pull, Send, Wait
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection
@@ -43,7 +43,7 @@ def record(body: bytes = b"m", *, offset: int = 0, queue: int = 0) -> Record:
 
 
 def send(
-    account: Account, body: bytes = b"m", *, at_ms: float = 0.0, offset: int | None = 0, code: int = FOUND
+    account: Checker, body: bytes = b"m", *, at_ms: float = 0.0, offset: int | None = 0, code: int = FOUND
 ) -> None:
     """Send a message to queue 0, answered at once."""
     sent = Sent(0, body, at_ms)
@@ -51,12 +51,12 @@ def send(
     account.acknowledged(sent, code, offset, at_ms)
 
 
-def told(account: Account, records: Sequence[Record], at_ms: float = 0.0, **which: Any) -> int:
+def told(account: Checker, records: Sequence[Record], at_ms: float = 0.0, **which: Any) -> int:
     """Report a pull that found records."""
     return account.pulled(asked(**which), FOUND, records, 0, at_ms)
 
 
-def nothing(account: Account, at_ms: float, **which: Any) -> int:
+def nothing(account: Checker, at_ms: float, **which: Any) -> int:
     """Report a pull that found nothing."""
     return account.pulled(asked(**which), NOTHING, (), 0, at_ms)
 
@@ -66,37 +66,37 @@ class Case:
     """One limit of one promise."""
 
     promise: str
-    tell: Callable[[Account, Any], object]
+    tell: Callable[[Checker, Any], object]
     broken: Any
     """A value that just breaks it."""
     kept: Any
     """A value that just keeps it."""
 
 
-def woken(account: Account, at_ms: float) -> None:
+def woken(account: Checker, at_ms: float) -> None:
     """A message at 10 ms answers the waiting pull."""
     send(account, at_ms=10.0)
     told(account, [record()], at_ms)
 
 
-def woken_by_late_ask(account: Account, at_ms: float) -> None:
+def woken_by_late_ask(account: Checker, at_ms: float) -> None:
     """The message arrives before the pull."""
     send(account, at_ms=10.0)
     told(account, [record()], at_ms, sent_ms=50.0)
 
 
-def never_answered(account: Account, at_ms: float) -> None:
+def never_answered(account: Checker, at_ms: float) -> None:
     """No answer arrives, and the peer gives up."""
     account.unanswered(asked(), at_ms)
 
 
-def told_nothing(account: Account, offset: int) -> None:
+def told_nothing(account: Checker, offset: int) -> None:
     """Below the end there is something to return."""
     send(account, at_ms=10.0)
     nothing(account, 11.0, sent_ms=11.0, hold_ms=0, offset=offset)
 
 
-def refused(account: Account, how: tuple[int, bool]) -> None:
+def refused(account: Checker, how: tuple[int, bool]) -> None:
     """A refused send."""
     code, stops = how
     if stops:
@@ -104,13 +104,13 @@ def refused(account: Account, how: tuple[int, bool]) -> None:
     send(account, code=code)
 
 
-def pull_refused(account: Account, code: int) -> None:
+def pull_refused(account: Checker, code: int) -> None:
     """A pull refused by a stopping broker."""
     account.stopping(0.0)
     account.pulled(asked(), code, (), 0, 1.0)
 
 
-def in_order(account: Account, sent_ms: float) -> None:
+def in_order(account: Checker, sent_ms: float) -> None:
     """Offset 5 is acknowledged at 10 ms; another send gets offset 4."""
     send(account, b"a", offset=5, at_ms=10.0)
     sent = Sent(0, b"b", sent_ms)
@@ -118,52 +118,52 @@ def in_order(account: Account, sent_ms: float) -> None:
     account.acknowledged(sent, FOUND, 4, 20.0)
 
 
-def one_offset(account: Account, body: bytes) -> None:
+def one_offset(account: Checker, body: bytes) -> None:
     """Two consumers get the same offset."""
     send(account, b"a")
     account.sent.append(Sent(0, b"b", 0.0))
     told(account, [record(body)])
 
 
-def right_place(account: Account, second: Record) -> None:
+def right_place(account: Checker, second: Record) -> None:
     """Two messages in one answer."""
     send(account, b"a")
     send(account, b"b", offset=1)
     told(account, [record(b"a"), second])
 
 
-def invented(account: Account, queue: int) -> None:
+def invented(account: Checker, queue: int) -> None:
     """A body that was sent to another queue."""
     account.sent.append(Sent(queue, b"m", 0.0))
     told(account, [record()])
 
 
-def moved(account: Account, lag_ms: float) -> None:
+def moved(account: Checker, lag_ms: float) -> None:
     """A pull redirected to another offset."""
     account.lag_ms = lag_ms
     account.pulled(asked(), ResponseCode.PULL_OFFSET_MOVED, (), 7, 0.0)
 
 
-def kept_whole(account: Account, end: int) -> None:
+def kept_whole(account: Checker, end: int) -> None:
     """A message was only received, and the queue is read to its end."""
     account.sent.append(Sent(0, b"m", 0.0))
     told(account, [record()])
     account.read_whole(0, end)
 
 
-def stopped(account: Account, sent_ms: float) -> None:
+def stopped(account: Checker, sent_ms: float) -> None:
     """The broker stops at 100 ms, and a connection ends with an unanswered pull."""
     account.stopping(100.0, answers=True)
     account.left_alone(asked(sent_ms), 0)
 
 
-def told_before_asked(account: Account, at_ms: float) -> None:
+def told_before_asked(account: Checker, at_ms: float) -> None:
     """A message is received at a given time."""
     account.sent.append(Sent(0, b"m", 0.0))
     told(account, [record()], at_ms, sent_ms=10.0)
 
 
-def deleted(account: Account, at_ms: float) -> None:
+def deleted(account: Checker, at_ms: float) -> None:
     """The topic is deleted at 10 ms, and its waiting pull is answered."""
     account.is_deleting = True
     account.deleted(FOUND, 10.0)
@@ -198,9 +198,9 @@ CASES: Final = (
 NAMES: Final = [f"{number}: {case.promise}" for number, case in enumerate(CASES)]
 
 
-def account_now() -> Account:
+def account_now() -> Checker:
     """Create an account of strict with delays of up to 5 ms."""
-    return account_of(STRICT, 5.0, may_cut=False)
+    return checker_of(STRICT, 5.0, may_cut=False)
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
@@ -223,18 +223,18 @@ def test_just_inside_it_is_kept(case: Case) -> None:
     assert bool(account.answered) == is_answer
 
 
-def spends(account: Account) -> None:
+def spends(account: Checker) -> None:
     """The run's own points and pauses took 10 ms."""
     account.spent_ms = lambda: 10.0
 
 
-EXCUSES: Final[dict[str, tuple[Callable[[Account], object], Callable[[Account], object]]]] = {
+EXCUSES: Final[dict[str, tuple[Callable[[Checker], object], Callable[[Checker], object]]]] = {
     "a scan": (lambda account: setattr(account, "late_ms", 1.0), lambda account: nothing(account, 114.0)),
     "a poll": (lambda account: setattr(account, "lag_ms", 1.0), lambda account: woken(account, 24.0)),
     "time that the run took": (spends, lambda account: nothing(account, 114.0)),
     "a stop": (lambda account: account.stopping(0.0), lambda account: woken(account, 24.0)),
-    "a kill": (Account.ended, lambda account: nothing(account, 114.0)),
-    "a kill's short answer": (Account.ended, lambda account: nothing(account, 99.0)),
+    "a kill": (Checker.ended, lambda account: nothing(account, 114.0)),
+    "a kill's short answer": (Checker.ended, lambda account: nothing(account, 99.0)),
     "a cut": (lambda account: setattr(account, "may_cut", True), lambda account: stopped(account, 0.0)),
 }
 
@@ -252,7 +252,7 @@ def test_what_excuses(excuse: str) -> None:
 
 def test_a_policy_is_held_to_what_it_promises() -> None:
     """Strict has no allowance; a scan and a polling dispatcher have their periods."""
-    strict, polling = account_now(), account_of(ROCKETMQ_4_9, 5.0, may_cut=False)
+    strict, polling = account_now(), checker_of(ROCKETMQ_4_9, 5.0, may_cut=False)
     assert (strict.late_ms, strict.lag_ms) == (0.0, 0.0)
     assert polling.late_ms == 5_000.0
     assert 1.0 <= polling.lag_ms < 10.0
@@ -277,18 +277,18 @@ def answer(world: World, sock: SimulatedSocket, request: Command, count: int = 1
     send_all(world, sock, b"".join(encode(reply)) * count)
 
 
-def spoken_to(act: Act, does: Answer | None, *, prepare: Callable[[Account], None] = lambda _account: None) -> Account:
+def spoken_to(act: Act, does: Answer | None, *, prepare: Callable[[Checker], None] = lambda _account: None) -> Checker:
     """Run a peer that does one act and waits; the broker answers by `does`, or None does not listen."""
     world = World(RandomWalk(1))
     network = Network(world)
     runtime = SimulatedRuntime(network, SimulatedFiles(Disk()), "peer")
-    account = account_of(STRICT, 0.0, may_cut=False)
+    account = checker_of(STRICT, 0.0, may_cut=False)
     prepare(account)
 
     def main() -> None:
         if does is not None:
             runtime.spawn("broker", partial(serve, world, network.listen("broker", *ADDRESS), does))
-        Peer("peer", runtime, partial(network.connect, "peer", *ADDRESS), account).live((act, Wait()))()
+        SimulatedClient("peer", runtime, partial(network.connect, "peer", *ADDRESS), account).live((act, Wait()))()
 
     world.run(main)
     return account
@@ -313,7 +313,7 @@ def silent(_world: World, _sock: SimulatedSocket, _request: Command) -> None:
     """Do not answer."""
 
 
-SPOKEN: Final[dict[str, tuple[Act, Answer | None, Callable[[Account], None]]]] = {
+SPOKEN: Final[dict[str, tuple[Act, Answer | None, Callable[[Checker], None]]]] = {
     "answered twice": (Send(0, 1), partial(answer, count=2), lambda _account: None),
     "closed": (Send(0, 1), lambda _world, sock, _request: sock.close(), lambda _account: None),
     "gone": (Send(0, 1), None, lambda _account: None),

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from model_tests.support.broker.client_scenarios import member_options
 
-from longpoll.simulated.run import CONFIG, STORE
+from longpoll.broker_simulation.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import Producer, PushConsumer, ReceivedMessage, Retry

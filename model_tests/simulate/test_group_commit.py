@@ -15,7 +15,7 @@ from model_tests.support.faults import raising
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.send import group_commit
 from longpoll_broker.send.group_commit import GroupCommit
-from longpoll_simulation.lines import Lines
+from longpoll_simulation.line_tracing import LineTracing
 from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import FewSwitches
@@ -277,7 +277,7 @@ class Played:
 def play_seed(seed: int) -> Played:
     """Run three producers with a fast, slow or too slow disk, then the stop."""
     world = World(FewSwitches(seed), steps_max=200_000)
-    Lines.of(world, [str(group_commit.__file__)], "access")
+    LineTracing.of(world, [str(group_commit.__file__)], "access")
     no_files: Any = None
     runtime = SimulatedRuntime(Network(world), no_files)
     disk: Any = SlowDisk(runtime, random.Random(seed).choice((0.0, 0.01, TIMEOUT_MS / 1000, 6.0)))

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
+from longpoll.broker_simulation.refinement import coverage as module
+from longpoll.broker_simulation.refinement.coverage import REASONS, coverage_of
+from longpoll.broker_simulation.refinement.explore import explore, wander
+from longpoll.broker_simulation.refinement.lockstep import run
+from longpoll.broker_simulation.refinement.replay import NotReplayableError, follow, under
 from longpoll.cli import main
-from longpoll.simulated.beside_law import reached as module
-from longpoll.simulated.beside_law.explore import explore, wander
-from longpoll.simulated.beside_law.guided import NotFollowableError, follow, under
-from longpoll.simulated.beside_law.reached import REASONS, reached
-from longpoll.simulated.beside_law.world import run
 from longpoll_broker.hold import notifier
 from longpoll_broker.hold.hold_table import HoldTable
 from longpoll_simulation.scheduled import ScheduledRuntime, Scheduler
@@ -26,9 +26,9 @@ from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.evaluate import holds
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Trace
 from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
+from longpoll_spec.specification import properties_of, specification_of
 
 TINIEST: Final = Bounds("tiniest", requests=1, messages=1, hold_ticks=2, scan_ticks=2)
 TINY: Final = Bounds("tiny", requests=2, messages=1, hold_ticks=2, scan_ticks=2)
@@ -101,7 +101,7 @@ def test_what_is_settled_later_follows_the_law_as_well() -> None:
 def test_a_schedule_plays_again() -> None:
     """A list of steps in which 4.9 loses a wakeup by its put-back loses it again."""
     schedule = explore(ROCKETMQ_4_9, TINIEST).lost["by keep"]
-    model = law_of(ROCKETMQ_4_9, TINIEST)
+    model = specification_of(ROCKETMQ_4_9, TINIEST)
     with run(model, successors(model)) as world:
         for move in schedule:
             assert world.ways_lost() == set()
@@ -158,7 +158,7 @@ COUNTS: Final = {"strict": (147, 266), "strict-clone": (450, 665), "rocketmq-4.9
 )
 def test_every_state_is_reached_or_has_a_reason(policy: Policy) -> None:
     """One pull and one message, with an executor that fills, a stop, and filters that raise."""
-    found = reached(policy, ONE)
+    found = coverage_of(policy, ONE)
 
     assert (found.states, found.of) == COUNTS[policy.name]
     assert found.unreached[""] == 0
@@ -171,7 +171,7 @@ def test_every_state_is_reached_or_has_a_reason(policy: Policy) -> None:
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_every_state_of_two_pulls_is_reached_or_has_a_reason(policy: Policy) -> None:
     """Two pulls and one message, exhaustively."""
-    found = reached(policy, TWO)
+    found = coverage_of(policy, TWO)
 
     assert found.unreached[""] == 0
     assert found.states > 1000
@@ -181,7 +181,7 @@ def test_planted_a_schedule_that_is_not_tried_is_seen(monkeypatch: pytest.Monkey
     """Without faults no schedule stops the broker, so some states have no reason."""
     monkeypatch.setattr(module, "explore", lambda policy, bounds, **_kinds: explore(policy, bounds))
 
-    assert reached(STRICT, ONE).unreached[""] > 5
+    assert coverage_of(STRICT, ONE).unreached[""] > 5
 
 
 ROCKETMQ: Final = sorted(name for name in PRESETS if name.startswith("rocketmq-"))
@@ -226,7 +226,7 @@ def test_a_run_with_more_than_one_queue_is_refused() -> None:
     token = found.verdict("commit_never_regresses").token
     assert token is not None
 
-    with pytest.raises(NotFollowableError, match="this run uses commits"):
+    with pytest.raises(NotReplayableError, match="this run uses commits"):
         follow(replay(token))
 
 

@@ -9,7 +9,7 @@ import attrs
 import pytest
 from model_tests.simulate.two_pulls import race
 
-from longpoll_simulation.lines import Grain
+from longpoll_simulation.line_tracing import Grain
 from longpoll_simulation.strategies import FewSwitches, Priorities, RandomWalk, WeightedWalk
 from longpoll_simulation.world import Strategy
 from longpoll_spec.policy import STRICT, STRICT_CLONE, Policy

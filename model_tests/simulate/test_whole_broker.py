@@ -21,12 +21,12 @@ from model_tests.support.faults import raising
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
+from longpoll.broker_simulation.checker import PROMISES
+from longpoll.broker_simulation.disk_faults import DiskFaults
+from longpoll.broker_simulation.plan import plan_of
+from longpoll.broker_simulation.run import Outcome, RandomWeather, Run, play
+from longpoll.broker_simulation.search import Settings, explain, one_run, run_again, search, stalls_of, strategy_of
 from longpoll.cli import main
-from longpoll.simulated.account import PROMISES
-from longpoll.simulated.bad_disk import BadDisk
-from longpoll.simulated.plan import plan_of
-from longpoll.simulated.run import Outcome, RandomWeather, Run, play
-from longpoll.simulated.search import Settings, explain, one_run, run_again, search, stalls_of, strategy_of
 from longpoll_broker.hold.dispatch_service import DispatchService
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.shared.statistics import Statistics
@@ -37,7 +37,7 @@ from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.frames.frame import FrameReader
 from longpoll_simulation.files import SimulatedFiles, SimulatedMappedFile
 from longpoll_simulation.runtime import SimulatedRuntime
-from longpoll_simulation.strategies import Replay, ToldStalls
+from longpoll_simulation.strategies import GivenHostPauses, Replay
 from longpoll_simulation.tokens import decode_token
 from longpoll_spec.policy import STRICT
 
@@ -255,10 +255,10 @@ def test_a_disk_with_errors_finds(name: str) -> None:
 def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
     """Errors occur in the log, the queues, other files, and starts; calls of a slow disk take time."""
     met: list[tuple[str, str]] = []
-    before = BadDisk.before
+    before = DiskFaults.before
     slow_ms: list[float] = []
 
-    def meets(disk: BadDisk, operation: str, path: str) -> None:
+    def meets(disk: DiskFaults, operation: str, path: str) -> None:
         try:
             before(disk, operation, path)
         except OSError:
@@ -268,7 +268,7 @@ def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
     def prepare(run: Run) -> None:
         runs.append(run)
 
-    with mock.patch.object(BadDisk, "before", meets):
+    with mock.patch.object(DiskFaults, "before", meets):
         for seed in range(300):
             plan = plan_of(seed)
             if "disk" in troubles(seed) or plan.slow_ms_max:
@@ -339,8 +339,8 @@ def test_the_turns_of_a_run_give_it_again() -> None:
     for seed in SEEDS_AGAIN:
         outcome = one_run(Settings(), seed)
         stalled += any(turn.to < 0 for turn in outcome.turns)
-        changed += play(plan_of(seed), STRICT, Replay(()), ToldStalls(())) != outcome
-        assert play(plan_of(seed), STRICT, Replay(outcome.turns), ToldStalls(outcome.turns)) == outcome
+        changed += play(plan_of(seed), STRICT, Replay(()), GivenHostPauses(())) != outcome
+        assert play(plan_of(seed), STRICT, Replay(outcome.turns), GivenHostPauses(outcome.turns)) == outcome
 
     assert stalled
     assert changed, "turns do nothing"

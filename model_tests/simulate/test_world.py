@@ -11,11 +11,11 @@ import pytest
 
 from longpoll_simulation import shorten
 from longpoll_simulation.errors import StuckError
-from longpoll_simulation.lines import Grain, Lines
-from longpoll_simulation.story import Notes, tell
+from longpoll_simulation.line_tracing import Grain, LineTracing
 from longpoll_simulation.strategies import FewSwitches, PointCount, Priorities, RandomWalk, Replay, WeightedWalk
 from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock, SimulatedQueue, SimulatedThread
 from longpoll_simulation.tokens import RunToken, decode_token, encode_token
+from longpoll_simulation.trace import Notes, tell
 from longpoll_simulation.world import Strategy, Turn, World
 from longpoll_spec.errors import TokenError
 
@@ -160,7 +160,7 @@ def test_a_run_that_never_waits_ends_too(grain: str) -> None:
     """An actor with endless points, at operations or in its code, is ended with the run."""
     world = World(RandomWalk(1), steps_max=500)
     if grain == "line":
-        Lines.of(world, [__file__])
+        LineTracing.of(world, [__file__])
 
     def for_ever() -> None:
         while True:
@@ -342,7 +342,7 @@ def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> No
 
     def lost(seed: int, *, apart: bool) -> bool:
         world, shared = World(FewSwitches(seed, (10,))), Shared()
-        Lines.of(world, [__file__], grain)
+        LineTracing.of(world, [__file__], grain)
 
         def adds() -> None:
             if apart:
@@ -364,7 +364,7 @@ def test_points_in_the_code_go_on_after_a_kill() -> None:
     def points_after(*, kill: bool) -> int:
         # The first actor yields at its second line, and resumes when the victim has reached its first.
         world = World(Replay([Turn(0, 2, 1), Turn(1, 1, 0)]))
-        Lines.of(world, [__file__])
+        LineTracing.of(world, [__file__])
         operations: list[str] = []
         counts: list[int] = []
 

@@ -26,7 +26,7 @@ from longpoll_spec.policy import PRESETS, knob_values, policy_named, preset
 from longpoll_spec.render.book.chapters import Slipped, pages
 from longpoll_spec.render.book.differences import aligned, difference
 from longpoll_spec.render.book.formula import shown_name, step
-from longpoll_spec.render.book.touched import broken_by, touched, written_by
+from longpoll_spec.render.book.reads_and_writes import broken_by, reads_and_writes, written_by
 from longpoll_spec.render.readable import effect_lines, guard_lines, reader_of
 from longpoll_spec.render.spec_actions import OPEN, action_lines, model_of, named_terms
 from longpoll_spec.terms import TRUE
@@ -67,7 +67,7 @@ def test_what_a_run_changes_is_said_to_be_written(token: str) -> None:
     for index, each in enumerate(trace.steps[1:], start=1):
         assert each.action is not None
         changed = {shown_name(variable.name) for variable, _, _ in trace.changes(index)}
-        assert changed <= touched()[each.action.name].writes, each.action.label
+        assert changed <= reads_and_writes()[each.action.name].writes, each.action.label
     last = trace.steps[-1].action
     assert last is not None
     assert trace.model.policy.name in broken_by()[last.name][trace.property_name]
@@ -81,7 +81,9 @@ def test_two_policies_differ_where_their_text_does() -> None:
             knob for knob in knob_values() if getattr(one, knob) != getattr(other, knob)
         ]
         plain = {each.action for each in found.actions if not each.aspect}
-        assert plain == {name for name in touched() if action_lines(name, one, OPEN) != action_lines(name, other, OPEN)}
+        assert plain == {
+            name for name in reads_and_writes() if action_lines(name, one, OPEN) != action_lines(name, other, OPEN)
+        }
     assert difference(preset("strict"), preset("strict")).actions == ()
 
 
@@ -111,7 +113,7 @@ def test_every_action_has_a_page_with_its_slips() -> None:
     planted = Slipped("hold", "planted slip", "strict", "tiny", "no_lost_wakeup", 9, "the proof stands")
     made = pages([planted])
 
-    assert {f"actions/{name}.md" for name in touched()} < set(made)
+    assert {f"actions/{name}.md" for name in reads_and_writes()} < set(made)
     assert {f"aspects/{name}.md" for name in ASPECTS} < set(made)
     assert "4.9.7 and 5.5.0" in made["actions/hold.md"]
     assert [place for place, text in made.items() if "planted slip" in text] == ["actions/hold.md"]

@@ -9,10 +9,10 @@ from model_tests.support.spec.cases import quick_if
 from model_tests.support.spec.edges import FEATURES, PAIRS, Edges, bounds_of, edges_of, pinned
 
 from longpoll_spec.bounds import Bounds, named
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Action
-from longpoll_spec.mutants.slips import Change, forgetting, slipped, with_effect
+from longpoll_spec.mutants.generated import Change, forgetting, mutated, with_effect
 from longpoll_spec.policy import PRESETS, STRICT, preset
+from longpoll_spec.specification import specification_of
 from longpoll_spec.state import State
 from longpoll_spec.terms import Effect
 
@@ -57,7 +57,7 @@ def test_each_pair_of_features_is_pinned_for_each_preset() -> None:
 def test_the_steps_are_as_pinned(key: tuple[str, str]) -> None:
     policy, name = key
 
-    assert edges_of(law_of(preset(policy), _bounds(policy, name))) == PINNED[key]
+    assert edges_of(specification_of(preset(policy), _bounds(policy, name))) == PINNED[key]
 
 
 def _old_commit(state: State, action: Action) -> Effect:
@@ -75,7 +75,7 @@ def _old_commit(state: State, action: Action) -> Effect:
 )
 def test_what_needs_two_features_is_seen(pair: str, action: str, change: Change) -> None:
     """Mutants of two features at once, which no exploration of one feature shows."""
-    wrong = edges_of(slipped(STRICT, PAIRS[pair], action, change))
+    wrong = edges_of(mutated(STRICT, PAIRS[pair], action, change))
 
     assert wrong.edges != PINNED["strict", pair].edges
 
@@ -87,7 +87,7 @@ def _counts(found: Edges) -> tuple[int, int, int]:
 def test_a_step_that_leads_elsewhere_is_seen_where_the_counts_stay() -> None:
     """A woken pull that keeps its offset: as many states, transitions and levels, and other steps."""
     right = PINNED["strict", "tiny"]
-    wrong = edges_of(slipped(STRICT, named("tiny", STRICT), "run", forgetting("offset")))
+    wrong = edges_of(mutated(STRICT, named("tiny", STRICT), "run", forgetting("offset")))
 
     assert _counts(wrong) == _counts(right)
     assert wrong.edges != right.edges

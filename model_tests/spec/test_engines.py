@@ -29,14 +29,14 @@ from longpoll_spec.engines.minimise import fewest_switches, minimised, shortest_
 from longpoll_spec.engines.packed import simulate
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.python.compile import Question, question, successors
-from longpoll_spec.engines.python.shorten import shortened
+from longpoll_spec.engines.python.shorten import shorten
 from longpoll_spec.engines.survey import Survey, survey
 from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.errors import BoundsError, UnknownPropertyError
-from longpoll_spec.hazards import FACTS
-from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.findings import FACTS
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.terms import Bool
 
 ENGINES = engines.EXPLORERS
@@ -132,7 +132,7 @@ def test_what_has_no_bound_is_refused() -> None:
     policy = preset("strict")
 
     with pytest.raises(BoundsError, match="only a proof can leave the log unbounded"):
-        explore(law_of(policy, Bounds("proof", requests=2, messages=None)))
+        explore(specification_of(policy, Bounds("proof", requests=2, messages=None)))
 
 
 @pytest.mark.parametrize("requests", [6, pytest.param(12, marks=pytest.mark.long)])
@@ -147,7 +147,7 @@ def test_what_has_no_bound_is_refused() -> None:
 def test_states_of_several_words_agree_with_the_python_engine(requests: int, options: Mapping[str, Any]) -> None:
     """Bounds that need two or three words give the python engine's counts, verdicts and lengths as far as they go."""
     policy = preset("strict-clone")
-    model = law_of(policy, named("tiny", policy, requests=requests))
+    model = specification_of(policy, named("tiny", policy, requests=requests))
     judged = [item for item in properties_of(model) if item.kind == "always"]
     limit = {6: 600, 12: 1_000}[requests]
     plain = explore(model, judged, engine="python", limit_states=limit)
@@ -166,7 +166,7 @@ def entry_like(result: Exploration) -> object:
 def test_wide_columns_agree_with_narrow_ones() -> None:
     """More messages than a signed byte holds make wider columns, and the same counts as the Python engine."""
     policy = preset("rocketmq-4.9")
-    model = law_of(policy, named("tiny", policy, requests=1, messages=200))
+    model = specification_of(policy, named("tiny", policy, requests=1, messages=200))
 
     assert extent(model, [model.state.log_end])[1] > np.iinfo(np.int8).max
     plain, fast = (explore(model, [], engine=engine, limit_states=4000) for engine in ("python", "packed"))
@@ -328,8 +328,8 @@ def test_a_run_loses_the_steps_it_does_not_need() -> None:
     shortest = [by_label[step.action.label] for step in replay(token).steps if step.action is not None]
     long = [by_label["tick"], by_label["tick"], *shortest]
 
-    assert len(shortened(model, item, long)) == len(shortest)
-    assert shortened(model, item, shortest) == shortest
+    assert len(shorten(model, item, long)) == len(shortest)
+    assert shorten(model, item, shortest) == shortest
 
 
 def test_an_interrupt_tells_what_was_seen() -> None:

@@ -11,11 +11,11 @@ from model_tests.support.spec.cases import quick_if
 
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import ACTION_NAMES, Action, Model, select
-from longpoll_spec.mutants.slips import slipped
+from longpoll_spec.mutants.generated import mutated
 from longpoll_spec.policy import PRESETS, STRICT, preset
-from longpoll_spec.reached.environment import ACTS, PHASES
+from longpoll_spec.reachability.environment import ACTS, PHASES
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import IDLE, Request, State
 from longpoll_spec.terms import Bool, all_of, truth
 
@@ -124,8 +124,8 @@ def test_an_environment_that_is_restricted_is_seen(restriction: str) -> None:
     def restrict(state: State, one: Action) -> Action:
         return attrs.evolve(one, guard=one.guard & part(state, one))
 
-    assert _verdict(law_of(STRICT, bounds), name) == "reached"
-    assert _verdict(slipped(STRICT, bounds, action, restrict), name) == "unreached"
+    assert _verdict(specification_of(STRICT, bounds), name) == "reached"
+    assert _verdict(mutated(STRICT, bounds, action, restrict), name) == "unreached"
 
 
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
@@ -134,7 +134,7 @@ def test_every_phase_is_asked_for_where_its_action_is(policy: str) -> None:
     chosen = preset(policy)
     sizes = [named("tiny", chosen, requests=2, messages=2)]
     sizes += [named(each, chosen) for each in ("queues", "commits", "channels", "truncate", "crash", "role")]
-    given = [[item.name for item in properties_of(law_of(chosen, bounds))] for bounds in sizes]
+    given = [[item.name for item in properties_of(specification_of(chosen, bounds))] for bounds in sizes]
     found = {name for names in given for name in names}
     asked = {f"{name}_while_{phase}" for name, phases in ACTS.items() for phase in phases}
     under_lock = {name for name in asked - found if name.endswith("_while_scanning")}

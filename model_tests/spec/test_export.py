@@ -29,10 +29,9 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import BoundsError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Trace
-from longpoll_spec.mutants.slips import conjuncts
-from longpoll_spec.mutants.zoo import slips_by_label
+from longpoll_spec.mutants.generated import conjuncts
+from longpoll_spec.mutants.named import mutants_by_label
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.render.export import tla
 from longpoll_spec.render.export.jani import _Writer, jani_of
@@ -47,7 +46,8 @@ from longpoll_spec.render.export.tla_parametric import (
     tla_parametric_of,
 )
 from longpoll_spec.render.notation import Notation, Writer, identifier, name_of, parameters_of
-from longpoll_spec.render.story.terms_of_rocketmq import place_of
+from longpoll_spec.render.story.rocketmq_names import place_of
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import Effect, Term, int_variable, ite
 
@@ -116,7 +116,7 @@ def test_a_type_has_its_variables_range(lower: int, upper: int, expected: str) -
 
 def test_an_unbounded_log_has_no_promela_and_has_tla() -> None:
     policy = preset("strict")
-    model = law_of(policy, Bounds("open", requests=1, messages=None))
+    model = specification_of(policy, Bounds("open", requests=1, messages=None))
 
     with pytest.raises(BoundsError, match="add --messages"):
         promela_of(model, properties_of(model))
@@ -167,7 +167,7 @@ def test_a_trace_of_tlc_shows_words() -> None:
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9"])
 def test_a_parametric_module_is_short_and_the_same_for_all_sizes(policy: str) -> None:
     """The sizes are in the configuration alone; TLC checks what the module says (`conformance/test_tlc.py`)."""
-    tiny, large = (law_of(preset(policy), named("tiny", preset(policy), requests=each)) for each in (2, 3))
+    tiny, large = (specification_of(preset(policy), named("tiny", preset(policy), requests=each)) for each in (2, 3))
     lines = tla_parametric_of(tiny).splitlines()
     configuration = tla_parametric_configuration_of(large)
 
@@ -218,7 +218,7 @@ def _export(*words: str) -> tuple[int, str]:
 def test_the_command_writes_the_files_and_lists_them(tmp_path: Path) -> None:
     """`longpoll export` writes what `render` makes, under the module's name, and JSON lists the files."""
     code, said = _export("--to", "tla", "--policy", "rocketmq-4.9", "--requests", "3", "--json", str(tmp_path / "new"))
-    model = law_of(preset("rocketmq-4.9"), named("tiny", preset("rocketmq-4.9"), requests=3))
+    model = specification_of(preset("rocketmq-4.9"), named("tiny", preset("rocketmq-4.9"), requests=3))
 
     assert code == 0, said
     module, configuration = map(Path, json.loads(said)["files"])
@@ -431,7 +431,7 @@ def value(expression: Any, names: Mapping[str, int]) -> int:
 
 
 def _document(model: Model) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(jani_of(model, properties_of(model), slips_by_label(model)))
+    found: dict[str, Any] = json.loads(jani_of(model, properties_of(model), mutants_by_label(model)))
     return found
 
 
@@ -478,7 +478,7 @@ def test_the_first_state_and_its_steps_are_the_laws(policy: str) -> None:
 def test_every_sentence_place_and_slip_is_told(policy: str) -> None:
     """Each variable, action and property has its comment, and no operator needs an optional feature."""
     model = model_named(policy)
-    text = jani_of(model, properties_of(model), slips_by_label(model))
+    text = jani_of(model, properties_of(model), mutants_by_label(model))
     document = json.loads(text)
     comments = {
         each["name"]: each["comment"] for key in ("variables", "actions", "properties") for each in document[key]
@@ -499,7 +499,7 @@ def test_every_sentence_place_and_slip_is_told(policy: str) -> None:
 
 
 def test_an_open_log_has_no_upper_end() -> None:
-    model = law_of(preset("strict"), Bounds("open", requests=1, messages=None))
+    model = specification_of(preset("strict"), Bounds("open", requests=1, messages=None))
     types = {each["name"]: each["type"] for each in _document(model)["variables"]}
 
     assert types["log_end"] == {"kind": "bounded", "base": "int", "lower-bound": 0}
@@ -511,13 +511,13 @@ def test_the_command_writes_the_law_of_every_aspect(bounds: str, tmp_path: Path)
     """With slips in the comments, a line for each edge, and the numbers of JANI's version and ours."""
     words = ["export", "--to", "jani", "--bounds", bounds, "--json", str(tmp_path)]
     done = CliRunner().invoke(main, words)
-    model = law_of(preset("strict"), named(bounds, preset("strict")))
+    model = specification_of(preset("strict"), named(bounds, preset("strict")))
 
     assert done.exit_code == 0, done.output
     (path,) = map(Path, json.loads(done.output)["files"])
     text = path.read_text("utf-8")
     document = json.loads(text)
-    assert text == jani_of(model, properties_of(model), slips_by_label(model))
+    assert text == jani_of(model, properties_of(model), mutants_by_label(model))
     assert (document["jani-version"], document["metadata"]["version"], document["type"]) == (1, "1", "mdp")
     assert text.count('\n  {"location": "here", "action": ') == len(model.actions)
 
@@ -526,7 +526,7 @@ def test_the_command_writes_the_law_of_every_aspect(bounds: str, tmp_path: Path)
 def _tokens() -> dict[str, str]:
     """The shortest counterexamples of rocketmq-4.9, by property."""
     policy = preset("rocketmq-4.9")
-    explored = explore(law_of(policy, named("tiny", policy)))
+    explored = explore(specification_of(policy, named("tiny", policy)))
     return {verdict.name: verdict.token for verdict in explored.verdicts if verdict.token is not None}
 
 

@@ -19,9 +19,9 @@ from model_tests.support.spec.models import model_named
 from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll.cli import main
-from longpoll.commands import law
-from longpoll.shown import harm, law_shown
-from longpoll.shown.harm import HARMS, PART_OF, worst
+from longpoll.commands import specification
+from longpoll.views import check, severity
+from longpoll.views.severity import HARMS, PART_OF, worst
 from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, named
 from longpoll_spec.engines import ablate as engine
 from longpoll_spec.engines import explore
@@ -32,9 +32,9 @@ from longpoll_spec.engines.exploration import Exploration, Progress, Verdict
 from longpoll_spec.engines.manifest import pinned_entry
 from longpoll_spec.engines.smt.proof import Proof
 from longpoll_spec.engines.tokens import replay, token_of
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Trace
 from longpoll_spec.policy import PRESETS, REDUNDANT, STRICT, knob_values, preset
+from longpoll_spec.specification import properties_of, specification_of
 
 
 def _run(*words: str) -> Result:
@@ -207,7 +207,7 @@ def test_prove_shows_where_induction_fails() -> None:
 def token() -> str:
     """A token of the race of rocketmq-4.9."""
     policy = preset("rocketmq-4.9")
-    model = law_of(policy, named("tiny", policy))
+    model = specification_of(policy, named("tiny", policy))
     made = explore(model, properties_of(model)).verdict("lost_by_hold").token
     assert made is not None
     return made
@@ -331,7 +331,7 @@ def test_an_interrupt_prints_what_was_explored(words: list[str], monkeypatch: py
 
         return report
 
-    monkeypatch.setattr(law, "_speed", interrupting)
+    monkeypatch.setattr(specification, "_speed", interrupting)
     done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--json", "--engine", *words])
     made = json.loads(done.stdout)
 
@@ -386,14 +386,14 @@ def test_every_property_has_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         item.name
         for policy in map(preset, ("strict-clone", "rocketmq-lmq"))
         for each in (named("tiny", policy), *bounds)
-        for item in properties_of(law_of(policy, each))
+        for item in properties_of(specification_of(policy, each))
         if item.kind == "always"
     }
     assert {name for _kind, name, _sentence in HARMS} == stated
     assert {*PART_OF, *PART_OF.values()} <= stated
-    assert [kind for kind, *_ in HARMS] == sorted((kind for kind, *_ in HARMS), key=get_args(harm.Kind).index)
-    monkeypatch.setattr(harm, "HARMS", HARMS[1:])
-    assert {name for _kind, name, _sentence in harm.HARMS} != stated
+    assert [kind for kind, *_ in HARMS] == sorted((kind for kind, *_ in HARMS), key=get_args(severity.Kind).index)
+    monkeypatch.setattr(severity, "HARMS", HARMS[1:])
+    assert {name for _kind, name, _sentence in severity.HARMS} != stated
 
 
 def test_a_violation_is_a_few_lines() -> None:
@@ -454,7 +454,7 @@ def test_explain_tells_the_worst_at_once() -> None:
 def test_a_next_command_names_the_whole_policy() -> None:
     policy = attrs.evolve(preset("strict"), name="strict+tick=free+commit=monotone_max")
 
-    assert law_shown.policy_words(policy) == "--policy strict --knob tick=free --knob commit=monotone_max"
+    assert check.policy_words(policy) == "--policy strict --knob tick=free --knob commit=monotone_max"
 
 
 @pytest.mark.parametrize(
@@ -476,7 +476,7 @@ def test_without_numpy_the_plain_engine_explores(words: Sequence[str], code: int
 
 @cache
 def _explored(policy: str) -> Exploration:
-    return explore(law_of(preset(policy), named("tiny", preset(policy))), engine="python")
+    return explore(specification_of(preset(policy), named("tiny", preset(policy))), engine="python")
 
 
 def _run_coverage(model: Model, *labels: str) -> Trace:
@@ -523,7 +523,7 @@ def test_witnesses_of_all_that_must_be_reached_reach_it(policy: str) -> None:
 def test_laws_are_counted_apart() -> None:
     """Runs of two policies are two coverages, runs of one policy under two bounds are one."""
     strict, other = model_named("strict"), model_named("rocketmq-4.9")
-    more = law_of(preset("strict"), named("small", preset("strict")))
+    more = specification_of(preset("strict"), named("small", preset("strict")))
     found = coverage_of(
         [_run_coverage(strict, "append"), _run_coverage(other, "append"), _run_coverage(more, "append", "make_visible")]
     )

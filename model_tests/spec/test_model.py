@@ -26,10 +26,10 @@ from longpoll_spec.engines.packed.compile import Expand, expand_of
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.errors import GUESSED_MAX, LISTED_MAX, BoundsError, not_known
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import ACTION_NAMES, Model, Property, Said
-from longpoll_spec.moves import Move, moves_of, places_of
+from longpoll_spec.phase_changes import PhaseChange, nodes_of, phase_changes_of
 from longpoll_spec.policy import PRESETS, STRICT, STRICT_CLONE, Policy, knob_values, policy_named, preset, with_knob
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Tag, assign, down, phases_of, state_of
 from longpoll_spec.state.parts import tags_of, wishes_of
 from longpoll_spec.terms import (
@@ -179,7 +179,7 @@ def test_a_decided_term_means_the_same_where_the_guard_holds(term: Bool, guard: 
 def test_what_the_law_claims_of_a_step_stays_what_it_is(name: str, data: st.DataObject) -> None:
     """Every condition of every enabled step keeps its value in a state of the law."""
     policy = preset(name)
-    model = law_of(policy, named("tiny", policy))
+    model = specification_of(policy, named("tiny", policy))
     _, state = data.draw(runs(model))
     here = values_of(model, state)
     actions = {action.label: action for action in model.actions if evaluate(action.guard, here)}
@@ -214,7 +214,7 @@ def test_too_many_cases_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def small() -> Model:
-    return law_of(STRICT, named("tiny", STRICT))
+    return specification_of(STRICT, named("tiny", STRICT))
 
 
 def changed(model: Model, **changes: Any) -> Model:
@@ -244,8 +244,8 @@ def test_another_law_is_not_taken_for_it(change: str) -> None:
         "guard": changed(model, guard=TRUE),
         "effect": changed(model, effect={**first.effect, next(iter(first.effect)): const(0)}),
         "urgent": changed(model, urgent=not first.urgent),
-        "policy": law_of(policy_named("strict-clone"), model.bounds),
-        "bounds": law_of(STRICT, named("small", STRICT)),
+        "policy": specification_of(policy_named("strict-clone"), model.bounds),
+        "bounds": specification_of(STRICT, named("small", STRICT)),
     }[change]
     assert Said(model) != Said(other)
     assert properties_of(model) is not properties_of(other)
@@ -345,7 +345,7 @@ def test_time_left_stops_at_none() -> None:
     assert down(const(0)) is const(0)
 
 
-MODELS = {name: law_of(policy, named("tiny", policy, messages=2)) for name, policy in PRESETS.items()}
+MODELS = {name: specification_of(policy, named("tiny", policy, messages=2)) for name, policy in PRESETS.items()}
 
 
 def test_names_are_exactly_the_shared_ones() -> None:
@@ -375,7 +375,7 @@ def test_time_waits_only_for_the_urgent() -> None:
 
 
 def test_a_step_that_is_not_enabled_is_refused() -> None:
-    model = law_of(STRICT, named("tiny", STRICT))
+    model = specification_of(STRICT, named("tiny", STRICT))
 
     with pytest.raises(ValueError, match="step 1: run\\(0\\) is not enabled"):
         trace_of(model, model.named("run")[:1])
@@ -394,7 +394,7 @@ def test_no_run_leaves_the_ranges(name: str, data: st.DataObject) -> None:
 
 def test_a_pull_goes_round() -> None:
     """The plain story: pull, miss, hold, message, wake, answer, and the consumer has moved on by one."""
-    model = law_of(preset("rocketmq-4.9"), named("tiny", preset("rocketmq-4.9")))
+    model = specification_of(preset("rocketmq-4.9"), named("tiny", preset("rocketmq-4.9")))
     by_label = {action.label: action for action in model.actions}
     story = [
         "next_pull(0)",
@@ -413,20 +413,20 @@ def test_a_pull_goes_round() -> None:
     assert (values["phase_0"], values["offset_0"], values["open_0"], values["copies_0"]) == ("idle", "1", "no", "0")
 
 
-NEVER_MADE = {"strict": {Move("notify_end", "kept", "idle"), Move("scan_end", "kept", "idle")}}
+NEVER_MADE = {"strict": {PhaseChange("notify_end", "kept", "idle"), PhaseChange("scan_end", "kept", "idle")}}
 """The text allows these, and no run makes them: a stop waits for the lock that a walk in place has."""
 
 
-def _made(model: Model) -> set[Move]:
+def _made(model: Model) -> set[PhaseChange]:
     """Every move of request 0 in any run."""
     step, labels = successors(model), model.state.phases.labels
     place = [variable.name for variable in model.variables].index("phase_0")
-    known, waiting, made = {model.initial}, [model.initial], set[Move]()
+    known, waiting, made = {model.initial}, [model.initial], set[PhaseChange]()
     while waiting:
         state = waiting.pop()
         for index, after in step(state):
             if state[place] != after[place]:
-                made.add(Move(model.actions[index].name, labels[state[place]], labels[after[place]]))
+                made.add(PhaseChange(model.actions[index].name, labels[state[place]], labels[after[place]]))
             if after not in known:
                 known.add(after)
                 waiting.append(after)
@@ -437,7 +437,7 @@ def _made(model: Model) -> set[Move]:
 def test_moves_are_those_that_runs_make(name: str) -> None:
     """Every move of a run is derived from the specification; every derived move occurs, or has a listed reason."""
     model = model_named(name)
-    read = set(moves_of(model))
+    read = set(phase_changes_of(model))
 
     assert _made(model) == read - NEVER_MADE.get(name, set())
     assert NEVER_MADE.get(name, set()) <= read
@@ -445,7 +445,7 @@ def test_moves_are_those_that_runs_make(name: str) -> None:
 
 def test_a_place_is_one_that_is_given() -> None:
     """Only a policy that rechecks after its put-back has a notifier that rechecks, or a scanner that is due."""
-    places = {name: set(places_of(model_named(name))) for name in ("strict", "strict-clone")}
+    places = {name: set(nodes_of(model_named(name))) for name in ("strict", "strict-clone")}
 
     assert {("phase_0", "held"), ("dispatcher", "due"), ("scanner", "walking")} <= places["strict"]
     assert {("scanner", "rechecking"), ("scanner", "due")} <= places["strict-clone"] - places["strict"]
@@ -516,7 +516,7 @@ def _turned(base: Policy, knob: str) -> list[Policy]:
 
 @cache
 def _counts(policy: Policy, bounds: str) -> tuple[int, ...]:
-    model = law_of(policy, named(bounds, policy))
+    model = specification_of(policy, named(bounds, policy))
     # A knob may lead to the same states by another way only: then what breaks on the way tells.
     result = explore(model, [item for item in properties_of(model) if item.name == "told_of_role_change"])
     broken = sum(verdict.verdict == "violated" for verdict in result.verdicts)

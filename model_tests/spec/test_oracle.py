@@ -20,10 +20,10 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll.commands.oracle import doors, requests
-from longpoll.commands.oracle.doors import Lines
+from longpoll.commands.oracle import connections, requests
+from longpoll.commands.oracle.connections import Lines
 from longpoll.commands.oracle.requests import LINE_MAX, Oracle
-from longpoll.commands.oracle.session import LawBeside
+from longpoll.commands.oracle.session import CompiledSpecification
 from longpoll_spec.engines.conform import Checker, Follower
 from longpoll_spec.engines.evaluate import after_step, enabled_actions
 from longpoll_spec.engines.python.compile import successors
@@ -39,7 +39,7 @@ LOST = ("next_pull 0", "pull_read 0", "append", "make_visible", "notify_start", 
 
 
 def oracle_of(policy: str = "strict", histories: Path | None = None, **law: Any) -> Oracle:
-    return Oracle(LawBeside(policy_named(policy), Law(**{"requests": 2, **law})), histories)
+    return Oracle(CompiledSpecification(policy_named(policy), Law(**{"requests": 2, **law})), histories)
 
 
 def asked(oracle: Oracle, **request: Any) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def test_hidden_steps_may_have_happened() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_steps_as_they_come_are_judged_like_a_whole_history(seed: int, hidden: tuple[str, ...]) -> None:
     """The follower refuses a step exactly where the checker of histories ends, and is then in the same states."""
-    checker = Checker(LawBeside(policy_named("strict"), Law(requests=2)).model, frozenset(hidden))
+    checker = Checker(CompiledSpecification(policy_named("strict"), Law(requests=2)).model, frozenset(hidden))
     run = walked(checker.model, seed, 60)
     random.Random(seed).shuffle(run[40:])
     run = [run[(number + 7 * (number > 45)) % len(run)] for number in range(len(run))]
@@ -393,7 +393,7 @@ def test_over_tcp_any_number_of_programs_ask(tmp_path: Path) -> None:
 
 
 def test_who_does_not_read_is_not_read_from_and_gets_everything_later() -> None:
-    count = 4 * doors.UNSENT_MAX // 200
+    count = 4 * connections.UNSENT_MAX // 200
     with served("--policy", "strict") as (_, address), socket.create_connection(address) as slow:
         slow.setblocking(False)
         text = memoryview((json.dumps({"do": "state"}) + "\n").encode() * count)

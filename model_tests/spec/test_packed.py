@@ -35,7 +35,7 @@ from longpoll_spec.engines.analysis.symmetry import Renaming
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned, pinned_entry
-from longpoll_spec.engines.packed import part as packed_part
+from longpoll_spec.engines.packed import partition as packed_part
 from longpoll_spec.engines.packed import search as packed
 from longpoll_spec.engines.packed import spill as packed_spill
 from longpoll_spec.engines.packed import word_table, words
@@ -46,9 +46,9 @@ from longpoll_spec.engines.packed.word_table import WordTable
 from longpoll_spec.engines.packed.words import Words, distinct, first_head, key_of, mixed, unmixed, words_of
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import EngineLimitError, MemoryShortError, SymmetryError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.specification import properties_of, specification_of
 
 
 @pytest.fixture(autouse=True)
@@ -215,11 +215,11 @@ def test_no_file_is_left_however_it_ends(how: signal.Signals, workers: int, tmp_
         "import os, signal, sys\n"
         "from longpoll_spec.bounds import named\n"
         "from longpoll_spec.engines import explore\n"
-        "from longpoll_spec.law import law_of\n"
+        "from longpoll_spec.specification import specification_of\n"
         "from longpoll_spec.policy import preset\n"
         "def end(now):\n"
         "    if now.depth == 9: os.kill(os.getpid(), int(sys.argv[1]))\n"
-        "model = law_of(preset('strict'), named('tiny', preset('strict')))\n"
+        "model = specification_of(preset('strict'), named('tiny', preset('strict')))\n"
         "found = explore(model, memory_mb=2000, workers=int(sys.argv[2]), report=end)\n"
         "print(found.complete, found.depth, found.distinct_states > 0)\n"
     )
@@ -264,7 +264,7 @@ _WATCHED: Final = """
 import sys, threading
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
-from longpoll_spec.law import law_of
+from longpoll_spec.specification import specification_of
 from longpoll_spec.policy import preset
 peak, over = [0], threading.Event()
 def watch():
@@ -272,7 +272,7 @@ def watch():
         text = open("/proc/self/status").read()
         peak[0] = max(peak[0], int(text.split("RssAnon:")[1].split()[0]) >> 10)
 threading.Thread(target=watch, daemon=True).start()
-model = law_of(preset("strict"), named("bench", preset("strict")))
+model = specification_of(preset("strict"), named("bench", preset("strict")))
 limit = int(sys.argv[1])
 found = explore(model, [], memory_mb=limit or None)
 over.set()
@@ -458,7 +458,7 @@ def test_every_token_runs_and_shows_what_it_says(name: str, requests: int) -> No
 
 @cache
 def _orbits(name: str, queues: int) -> Orbits:
-    return orbits_of(law_of(preset(name), Bounds("three", requests=3, messages=1, queues=queues)), [])
+    return orbits_of(specification_of(preset(name), Bounds("three", requests=3, messages=1, queues=queues)), [])
 
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict-clone"))
@@ -498,7 +498,7 @@ def _arrangements(model: Model, state: tuple[int, ...]) -> list[tuple[int, ...]]
 @pytest.mark.parametrize("symmetry", [False, True], ids=["plain", "symmetry"])
 def test_queues_give_the_python_engines_counts(symmetry: bool) -> None:
     """Two queues and three requests, as far as they go: counts by instance are those of the plain engine."""
-    model = law_of(preset("strict"), Bounds("queues", requests=3, messages=1, queues=2))
+    model = specification_of(preset("strict"), Bounds("queues", requests=3, messages=1, queues=2))
     judged = [item for item in properties_of(model) if item.kind == "always"]
     plain = explore(model, judged, engine="python", limit_states=2_000)
     fast = explore(model, judged, symmetry=symmetry, limit_states=2_000)
@@ -508,7 +508,7 @@ def test_queues_give_the_python_engines_counts(symmetry: bool) -> None:
 
 
 def test_more_queues_than_can_be_renamed_are_refused() -> None:
-    model = law_of(preset("strict"), Bounds("five", requests=1, messages=1, queues=5))
+    model = specification_of(preset("strict"), Bounds("five", requests=1, messages=1, queues=5))
 
     with pytest.raises(SymmetryError, match="5 queues have too many renamings; check at most 4 with --symmetry"):
         explore(model, [], symmetry=True, limit_states=10)
@@ -548,7 +548,7 @@ def spilling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _explored(entry: Entry, options: Mapping[str, Any]) -> Exploration:
     policy = preset(entry.policy)
-    return explore(law_of(policy, named(entry.bounds, policy)), **options)
+    return explore(specification_of(policy, named(entry.bounds, policy)), **options)
 
 
 def _name(entry: Entry) -> str:

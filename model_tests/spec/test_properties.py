@@ -19,19 +19,19 @@ from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import evaluate, holds, trace_of, values_of
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.engines.python.fair import STILL, Graph, _fair_parts, unanswered
+from longpoll_spec.engines.python.fairness import STILL, Graph, _fair_parts, unanswered
 from longpoll_spec.engines.response import response_bounds
 from longpoll_spec.engines.smt.proof import PLAIN, prove_model
 from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.errors import BoundsError
-from longpoll_spec.hazards import FACTS
-from longpoll_spec.law import Fairness, fairness_of, law_of, properties_of
+from longpoll_spec.findings import FACTS
 from longpoll_spec.model import Action, Model, select
-from longpoll_spec.mutants.slips import Change, dropping_conjunct, forgetting, slipped, with_effect, without
-from longpoll_spec.mutants.zoo import NAMED
+from longpoll_spec.mutants.generated import Change, dropping_conjunct, forgetting, mutated, with_effect, without
+from longpoll_spec.mutants.named import NAMED
 from longpoll_spec.policy import PRESETS, STRICT, Policy, preset, with_knob, with_knobs
 from longpoll_spec.properties.answers import offset_goes_on
 from longpoll_spec.properties.order import visible_is_monotone
+from longpoll_spec.specification import Fairness, fairness_of, properties_of, specification_of
 from longpoll_spec.state import Request, State, state_of
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, int_variable
 
@@ -55,14 +55,14 @@ BROKEN_BY = {
 
 
 def _violated(policy: Policy) -> set[str]:
-    result = explore(law_of(policy, named("tiny", policy)))
+    result = explore(specification_of(policy, named("tiny", policy)))
     return {verdict.name for verdict in result.verdicts if verdict.verdict == "violated"}
 
 
 @pytest.mark.parametrize(("name", "steps"), SHORTEST.items())
 def test_the_shortest_counterexample_is_the_known_race(name: str, steps: str) -> None:
     policy = preset("rocketmq-4.9")
-    token = explore(law_of(policy, named("tiny", policy))).verdict(name).token
+    token = explore(specification_of(policy, named("tiny", policy))).verdict(name).token
     assert token is not None
 
     taken = [step.action.name for step in replay(token).steps if step.action is not None]
@@ -97,7 +97,7 @@ def test_a_spent_heap_entry_loses_its_deadline_in_free_time() -> None:
 @given(data=st.data())
 def test_the_term_says_what_here_and_closing_say(name: str, data: st.DataObject) -> None:
     """One statement about states, or one about the state and its next steps: the two forms of a property agree."""
-    model = law_of(preset(name), named("tiny", preset(name)))
+    model = specification_of(preset(name), named("tiny", preset(name)))
     guards = {action.label: action.guard for action in model.actions}
     _, state = data.draw(runs(model))
     values = values_of(model, state)
@@ -150,8 +150,8 @@ FAULTS: dict[str, tuple[str, Change, str, str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_a_feature_is_found(fault: str) -> None:
     action, change, bounds, name = FAULTS[fault]
-    right = law_of(STRICT, named(bounds, STRICT, requests=1))
-    wrong = slipped(STRICT, right.bounds, action, change)
+    right = specification_of(STRICT, named(bounds, STRICT, requests=1))
+    wrong = mutated(STRICT, right.bounds, action, change)
 
     assert explore(right, select(properties_of(right), [name])).verdict(name).verdict == "holds"
     assert explore(wrong, select(properties_of(wrong), [name])).verdict(name).verdict == "violated"
@@ -186,13 +186,15 @@ def test_a_committed_offset_beyond_its_queue_is_found(action: str) -> None:
     bounds = named(COMMITS[action], chosen, requests=1, aspects=["commits"])
     change = with_effect(_keeps_the_commit if action in OUTLIVES else _commits_what_comes)
 
-    assert _in_queue(law_of(chosen, bounds)) == "holds"
-    assert _in_queue(slipped(chosen, bounds, action, change)) == "violated"
+    assert _in_queue(specification_of(chosen, bounds)) == "holds"
+    assert _in_queue(mutated(chosen, bounds, action, change)) == "violated"
 
 
 @pytest.mark.parametrize(("policy", "keeps"), [("rocketmq-4.9", True), ("rocketmq-5", False), ("strict", False)])
 def test_a_deleted_queue_keeps_its_committed_offsets_on_4_9_only(policy: str, keeps: bool) -> None:
-    model = law_of(preset(policy), named("truncate", preset(policy), requests=1, messages=1, aspects=["commits"]))
+    model = specification_of(
+        preset(policy), named("truncate", preset(policy), requests=1, messages=1, aspects=["commits"])
+    )
     (deleted,), (cut,) = model.named("queue_deleted"), model.named("truncate")
     committed = model.state.requests[0].committed
 
@@ -206,12 +208,12 @@ def test_in_rocketmq_a_committed_offset_outlives_its_queue(policy: str, feature:
     chosen = preset(policy)
     bounds = named(feature, chosen, requests=1, messages=1, aspects=["commits"])
 
-    assert _in_queue(law_of(chosen, bounds)) == ("violated" if policy.startswith("rocketmq") else "holds")
+    assert _in_queue(specification_of(chosen, bounds)) == ("violated" if policy.startswith("rocketmq") else "holds")
 
 
 def _planted(slip: str, bounds: Bounds | None = None) -> Model:
     name, change, size = SLIPS[slip]
-    return slipped(STRICT, bounds or named(size, STRICT), name, change)
+    return mutated(STRICT, bounds or named(size, STRICT), name, change)
 
 
 @pytest.mark.parametrize("slip", SLIPS)
@@ -263,7 +265,7 @@ SHARED: dict[str, tuple[str, Callable[[State, Request], Any], str, str]] = {
 
 
 def _broken(policy: str, bounds: Bounds) -> set[str]:
-    model = law_of(preset(policy), bounds)
+    model = specification_of(preset(policy), bounds)
     found = explore(model, [item for item in properties_of(model) if item.kind == "always"], limit_states=100_000)
     return {each.name for each in found.verdicts if each.verdict == "violated"}
 
@@ -293,7 +295,7 @@ ANSWERED_BY: Final = {
 def test_a_change_of_role_is_told_to_requests_that_no_bucket_has(steps: Sequence[str], change: str) -> None:
     """Where all are answered, the insert or the put-back answers a request that missed before the change."""
     policy = with_knobs(preset("rocketmq-5"), ["on_role_change=answer", "on_master_return=answer"])
-    model = law_of(policy, named("role", policy, requests=1))
+    model = specification_of(policy, named("role", policy, requests=1))
     by_label = {action.label: action for action in model.actions}
     last = trace_of(model, [by_label[change if each == "role_change" else each] for each in steps]).steps[-1].state
     values = {variable.name: value for variable, value in zip(model.variables, last, strict=True)}
@@ -305,7 +307,7 @@ def test_a_change_of_role_is_told_to_requests_that_no_bucket_has(steps: Sequence
 def test_a_crash_leaves_no_queue_that_begins_after_its_end(policy: str) -> None:
     """Deleting old messages does not require a flush: a queue that loses them begins at its end."""
     chosen = preset(policy)
-    model = law_of(chosen, named("crash", chosen, requests=1, messages=1, aspects=["truncate"]))
+    model = specification_of(chosen, named("crash", chosen, requests=1, messages=1, aspects=["truncate"]))
     steps = ("append", "make_visible", "trim", "crash_and_recover")
     by_label = {action.label: action for action in model.actions}
     last = trace_of(model, [by_label[each] for each in steps]).steps[-1].state
@@ -320,14 +322,14 @@ def test_a_crash_leaves_no_queue_that_begins_after_its_end(policy: str) -> None:
 
 def _crash_keeps_the_beginning(policy: Policy, bounds: Bounds) -> Model:
     """The law whose crash leaves a queue's beginning where it was."""
-    return slipped(policy, bounds, "crash_and_recover", forgetting("visible_start"))
+    return mutated(policy, bounds, "crash_and_recover", forgetting("visible_start"))
 
 
 def test_what_cannot_be_broken_is_told_apart() -> None:
     """By the text alone: `seen_survives` says nothing of strict, and much where an unflushed message is visible."""
     bounds = EXPLORATIONS["crash"]
     folded = {
-        name: {item.name for item in properties_of(law_of(preset(name), bounds)) if item.by_construction}
+        name: {item.name for item in properties_of(specification_of(preset(name), bounds)) if item.by_construction}
         for name in ("strict", "rocketmq-4.9")
     }
 
@@ -400,26 +402,27 @@ def test_a_knob_of_strict_is_needed_where_its_aspect_is_on(broken: tuple[str, st
     """Set otherwise it breaks exactly what it is there for, and as it is it breaks nothing."""
     aspect, setting = broken
 
-    assert _violated_aspects(law_of(_changed(setting), EXPLORATIONS[aspect])) == BROKEN_BY_ASPECTS[broken]
-    assert _violated_aspects(law_of(preset("strict"), EXPLORATIONS[aspect])) == set()
+    assert _violated_aspects(specification_of(_changed(setting), EXPLORATIONS[aspect])) == BROKEN_BY_ASPECTS[broken]
+    assert _violated_aspects(specification_of(preset("strict"), EXPLORATIONS[aspect])) == set()
 
 
 def test_an_unsafe_removal_orphans_a_bucket_even_under_strict() -> None:
     """A bucket removed because it looked empty is lost to arrivals; only its own deadline would free the request."""
     changed = _changed("bucket_removal=if_empty_unsafe")
 
-    assert "no_orphan" in _violated_aspects(law_of(changed, EXPLORATIONS["buckets"]))
+    assert "no_orphan" in _violated_aspects(specification_of(changed, EXPLORATIONS["buckets"]))
 
 
 def test_announcing_by_tag_is_safe_for_each_message_and_not_for_batches() -> None:
     """The last message's tag says nothing of those before it; who is woken by any arrival loses nothing."""
     batch = _changed("notify_grain=batch")
 
-    assert "no_lost_wakeup" in _violated_aspects(law_of(batch, EXPLORATIONS["tags"]))
+    assert "no_lost_wakeup" in _violated_aspects(specification_of(batch, EXPLORATIONS["tags"]))
     assert (
-        _violated_aspects(law_of(with_knob(batch, "notify_only_if_tag_matches=false"), EXPLORATIONS["tags"])) == set()
+        _violated_aspects(specification_of(with_knob(batch, "notify_only_if_tag_matches=false"), EXPLORATIONS["tags"]))
+        == set()
     )
-    assert _violated_aspects(law_of(batch, named("tiny", batch, messages=2))) == set()
+    assert _violated_aspects(specification_of(batch, named("tiny", batch, messages=2))) == set()
 
 
 def test_an_announcement_may_come_at_the_append_but_not_before_the_message_is_visible() -> None:
@@ -427,8 +430,8 @@ def test_an_announcement_may_come_at_the_append_but_not_before_the_message_is_vi
     early = _changed("notify=before_visible")
 
     assert preset("strict").notify == "at_append"
-    assert _violated_aspects(law_of(preset("strict"), named("tiny", early))) == set()
-    assert "no_lost_wakeup" in _violated_aspects(law_of(early, named("tiny", early)))
+    assert _violated_aspects(specification_of(preset("strict"), named("tiny", early))) == set()
+    assert "no_lost_wakeup" in _violated_aspects(specification_of(early, named("tiny", early)))
 
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
@@ -436,7 +439,7 @@ def test_aspects_go_together(name: str) -> None:
     """All aspects at once, with two queues and two tags: runs stay in range, and strict keeps every property."""
     aspects = frozenset(set(ASPECTS) - {"lateness"})
     bounds = Bounds("all", requests=1, messages=1, queues=2, tags=2, aspects=aspects)
-    model = law_of(preset(name), bounds)
+    model = specification_of(preset(name), bounds)
     found = explore(model, engine="python", limit_states=3_000)
 
     broken = {verdict.name for verdict in found.verdicts if verdict.verdict == "violated"}
@@ -454,7 +457,7 @@ def test_a_world_without_aspects_has_none_of_their_variables() -> None:
 
 @pytest.mark.parametrize("bounds", EXPLORATIONS.values(), ids=EXPLORATIONS)
 def test_a_token_carries_its_world(bounds: Bounds) -> None:
-    model = law_of(preset("rocketmq-4.9"), bounds)
+    model = specification_of(preset("rocketmq-4.9"), bounds)
     first = next(action for action in model.actions if action.name == "next_pull")
     back = replay(token_of(model, [first])).model.bounds
 
@@ -494,11 +497,11 @@ def test_an_answer_before_its_time_is_seen() -> None:
     """An `expire` that ignores the deadline answers a pull early, and a property detects it."""
     policy = preset("strict")
     tiny = named("tiny", policy)
-    model = law_of(policy, tiny)
+    model = specification_of(policy, tiny)
     guard = next(action for action in model.actions if action.name == "expire").guard
     looks = next(place for place, part in enumerate(guard.args) if "deadline_0" in str(part))
 
-    assert "not_answered_early" in _violated_aspects(slipped(policy, tiny, "expire", dropping_conjunct(looks)))
+    assert "not_answered_early" in _violated_aspects(mutated(policy, tiny, "expire", dropping_conjunct(looks)))
 
 
 FOUND_ON = {
@@ -564,13 +567,13 @@ def test_our_policies_answer_every_pull(case: tuple[str, str]) -> None:
     """No fair run of ours leaves a pull open for ever, whatever is appended, cut back or lost."""
     policy, world = case
 
-    assert unanswered(law_of(preset(policy), WORLDS[world])) is None
+    assert unanswered(specification_of(preset(policy), WORLDS[world])) is None
 
 
 @pytest.mark.long
 def test_nothing_need_happen_without_fairness() -> None:
     """Where nothing is assumed a run may stop, and a pull is never answered though every deadline is kept."""
-    found = unanswered(law_of(preset("strict"), WORLDS["truncate"]), Fairness((), time_passes=False))
+    found = unanswered(specification_of(preset("strict"), WORLDS["truncate"]), Fairness((), time_passes=False))
 
     assert found is not None
     assert found.steps == ()
@@ -578,7 +581,7 @@ def test_nothing_need_happen_without_fairness() -> None:
 
 def test_weak_fairness_is_enough_for_one_pull_of_one_queue_without_tags() -> None:
     """With fairness of each urgent action and tick, a queue that is truncated repeatedly leaves no pull waiting."""
-    model = law_of(preset("strict"), attrs.evolve(WORLDS["truncate"], requests=1))
+    model = specification_of(preset("strict"), attrs.evolve(WORLDS["truncate"], requests=1))
 
     assert unanswered(model, attrs.evolve(fairness_of(model), time_passes=False)) is None
 
@@ -588,7 +591,7 @@ def test_weak_fairness_is_enough_for_one_pull_of_one_queue_without_tags() -> Non
 )
 def test_weak_fairness_is_not_enough_among_several(world: Bounds) -> None:
     """Messages for others can be appended, shown and cut back so densely that time never passes."""
-    model = law_of(preset("strict"), world)
+    model = specification_of(preset("strict"), world)
     found = unanswered(model, attrs.evolve(fairness_of(model), time_passes=False))
 
     assert found is not None
@@ -597,7 +600,7 @@ def test_weak_fairness_is_not_enough_among_several(world: Bounds) -> None:
 
 
 def test_rocketmq_leaves_dropped_pulls_open() -> None:
-    assert unanswered(law_of(preset("rocketmq-4.9"), WORLDS["tiny"])) is not None
+    assert unanswered(specification_of(preset("rocketmq-4.9"), WORLDS["tiny"])) is not None
 
 
 ONE_PULL: Final = Bounds("plain", requests=1, messages=1)
@@ -605,9 +608,9 @@ ONE_PULL: Final = Bounds("plain", requests=1, messages=1)
 
 def test_a_pull_that_is_held_for_ever_is_seen() -> None:
     strict = preset("strict")
-    slips = [slipped(strict, ONE_PULL, "tick", forgetting("deadline")), without(strict, ONE_PULL, "run")]
+    slips = [mutated(strict, ONE_PULL, "tick", forgetting("deadline")), without(strict, ONE_PULL, "run")]
 
-    assert unanswered(law_of(strict, ONE_PULL)) is None
+    assert unanswered(specification_of(strict, ONE_PULL)) is None
     assert [unanswered(slip) is not None for slip in slips] == [True, True]
 
 

@@ -28,19 +28,19 @@ from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import UserError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import ACTION_NAMES, Model, Trace
-from longpoll_spec.moves import moves_of
+from longpoll_spec.phase_changes import phase_changes_of
 from longpoll_spec.policy import PRESETS, preset, with_knob
 from longpoll_spec.render import states
-from longpoll_spec.render.pictures import graph, html, lanes, machine, mermaid, plot, svg, text
-from longpoll_spec.render.pictures.letters import width_of, wrapped
+from longpoll_spec.render.pictures import graph, html, json_trace, lanes, mermaid, plot, svg, text
 from longpoll_spec.render.pictures.phases import phases
 from longpoll_spec.render.pictures.plot import Bars, Line, bars, lines, shares
+from longpoll_spec.render.pictures.text_width import width_of, wrapped
 from longpoll_spec.render.spec_actions import model_of
+from longpoll_spec.render.story.feature_diagnosis import WRONG
+from longpoll_spec.render.story.rocketmq_names import participant_of, place_of
 from longpoll_spec.render.story.story import Story, story_of
-from longpoll_spec.render.story.terms_of_rocketmq import participant_of, place_of
-from longpoll_spec.render.story.wrong_of_aspects import WRONG
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.threads import thread_of
 
 VIOLATED = (
@@ -60,7 +60,7 @@ VIOLATED = (
 @cache
 def _explored() -> Exploration:
     policy = preset("rocketmq-4.9")
-    return explore(law_of(policy, named("tiny", policy)), engine="python")
+    return explore(specification_of(policy, named("tiny", policy)), engine="python")
 
 
 @cache
@@ -121,7 +121,7 @@ def test_every_violation_says_what_is_wrong(name: str, words: str) -> None:
 def test_the_remedy_belongs_to_the_policy_that_lacks_it() -> None:
     """A late answer for another reason than the scan is not blamed on the scan."""
     policy = with_knob(preset("strict"), "on_stop=silent")
-    explored = explore(law_of(policy, named("tiny", policy)))
+    explored = explore(specification_of(policy, named("tiny", policy)))
     token = explored.verdict("queued_by_deadline").token
     assert token is not None
     told = _flat(text.render(story_of(replay(token))))
@@ -205,7 +205,7 @@ def test_the_page_holds_chart_steps_and_token() -> None:
 def test_plain_data_has_every_state() -> None:
     """The JSON form has each step with its words and the state it led to."""
     trace = _trace("lost_by_hold")
-    made: dict[str, Any] = machine.render(trace, story_of(trace), "token")
+    made: dict[str, Any] = json_trace.render(trace, story_of(trace), "token")
 
     assert made["policy"] == "rocketmq-4.9"
     assert made["property"] == "lost_by_hold"
@@ -229,11 +229,11 @@ def _models() -> list[Model]:
     knobs = ("recheck_after_hold=in_lock", "on_throw=keep_rest", "heap_entry=one_shot", "on_reject=drop")
     policies = [*PRESETS.values(), *(with_knob(preset("strict-clone"), knob) for knob in knobs)]
     beyond = [
-        law_of(preset(name), named(bounds, preset(name)))
+        specification_of(preset(name), named(bounds, preset(name)))
         for bounds in EXPLORATIONS
         for name in ("strict", "rocketmq-4.9", "rocketmq-lmq")
     ]
-    return [law_of(policy, named("tiny", policy)) for policy in policies] + beyond
+    return [specification_of(policy, named("tiny", policy)) for policy in policies] + beyond
 
 
 @given(data=st.data())
@@ -268,7 +268,7 @@ def test_every_action_has_a_performer_and_a_place() -> None:
 def test_a_state_shows_what_is_odd_about_it() -> None:
     """A state is shown by what differs from the first one, in words where values have words."""
     policy = preset("strict-clone")
-    model = law_of(policy, named("tiny", policy))
+    model = specification_of(policy, named("tiny", policy))
     values = dict(zip((each.name for each in model.variables), model.initial, strict=True))
     values |= {"phase_1": model.state.phases["kept_by_scanner"], "scanner": 1, "open_1": 1, "deadline_1": 7}
     shown = states.render(model, tuple(values.values()), {"hold_ticks": 9})
@@ -280,7 +280,7 @@ def test_a_state_shows_what_is_odd_about_it() -> None:
 
 
 def test_properties_without_a_teller_still_say_their_sentence() -> None:
-    model = law_of(preset("strict"), named("tiny", preset("strict")))
+    model = specification_of(preset("strict"), named("tiny", preset("strict")))
     item = next(each for each in properties_of(model) if each.name == "time_can_pass")
     story = story_of(trace_of(model, [], "time_can_pass"))
 
@@ -484,7 +484,7 @@ def test_a_moving_picture_has_the_same_steps() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_phases_are_drawn_from_the_law(name: str) -> None:
-    moves = moves_of(model_of(preset(name)))
+    moves = phase_changes_of(model_of(preset(name)))
     picture = phases(moves, name)
     shown = {text.text for text in written(ET.fromstring(picture))}  # noqa: S314 - it is our own text
 

@@ -35,17 +35,17 @@ from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.source import Source
 from longpoll_spec.engines.packed.words import distinct, key_of, mixed, unmixed, words_of
 from longpoll_spec.engines.python.compile import Packed, successors
+from longpoll_spec.engines.spark import partition, visited
 from longpoll_spec.engines.spark import search as spark
-from longpoll_spec.engines.spark import seen, share
 from longpoll_spec.engines.spark.checkpoint import STATE_FILE, Checkpoint
 from longpoll_spec.engines.spark.columns import effect_columns, guard_column, legal_step, state_ddl
-from longpoll_spec.engines.spark.runs import count, runs_in, write_cut
-from longpoll_spec.engines.spark.seen import Seen
-from longpoll_spec.engines.spark.share import Share
+from longpoll_spec.engines.spark.partition import Partition
+from longpoll_spec.engines.spark.sorted_runs import count, runs_in, write_cut
+from longpoll_spec.engines.spark.visited import Visited
 from longpoll_spec.errors import CheckpointError, SparkFailedError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import preset
+from longpoll_spec.specification import properties_of, specification_of
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def session(spark_engine: SparkEngine) -> SparkSession:
 
 
 def _model() -> Model:
-    return law_of(preset("strict-clone"), Bounds("two", requests=2, messages=2, queues=2))
+    return specification_of(preset("strict-clone"), Bounds("two", requests=2, messages=2, queues=2))
 
 
 def _run(model: Model, seed: int, steps: int) -> list[Packed]:
@@ -135,12 +135,12 @@ def by_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _model_of(policy: str, bounds: str) -> Model:
-    return law_of(preset(policy), named(bounds, preset(policy)))
+    return specification_of(preset(policy), named(bounds, preset(policy)))
 
 
 def _least() -> Model:
     """The least law there is: one request, one message."""
-    return law_of(preset("rocketmq-4.9"), Bounds("least", requests=1, messages=1))
+    return specification_of(preset("rocketmq-4.9"), Bounds("least", requests=1, messages=1))
 
 
 def _same(first: Exploration, second: Exploration) -> bool:
@@ -153,8 +153,8 @@ def _same(first: Exploration, second: Exploration) -> bool:
 def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few states are made and sorted at once, so that everything is in several runs; or as many as fit."""
     if request.param:
-        monkeypatch.setattr(share, "STRETCH_STATES", 30)
-        monkeypatch.setattr(share, "SORTED_STATES", 20)
+        monkeypatch.setattr(partition, "STRETCH_STATES", 30)
+        monkeypatch.setattr(partition, "SORTED_STATES", 20)
 
 
 @pytest.mark.spark
@@ -224,7 +224,7 @@ def test_a_search_goes_on_with_all_that_is_known(
         (path / name / "share-0-0.npy").write_bytes(b"killed here")
     shutil.rmtree(path / "seen")
     if forgets:
-        monkeypatch.setattr(seen, "runs_in", lambda at, *more: runs_in(at, *more) if at.name != "level-0" else [])
+        monkeypatch.setattr(visited, "runs_in", lambda at, *more: runs_in(at, *more) if at.name != "level-0" else [])
     rest = explore(model, [], engine="spark", session=session, checkpoint=path)
 
     assert rest.complete
@@ -275,7 +275,7 @@ def test_two_goes_give_the_numbers_of_one(
 @pytest.mark.xdist_group("spark")
 def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path: Path) -> None:
     """Another specification, a damaged file, a missing level, foreign files: one line each, and nothing is deleted."""
-    model, other = _least(), law_of(preset("strict"), Bounds("least", requests=1, messages=1))
+    model, other = _least(), specification_of(preset("strict"), Bounds("least", requests=1, messages=1))
     explore(model, [], engine="spark", session=session, checkpoint=tmp_path / "mine", limit_states=10)
 
     def again(law: Model, where: Path) -> Exploration:
@@ -386,7 +386,7 @@ def test_a_worker_tells_what_it_noticed(tmp_path: Path) -> None:
     model = _model_of("rocketmq-4.9", "tiny")
     layout, judged = layout_of(model), properties_of(model)
     source = source_of(model, layout, judged)
-    task = Share(tmp_path, 1, source, layout.words, len(model.actions), len(judged))
+    task = Partition(tmp_path, 1, source, layout.words, len(model.actions), len(judged))
     kept = Checkpoint(tmp_path)
     kept.open("law", mixed(words_of([layout.pack(model.initial)], layout.words)), len(model.actions), 1)
     kept.empty(kept.made)
@@ -417,7 +417,7 @@ def test_seen_runs_have_every_state_once(levels: list[list[int]], shares: int, s
             write_cut(kept.empty(kept.level(depth)), distinct(mixed(words_of(fresh, 2))), shares)
             found: list[int] = []
             for number in range(shares):
-                runs = Seen(kept.path, number, sorted_states).runs(depth)
+                runs = Visited(kept.path, number, sorted_states).runs(depth)
                 spans = list((kept.path / "seen" / str(number)).glob("[0-9]*"))
                 assert len(spans) <= 1 + max(1, count(runs)).bit_length()
                 assert all((run[0, 1:] >= run[0, :-1]).all() for run in runs)

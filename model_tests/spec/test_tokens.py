@@ -21,11 +21,11 @@ from longpoll_spec.engines.conform import Checker
 from longpoll_spec.engines.evaluate import after_step, enabled_actions, is_enabled
 from longpoll_spec.engines.tokens import PREFIX, parse, replay, token_of
 from longpoll_spec.errors import TokenError
-from longpoll_spec.law import law_of
 from longpoll_spec.model import OPEN_MAX, Model, Order, SeenStep, order_of
 from longpoll_spec.policy import PRESETS, STRICT, STRICT_CLONE, preset, with_knob
+from longpoll_spec.specification import specification_of
 
-MODELS = {name: law_of(policy, named("tiny", policy)) for name, policy in PRESETS.items()}
+MODELS = {name: specification_of(policy, named("tiny", policy)) for name, policy in PRESETS.items()}
 
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
@@ -46,7 +46,7 @@ def test_a_run_comes_back_from_its_token(name: str, data: st.DataObject) -> None
 
 def test_a_token_names_its_knobs_and_bounds() -> None:
     policy = with_knob(with_knob(preset("strict"), "expiry=scan"), "on_stop=silent")
-    model = law_of(policy, Bounds("own", requests=3, messages=4, hold_ticks=5, scan_ticks=6))
+    model = specification_of(policy, Bounds("own", requests=3, messages=4, hold_ticks=5, scan_ticks=6))
     named_ = parse(token_of(model, []))
 
     assert (named_.policy.expiry, named_.policy.on_stop, named_.policy.take) == ("scan", "silent", "in_place")
@@ -85,7 +85,7 @@ def test_a_run_that_the_law_forbids_is_refused() -> None:
 
 
 WORLD: Final = Bounds("world", requests=2, messages=None)
-MODEL: Final = law_of(STRICT_CLONE, WORLD)
+MODEL: Final = specification_of(STRICT_CLONE, WORLD)
 LABELS: Final = [action.label for action in MODEL.actions if action.name != "stop"]
 STEPS: Final = 6
 
@@ -234,7 +234,7 @@ def test_steps_of_which_all_may_be_next_are_not_put_in_order() -> None:
 
 def test_a_long_run_of_several_queues_is_one_whatever_the_order_of_its_events() -> None:
     """Two hundred steps at overlapping moments, shuffled, are a run; without one of them they are not."""
-    model = law_of(STRICT, attrs.evolve(WORLD, queues=2))
+    model = specification_of(STRICT, attrs.evolve(WORLD, queues=2))
     draw = random.Random(3)
     labels = walk(model, draw, 200)
     steps = [SeenStep((label,), 10 * at - draw.choice([0, 6, 15]), 10 * at) for at, label in enumerate(labels)]

@@ -17,7 +17,12 @@ from model_tests.support.present import present
 from model_tests.support.store import index_all
 
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
-from longpoll_broker.store.log.copies import BATCH_OVERHEAD_SIZE_MAX, OVERHEAD_SIZE_MAX, CopyRefusedError, next_piece
+from longpoll_broker.store.log.replica_records import (
+    BATCH_OVERHEAD_SIZE_MAX,
+    OVERHEAD_SIZE_MAX,
+    CopyRefusedError,
+    next_piece,
+)
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.recovery import of_the_past
 from longpoll_broker.store.verify import verify

@@ -30,7 +30,7 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import segment
 from longpoll_broker.store.checkpoint import CHECKPOINT_SIZE
 from longpoll_broker.store.inspect import StoreDirectory
-from longpoll_broker.store.log.heads import SPARE_SIZE, TIMES, Checks, claimed_size
+from longpoll_broker.store.log.record_heads import SPARE_SIZE, TIMES, ChecksumBudget, claimed_size
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE
@@ -402,7 +402,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_checksums_may_cost_grows_with_what_is_looked_through() -> None:
-    checks = Checks()
+    checks = ChecksumBudget()
     assert not checks.may(SPARE_SIZE + 1)
     assert checks.may(SPARE_SIZE)
     assert not checks.may(1)
@@ -549,7 +549,7 @@ def test_a_rotted_size_behind_damage_hides_no_whole_record(tmp_path: Path, caplo
 def test_damage_upon_damage_is_not_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A megabyte for each of thousands of searches took minutes."""
     sizes: list[int] = []
-    monkeypatch.setattr(Checks, "passed", lambda _self, size: sizes.append(size))
+    monkeypatch.setattr(ChecksumBudget, "passed", lambda _self, size: sizes.append(size))
     store = open_store(tmp_path / "store", HEADS)
     places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(40)])[0]]
     store.close()
@@ -560,7 +560,7 @@ def test_damage_upon_damage_is_not_read_again_and_again(tmp_path: Path, monkeypa
 
 
 def test_verification_goes_on_when_it_may_check_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Checks, "may", lambda *_: False)
+    monkeypatch.setattr(ChecksumBudget, "may", lambda *_: False)
     store = open_store(tmp_path / "store")
     places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]
     store.close()
@@ -574,7 +574,7 @@ def test_verification_goes_on_when_it_may_check_no_more(tmp_path: Path, monkeypa
 
 def test_verification_reads_no_holes_and_tells_of_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    monkeypatch.setattr(Checks, "passed", lambda _self, size: sizes.append(size))
+    monkeypatch.setattr(ChecksumBudget, "passed", lambda _self, size: sizes.append(size))
     big = attrs.evolve(SMALL, commit_log_file_size=64 * MIB)
     store = open_store(tmp_path / "store", big)
     places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]

@@ -10,9 +10,9 @@ from model_tests.support.broker.raw_client import RawClient
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.io.channel import Outbox, Parts
-from longpoll_broker.rocketmq.replication.asking import Asking, PeerError
-from longpoll_broker.rocketmq.replication.master import Master
-from longpoll_broker.rocketmq.replication.table_copies import TableCopies
+from longpoll_broker.rocketmq.replication.master_address import MasterAddress
+from longpoll_broker.rocketmq.replication.peer_client import PeerClient, PeerError
+from longpoll_broker.rocketmq.replication.table_sync import TableSync
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime.real import RealRuntime
@@ -120,7 +120,7 @@ def served_two(start_broker: StartBroker, connect: Connect, **options: Any) -> t
     return broker, connect(broker.address), connect(broker.address)
 
 
-class ScriptedMaster(Asking):
+class ScriptedMaster(PeerClient):
     """A master that answers requests for tables from a script, and refuses others."""
 
     def __init__(self, answers: Mapping[int, Command | bytes]) -> None:
@@ -136,8 +136,8 @@ class ScriptedMaster(Asking):
         return "a master"
 
 
-def copies_of(slave: Broker) -> TableCopies:
+def copies_of(slave: Broker) -> TableSync:
     """Create the copying of a master's tables to a slave, on the test's thread."""
     shared = slave.shared
     tables = (shared.topics, shared.groups, shared.offsets, shared.delays, shared.timers)
-    return TableCopies(shared.runtime, Master(None, None), *tables, lambda: slave.store.log_end)
+    return TableSync(shared.runtime, MasterAddress(None, None), *tables, lambda: slave.store.log_end)

@@ -32,7 +32,7 @@ PLANTS = {
         "import longpoll_spec.state",
     ),
     "java: rules below, moves of a run above them, a broker that is made to follow at the top": (
-        "reference/longpoll_java/rules.py",
+        "reference/longpoll_java/byteman_rules.py",
         "import longpoll_java.schedule",
     ),
     "engines: one folder a meaning, and none knows those who ask several": (
@@ -53,7 +53,7 @@ PLANTS = {
         "import longpoll_client.admin",
     ),
     "proxy: the loop moves bytes and reads none": (
-        "reference/longpoll_observe/loop.py",
+        "reference/longpoll_observe/relay_loop.py",
         "import longpoll_observe.events\nimport longpoll_observe.tap",
     ),
     "conform: what is held against a broker shares nothing with ours but a thread's start": (
@@ -65,11 +65,11 @@ PLANTS = {
         "import longpoll_conform.suite",
     ),
     "dojo: a line below, what is right above it, every order at the top": (
-        "reference/longpoll_dojo/world.py",
-        "import longpoll_dojo.play",
+        "reference/longpoll_dojo/model.py",
+        "import longpoll_dojo.schedule",
     ),
     "the dojo knows the protocol of its page, and no broker or wire of ours": (
-        "reference/longpoll_dojo/world.py",
+        "reference/longpoll_dojo/model.py",
         "import longpoll_protocol.codes",
     ),
     "kit: rules choose, an example does, the model judges": (
@@ -85,7 +85,7 @@ PLANTS = {
         "import longpoll_judge.evidence.survey",
     ),
     "rules: each stands beside the others, on one queue's case": (
-        "reference/longpoll_judge/rules/falls.py",
+        "reference/longpoll_judge/rules/offset_regression.py",
         "import longpoll_judge.rules.sends",
     ),
     "runs: in pieces, put together, and either engine beside the other": (

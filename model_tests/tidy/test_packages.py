@@ -108,16 +108,16 @@ ALLOWED = {
     "longpoll_runtime/threads.py": "the one place",
     "longpoll_judge/run/window_sweep.py": "a pool hands what is raised to whoever asks for the result",
     "longpoll_judge/run/local.py": "the same",
-    "longpoll_judge/read/tail.py": "the same",
+    "longpoll_judge/read/incremental.py": "the same",
     "longpoll_conform/capabilities.py": "the same",
     "longpoll_conform/suite.py": "the same",
     "longpoll_conform/record.py": "the same",
     "longpoll/wire/relay.py": "runs within a test, which sees what the relay no longer passes on",
-    "longpoll_runtime/stalls.py": "a control thread that only looks whether the machine stands still",
+    "longpoll_runtime/host_pauses.py": "a control thread that only looks whether the machine stands still",
     "longpoll/verification/real_client.py": "ends a child process that hangs, and nothing else",
     "longpoll/verification/real_client_child.py": "ends its process when its parent has ended",
     "longpoll/commands/serve.py": "metrics: a library's server, whose end costs no client anything",
-    "longpoll/shown/following/metrics.py": "the same",
+    "longpoll/views/follow/metrics.py": "the same",
 }
 """Other code that starts threads, and why no thread waits for them after their end."""
 

@@ -45,7 +45,7 @@ def tracked() -> Iterator[Path]:
             yield path
 
 
-GUARD = "reference/longpoll/guard.py"
+GUARD = "reference/longpoll/exit_codes.py"
 """The one place through which every fault leaves the program; it catches all of them, once."""
 
 

@@ -20,9 +20,9 @@ import pytest
 import z3
 from click.testing import CliRunner
 
-from longpoll import guard
+from longpoll import exit_codes
 from longpoll.cli import COMMANDS, main
-from longpoll.options.amounts import AMOUNT_MAX, Amount
+from longpoll.options.numbers import AMOUNT_MAX, Amount
 from longpoll.output import Exit
 from longpoll_spec.engines.smt import check as smt_check
 from longpoll_spec.errors import UnknownPolicyError
@@ -81,23 +81,27 @@ def faults_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (KeyboardInterrupt(), guard.UNKNOWN, "Ctrl-C"),
-        (click.Abort(), guard.UNKNOWN, "Ctrl-C"),
-        (EOFError(), guard.UNKNOWN, "Ctrl-C"),
-        (MemoryError(), guard.UNKNOWN, "out of memory"),
-        (click.FileError("x", "no"), guard.USER, "Could not open file"),
-        (OSError(errno.ENOSPC, "No space left on device", GIVEN), guard.UNKNOWN, "free some disk space"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), guard.UNKNOWN, "free some disk space"),
-        (OSError(errno.EFBIG, "File too large"), guard.UNKNOWN, "free some disk space"),
-        (OSError(errno.ENOENT, "No such file or directory", f"{GIVEN}/below"), guard.USER, "cannot use"),
-        (OSError(errno.ENOENT, "No such file or directory", "/another"), guard.UNKNOWN, "internal error of longpoll"),
-        (OSError(errno.ECONNRESET, "Connection reset"), guard.UNKNOWN, "internal error of longpoll"),
-        (RecursionError("too deep"), guard.UNKNOWN, "internal error of longpoll"),
-        (ValueError("two\nlines \x1b[31m"), guard.UNKNOWN, r"two\nlines \x1b[31m"),
-        (SystemExit(1), guard.UNKNOWN, "internal error of longpoll"),
-        (SystemExit("words"), guard.UNKNOWN, "internal error of longpoll"),
-        (SystemExit(77), guard.UNKNOWN, "internal error of longpoll"),
-        (BrokenPipeError(errno.EPIPE, "Broken pipe"), guard.UNKNOWN, "internal error of longpoll"),
+        (KeyboardInterrupt(), exit_codes.UNKNOWN, "Ctrl-C"),
+        (click.Abort(), exit_codes.UNKNOWN, "Ctrl-C"),
+        (EOFError(), exit_codes.UNKNOWN, "Ctrl-C"),
+        (MemoryError(), exit_codes.UNKNOWN, "out of memory"),
+        (click.FileError("x", "no"), exit_codes.USER, "Could not open file"),
+        (OSError(errno.ENOSPC, "No space left on device", GIVEN), exit_codes.UNKNOWN, "free some disk space"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), exit_codes.UNKNOWN, "free some disk space"),
+        (OSError(errno.EFBIG, "File too large"), exit_codes.UNKNOWN, "free some disk space"),
+        (OSError(errno.ENOENT, "No such file or directory", f"{GIVEN}/below"), exit_codes.USER, "cannot use"),
+        (
+            OSError(errno.ENOENT, "No such file or directory", "/another"),
+            exit_codes.UNKNOWN,
+            "internal error of longpoll",
+        ),
+        (OSError(errno.ECONNRESET, "Connection reset"), exit_codes.UNKNOWN, "internal error of longpoll"),
+        (RecursionError("too deep"), exit_codes.UNKNOWN, "internal error of longpoll"),
+        (ValueError("two\nlines \x1b[31m"), exit_codes.UNKNOWN, r"two\nlines \x1b[31m"),
+        (SystemExit(1), exit_codes.UNKNOWN, "internal error of longpoll"),
+        (SystemExit("words"), exit_codes.UNKNOWN, "internal error of longpoll"),
+        (SystemExit(77), exit_codes.UNKNOWN, "internal error of longpoll"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), exit_codes.UNKNOWN, "internal error of longpoll"),
     ],
     ids=lambda value: ascii(value) if isinstance(value, BaseException) else None,
 )
@@ -111,7 +115,7 @@ def test_whatever_ends_a_command_is_one_sentence_and_no_verdict(  # noqa: PLR091
 ) -> None:
     """Code 2 for the caller's files, 3 for the rest; a traceback goes only to a file."""
     with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit) as left:
-        guard.ended(raising(error), ["judge", GIVEN])
+        exit_codes.ended(raising(error), ["judge", GIVEN])
 
     said = capsys.readouterr().err
     assert left.value.code == code
@@ -138,55 +142,55 @@ def test_whatever_ends_a_command_is_one_sentence_and_no_verdict(  # noqa: PLR091
 def test_a_file_is_the_callers_where_it_or_what_it_lies_in_was_named(
     file: str, words: list[str], is_theirs: bool
 ) -> None:
-    assert guard.is_named(file, words) == is_theirs
+    assert exit_codes.is_named(file, words) == is_theirs
 
 
 def test_ctrl_c_waits_for_imports_and_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard._interrupts, "came", False)
+    monkeypatch.setattr(exit_codes._interrupts, "came", False)
     done: list[str] = []
 
     def imports() -> None:
-        with guard.whole_imports():
-            guard._interrupts.handle(signal.SIGINT, None)
+        with exit_codes.whole_imports():
+            exit_codes._interrupts.handle(signal.SIGINT, None)
             done.append("all of it")
 
     with pytest.raises(KeyboardInterrupt):
         imports()
     assert done
     with pytest.raises(KeyboardInterrupt):
-        guard._interrupts.handle(signal.SIGINT, None)
+        exit_codes._interrupts.handle(signal.SIGINT, None)
 
 
 def test_ctrl_c_that_a_library_made_something_else_of_is_told_as_what_it_was(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(guard._interrupts, "came", True)
+    monkeypatch.setattr(exit_codes._interrupts, "came", True)
     with pytest.raises(SystemExit) as left:
-        guard.ended(raising(ValueError("half done")), [])
-    assert (left.value.code, "Ctrl-C" in capsys.readouterr().err) == (guard.UNKNOWN, True)
+        exit_codes.ended(raising(ValueError("half done")), [])
+    assert (left.value.code, "Ctrl-C" in capsys.readouterr().err) == (exit_codes.UNKNOWN, True)
 
 
 def test_an_errors_own_words_have_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit):
-        guard.ended(raising(ValueError("x" * 10 * guard.SENTENCE_MAX)), [])
-    assert guard.SENTENCE_MAX <= capsys.readouterr().err.count("x") < 2 * guard.SENTENCE_MAX
+        exit_codes.ended(raising(ValueError("x" * 10 * exit_codes.SENTENCE_MAX)), [])
+    assert exit_codes.SENTENCE_MAX <= capsys.readouterr().err.count("x") < 2 * exit_codes.SENTENCE_MAX
 
 
 def test_a_verdict_is_let_through() -> None:
     for code in Exit:
         with pytest.raises(SystemExit) as left:
-            guard.ended(raising(SystemExit(code)), [])
+            exit_codes.ended(raising(SystemExit(code)), [])
         assert left.value.code is code
 
 
 def test_a_fault_shows_its_traceback_where_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(guard.DEBUG, "1")
+    monkeypatch.setenv(exit_codes.DEBUG, "1")
     with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit):
-        guard.ended(raising(ZeroDivisionError("here")), [])
+        exit_codes.ended(raising(ZeroDivisionError("here")), [])
 
     assert "Traceback" in capsys.readouterr().err
 
@@ -203,7 +207,7 @@ def test_an_interrupt_while_a_command_is_loaded_is_unknown(name: str, monkeypatc
     done = CliRunner().invoke(main, [name])
 
     assert done.exit_code == Exit.UNKNOWN, done.output
-    assert guard.STOPPED in done.stderr
+    assert exit_codes.STOPPED in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -214,7 +218,7 @@ def test_an_interrupt_during_start_up_is_unknown(mark: str, words: list[str]) ->
     """From the first import on, Ctrl-C gives one sentence and 3, in its own process."""
     done = python(AT_IMPORT, mark, *words)
 
-    assert (done.returncode, done.stderr.strip()) == (Exit.UNKNOWN, f"longpoll: {guard.STOPPED}")
+    assert (done.returncode, done.stderr.strip()) == (Exit.UNKNOWN, f"longpoll: {exit_codes.STOPPED}")
 
 
 SWALLOWED = """
@@ -235,7 +239,7 @@ def test_an_interrupt_that_comes_to_nothing_comes_again() -> None:
     """Python drops exceptions of a destructor: without a second try the command would never see Ctrl-C."""
     done = python(SWALLOWED)
 
-    assert (done.returncode, done.stderr) == (Exit.UNKNOWN, f"longpoll: {guard.STOPPED}\n")
+    assert (done.returncode, done.stderr) == (Exit.UNKNOWN, f"longpoll: {exit_codes.STOPPED}\n")
 
 
 @pytest.mark.long

@@ -22,17 +22,17 @@ from longpoll.cli import main
 from longpoll.commands import verify as command
 from longpoll.output import Exit
 from longpoll.verification import broker, conversations, history
-from longpoll.verification.declared import Declared, Limits, declared, limits_of
-from longpoll.verification.echo import Echo
-from longpoll.verification.page import Outcome, Page, Row
+from longpoll.verification.host_latency import HostLatency
+from longpoll.verification.limits import Declared, Limits, declared, limits_of
 from longpoll.verification.real_client import make_report
+from longpoll.verification.report import Outcome, Page, Row
 from longpoll.wire import load
 from longpoll.wire.load import LoadPlan
 from longpoll.wire.racing import topic as racing_topic
 from longpoll.wire.suite import EmbeddedSubject, Expectations, RemoteSubject, ViolationError
+from longpoll.wire.suite.connection import SuiteConnection
 from longpoll.wire.suite.driver import Driver
 from longpoll.wire.suite.example import Example, Links
-from longpoll.wire.suite.link import Link
 from longpoll.wire.suite.model import Message
 from longpoll_client.errors import ClientError
 from longpoll_client.remoting import RemotingClient
@@ -368,13 +368,13 @@ def test_an_echo_measures_a_slow_broker_and_ends_with_a_silent_one() -> None:
         peer.answer(request, 17)
         asked.set()
 
-    with ScriptedServer(slow) as server, Echo(RealRuntime(), (server.host, server.port), "T") as echo:
+    with ScriptedServer(slow) as server, HostLatency(RealRuntime(), (server.host, server.port), "T") as echo:
         assert asked.wait(10)
         while not echo.rounds:
             asked.wait(0)
     assert echo.worst_ms >= waited_s * 1000
 
-    with ScriptedServer(silent) as server, Echo(RealRuntime(), (server.host, server.port), "T") as echo:
+    with ScriptedServer(silent) as server, HostLatency(RealRuntime(), (server.host, server.port), "T") as echo:
         pass
     assert echo.rounds == 0
 
@@ -418,7 +418,7 @@ def test_who_is_told_that_there_is_no_room_asks_again() -> None:
     tries.clear()
     runtime = RealRuntime()
     with ScriptedServer(busy_at_first) as server:
-        link = Link(runtime, (server.host, server.port), 1)
+        link = SuiteConnection(runtime, (server.host, server.port), 1)
         try:
             until_ns = runtime.monotonic_ns() + 10**10
             asked = link.wait(link.ask(RequestCode.GET_MAX_OFFSET), until_ns)

@@ -26,9 +26,9 @@ from longpoll import output
 from longpoll.cli import main
 from longpoll.commands import ablate, client, store
 from longpoll.commands import admin as admin_commands
-from longpoll.guard import printable
+from longpoll.exit_codes import printable
 from longpoll.output import emit_json, err, out, plain, progress_bar, say, styled, table
-from longpoll.verification.page import Page, Row
+from longpoll.verification.report import Page, Row
 from longpoll_broker.broker import Broker
 from longpoll_broker.rocketmq.accounts.access_control import read_rules
 from longpoll_broker.rocketmq.accounts.account_file import AccountFile
@@ -449,7 +449,7 @@ def test_no_command_writes_past_the_one_place() -> None:
     found = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if writes_in(path.read_text("utf-8"))}
     assert found == {
         "output.py",  # the one place
-        "guard.py",  # before anything else is loaded; it writes out by itself what it shows
+        "exit_codes.py",  # before anything else is loaded; it writes out by itself what it shows
         "verification/real_client_child.py",  # JSON, to its parent
     }
 

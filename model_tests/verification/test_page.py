@@ -24,11 +24,11 @@ from longpoll.cli import COMMANDS, COMPLETING, main
 from longpoll.commands.judge import show
 from longpoll.options import completion
 from longpoll.output import WIDTH_MIN, WIDTH_OF_A_FILE, Exit, out, table
-from longpoll.verification import broker, history, html, law, store
-from longpoll.verification.declared import limits_of
+from longpoll.verification import broker, history, html, specification, store
+from longpoll.verification.broker_process import ServedBroker, ServeError
 from longpoll.verification.history import PLANTED
-from longpoll.verification.page import Outcome, Page, Row
-from longpoll.verification.served import ServedBroker, ServeError
+from longpoll.verification.limits import limits_of
+from longpoll.verification.report import Outcome, Page, Row
 from longpoll.wire import load
 from longpoll.wire.load import LoadPlan, drive
 from longpoll_client.messages import decode_messages
@@ -43,8 +43,8 @@ from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, TIMEOUTS, named
 from longpoll_spec.engines import ENGINES
 from longpoll_spec.engines.ablate import POLICIES
 from longpoll_spec.engines.smt.combinations import WORLDS
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, STRICT, knob_values, preset, with_knob
+from longpoll_spec.specification import properties_of, specification_of
 
 
 def row(outcome: Outcome, detail: str = "seen", token: str | None = None) -> Row:
@@ -302,7 +302,7 @@ def test_what_is_offered_is_taken() -> None:
 def test_every_property_of_a_policy_is_offered(policy: str) -> None:
     chosen = preset(policy)
     all_bounds = [named("tiny", chosen), *EXPLORATIONS.values(), *TIMEOUTS.values()]
-    stated = {item.name: item.kind for bounds in all_bounds for item in properties_of(law_of(chosen, bounds))}
+    stated = {item.name: item.kind for bounds in all_bounds for item in properties_of(specification_of(chosen, bounds))}
 
     assert set(offered("check", "--policy", policy, "--property", "")) == set(stated)
     always = {name for name, kind in stated.items() if kind == "always"}
@@ -374,9 +374,9 @@ LIMITS = limits_of(0, wake_ms=None, late_ms=None)
 
 
 def test_races_are_found() -> None:
-    rows = law.races_are_found()
+    rows = specification.races_are_found()
 
-    assert [row.outcome for row in rows] == ["ok"] * len(law.HAZARDS)
+    assert [row.outcome for row in rows] == ["ok"] * len(specification.HAZARDS)
     assert all(row.token for row in rows)
 
 

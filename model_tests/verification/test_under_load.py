@@ -28,21 +28,21 @@ from model_tests.support.ports import closed_port
 from model_tests.support.spec.cases import quick_if
 from model_tests.verification.test_foreign import babbling, closing, silent
 
+from longpoll.broker_simulation.plan import LONGEST_MS, InjectedFault, Plan, Pull, Send, Wait, plan_of
+from longpoll.broker_simulation.soak import soak
+from longpoll.broker_simulation.soak.soak import HOLD_MS_MAX, Soak, real_plan_of
 from longpoll.cli import main
 from longpoll.commands import soak as command
 from longpoll.output import Exit
-from longpoll.simulated.plan import LONGEST_MS, Mishap, Plan, Pull, Send, Wait, plan_of
-from longpoll.simulated.soaked import soak
-from longpoll.simulated.soaked.soak import HOLD_MS_MAX, Soak, real_plan_of
 from longpoll.verification import conversations, races, real_client, under_load
-from longpoll.verification.declared import declared, limits_of
-from longpoll.verification.page import Row
-from longpoll.verification.served import ServedBroker
+from longpoll.verification.broker_process import ServedBroker
+from longpoll.verification.limits import declared, limits_of
+from longpoll.verification.report import Row
 from longpoll.verification.under_load import Loaded, see
 from longpoll.wire.load import LoadPlan
-from longpoll.wire.racing.aim import Aim
 from longpoll.wire.racing.load import race
 from longpoll.wire.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
+from longpoll.wire.racing.timing import PullTiming
 from longpoll.wire.racing.topic import RaceTopic, prepare
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -50,15 +50,15 @@ from longpoll_broker.hold.hold_service import HoldService
 from longpoll_client.errors import ClientError
 from longpoll_conform import capabilities
 from longpoll_conform.clauses import SEEN
-from longpoll_conform.line import Address
+from longpoll_conform.connection import Address
 from longpoll_conform.suite import Outcome
 from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.result import Result as Judged
 from longpoll_judge.run import pipeline
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
+from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.stalls import StallWatch
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
 SMALL = StoreConfig(commit_log_file_size=1 << 24)
@@ -342,7 +342,7 @@ def test_a_good_broker_loses_no_wake_and_a_wake_of_the_wrong_queue_is_found(
     with serving(tmp_path / "planted") as broker:
         monkeypatch.setattr(HoldService, "notify", astray)
         # A pause of the host would excuse a late delivery. A lost wakeup is late on a busy host, too.
-        monkeypatch.setattr(StallWatch, "stalled_ms", lambda *_interval: 0.0)
+        monkeypatch.setattr(HostPauseWatch, "stalled_ms", lambda *_interval: 0.0)
         row = raced(broker, 0.1)
 
     assert row.outcome == "violated", row
@@ -504,7 +504,7 @@ def test_a_race_that_shows_little_is_unknown() -> None:
 def test_pulls_are_aimed_at_the_moment_of_their_message() -> None:
     """Whatever a wake and a trip take, most pulls are written where both end together; some are not."""
     sequence = random.Random(5)
-    aim = Aim(gap_ms=1.5)
+    aim = PullTiming(gap_ms=1.5)
     for _ in range(4_000):
         gap_ms = aim.draw(sequence)
         seen_ms = 6.0 + sequence.uniform(-1, 1)  # from its writing, to be visible and told
@@ -521,7 +521,7 @@ def test_pulls_are_aimed_at_the_moment_of_their_message() -> None:
 KILLED = Plan(
     seed=0,
     peers=((Send(9, 3), Wait()), (Pull(9, 300), Wait())),
-    mishaps=(Mishap(1_500.0, "kill"),),
+    mishaps=(InjectedFault(1_500.0, "kill"),),
     io_thread_count=1,
     syncs=False,
     is_fast=True,

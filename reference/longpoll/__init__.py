@@ -23,8 +23,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from longpoll.api import check, explain, judge, observe, prove
     from longpoll.embedded import Broker, NameServer
-    from longpoll.questions import check, explain, judge, observe, prove
     from longpoll_client import (
         Admin,
         ConsumerConfig,
@@ -71,7 +71,7 @@ __all__ = [
 
 _MODULES: Final = {
     "longpoll.embedded": ("Broker", "NameServer"),
-    "longpoll.questions": ("check", "explain", "judge", "observe", "prove"),
+    "longpoll.api": ("check", "explain", "judge", "observe", "prove"),
     "longpoll_client": (
         "Admin",
         "ConsumerConfig",
@@ -102,8 +102,8 @@ def __getattr__(name: str) -> Any:
     try:
         home = import_module(_HOMES[name])
     except ModuleNotFoundError as error:
+        from longpoll.api import ExtraMissingError  # noqa: PLC0415
         from longpoll.extras import missing  # noqa: PLC0415 - only who misses something needs it
-        from longpoll.questions import ExtraMissingError  # noqa: PLC0415
 
         said = missing(error)
         if said is None:

@@ -13,20 +13,20 @@ from typing import Any, Final
 
 import click
 
-from longpoll import extras, guard
-from longpoll.guard import printable
+from longpoll import exit_codes, extras
+from longpoll.exit_codes import printable
 from longpoll_spec.errors import not_known
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "check": ("longpoll.commands.law", "Explore a policy's state space and check its properties."),
-    "prove": ("longpoll.commands.law", "Prove a policy's properties with z3, for any number of messages."),
-    "explain": ("longpoll.commands.law", "Explain the run of a token step by step."),
+    "check": ("longpoll.commands.specification", "Explore a policy's state space and check its properties."),
+    "prove": ("longpoll.commands.specification", "Prove a policy's properties with z3, for any number of messages."),
+    "explain": ("longpoll.commands.specification", "Explain the run of a token step by step."),
     "coverage": ("longpoll.commands.coverage", "Report which parts of the specification some runs exercise."),
     "export": ("longpoll.commands.export", "Export the specification to SPIN (Promela), TLC (TLA+) or Storm (JANI)."),
     "oracle": ("longpoll.commands.oracle.command", "Check a program's steps against the specification, one by one."),
     "ablate": ("longpoll.commands.ablate", "Change each knob of our own policies and report which properties break."),
-    "policies": ("longpoll.commands.law", "List the policies and their knobs."),
-    "properties": ("longpoll.commands.law", "List the properties with a sentence for each."),
+    "policies": ("longpoll.commands.specification", "List the policies and their knobs."),
+    "properties": ("longpoll.commands.specification", "List the properties with a sentence for each."),
     "serve": ("longpoll.commands.serve", "Run the broker and its name server."),
     "send": ("longpoll.commands.client", "Send messages to a topic."),
     "consume": ("longpoll.commands.client", "Consume messages as a member of a consumer group."),
@@ -65,17 +65,17 @@ class LazyGroup(click.Group):
             _prepare_completion()
             return run(words, *more, **(extra | {"standalone_mode": False}))
 
-        code = guard.ended(command, words)
-        raise SystemExit(code if isinstance(code, int) else guard.OK)
+        code = exit_codes.ended(command, words)
+        raise SystemExit(code if isinstance(code, int) else exit_codes.OK)
 
     def make_context(self, *words: Any, **extra: Any) -> click.Context:
         """Like click's, but a closed pipe does not lead to click's exit code 1."""
-        with guard.readers():
+        with exit_codes.readers():
             return super().make_context(*words, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Like click's, but a closed pipe does not lead to click's exit code 1."""
-        with guard.readers():
+        with exit_codes.readers():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -87,7 +87,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         try:
-            with guard.whole_imports():
+            with exit_codes.whole_imports():
                 module = importlib.import_module(COMMANDS[cmd_name][0])
         except ModuleNotFoundError as error:
             if ctx.resilient_parsing and extras.missing(error, cmd_name) is not None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from longpoll_broker.broker import Broker as BrokerInThreads
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.io.transport import IoLoop
-from longpoll_broker.opening import limits_of, open_listener
 from longpoll_broker.rocketmq.name_server.name_server import NameServer as NameServerHandler
+from longpoll_broker.startup import limits_of, open_listener
 from longpoll_runtime import Poller
 from longpoll_runtime.closeable import Closeable
 from longpoll_runtime.real import RealRuntime

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from longpoll import guard
+from longpoll import exit_codes
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    guard.run(_commands)
+    exit_codes.run(_commands)
 
 
 def _commands() -> None:
-    with guard.whole_imports():
+    with exit_codes.whole_imports():
         from longpoll.cli import main as commands  # noqa: PLC0415 - click takes its time
     commands()

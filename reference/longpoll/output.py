@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColum
 from rich.table import Column, Table
 from rich.text import Text
 
-from longpoll.guard import printable
+from longpoll.exit_codes import printable
 from longpoll_runtime.logs import escaped
 from longpoll_spec.errors import MemoryShortError, UserError
 

@@ -268,7 +268,7 @@ def _own(policy: str, directory: Path | None, ends: ExitStack) -> BrokerOfTest:
 
 
 def _elsewhere(name_server: str, directory: Path | None, ends: ExitStack) -> BrokerOfTest:
-    from longpoll.questions import observe  # noqa: PLC0415 - not every test needs one
+    from longpoll.api import observe  # noqa: PLC0415 - not every test needs one
     from longpoll_runtime.real import RealRuntime  # noqa: PLC0415
 
     if directory is not None:

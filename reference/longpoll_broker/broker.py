@@ -23,19 +23,22 @@ from contextlib import ExitStack
 
 import attrs
 
-from longpoll_broker.assembly.administering import administering_of
-from longpoll_broker.assembly.keeping import keeping_of
-from longpoll_broker.assembly.pulling import pulling_of
-from longpoll_broker.assembly.recording import Recording, RecordingTo
-from longpoll_broker.assembly.replicating import Replicating, following_of, registrar_of, replicator_of
-from longpoll_broker.assembly.sending import sending_of
-from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.assembly.admin import admin_services_of
+from longpoll_broker.assembly.history import BrokerHistory, NoHistory
+from longpoll_broker.assembly.pull import pull_services_of
+from longpoll_broker.assembly.replication import ReplicationServices, follower_of, registrar_of, replicator_of
+from longpoll_broker.assembly.send import send_services_of
+from longpoll_broker.assembly.shared import SharedServices
+from longpoll_broker.assembly.upkeep import upkeep_services_of
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.rpc_hooks import RpcHook
 from longpoll_broker.io.transport import IoLoop, Totals
-from longpoll_broker.opening import (
+from longpoll_broker.rocketmq.name_server.name_server import NameServer, OwnBroker
+from longpoll_broker.shared.broker_role import MASTER_ID
+from longpoll_broker.shared.version_traits import traits_of
+from longpoll_broker.startup import (
     ANY_PORT,
     adopt_topics,
     correct_positions,
@@ -47,9 +50,6 @@ from longpoll_broker.opening import (
     open_listener,
     open_vip_listener,
 )
-from longpoll_broker.rocketmq.name_server.name_server import NameServer, OwnBroker
-from longpoll_broker.shared.standing import MASTER_ID
-from longpoll_broker.shared.traits import traits_of
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.upkeep.config_files import ConfigFiles
 from longpoll_broker.upkeep.retention import Retention
@@ -65,7 +65,7 @@ class Broker(Stoppable):
 
     def __init__(
         self,
-        shared: Shared,
+        shared: SharedServices,
         directory: str,
         *,
         listeners: tuple[Listener, Listener],
@@ -99,7 +99,7 @@ class Broker(Stoppable):
         access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
         adopt_topics(shared.topics, shared.store)
-        self.pulling = pulling_of(shared, access)
+        self.pulling = pull_services_of(shared, access)
         self.hold_service = self.pulling.hold_service
         dispatch = self.pulling.dispatch_service
         replicator = replicator_of(shared, ha_listener)
@@ -112,14 +112,14 @@ class Broker(Stoppable):
             "" if replicator is None else ha_text(replicator.address, advertised),
         )
         self.name_server = NameServer(self._own, shared.traits, now_ms=shared.runtime.unix_ms, access=access)
-        master, follower, tables = following_of(shared, self._show_copied)
+        master, follower, tables = follower_of(shared, self._show_copied)
         registrar = registrar_of(shared, self._own.address, self._own.ha_address, master)
-        self.replicating = Replicating(replicator, follower, tables, registrar, shared)
+        self.replicating = ReplicationServices(replicator, follower, tables, registrar, shared)
         saves = TableSaves(shared.runtime, config_files)
         if registrar is not None:
             saves.give = registrar.answer_when_told
         retention = Retention(shared.runtime, shared.store, shared.store_config.clean_period_ms)
-        self.administering = administering = administering_of(
+        self.administering = administering = admin_services_of(
             shared,
             topic_deleted=self.pulling.topic_deleted,
             when_saved=saves.answer_when_saved,
@@ -129,7 +129,7 @@ class Broker(Stoppable):
             queues_elsewhere=self.name_server.queues_elsewhere,
             access=access,
         )
-        self.sending = sending_of(
+        self.sending = send_services_of(
             shared,
             flushed=self._flushed,
             save_topics=config_files.save_topics,
@@ -137,7 +137,7 @@ class Broker(Stoppable):
             replicator=replicator if shared.config.role == "SYNC_MASTER" else None,
             when_told=None if registrar is None else registrar.when_told,
         )
-        self.keeping = keeping_of(
+        self.keeping = upkeep_services_of(
             shared,
             saves,
             retention,
@@ -225,11 +225,11 @@ class Broker(Stoppable):
             vip_listener = None if ha is None else open_vip_listener(runtime, listeners[0].address, undo)
             store = MessageStore.open(runtime, directory, store_config)
             undo.callback(store.close)
-            recording = Recording()
+            recording = NoHistory()
             if record_directory is not None:
-                recording = RecordingTo.start(runtime, record_directory, policy, config)
+                recording = BrokerHistory.start(runtime, record_directory, policy, config)
                 undo.callback(recording.stop)
-            shared = Shared(
+            shared = SharedServices(
                 runtime, policy, config, store_config, store, listeners[0].address, recording, is_fast=is_fast
             )
             broker = cls(

@@ -12,11 +12,11 @@ from functools import partial
 from attrs import define, field
 from msgspec import structs
 
-from longpoll_broker.assembly.administering import Administering
-from longpoll_broker.assembly.pulling import Pulling
-from longpoll_broker.assembly.replicating import Replicating
-from longpoll_broker.assembly.sending import Sending
-from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.assembly.admin import AdminServices
+from longpoll_broker.assembly.pull import PullServices
+from longpoll_broker.assembly.replication import ReplicationServices
+from longpoll_broker.assembly.send import SendServices
+from longpoll_broker.assembly.shared import SharedServices
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
 from longpoll_broker.fast.send_bursts import SendBursts
@@ -43,7 +43,7 @@ from longpoll_protocol.fast.send_request import SendCommand
 from longpoll_protocol.fast.typed_connection import TypedConnection
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Serialisation
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 
 class CodeServedTwiceError(BrokerError):
@@ -54,11 +54,11 @@ class CodeServedTwiceError(BrokerError):
 class BrokerHandler:
     """Serves the connections of one broker; callable from any loop's thread."""
 
-    shared: Shared
-    pulling: Pulling
-    sending: Sending
-    administering: Administering
-    replicating: Replicating
+    shared: SharedServices
+    pulling: PullServices
+    sending: SendServices
+    administering: AdminServices
+    replicating: ReplicationServices
     access: AccessControl | None
     hooks: Sequence[RpcHook]
     registrar: Registrar | None
@@ -85,7 +85,7 @@ class BrokerHandler:
         rooms = [self.sending.processors, self.pulling.processors, self.administering.processors]
         if self.access is not None:
             rooms.append(AccessProcessor(self.access, shared.config, "{}:{}".format(*shared.address)).processors)
-        processors = shared.recording.of_offsets(together(rooms))
+        processors = shared.recording.of_offsets(combine_processors(rooms))
         if self.registrar is not None:
             processors = self.registrar.around(processors)
         self._serve = partial(serve, with_hooks(processors, self.hooks))
@@ -199,7 +199,7 @@ class BrokerHandler:
         return refusal
 
 
-def together(rooms: Sequence[Mapping[int, Processor]]) -> Mapping[int, Processor]:
+def combine_processors(rooms: Sequence[Mapping[int, Processor]]) -> Mapping[int, Processor]:
     """Merge the processors of all services, by code; raises CodeServedTwiceError."""
     found: dict[int, Processor] = {}
     for room in rooms:

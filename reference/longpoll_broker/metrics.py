@@ -16,8 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from longpoll_broker.broker import Broker
+from longpoll_broker.io.connection_limits import ConnectionLimit
 from longpoll_broker.io.processors import NAMES
-from longpoll_broker.io.totals import Reached
 from longpoll_broker.store.message_store import PARTS
 
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -122,7 +122,7 @@ class BrokerCollector(Collector):
         found = CounterMetricFamily(
             "longpoll_limits_reached", "Connections closed or refused for a limit.", labels=["limit"]
         )
-        for limit in Reached:
+        for limit in ConnectionLimit:
             found.add_metric([limit.value], totals.reached[limit])
         yield found
         entries = GaugeMetricFamily("longpoll_table_entries", "Entries of tables that clients fill.", labels=["table"])

@@ -13,7 +13,7 @@ from typing import Any
 
 from longpoll_client.errors import LifecycleError
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import ANYTHING
+from longpoll_runtime.recoverable import ANYTHING
 
 
 class State(enum.Enum):

@@ -28,7 +28,7 @@ from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import Header
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import PARTS_MAX, Event, Runtime
-from longpoll_runtime.faults import ANYTHING, FAULTS, KeepThread
+from longpoll_runtime.recoverable import ANYTHING, FAULTS, KeepThread
 from longpoll_spec.errors import ConfigError
 
 log: logging.Logger = logging.getLogger(__name__)

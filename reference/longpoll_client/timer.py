@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from longpoll_client.errors import ClientError
 from longpoll_runtime import Runtime, Thread
-from longpoll_runtime.faults import KeepThread
+from longpoll_runtime.recoverable import KeepThread
 
 log: logging.Logger = logging.getLogger(__name__)
 

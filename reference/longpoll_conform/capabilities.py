@@ -19,9 +19,9 @@ from typing import Any, Final, Literal
 from attrs import frozen
 
 from longpoll_conform.clauses import Capability
-from longpoll_conform.differs import VERSIONS
-from longpoll_conform.line import Conversation, Line, SilentError
+from longpoll_conform.connection import Connection, Conversation, SilentError
 from longpoll_conform.play import Place
+from longpoll_conform.policy_differences import VERSIONS
 from longpoll_conform.wire import lenient_json
 from longpoll_spec.errors import UserError
 from longpoll_spec.policy import policy_named
@@ -80,7 +80,7 @@ def ask(place: Place, code: int, fields: Fields, body: bytes = b"") -> tuple[Map
     Raises SilentError if the broker cannot be reached.
     """
     conversation = Conversation()
-    line = Line("probe", place.broker, conversation)
+    line = Connection("probe", place.broker, conversation)
     try:
         begun_s = time.monotonic()
         answer = line.wait(line.ask({"code": code, "extFields": fields, "body": body}), ANSWER_S)
@@ -111,7 +111,7 @@ def find_names(place: Place) -> bool:
 def _names(place: Place) -> tuple[bool, bool]:
     """Whether there is a name server, and whether it knows the broker."""
     try:
-        line = Line("ns", place.name_server, Conversation())
+        line = Connection("ns", place.name_server, Conversation())
     except SilentError:
         return False, False
     try:

@@ -3,7 +3,7 @@
 Compared are code, flag, presence of a remark, extension fields, messages, JSON bodies, pushes and times. Values that
 depend on the run are not compared (log offsets, store times, addresses), nor are texts of remarks.
 
-Allowed variations: `shipped.patterns`. Effect on a clause: `suite`.
+Allowed variations: `export.patterns`. Effect on a clause: `suite`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from longpoll_conform.shipped.patterns import BEGIN, CLOSED, SET, SILENCE, SOME, filled, fits, masked, pattern_of, seen
+from longpoll_conform.export.patterns import BEGIN, CLOSED, SET, SILENCE, SOME, filled, fits, masked, pattern_of, seen
 
 PROMPT_MS: Final = 900
 """How late an answer that was recorded as prompt may come, allowing for a busy machine."""

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from longpoll_conform.line import Address, Answer, Conversation, Line, SilentError
+from longpoll_conform.connection import Address, Answer, Connection, Conversation, SilentError
 from longpoll_conform.vectors import Vector
 from longpoll_conform.wire import NotReadableError, batch_body, lenient_json, physical_offset, read_records
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_runtime.threads import spawn
 
 WITH_RECORDS: Final = frozenset({11, 361, 33, 12})
@@ -82,9 +82,9 @@ class _Player:
     place: Place
     conversation: Conversation = field(factory=Conversation)
     variables: dict[str, str] = field(init=False)
-    lines: dict[str, Line] = field(factory=dict)
+    lines: dict[str, Connection] = field(factory=dict)
     errors: list[str] = field(factory=list)
-    _asked: dict[str, tuple[Line, int, int, float]] = field(factory=dict)
+    _asked: dict[str, tuple[Connection, int, int, float]] = field(factory=dict)
     """Open requests, by the name that joins them."""
     _opening: threading.Lock = field(factory=threading.Lock)
 
@@ -213,7 +213,7 @@ class _Player:
                 return
             time.sleep(LOOK_S)
 
-    def _ask(self, step: Mapping[str, Any]) -> tuple[Line, int]:
+    def _ask(self, step: Mapping[str, Any]) -> tuple[Connection, int]:
         line = self._line(step.get("conn", "main"))
         if "raw" in step:
             line.send_bytes(base64.b64decode(step["raw"]), int(step["opaque"]))
@@ -224,11 +224,11 @@ class _Player:
         request["body"] = self._body(step.get("body"))
         return line, line.ask(request, step.get("serialize", self.case.get("serialize", "JSON")))
 
-    def _line(self, name: str) -> Line:
+    def _line(self, name: str) -> Connection:
         with self._opening:
             if name not in self.lines:
                 address = self.place.name_server if name.startswith("ns") else self.place.broker
-                self.lines[name] = Line(name, address, self.conversation)
+                self.lines[name] = Connection(name, address, self.conversation)
             return self.lines[name]
 
     def _filled(self, value: Any) -> Any:
@@ -278,7 +278,7 @@ def _saved(answer: Mapping[str, Any], how: list[Any]) -> str:
     return str(read_records(answer["body"])[how[1]][how[2]])
 
 
-def described(code: int, answer: Answer, line: Line) -> dict[str, Any] | None:
+def described(code: int, answer: Answer, line: Connection) -> dict[str, Any] | None:
     """The recorded form of an answer to a request of a code; None for none, `closed` for a closed connection."""
     told = answer.command
     if told is None:

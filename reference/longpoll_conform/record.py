@@ -14,7 +14,7 @@ from typing import Any, Final
 from attrs import frozen
 
 from longpoll_conform.compare import PROMPT_MS, Difference, compare
-from longpoll_conform.line import SilentError
+from longpoll_conform.connection import SilentError
 from longpoll_conform.play import Place, Played, play
 from longpoll_conform.vectors import RECORDED_AS, Vector
 

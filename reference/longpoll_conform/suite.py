@@ -18,10 +18,10 @@ from attrs import Factory, define, evolve, field, frozen
 from longpoll_conform.capabilities import Health, find, health
 from longpoll_conform.clauses import BY_VECTOR, CLAUSES, PROFILES, Capability, Clause
 from longpoll_conform.compare import Difference, compare
-from longpoll_conform.differs import VERSIONS, is_of_the_scan, on_purpose
-from longpoll_conform.line import SilentError, Spoken
+from longpoll_conform.connection import RecordedFrame, SilentError
+from longpoll_conform.minimise import minimise
 from longpoll_conform.play import UNKNOWN_CODE, Place, play
-from longpoll_conform.smallest import smallest
+from longpoll_conform.policy_differences import VERSIONS, intended_difference, is_of_the_scan
 from longpoll_conform.vectors import RECORDED_AS, Vector
 
 Outcome = Literal["PASS", "FAIL", "NON-STRICT", "UNIMPLEMENTED", "UNTESTED"]
@@ -56,7 +56,7 @@ class Result:
     why: str = ""
     """One sentence; empty for PASS."""
     differences: tuple[Difference, ...] = ()
-    spoken: tuple[Spoken, ...] = ()
+    spoken: tuple[RecordedFrame, ...] = ()
     """Every byte of the conversation that shows it."""
     left_out: int = 0
     """The number of the vector's steps that the smallest conversation omits."""
@@ -189,7 +189,7 @@ class Suite:
     def _outcome(
         self, vector: Vector, clause: Clause, differences: Sequence[Difference], case: Mapping[str, Any]
     ) -> tuple[Outcome, str]:
-        meant = on_purpose(self.policy).get(vector.id) if vector.version == VERSIONS.get(self.policy) else None
+        meant = intended_difference(self.policy).get(vector.id) if vector.version == VERSIONS.get(self.policy) else None
         if meant is not None:
             code = (case.get("response") or {}).get("code")
             if differences and code == meant.code:
@@ -210,7 +210,7 @@ class Suite:
             self.smaller_s -= tried.seconds
             return tried.differences
 
-        less, left_out = smallest(vector, result.differences, again)
+        less, left_out = minimise(vector, result.differences, again)
         if not left_out:
             return result
         shown = self._try(less)

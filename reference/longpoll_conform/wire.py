@@ -1,7 +1,7 @@
 """A second, independent codec for RocketMQ's bytes: frames, commit-log records, properties, batch bodies.
 
 Values are plain dicts with the names of RocketMQ's JSON, as in vectors. Nothing is taken from `longpoll_protocol`, the
-codec of our own broker. Connections: `line`.
+codec of our own broker. Connections: `connection`.
 
 Sources: `RemotingCommand.java`, `RocketMQSerializable.java`, `MessageDecoder.java`.
 """

@@ -4,7 +4,7 @@ The moves that continue a paused message are not counted. In a *plain* order a m
 continues at once; in an *interleaved* one other moves may come first. Names are assigned in the order of first use, so
 no two orders differ only in names.
 
-Playing an order: `play`. Printing it: `story`.
+Playing an order: `schedule`. Printing it: `trace`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Final, Protocol, TypeVar
 from attrs import asdict, define, field, frozen
 
 from longpoll_dojo.errors import TokenError, ViolationError
-from longpoll_dojo.moves import Kind, Move, without
-from longpoll_dojo.play import Chooser, Order, Partner, Played, given, play
+from longpoll_dojo.model import LARGE_SIZE, Allowances, Model
 from longpoll_dojo.replies import At
-from longpoll_dojo.world import LARGE_SIZE, Allowances, World
+from longpoll_dojo.schedule import Chooser, Partner, Played, Schedule, given, play
+from longpoll_dojo.steps import Kind, Step, without
 
 WAITS_MS: Final = (2_070, 1_530, 640, 2_950)
 """The timeouts of the first, second, ... pull of an order: not round, and a later pull may be due sooner."""
@@ -162,7 +162,7 @@ class Search:
         """Odd timeouts, and more messages than a table may have room for; returns the fewest that break it."""
         for wait_ms in ODD_WAITS_MS:
             for kind in EXTREME_KINDS[wait_ms == 1 :]:
-                moves = [Move("pull", 1, QUEUES[0], wait_ms), *([Move(kind, queue=QUEUES[0])] if kind else [])]
+                moves = [Step("pull", 1, QUEUES[0], wait_ms), *([Step(kind, queue=QUEUES[0])] if kind else [])]
                 if (played := self._once(partner, given(moves))).violation is not None:
                     return played
         counts = sorted({count for count in BURSTS if count < self.bounds.burst} | {self.bounds.burst})
@@ -240,7 +240,7 @@ def confirmed(broken: Played, start: Start, allowances: Allowances) -> Finding:
     return _unlike(broken, fresh, start, allowances)
 
 
-def replayed(moves: Sequence[Move], start: Start, allowances: Allowances, search: Search) -> Finding | None:
+def replayed(moves: Sequence[Step], start: Start, allowances: Allowances, search: Search) -> Finding | None:
     """Play one order again, and once more after a reset. Raises TokenError if it cannot be played."""
     with start() as partner:
         played = play(partner, allowances, given(moves))
@@ -282,7 +282,7 @@ def twice(fresh: Played, start: Start, allowances: Allowances) -> Finding | None
     return found
 
 
-def second_time(moves: Sequence[Move], start: Start, allowances: Allowances) -> Finding | None:
+def second_time(moves: Sequence[Step], start: Start, allowances: Allowances) -> Finding | None:
     """The difference when a program plays an order, is reset, and plays it again; None if there is none."""
     with start() as partner:
         first = _tried(moves, partner, allowances)
@@ -310,7 +310,7 @@ def orders(partner: Partner, bounds: Bounds, allowances: Allowances, moves: int,
 
     A program that behaves differently for the same prefix breaks `forgets_at_reset`, or else `same_again`.
     """
-    path: list[tuple[list[Move], int]] = []
+    path: list[tuple[list[Step], int]] = []
     before: Played | None = None
     while True:
         try:
@@ -340,11 +340,11 @@ def _is_odd(before: Played, played: Played) -> bool:
     return any(one.heard() != other.heard() for one, other in pairs)
 
 
-def _walk(path: list[tuple[list[Move], int]], bounds: Bounds, moves: int, *, plain: bool) -> Chooser:
+def _walk(path: list[tuple[list[Step], int]], bounds: Bounds, moves: int, *, plain: bool) -> Chooser:
     """Follow the path, then take the first choice and record the others."""
     depth = itertools.count()
 
-    def choose(order: Order) -> Move | None:
+    def choose(order: Schedule) -> Step | None:
         place = next(depth)
         if place < len(path):
             choices, at = path[place]
@@ -358,9 +358,9 @@ def _walk(path: list[tuple[list[Move], int]], bounds: Bounds, moves: int, *, pla
     return choose
 
 
-def possible(world: World, made: Sequence[Move], bounds: Bounds, moves: int, *, plain: bool = False) -> list[Move]:
+def possible(world: Model, made: Sequence[Step], bounds: Bounds, moves: int, *, plain: bool = False) -> list[Step]:
     """The possible next moves in an order with a given number of moves."""
-    choices = [Move("go", message_id=number) for number in world.paused]
+    choices = [Step("go", message_id=number) for number in world.paused]
     if plain and choices:
         return choices[:1]
     counts = Counter[str](move.kind for move in made)
@@ -370,23 +370,23 @@ def possible(world: World, made: Sequence[Move], bounds: Bounds, moves: int, *, 
     return choices + [move for move in wanted if world.is_possible(move)]
 
 
-def _wanted(world: World, made: Sequence[Move], counts: Mapping[str, int], bounds: Bounds) -> Iterator[Move]:
+def _wanted(world: Model, made: Sequence[Step], counts: Mapping[str, int], bounds: Bounds) -> Iterator[Step]:
     queues = _names(QUEUES[: bounds.queues], (move.queue for move in made if move.queue))
     if counts["pull"] < bounds.pulls:
         used = (move.connection for move in made if move.connection)
         wait_ms = WAITS_MS[counts["pull"] % len(WAITS_MS)]
         for connection in _names(range(1, bounds.connections + 1), used):
-            yield from (Move("pull", connection, queue, wait_ms) for queue in queues)
+            yield from (Step("pull", connection, queue, wait_ms) for queue in queues)
     if counts["arrive"] + counts["arrive_late"] < bounds.arrivals:
-        yield from (Move("arrive", queue=queue) for queue in queues)
-        yield from (Move("arrive_late", queue=queue) for queue in queues)
-    yield from (Move("tick_before"), Move("tick"))
+        yield from (Step("arrive", queue=queue) for queue in queues)
+        yield from (Step("arrive_late", queue=queue) for queue in queues)
+    yield from (Step("tick_before"), Step("tick"))
     if counts["close"] < bounds.closes:
         yield from (
-            Move("close", connection) for connection in sorted({pull.connection for pull in world.pulls.values()})
+            Step("close", connection) for connection in sorted({pull.connection for pull in world.pulls.values()})
         )
     if counts["set_back"] < bounds.set_backs and any(pull.is_open for pull in world.pulls.values()):
-        yield Move("set_back")
+        yield Step("set_back")
 
 
 def _names(known: Sequence[Name], used: Iterable[Name]) -> list[Name]:
@@ -398,14 +398,14 @@ def burst(kind: Kind, count: int) -> Chooser:
     """A waiting pull, `count` messages in a row, and pulls on the same connection until all are read."""
     queue = QUEUES[0]
 
-    def choose(order: Order) -> Move | None:
+    def choose(order: Schedule) -> Step | None:
         world, made = order.world, Counter(move.kind for move in order.moves)
         if world.paused:
-            return Move("go", message_id=next(iter(world.paused)))
+            return Step("go", message_id=next(iter(world.paused)))
         if made["pull"] and made[kind] < count:
-            return Move(kind, queue=queue)
+            return Step(kind, queue=queue)
         is_read = made["pull"] and world.offsets.get((1, queue), 0) >= count
-        pull = Move("pull", 1, queue, WAITS_MS[0])
+        pull = Step("pull", 1, queue, WAITS_MS[0])
         return pull if not is_read and made["pull"] <= count and world.is_possible(pull) else None
 
     return choose
@@ -420,7 +420,7 @@ def drawn(choices: random.Random, bounds: Bounds) -> Chooser:
         queues=min(bounds.queues + 1, len(QUEUES)), connections=min(bounds.connections + 2, 9),
     )  # fmt: skip
 
-    def choose(order: Order) -> Move | None:
+    def choose(order: Schedule) -> Step | None:
         wanted = possible(order.world, order.moves, longer, longer.moves)
         if not wanted:
             return None
@@ -428,7 +428,7 @@ def drawn(choices: random.Random, bounds: Bounds) -> Chooser:
         move = choices.choice([move for move in wanted if move.kind == kind])
         if move.kind != "pull":
             return move
-        return Move("pull", move.connection, move.queue, choices.choice((1, 7, 999, 1_000, 1_001, *WAITS_MS)))
+        return Step("pull", move.connection, move.queue, choices.choice((1, 7, 999, 1_000, 1_001, *WAITS_MS)))
 
     return choose
 
@@ -450,7 +450,7 @@ def smaller(broken: Played, start: Start, allowances: Allowances) -> Played:
     return broken
 
 
-def _tried(moves: Sequence[Move], partner: Partner, allowances: Allowances) -> Played | None:
+def _tried(moves: Sequence[Step], partner: Partner, allowances: Allowances) -> Played | None:
     try:
         return play(partner, allowances, given(moves))
     except TokenError:

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from longpoll_java.check import refused_rule
+from longpoll_java.breakpoints import Breakpoints
+from longpoll_java.byteman_rules import PORT_PROPERTY, SCAN_MS, rules_of, scanning_each
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars
-from longpoll_java.rules import PORT_PROPERTY, SCAN_MS, rules_of, scanning_each
-from longpoll_java.stage import Stage
-from longpoll_spec.render.places import RECHECK, gates_of
+from longpoll_java.rule_check import refused_rule
+from longpoll_spec.render.java_breakpoints import RECHECK, breakpoints_of
 
 PORTS: Final = range(12_000, 32_000)
 """Below the system's ephemeral ports, above the default ports of brokers."""
@@ -82,7 +82,7 @@ class JavaBroker:
     def __init__(
         self,
         jars: Jars,
-        stage: Stage,
+        stage: Breakpoints,
         *,
         lmq: bool = False,
         script: str | None = None,
@@ -108,7 +108,7 @@ class JavaBroker:
             undo.callback(self._folder.cleanup)
             self.home = Path(self._folder.name)
             self.address = ("127.0.0.1", _free_port())
-            rules = rules_of(gates_of(jars.version, lmq=lmq)) if script is None else script
+            rules = rules_of(breakpoints_of(jars.version, lmq=lmq)) if script is None else script
             self._process = self._start(lmq, rules, options)
             undo.callback(self.end)
             self._await_start()
@@ -217,13 +217,13 @@ def settings_of(home: str, port: str, *, lmq: bool, copies: str = "") -> str:
 
 @contextmanager
 def started(
-    jars: Jars, stage: Stage, *, lmq: bool, slave: bool, rechecks: bool = False, scan_ms: int = SCAN_MS
+    jars: Jars, stage: Breakpoints, *, lmq: bool, slave: bool, rechecks: bool = False, scan_ms: int = SCAN_MS
 ) -> Iterator[JavaBroker]:
     """A broker that is ended after the block; a slave comes with its master, whose threads never stop.
 
     `rechecks` adds a rule with the recheck of pull request #7359; `scan_ms` changes the scan's period.
     """
-    gates = (*gates_of(jars.version, lmq=lmq), *((RECHECK,) if rechecks else ()))
+    gates = (*breakpoints_of(jars.version, lmq=lmq), *((RECHECK,) if rechecks else ()))
     script = rules_of(gates) + (scanning_each(scan_ms) if scan_ms != SCAN_MS else "")
     with ExitStack() as both:
         master = both.enter_context(JavaBroker(jars, stage, script="")) if slave else None

@@ -1,7 +1,7 @@
 """Convert a run of the specification to a schedule: requests, and the order in which threads leave gates.
 
-`schedule_of` is pure: a trace in, moves out. `play` plays the moves, and `exported` writes them for Java alone. The
-moves that show the violation: `promises`.
+`schedule_of` is pure: a trace in, moves out. `replay` plays the moves, and `exported` writes them for Java alone. The
+moves that show the violation: `violations`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
+from longpoll_java.byteman_rules import SCAN_MS
 from longpoll_java.errors import NotOnJavaError
-from longpoll_java.rules import SCAN_MS
 from longpoll_spec.model import Action, Model, Trace
-from longpoll_spec.render.places import Gate
+from longpoll_spec.render.java_breakpoints import Breakpoint
 
 Kind: TypeAlias = Literal[
     "create", "send", "pull", "close", "commit", "offset", "tick", "deadline", "align", "stop",
@@ -108,7 +108,7 @@ IMPOSSIBLE: Final[Mapping[str, str]] = {
 """Action -> why no replay schedule has it."""
 
 
-def schedule_of(trace: Trace, gates: Sequence[Gate], scan_ms: int = SCAN_MS) -> Schedule:
+def schedule_of(trace: Trace, gates: Sequence[Breakpoint], scan_ms: int = SCAN_MS) -> Schedule:
     """The moves that make a broker with these gates and this scan period follow a run. Raises NotOnJavaError."""
     _refuse(trace, {gate.name for gate in gates})
     model = trace.model

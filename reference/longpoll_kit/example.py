@@ -15,14 +15,14 @@ from typing import Final, Literal
 from attrs import define, field
 
 from longpoll_kit.errors import SubjectError, ViolationError
+from longpoll_kit.history import NoHistory
 from longpoll_kit.model import MS, Allowances, Ask, ConsumingQueue, Message, OffsetQueue, Queue
 from longpoll_kit.polls import Polls, Workers
 from longpoll_kit.subject import LongPollSubject, abilities_of
 from longpoll_kit.timeline import Moment, lines_of
-from longpoll_kit.told import Untold
 from longpoll_runtime import Runtime
-from longpoll_runtime.pauses import Pause
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.breakpoints import Pause
+from longpoll_runtime.host_pauses import HostPauseWatch
 
 Place = Literal["start", "known", "end"]
 Who = Literal["poll", "publish"]
@@ -58,7 +58,7 @@ class Example:
 
     runtime: Runtime
     subject: LongPollSubject
-    watch: StallWatch
+    watch: HostPauseWatch
     allowances: Allowances
     name: str
     """Unique among all examples against one service; part of the names of its queues."""
@@ -68,7 +68,7 @@ class Example:
     long_ms: int
     short_ms: int
     counts: Counter[str] = field(factory=Counter)
-    told: Untold = field(factory=Untold)
+    told: NoHistory = field(factory=NoHistory)
     queues: list[Queue] = field(init=False)
     polls: Polls = field(init=False)
     abilities: frozenset[str] = field(init=False)

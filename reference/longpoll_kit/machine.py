@@ -25,14 +25,14 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
 from longpoll_kit.example import POLLS_MAX, QUEUE_COUNT, Example, Order, Place, Who
+from longpoll_kit.history import History, history_for
 from longpoll_kit.model import Allowances
 from longpoll_kit.run import Failure, KitReport, Run
 from longpoll_kit.steps import step
 from longpoll_kit.subject import LongPollSubject
 from longpoll_kit.testcase import SETTINGS, TestCases, run_examples
-from longpoll_kit.told import History, told_to
-from longpoll_runtime.faults import FAULTS
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.recoverable import FAULTS
 
 LARGE_COUNT: Final = 24
 """The number of the largest messages published in a row."""
@@ -86,7 +86,7 @@ class LongPollMachine(RuleBasedStateMachine):
         self.run.started += 1
         self._is_sound = True
         allowances = Allowances(self.wake_ms, self.late_ms, self.early_ms, self.visible_ms, self.may_answer_early)
-        told = told_to(self.run.history, self.run.runtime, subject, allowances)
+        told = history_for(self.run.history, self.run.runtime, subject, allowances)
         self.example = Example(
             self.run.runtime,
             subject,

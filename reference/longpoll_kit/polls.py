@@ -14,9 +14,9 @@ from longpoll_kit.errors import StandstillError
 from longpoll_kit.model import MS, Ask
 from longpoll_kit.subject import LongPollSubject, Polled, polled_of
 from longpoll_runtime import Queue, Runtime
-from longpoll_runtime.faults import FAULTS
-from longpoll_runtime.pauses import Pause
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.breakpoints import Pause
+from longpoll_runtime.host_pauses import HostPauseWatch
+from longpoll_runtime.recoverable import FAULTS
 
 PATIENCE_MAX_MS: Final = 30_000
 """A host pause longer than this ends the example, because lateness shows nothing then."""
@@ -73,7 +73,7 @@ class Polls:
         self,
         runtime: Runtime,
         subject: LongPollSubject,
-        watch: StallWatch,
+        watch: HostPauseWatch,
         workers: Workers,
         sent: Callable[[Ask], None] = lambda _ask: None,
     ) -> None:

@@ -13,10 +13,10 @@ from attrs import define, field, frozen
 
 from longpoll_kit.errors import ViolationError
 from longpoll_kit.example import NEEDED
+from longpoll_kit.history import History
 from longpoll_kit.polls import Workers
-from longpoll_kit.told import History
 from longpoll_runtime import Runtime
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.host_pauses import HostPauseWatch
 
 Verdict = Literal["valid", "invalid", "unknown"]
 WATCH_S: Final = 0.005
@@ -100,7 +100,7 @@ class Run:
     """Answers that were late, but came."""
     failure: Failure | None = None
     ends_ns: int | None = None
-    watch: StallWatch = field(factory=lambda: StallWatch(sleep_s=WATCH_S), init=False)
+    watch: HostPauseWatch = field(factory=lambda: HostPauseWatch(sleep_s=WATCH_S), init=False)
     workers: Workers = field(init=False)
 
     def __attrs_post_init__(self) -> None:

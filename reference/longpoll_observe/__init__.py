@@ -1,8 +1,8 @@
 """A recording proxy: relays bytes unchanged between RocketMQ clients and brokers, and writes a history.
 
-- `loop` relays the bytes of `links`; `arrival` bounds when they were sent.
-- `tap` decodes them; `untold` is the queue of bytes not decoded yet; `events` converts commands to history events.
-- `routes` redirects clients of a name server to the proxy; `names` resolves host names.
+- `relay_loop` relays the bytes of `links`; `arrival_time` bounds when they were sent.
+- `tap` decodes them; `tap_queue` is the queue of bytes not decoded yet; `events` converts commands to history events.
+- `routes` redirects clients of a name server to the proxy; `name_lookup` resolves host names.
 - `observer` combines these parts.
 
 TLS is not supported. Judging: see `longpoll_judge`.

@@ -1,4 +1,4 @@
-"""Data of the relay: doors, the clients' links, the two sides of each, and their taps. Relaying: see `loop`."""
+"""Data of the relay: doors, the clients' links, the two sides of each, and their taps. Relaying: see `relay_loop`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from attrs import define, field
 
-from longpoll_observe.arrival import HELD_MAX, SETTLE_NS, Arrivals
+from longpoll_observe.arrival_time import HELD_MAX, SETTLE_NS, ArrivalTimes
 from longpoll_runtime import Address, Buffer, Listener, PlainSocket, Socket
 
 Direction = Literal["answers", "requests"]
@@ -85,7 +85,7 @@ class Side:
     """
 
     socket: Socket
-    arrivals: Arrivals
+    arrivals: ArrivalTimes
     busy_pass: int
     """The last pass in which the socket was readable, or not watched for reading."""
     look_ns: int = field(default=0)

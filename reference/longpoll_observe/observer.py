@@ -9,7 +9,7 @@ A broker found in a route gets its door at that time, and is measured later, bec
 A source's `uncertainty_ns` is measured: twice the median of a few TCP handshakes with the broker. Kernels answer these
 alone, so it covers the round trip, but no time of the broker.
 
-Relaying: see `loop`. Commands: see `tap`.
+Relaying: see `relay_loop`. Commands: see `tap`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final, Self
 
-from longpoll_observe.arrival import HELD_MAX, SETTLE_NS
+from longpoll_observe.arrival_time import HELD_MAX, SETTLE_NS
 from longpoll_observe.events import Places, Subscriptions
 from longpoll_observe.links import Door, Rewrite, Tap
-from longpoll_observe.loop import RelayLoop
+from longpoll_observe.relay_loop import RelayLoop
 from longpoll_observe.routes import RouteTap
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_recorder.recorder import HistoryRecorder

@@ -12,7 +12,7 @@ read for their subscriptions. A message that a pull gets, but whose offset no ac
 Unreadable bytes are relayed too: the connection then counts as closed, and a `lost` event reports unseen events. The
 answers to two open requests with one opaque are ambiguous: neither is judged, and both count as lost.
 
-Relaying: see `loop`. Meaning of commands: see `events`.
+Relaying: see `relay_loop`. Meaning of commands: see `events`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from longpoll_protocol.frames.frame import (
 )
 from longpoll_recorder.offsets import OFFSET_CODES, RESETTING_CODES, offset_fields, resetting_fields, told_offset
 from longpoll_recorder.recorder import HistoryRecorder
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.tables import with_table
 
 log = logging.getLogger(__name__)

@@ -180,7 +180,7 @@ class Replay:
 
 
 @define(eq=False)
-class FewStalls:
+class RareHostPauses:
     """Some pauses, at random points of the first `length`, of up to `ms_max` each."""
 
     seed: int
@@ -208,7 +208,7 @@ class FewStalls:
 
 
 @define(eq=False)
-class ToldStalls:
+class GivenHostPauses:
     """The pauses among a run's turns."""
 
     turns: Iterable[Turn]

@@ -1,9 +1,9 @@
 """A world of actors on one thread: a strategy chooses who runs, and time passes only when no actor can.
 
 An actor is a greenlet that runs from one scheduling point to the next. A point is an operation of the runtime, such as
-acquiring a lock, or with `lines` a line or bytecode. At each point the strategy may switch to another ready actor. In
-the default order an actor runs until it must wait or has ended, then the one with the lowest number follows. A run is
-determined by its seed and its `Turn`s, the deviations from that order.
+acquiring a lock, or with `line_tracing` a line or bytecode. At each point the strategy may switch to another ready
+actor. In the default order an actor runs until it must wait or has ended, then the one with the lowest number follows.
+A run is determined by its seed and its `Turn`s, the deviations from that order.
 
 Locks, sockets and disks: `sync`, `network`, `disk`. Choosing turns: `strategies`.
 """
@@ -152,7 +152,7 @@ class World:
     note: Callable[[Actor, str, object], None] | None = None
     """Called at every point with the actor, the operation, and its object."""
     tracer: Tracer | None = None
-    """Adds scheduling points inside the code (`lines`)."""
+    """Adds scheduling points inside the code (`line_tracing`)."""
     over: bool = False
     lock_count: int = 0
     """Numbers for locks, for stories."""

@@ -1,7 +1,7 @@
 """The actor of each step: a thread of the broker or a person.
 
 A run has a context switch where consecutive steps have different actors. Names for readers:
-`render.story.terms_of_rocketmq`.
+`render.story.rocketmq_names`.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from hypothesis import Phase, settings
 from model_tests.mutants.code.generate import HIT, Module, Mutant, instrumented, mutants_of
 from model_tests.mutants.tests_of import LEFT_OUT
 
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 Outcome = Literal["killed", "stuck", "survived", "unreached"]
 KILLED: Final = frozenset({"killed", "stuck"})

@@ -100,8 +100,8 @@ def law(entry: Entry, deadline_s: float) -> Seen | None:
     from model_tests.support.spec.slip_table import LIMIT_STATES, explored, found_by_exploring, name_of, slips_in
 
     from longpoll_spec.engines import explore
-    from longpoll_spec.law import law_of, properties_of
     from longpoll_spec.policy import preset, with_knob
+    from longpoll_spec.specification import properties_of, specification_of
 
     policy = preset(entry.policy)
     if entry.slip:
@@ -110,7 +110,7 @@ def law(entry: Entry, deadline_s: float) -> Seen | None:
         return None if found.bounds is None else Seen(f"{found.broken} ({found.bounds.name})", found.steps)
     changed = reduce(with_knob, entry.knob.split("+"), policy)
     for bounds in explored(changed):
-        model = law_of(changed, bounds)
+        model = specification_of(changed, bounds)
         judged = [item for item in properties_of(model) if item.kind == "always"]
         told = explore(model, judged, limit_states=LIMIT_STATES)
         broken = [each for each in told.verdicts if each.verdict == "violated"]
@@ -129,8 +129,8 @@ def proof(entry: Entry, deadline_s: float) -> Seen | None:
 
     from longpoll_spec.engines.smt.combinations import WORLDS
     from longpoll_spec.engines.smt.proof import prove_model
-    from longpoll_spec.law import law_of
     from longpoll_spec.policy import preset, with_knob
+    from longpoll_spec.specification import specification_of
 
     policy = preset(entry.policy)
     slip = next((slip for slip in slips_in(policy) if name_of(slip) == entry.slip), None)
@@ -139,7 +139,7 @@ def proof(entry: Entry, deadline_s: float) -> Seen | None:
         if slip is not None and not slip.is_in(policy, bounds):
             continue
         changed = policy if slip is not None else reduce(with_knob, entry.knob.split("+"), policy)
-        model = law_of(changed, bounds) if slip is None else slip.planted(policy, bounds)
+        model = specification_of(changed, bounds) if slip is None else slip.planted(policy, bounds)
         told = prove_model(model, timeout_s=30.0, depth_max=0)
         gone = [each for each in told.needed if told.verdict(each) != "proved"]
         if gone:
@@ -261,7 +261,7 @@ def steps(entry: Entry, deadline_s: float) -> Seen | None:
     """Drive the hold service from step point to step point beside the law: tiny worlds whole, larger ones by chance."""
     from model_tests.simulate.test_refinement import LARGER, TINIEST
 
-    from longpoll.simulated.beside_law import explore as tried
+    from longpoll.broker_simulation.refinement import explore as tried
     from longpoll_spec.policy import STRICT, STRICT_CLONE
 
     counted = _Counted(getattr(tried, "run"), deadline_s)  # noqa: B009 - the same
@@ -321,8 +321,8 @@ def simulated(entry: Entry, deadline_s: float) -> Seen | None:
     """Run the whole broker, or the client, in a simulated world, seed after seed: as strict, with a pool, by lines."""
     if any(file.startswith(CLIENT) for file in entry.files):
         return _first_fault("model_tests.simulate.client_world", "ClientRun", deadline_s)
-    from longpoll.simulated.plan import plan_of
-    from longpoll.simulated.search import Settings, search
+    from longpoll.broker_simulation.plan import plan_of
+    from longpoll.broker_simulation.search import Settings, search
 
     runs = count(1)
     begun_s = until_s = time.process_time()
@@ -367,7 +367,7 @@ def _forked() -> Iterator[tuple[tuple[str, int], int]]:
     from longpoll_broker.broker import Broker
     from longpoll_broker.config import BrokerConfig
     from longpoll_runtime.real import RealRuntime
-    from longpoll_runtime.turns import short_turns
+    from longpoll_runtime.switch_interval import short_switch_interval
 
     told, tells = os.pipe()
     waits, lets = os.pipe()
@@ -377,7 +377,7 @@ def _forked() -> Iterator[tuple[tuple[str, int], int]]:
         try:
             config = attrs.evolve(BrokerConfig(), io_thread_count=2)
             with (
-                short_turns(),
+                short_switch_interval(),
                 tempfile.TemporaryDirectory() as directory,
                 Broker.start(RealRuntime(), str(Path(directory, "store")), config=config) as broker,
             ):
@@ -397,7 +397,7 @@ def _forked() -> Iterator[tuple[tuple[str, int], int]]:
 def races(_entry: Entry, _deadline_s: float) -> Seen | None:
     """Race messages against the pulls that wait for them, as `longpoll verify` does, for ten seconds."""
     from longpoll.verification import races as raced
-    from longpoll.verification.declared import Declared, limits_of
+    from longpoll.verification.limits import Declared, limits_of
     from longpoll_runtime.real import RealRuntime
     from longpoll_spec.policy import STRICT
 

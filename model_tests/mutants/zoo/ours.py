@@ -161,7 +161,7 @@ OURS: Final = (
         "A recorder numbers requests anew on each connection: the judge holds the answers of several pulls against the "
         "first that had their identifier, and convicts a broker that did nothing wrong.",
         Change(
-            f"{RULES}/steps.py",
+            f"{RULES}/queue_columns.py",
             '    if events.batch.has_repeated("request_received"):\n'
             "        keys = events.request_key[received]\n"
             "        received = received[np.bincount(keys)[keys] == 1]\n"

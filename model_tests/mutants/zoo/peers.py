@@ -21,7 +21,7 @@ from model_tests.mutants.zoo.entry import (
     Entry,
 )
 
-PULLING: Final = "reference/longpoll_broker/assembly/pulling.py"
+PULLING: Final = "reference/longpoll_broker/assembly/pull.py"
 
 
 def _bug(

@@ -21,7 +21,7 @@ from model_tests.mutants.zoo.entry import (
 )
 
 HANDLER: Final = "reference/longpoll_broker/handler.py"
-PULLING: Final = "reference/longpoll_broker/assembly/pulling.py"
+PULLING: Final = "reference/longpoll_broker/assembly/pull.py"
 
 
 def _bug(name: str, source: str, says: str, *changes: Change, units: tuple[str, ...] = (), slip: str = "") -> Entry:
@@ -344,7 +344,7 @@ ROCKETMQ: Final = (
         "The code that sends a slave's reader away is set, and set again by the next lines: who asks a slave at an "
         "offset that it does not know is told to begin elsewhere.",
         Change(
-            f"{BROKER}/shared/standing.py",
+            f"{BROKER}/shared/broker_role.py",
             "        if code == _OFFSET_MOVED and not self.corrects_offsets:\n            return _RETRY_IMMEDIATELY\n",
             "",
         ),

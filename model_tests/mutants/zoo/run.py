@@ -27,7 +27,7 @@ from model_tests.mutants.zoo.entry import TABLE, Change, Entry
 from model_tests.mutants.zoo.methods import METHODS
 from model_tests.mutants.zoo.plant import plant
 
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 Outcome = Literal["found", "missed"]
 WARM: Final[Mapping[str, Sequence[str]]] = {

@@ -22,7 +22,7 @@ import msgspec
 from attrs import define, field, frozen
 
 from longpoll_broker import hold, io, rocketmq, send, upkeep
-from longpoll_broker.rocketmq.admin import member_notices
+from longpoll_broker.rocketmq.admin import member_notifications
 from longpoll_broker.rocketmq.name_server import name_server
 from longpoll_broker.rocketmq.name_server import routes_processor as routes
 from longpoll_broker.rocketmq.transactions import transaction_check
@@ -108,7 +108,7 @@ def sections() -> list[Section]:
     tables = {
         "served by the broker": served_by(*(module for module in services() if module not in {name_server, routes})),
         "served by the name server": served_by(name_server, routes),
-        "sent to clients by the broker": sent_by(member_notices) | sent_by(transaction_check) | _PASSED_ON,
+        "sent to clients by the broker": sent_by(member_notifications) | sent_by(transaction_check) | _PASSED_ON,
     }
     found = []
     every = list(shapes())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from longpoll.wire.connection import BrokerConnection
 from longpoll.wire.requests import pull_fields, records_of, send_fields
-from longpoll.wire.wire_end import WireEnd
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
@@ -19,7 +19,7 @@ PATIENCE_S: Final = 10.0
 """Time limit for expected replies; only a failing test waits so long."""
 
 
-class RawClient(WireEnd):
+class RawClient(BrokerConnection):
     """One connection. Unclaimed replies are kept by opaque; `pushes` are the peer's requests."""
 
     def __init__(self, address: Address) -> None:

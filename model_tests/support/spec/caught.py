@@ -16,9 +16,9 @@ from attrs import frozen
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
-from longpoll_spec.law import law_of
-from longpoll_spec.mutants.slips import Slip, reached, slips_of
+from longpoll_spec.mutants.generated import Mutant, mutants_of, reached
 from longpoll_spec.policy import Policy, preset
+from longpoll_spec.specification import specification_of
 
 MORE_STATES: Final = 40_000
 """A mutant may make the space endless; a difference shows within twice the original's states plus this number."""
@@ -31,20 +31,20 @@ NOBODY: Final = ""
 class Catch:
     """A mutant and what detects it first: a property's name, `NUMBERS`, or `NOBODY`."""
 
-    slip: Slip
+    slip: Mutant
     by: str
 
 
 def catches(policy: Policy, bounds: Bounds, every: int = 1) -> Iterator[Catch]:
     """Plant one in `every` of all mutants, one after the other."""
-    right = explore(law_of(policy, bounds), engine="python")
+    right = explore(specification_of(policy, bounds), engine="python")
     states = reached(right.model)
-    real = [slip for slip in slips_of(policy, bounds) if slip.shows(right.model, states)]
+    real = [slip for slip in mutants_of(policy, bounds) if slip.shows(right.model, states)]
     for slip in real[::every]:
         yield Catch(slip, caught_by(slip, right))
 
 
-def caught_by(slip: Slip, right: Exploration) -> str:
+def caught_by(slip: Mutant, right: Exploration) -> str:
     """Returns what distinguishes the mutant from the original."""
     model = slip.planted(right.model.policy, right.model.bounds)
     wrong = explore(model, engine="python", limit_states=2 * right.distinct_states + MORE_STATES)

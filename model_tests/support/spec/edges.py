@@ -19,9 +19,9 @@ import msgspec
 from longpoll_spec.bounds import ASPECTS, Bounds, named
 from longpoll_spec.engines import manifest
 from longpoll_spec.engines.python.compile import successors
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, Policy
+from longpoll_spec.specification import specification_of
 from longpoll_spec.tables import with_table
 
 FEATURES: Final = ("queues", "tags", *(name for name in ASPECTS if name != "lateness"))
@@ -108,7 +108,7 @@ def bounds_of(policy: Policy) -> Iterator[Bounds]:
 
 def main() -> None:
     """Write the pinned file again."""
-    made = [edges_of(law_of(each, bounds)) for each in PRESETS.values() for bounds in bounds_of(each)]
+    made = [edges_of(specification_of(each, bounds)) for each in PRESETS.values() for bounds in bounds_of(each)]
     Path(__file__).with_name(_FILE).write_text(manifest.text_of(made), encoding="utf-8")
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from longpoll_spec.bounds import named
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import policy_named
+from longpoll_spec.specification import specification_of
 
 
 def model_named(policy_name: str, bounds: str = "tiny", *, requests: int | None = None) -> Model:
@@ -14,4 +14,4 @@ def model_named(policy_name: str, bounds: str = "tiny", *, requests: int | None 
     Raises what `policy_named` and `named` raise.
     """
     policy = policy_named(policy_name)
-    return law_of(policy, named(bounds, policy, requests=requests))
+    return specification_of(policy, named(bounds, policy, requests=requests))

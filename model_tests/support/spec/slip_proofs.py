@@ -23,11 +23,11 @@ from longpoll_spec.engines.analysis.symmetry import is_symmetric
 from longpoll_spec.engines.smt.any_number import Statements, statements_of
 from longpoll_spec.engines.smt.inductive import Outcome, Prover, prover_of
 from longpoll_spec.engines.smt.proof import REQUESTS, prove_model
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.mutants.slips import Slip, same_text
+from longpoll_spec.mutants.generated import Mutant, same_text
 from longpoll_spec.policy import Policy
 from longpoll_spec.properties import ALWAYS
+from longpoll_spec.specification import specification_of
 from longpoll_spec.terms import Bool
 
 TIMEOUT_S: Final = 120.0
@@ -110,7 +110,7 @@ class Proofs:
     world: Bounds
     laws: dict[int, _Law] = field(factory=dict)
 
-    def of(self, slip: Slip) -> Standing | None:
+    def of(self, slip: Mutant) -> Standing | None:
         """Returns the proofs' results for eight requests and for any number; None if the scope lacks the mutant."""
         if not slip.is_in(self.policy, self._bounds(FEW)):
             return None
@@ -123,7 +123,7 @@ class Proofs:
 
     def _law(self, requests: int) -> _Law:
         if requests not in self.laws:
-            right = statements_of(lambda bounds: law_of(self.policy, bounds), requests, self.world)
+            right = statements_of(lambda bounds: specification_of(self.policy, bounds), requests, self.world)
             prover = prover_of(right.model, right.all, TIMEOUT_S, symmetric=False)
             prover.assume(right.candidates)
             still = attrs.evolve(right.model, actions=())
@@ -132,7 +132,7 @@ class Proofs:
             self.laws[requests] = _Law(right, prover, reads)
         return self.laws[requests]
 
-    def _broken(self, slip: Slip, requests: int, suspect: str | None = None) -> str | None:
+    def _broken(self, slip: Mutant, requests: int, suspect: str | None = None) -> str | None:
         """Returns the first property whose proof is lost for `requests` requests, or `suspect` if its proof is lost."""
         law = self._law(requests)
         model = slip.planted(self.policy, self._bounds(requests))

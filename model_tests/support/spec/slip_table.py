@@ -25,10 +25,10 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.manifest import text_of
 from longpoll_spec.engines.smt.combinations import WORLDS
-from longpoll_spec.law import law_of, properties_of
-from longpoll_spec.mutants.slips import Slip, slips_of
-from longpoll_spec.mutants.zoo import named_slips
+from longpoll_spec.mutants.generated import Mutant, mutants_of
+from longpoll_spec.mutants.named import named_mutants
 from longpoll_spec.policy import Policy, preset
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.tables import with_table
 
 POLICIES: Final = ("strict", "strict-clone")
@@ -79,27 +79,27 @@ def explored(policy: Policy) -> tuple[Bounds, ...]:
     return (*small, *(EXPLORATIONS[name] for name in (*QUICK, *LARGE)))
 
 
-def slips_in(policy: Policy, every: int = 1) -> list[Slip]:
+def slips_in(policy: Policy, every: int = 1) -> list[Mutant]:
     """Returns the named mutants of any scope, and one in `every` of those by rule, each once."""
     worlds = [attrs.evolve(world, requests=2) for world in WORLDS.values()]
-    by_hand = _each_once(slip for world in worlds for slip in named_slips(policy, world))
-    return by_hand + _each_once(slip for world in worlds for slip in slips_of(policy, world))[::every]
+    by_hand = _each_once(slip for world in worlds for slip in named_mutants(policy, world))
+    return by_hand + _each_once(slip for world in worlds for slip in mutants_of(policy, world))[::every]
 
 
-def _each_once(slips: Iterable[Slip]) -> list[Slip]:
-    found: dict[str, Slip] = {}
+def _each_once(slips: Iterable[Mutant]) -> list[Mutant]:
+    found: dict[str, Mutant] = {}
     for slip in slips:
         found.setdefault(name_of(slip), slip)
     return list(found.values())
 
 
-def name_of(slip: Slip) -> str:
+def name_of(slip: Mutant) -> str:
     """Name a mutant in one line: the action, the actor kinds if needed, and the mistake."""
     who = "".join(f" of the {kind}" for kind in slip.kinds if kind)
     return f"{slip.action}{who} {slip.what}"
 
 
-def found_by_exploring(slip: Slip, policy: Policy, *, thoroughly: bool) -> Found:
+def found_by_exploring(slip: Mutant, policy: Policy, *, thoroughly: bool) -> Found:
     """Returns the first violation, else the lost reachability or the differing numbers.
 
     Bounds after the first difference are explored only if `thoroughly`.
@@ -119,13 +119,13 @@ def found_by_exploring(slip: Slip, policy: Policy, *, thoroughly: bool) -> Found
     return differs
 
 
-def _explored(slip: Slip, policy: Policy, bounds: Bounds) -> Exploration:
+def _explored(slip: Mutant, policy: Policy, bounds: Bounds) -> Exploration:
     model = slip.planted(policy, bounds)
     judged = [item for item in properties_of(model) if item.kind != "sometimes"]
     return explore(model, judged, limit_states=LIMIT_STATES)
 
 
-def _difference(slip: Slip, wrong: Exploration) -> Found:
+def _difference(slip: Mutant, wrong: Exploration) -> Found:
     """Returns how an exploration without violation differs from the original's."""
     policy, bounds = wrong.model.policy, wrong.model.bounds
     right = _right(policy, bounds)
@@ -142,7 +142,7 @@ def _difference(slip: Slip, wrong: Exploration) -> Found:
 
 @cache
 def _right(policy: Policy, bounds: Bounds) -> Exploration:
-    model = law_of(policy, bounds)
+    model = specification_of(policy, bounds)
     return explore(model, properties_of(model), limit_states=LIMIT_STATES)
 
 
@@ -152,7 +152,7 @@ def _steps(verdict: Verdict) -> int:
 
 
 def rows_of(
-    policy: Policy, slips: Iterable[Slip], worlds: Iterable[str] = WORLDS, report: Report | None = None
+    policy: Policy, slips: Iterable[Mutant], worlds: Iterable[str] = WORLDS, report: Report | None = None
 ) -> Iterator[tuple[Row, Found]]:
     """Iterate over a row for each mutant, with its violating run. `report` gets each mutant before it is tried.
 
@@ -238,7 +238,7 @@ def _write(rows: Iterable[Row]) -> None:
     Path(__file__).with_name(PINNED).write_text(text, encoding="utf-8")
 
 
-def pinned_slips(policy: Policy) -> list[Slip]:
+def pinned_slips(policy: Policy) -> list[Mutant]:
     """Returns the mutants of a policy in the pinned table."""
     names = {row.slip for row in pinned() if row.policy == policy.name}
     return [slip for slip in slips_in(policy) if name_of(slip) in names]

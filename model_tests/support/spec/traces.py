@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from longpoll_spec.engines.evaluate import evaluate, values_of
-from longpoll_spec.law import properties_of
 from longpoll_spec.model import Trace
+from longpoll_spec.specification import properties_of
 
 
 def breaks_its_property(trace: Trace) -> bool:

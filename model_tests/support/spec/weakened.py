@@ -31,13 +31,13 @@ from longpoll_spec import properties
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import text_of
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.mutants.slips import Change, Slip, kinds_of, slips_of, with_effect
-from longpoll_spec.mutants.zoo import named_slips
+from longpoll_spec.mutants.generated import Change, Mutant, kinds_of, mutants_of, with_effect
+from longpoll_spec.mutants.named import named_mutants
 from longpoll_spec.policy import PRESETS, policy_named, preset
 from longpoll_spec.properties import ALWAYS, INDUCTIVE
 from longpoll_spec.render.conditions import changes_of
+from longpoll_spec.specification import specification_of
 from longpoll_spec.state import IDLE, Request, State, assign
 from longpoll_spec.tables import with_table
 from longpoll_spec.terms import TRUE, Effect, Int, ite
@@ -64,7 +64,7 @@ SIZES: Final = {
 }
 """Small scopes, one for each feature."""
 PINNED: Final = "weakened.json"
-_MODULES: Final = ("answers", "aspects", "deadlines", "order", "recovery", "wakeups")
+_MODULES: Final = ("answers", "features", "deadlines", "order", "recovery", "wakeups")
 Edit = Callable[[ast.AST], ast.AST]
 
 
@@ -261,13 +261,13 @@ BY_HAND: Final[Mapping[str, tuple[str, Change]]] = {
 """Mutants that break what no mutant by rule breaks: name -> (changed action, change)."""
 
 
-def mutants_of(base: str, bounds: Bounds) -> dict[str, Slip]:
+def chosen_mutants(base: str, bounds: Bounds) -> dict[str, Mutant]:
     """Returns the mutants of a policy under bounds, by name."""
     policy = preset(base)
-    slips = [*named_slips(policy, bounds), *slips_of(policy, bounds)]
-    actions = {action.name: kinds_of(action) for action in law_of(policy, bounds).actions}
+    slips = [*named_mutants(policy, bounds), *mutants_of(policy, bounds)]
+    actions = {action.name: kinds_of(action) for action in specification_of(policy, bounds).actions}
     by_hand = {
-        name: Slip(action, actions[action], name, change)
+        name: Mutant(action, actions[action], name, change)
         for name, (action, change) in BY_HAND.items()
         if action in actions
     }
@@ -278,11 +278,11 @@ def laws() -> Iterator[tuple[Row, Model]]:
     """Iterate over all tried models with their rows: the policies, then their mutants."""
     for size, bounds in SIZES.items():
         for policy in dict.fromkeys((*PRESETS.values(), *changes_of(preset("strict")))):
-            yield _row(policy.name, size), law_of(policy, bounds)
-    plain = {base: set(mutants_of(base, SIZES["plain"])) for base in BASES}
+            yield _row(policy.name, size), specification_of(policy, bounds)
+    plain = {base: set(chosen_mutants(base, SIZES["plain"])) for base in BASES}
     for size, bounds in SIZES.items():
         for base in BASES:
-            for name, slip in mutants_of(base, bounds).items():
+            for name, slip in chosen_mutants(base, bounds).items():
                 if size in {"plain", "pair"} or name not in plain[base] or name in BY_HAND:
                     yield _row(base, size, name), slip.planted(preset(base), bounds)
 
@@ -295,8 +295,8 @@ def law_of_row(row: Row) -> Model:
     """Returns the model of a row."""
     bounds = SIZES[row.bounds]
     if not row.mutant:
-        return law_of(policy_named(row.policy), bounds)
-    return mutants_of(row.policy, bounds)[row.mutant].planted(preset(row.policy), bounds)
+        return specification_of(policy_named(row.policy), bounds)
+    return chosen_mutants(row.policy, bounds)[row.mutant].planted(preset(row.policy), bounds)
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
@@ -305,8 +305,10 @@ def law_of_row(row: Row) -> Model:
 def _touched() -> dict[tuple[str, str], Weakening]:
     """Returns (property, name of the part) -> the weakening, for every property that it changes in some scope."""
     found: dict[tuple[str, str], Weakening] = {}
-    models = [law_of(PRESETS[name], bounds) for name in ("strict", "rocketmq-lmq") for bounds in SIZES.values()]
-    models += [law_of(policy_named("strict+hold_limit=at_read"), SIZES["limit"])]
+    models = [
+        specification_of(PRESETS[name], bounds) for name in ("strict", "rocketmq-lmq") for bounds in SIZES.values()
+    ]
+    models += [specification_of(policy_named("strict+hold_limit=at_read"), SIZES["limit"])]
     right = [stated(model) for model in models]
     for weakening in weakenings():
         with weakening.planted():

@@ -13,7 +13,7 @@ import click
 from rich.text import Text
 
 from longpoll.commands.client import read_start
-from longpoll.options.amounts import Whole
+from longpoll.options.numbers import Whole
 from longpoll.options.server import Server, server_options
 from longpoll.output import cell_of, emit_json, fail, json_option, out, table, user_mistakes
 from longpoll_client import Admin

@@ -20,8 +20,8 @@ import click
 from attrs import define
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from longpoll.guard import printable, until_signalled
-from longpoll.options.amounts import Amount, Whole
+from longpoll.exit_codes import printable, until_signalled
+from longpoll.options.numbers import Amount, Whole
 from longpoll.options.server import Server, server_options
 from longpoll.output import Exit, emit_json, err, fail, json_option, out, say, user_mistakes
 from longpoll_client import ConsumerConfig, Producer, PullConsumer, ReceivedMessage, SendResult, Sql, StartAt

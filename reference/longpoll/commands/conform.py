@@ -17,11 +17,11 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 import longpoll
-from longpoll import extras, guard
+from longpoll import exit_codes, extras
 from longpoll.addresses import address_of
-from longpoll.options.amounts import Amount
-from longpoll.options.law import knob_option, policy_option
+from longpoll.options.numbers import Amount
 from longpoll.options.paths import FilledPath
+from longpoll.options.specification import knob_option, policy_option
 from longpoll.output import (
     Exit,
     check_directory,
@@ -34,17 +34,17 @@ from longpoll.output import (
     table,
     user_mistakes,
 )
-from longpoll.shown import conform_shown
+from longpoll.views import conform as conform_shown
+from longpoll_conform.broker_process import BrokerProcess
 from longpoll_conform.capabilities import Identity, given, identify, is_well
 from longpoll_conform.clauses import CLAUSES, Capability
-from longpoll_conform.known import Change, change, check_only, chosen, read_known, write_known
-from longpoll_conform.line import SilentError
+from longpoll_conform.connection import SilentError
+from longpoll_conform.export.archive import write
+from longpoll_conform.known_failures import Change, change, check_only, chosen, read_known, write_known
 from longpoll_conform.play import Place
 from longpoll_conform.record import record
 from longpoll_conform.report.data import as_json as json_of
-from longpoll_conform.report.written import write_reports
-from longpoll_conform.shipped.archive import write
-from longpoll_conform.started import Started
+from longpoll_conform.report.write import write_reports
 from longpoll_conform.suite import STOPPED, Result, Suite
 from longpoll_conform.vectors import Vector, read_vectors, write_vectors
 from longpoll_runtime.real import RealRuntime
@@ -183,8 +183,8 @@ def conform(
     """Test any broker that speaks RocketMQ's protocol.
 
     Each clause is one sentence, shown by conversations that were recorded from a real RocketMQ broker. The test replays
-    them and continues after a failure. For each mismatch it shows the shortest conversation that differs, decoded and in
-    bytes. Then it runs a load, whose history the judge checks, and a race of messages with waiting pulls.
+    them and continues after a failure. For each mismatch it shows the shortest conversation that differs, decoded and
+    in bytes. Then it runs a load, whose history the judge checks, and a race of messages with waiting pulls.
 
     Without --policy the broker is asked for its version, and the matching preset is used: strict, strict-clone,
     rocketmq-4.9 or rocketmq-5. The result names the preset and the reason. A broker of unknown version is compared with
@@ -300,9 +300,9 @@ def _start(place: Place, run_name: str, command: str | None, stack: ExitStack) -
     """Start the broker and return what restarts it; None without a command. Raises UserError."""
     if command is None:
         return None
-    stack.enter_context(guard.interrupted_by_sigterm())
+    stack.enter_context(exit_codes.interrupted_by_sigterm())
     try:
-        return stack.enter_context(Started(command, lambda: is_well(place, run_name))).restart
+        return stack.enter_context(BrokerProcess(command, lambda: is_well(place, run_name))).restart
     except SilentError as error:
         raise _silent(error) from None
 
@@ -357,7 +357,7 @@ def _seen(suite: Suite, policy: Policy, names: Sequence[str], race_s: float, his
         return [suite.untested(name) for name in names]
     try:
         # Imported here because they need an extra; the recorded conversations do not.
-        from longpoll.verification.declared import declared  # noqa: PLC0415 - see above
+        from longpoll.verification.limits import declared  # noqa: PLC0415 - see above
         from longpoll.verification.under_load import Loaded, see  # noqa: PLC0415 - see above
     except ModuleNotFoundError as error:
         why = extras.missing(error, "judge")

@@ -13,17 +13,17 @@ from typing import Any, Final, TypeVar
 import click
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from longpoll import guard
-from longpoll.options.amounts import SEED_MAX, Amount, Whole
+from longpoll import exit_codes
+from longpoll.options.numbers import SEED_MAX, Amount, Whole
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, table, user_mistakes
 from longpoll_dojo.errors import HINTS, ProgramError
 from longpoll_dojo.explore import Bounds, Finding, Search, Start, replayed
-from longpoll_dojo.moves import moves_of, token_of
+from longpoll_dojo.model import Allowances
 from longpoll_dojo.program import ANSWER_S, START_S, Program
 from longpoll_dojo.starters import LANGUAGES, RIGHT, write
-from longpoll_dojo.story import as_json as json_of
-from longpoll_dojo.story import lines_of
-from longpoll_dojo.world import Allowances
+from longpoll_dojo.steps import steps_of, token_of
+from longpoll_dojo.trace import as_json as json_of
+from longpoll_dojo.trace import lines_of
 from longpoll_spec.errors import UserError
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -115,7 +115,7 @@ def dojo(
         _write(language, program, as_json=as_json)
         return
     allowances = Allowances(wake_ms, late_ms)
-    chosen = None if token is None else moves_of(token)
+    chosen = None if token is None else steps_of(token)
 
     def start() -> Program:
         return Program(program, answer_s=answer_s, start_s=max(START_S, answer_s))
@@ -127,7 +127,7 @@ def dojo(
     begun_s = time.monotonic()
     search = Search(bounds, allowances)
     was_stopped = False
-    with guard.interrupted_by_sigterm():
+    with exit_codes.interrupted_by_sigterm():
         _check(start)
         if chosen is not None:
             search.finding = replayed(chosen, start, allowances, search)

@@ -12,19 +12,18 @@ from typing import Final, TypeAlias
 
 import click
 
-from longpoll.options.law import aspect_option, bounds_option, knob_option, policy_option, size_options
+from longpoll.options.specification import aspect_option, bounds_option, knob_option, policy_option, size_options
 from longpoll.output import emit_json, json_option, out, user_mistakes
 from longpoll_java.exported import files_of
 from longpoll_java.jars import JAVA, NAMES, VERSIONS
-from longpoll_java.promises import shown_by
 from longpoll_java.schedule import schedule_of, with_after
+from longpoll_java.violations import shown_by
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.mutants.explorer import explorer_of
-from longpoll_spec.mutants.zoo import slips_by_label
+from longpoll_spec.mutants.named import mutants_by_label
 from longpoll_spec.policy import Policy, preset, with_knobs
 from longpoll_spec.render.export.jani import jani_of
 from longpoll_spec.render.export.promela import promela_of
@@ -34,16 +33,17 @@ from longpoll_spec.render.export.tla_parametric import (
     tla_parametric_configuration_of,
     tla_parametric_of,
 )
+from longpoll_spec.render.java_breakpoints import breakpoints_of, presets_of
 from longpoll_spec.render.notation import name_of
 from longpoll_spec.render.pictures.text import who
-from longpoll_spec.render.places import gates_of, presets_of
 from longpoll_spec.render.story.story import story_of
+from longpoll_spec.specification import properties_of, specification_of
 
 Render: TypeAlias = Callable[[Model, Sequence[Property]], str]
 FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
     "promela": {"pml": promela_of},
     "tla": {"tla": tla_of, "cfg": tla_configuration_of},
-    "jani": {"jani": lambda model, properties: jani_of(model, properties, slips_by_label(model))},
+    "jani": {"jani": lambda model, properties: jani_of(model, properties, mutants_by_label(model))},
 }
 """Format -> for each of its files, the name's ending and the function that renders it."""
 
@@ -129,7 +129,7 @@ def export(
     def bounds_of(each: Policy) -> Bounds:
         return named(bounds_name, each, **sizes, aspects=aspects)
 
-    model = law_of(policy, bounds_of(policy))
+    model = specification_of(policy, bounds_of(policy))
     name = name_of(model)
     if target == EXPLORER:
         made = {directory / f"{name}.html": explorer_of(policy, bounds_of)}
@@ -161,7 +161,7 @@ def _to_byteman(token: str, directory: Path, on: str | None) -> tuple[dict[Path,
         raise UserError(
             f"the token's policy is {policy}, but {whose}; use a token from `longpoll check --policy rocketmq-4.9`"
         )
-    gates = gates_of(version, lmq=policy == "rocketmq-lmq")
+    gates = breakpoints_of(version, lmq=policy == "rocketmq-lmq")
     schedule = with_after(schedule_of(trace, gates), shown_by(trace))
     story = story_of(trace)
     texts = files_of(

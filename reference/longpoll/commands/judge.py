@@ -17,11 +17,11 @@ from typing import Any, Final, Literal, cast, get_args
 import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.guard import NO_ROOM
-from longpoll.options.amounts import Amount
+from longpoll.exit_codes import NO_ROOM
 from longpoll.options.cluster import Place, cluster_options
-from longpoll.options.following import following_options
+from longpoll.options.follow import following_options
 from longpoll.options.judge_engine import choose
+from longpoll.options.numbers import Amount
 from longpoll.output import (
     Exit,
     check_directory,
@@ -35,7 +35,7 @@ from longpoll.output import (
     table,
     user_mistakes,
 )
-from longpoll.shown.following.tell import Places, open_teller
+from longpoll.views.follow.report import Places, open_reporter
 from longpoll_judge.contract.result import PROPERTIES, Finding, Result
 from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.read.files import absolute
@@ -256,7 +256,7 @@ def _followed(paths: Sequence[Path | str], how: Mapping[str, Any], places: Place
         err.print(line, soft_wrap=True)
 
     kept = places.checkpoint / STATE_FILE if places.checkpoint is not None else None
-    with _interruptible() as stops, open_teller(places, progress, thresholds, say) as teller:
+    with _interruptible() as stops, open_reporter(places, progress, thresholds, say) as teller:
         result = follow(paths, tell=teller.tell, stops=stops, progress=progress, kept=kept, **how)
         teller.tell_last(result)
         return result

@@ -1,6 +1,6 @@
 """`longpoll replay`: replay the run of a token on the reference code or on a shipped Java broker.
 
-The simulation: `longpoll.simulated`. Breakpoints in Java: `longpoll_java`.
+The simulation: `longpoll.broker_simulation`. Breakpoints in Java: `longpoll_java`.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any, Final
 
 import click
 
-from longpoll.guard import interrupted_by_sigterm
+from longpoll.broker_simulation.refinement.replay import NotASpecificationStepError, follow, named, under
+from longpoll.broker_simulation.search import run_again
+from longpoll.exit_codes import interrupted_by_sigterm
 from longpoll.options import completion
 from longpoll.output import Exit, emit_json, err, json_option, out, say, styled, table, user_mistakes
-from longpoll.simulated.beside_law.guided import OffTheLawError, follow, named, under
-from longpoll.simulated.search import run_again
+from longpoll_java.breakpoints import Breakpoints
 from longpoll_java.broker import started
 from longpoll_java.jars import JAVA, NAMES, Jars, chosen
-from longpoll_java.play import Played, play
-from longpoll_java.promises import sentence_of, shown_by
+from longpoll_java.replay import Played, play
 from longpoll_java.schedule import Schedule, schedule_of, with_after
-from longpoll_java.stage import Stage
+from longpoll_java.violations import sentence_of, shown_by
 from longpoll_simulation.tokens import decode_token
 from longpoll_spec.engines.tokens import replay as replay_law
 from longpoll_spec.errors import TokenError, UserError
 from longpoll_spec.model import Action, Trace
 from longpoll_spec.policy import preset
+from longpoll_spec.render.java_breakpoints import Breakpoint, breakpoints_of, presets_of
 from longpoll_spec.render.pictures.text import who
-from longpoll_spec.render.places import Gate, gates_of, presets_of
 from longpoll_spec.render.story.story import story_of
 
 REFERENCE: Final = "reference"
@@ -150,7 +150,7 @@ def _replay_law(token: str, policy_name: str | None, *, as_json: bool) -> None:
     policy = trace.model.policy.name
     try:
         followed = follow(trace)
-    except OffTheLawError as error:
+    except NotASpecificationStepError as error:
         if as_json:
             emit_json({"exit_code": int(Exit.VIOLATED), "policy": policy, "said": str(error)})
         else:
@@ -184,7 +184,7 @@ def _replay_on_java(token: str, jars: Jars, tries: int, *, rechecks: bool, as_js
     if cannot is not None:
         said = f"{trace.model.policy.name} allows {trace.depth} steps: it has no action {named(cannot)} then"
         _end_early(said, jars.version, trace, as_json=as_json)
-    gates = gates_of(jars.version, lmq=trace.model.policy.name == "rocketmq-lmq")
+    gates = breakpoints_of(jars.version, lmq=trace.model.policy.name == "rocketmq-lmq")
     schedule = with_after(schedule_of(trace, gates), shown_by(trace))
     played = []
     # Both signals end the broker that was started.
@@ -224,7 +224,7 @@ def _played(jars: Jars, schedule: Schedule, tries: int, *, rechecks: bool) -> It
     """Each attempt, on one broker; a broker that the run stops is restarted."""
     left = tries
     while left:
-        with Stage() as stage:
+        with Breakpoints() as stage:
             err.print(f"starting the Java broker {jars.version}")
             with started(jars, stage, lmq=schedule.lmq, slave=schedule.slave, rechecks=rechecks) as broker:
                 while left and broker.is_running:
@@ -240,7 +240,7 @@ def _code(played: Played) -> Exit:
     return Exit.OK if played.is_whole and not played.cannot else Exit.UNKNOWN
 
 
-def _tell(played: Played, trace: Trace, gates: Sequence[Gate], version: str, which: str) -> None:
+def _tell(played: Played, trace: Trace, gates: Sequence[Breakpoint], version: str, which: str) -> None:
     """Print the result of an attempt: its verdict, and for the first one each step next to the specification's."""
     if played.otherwise:
         out.tell(styled("{}[red]Java {} differs from the specification[/red]: {}", which, version, played.otherwise))
@@ -268,7 +268,7 @@ def _tell_steps(played: Played, trace: Trace) -> None:
     table("Step by step", ("step", "specification", "broker", "ms"), rows, right=("step", "ms"))
 
 
-def _name_gates(played: Played, gates: Sequence[Gate]) -> None:
+def _name_gates(played: Played, gates: Sequence[Breakpoint]) -> None:
     """Print the source locations of the gates that the steps mention."""
     said = " ".join(words for seen in played.steps for words in seen.said).split()
     for gate in gates:

@@ -19,21 +19,21 @@ from attrs import evolve
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
 from longpoll.addresses import address_of
-from longpoll.guard import printable
+from longpoll.exit_codes import printable
 from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
-from longpoll.options.law import knob_option, policy_option
 from longpoll.options.paths import FilledPath
 from longpoll.options.server import ACCESS_KEY, SECRET_KEY, account_of
+from longpoll.options.specification import knob_option, policy_option
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.metrics import BrokerCollector, limit, with_health
 from longpoll_runtime import Event
-from longpoll_runtime.collector import no_collections, rare_collections
+from longpoll_runtime.garbage_collection import no_collections, rare_collections
 from longpoll_runtime.log_stream import Format, logging_to
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.switch_interval import short_switch_interval
 from longpoll_runtime.tls import ServerTls, server_context
-from longpoll_runtime.turns import short_turns
 from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import preset, with_knobs
 
@@ -164,7 +164,7 @@ def serve(
                 raise UserError(f"cannot open the store {directory}: {error}; choose another --store") from None
             stack.enter_context(_stopping(broker, directory))
             stack.enter_context(rare_collections())
-            stack.enter_context(short_turns())
+            stack.enter_context(short_switch_interval())
             metrics_address = None if metrics is None else _tell_metrics(broker, address_of(metrics), stack)
             _say_ready(broker, directory, metrics_address, as_json=as_json)
             _wait(runtime, stopped, with_parent=with_parent)

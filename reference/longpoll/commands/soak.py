@@ -1,6 +1,6 @@
 """`longpoll soak`: runs a real broker process with random load and faults, on real sockets and a real disk.
 
-The rounds are in `longpoll.simulated.soaked`.
+The rounds are in `longpoll.broker_simulation.soak`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import click
 from attrs import frozen
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from longpoll import guard
-from longpoll.options.amounts import SEED_MAX, Amount, Whole
-from longpoll.options.law import knob_option, policy_option
+from longpoll import exit_codes
+from longpoll.broker_simulation.soak.soak import BrokenPromiseError, Counts, Soak, real_plan_of
+from longpoll.options.numbers import SEED_MAX, Amount, Whole
+from longpoll.options.specification import knob_option, policy_option
 from longpoll.output import Exit, check_directory, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
-from longpoll.simulated.soaked.soak import BrokenPromiseError, Counts, Soak, real_plan_of
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import preset, with_knobs
 
@@ -92,7 +92,7 @@ def _soak(running: Soak, seconds: float, first_seed: int) -> Failure | None:
     until_s = time.monotonic() + seconds
     seed: int | None = None
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with guard.interrupted_by_sigterm(), running, progress_bar(*columns) as bar:
+    with exit_codes.interrupted_by_sigterm(), running, progress_bar(*columns) as bar:
         task = bar.add_task("soaking", total=None)
         try:
             for seed in itertools.count(first_seed):

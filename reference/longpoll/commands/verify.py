@@ -17,18 +17,18 @@ import click
 from attrs import frozen
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from longpoll import guard
+from longpoll import exit_codes
 from longpoll.addresses import address_of
-from longpoll.options.amounts import SEED_MAX, Amount, Whole
-from longpoll.options.law import knob_option, policy_option
+from longpoll.options.numbers import SEED_MAX, Amount, Whole
 from longpoll.options.paths import FilledPath
+from longpoll.options.specification import knob_option, policy_option
 from longpoll.output import check_directory, emit_json, err, json_option, progress_bar, user_mistakes
-from longpoll.verification import broker, history, html, law, races, store
+from longpoll.verification import broker, history, html, races, specification, store
+from longpoll.verification.broker_process import ServedBroker
 from longpoll.verification.conversations import conversations
-from longpoll.verification.declared import ECHOES, Declared, Limits, declared, limits_of
-from longpoll.verification.echo import Echo
-from longpoll.verification.page import Page, Row, Stopwatch
-from longpoll.verification.served import ServedBroker
+from longpoll.verification.host_latency import HostLatency
+from longpoll.verification.limits import ECHOES, Declared, Limits, declared, limits_of
+from longpoll.verification.report import Page, Row, Stopwatch
 from longpoll.wire.suite.subject import EmbeddedSubject, RemoteSubject
 from longpoll_judge.contract.result import Result
 from longpoll_observe.observer import Observer, name_of
@@ -68,7 +68,7 @@ class Job:
         """The expected policy of the broker."""
         return self.known.policy
 
-    def limits(self, echo: Echo) -> Limits:
+    def limits(self, echo: HostLatency) -> Limits:
         """The limits for late answers."""
         return limits_of(echo.worst_ms, wake_ms=self.wake_ms, late_ms=self.late_ms)
 
@@ -157,7 +157,7 @@ def verify(
             known, policy_name, knobs, place, names, wake_ms, late_ms, seed, race_s, recorded, Path(scratch), runtime
         )
         result = _all_stages(page, job)
-    path = html.write(report_directory, html.render(page.rows, law.charts(page.rows), result))
+    path = html.write(report_directory, html.render(page.rows, specification.charts(page.rows), result))
     if as_json:
         rows = [row.as_json() for row in page.rows]
         told = {"exit_code": int(page.exit_code), "rows": rows, "report": str(path), "history": str(recorded)}
@@ -197,19 +197,19 @@ def _all_stages(page: Page, job: Job) -> Result | None:
         _law(page)
         (_own_broker if job.broker is None else _named_broker)(page, job, results)
 
-    ended = guard.attempted(work)
-    if isinstance(ended, guard.Raised):
+    ended = exit_codes.attempted(work)
+    if isinstance(ended, exit_codes.Raised):
         if not isinstance(ended.error, KeyboardInterrupt):
             raise ended.error
-        page.add([Row("verify", "the whole of it", "unknown", guard.STOPPED)])
+        page.add([Row("verify", "the whole of it", "unknown", exit_codes.STOPPED)])
     return results[0] if results else None
 
 
 def _law(page: Page) -> None:
-    page.stage("specification: exploring", law.engines_agree, part="law")
-    page.stage("specification: our own policies", law.ours_holds, part="law")
-    page.stage("specification: RocketMQ 4.9's races", law.races_are_found, part="law")
-    page.stage("specification: proving", law.ours_is_proved, part="proof")
+    page.stage("specification: exploring", specification.engines_agree, part="law")
+    page.stage("specification: our own policies", specification.ours_holds, part="law")
+    page.stage("specification: RocketMQ 4.9's races", specification.races_are_found, part="law")
+    page.stage("specification: proving", specification.ours_is_proved, part="proof")
     page.stage("reading a store of the Java broker", store.java_store_is_read, part="store")
 
 
@@ -217,7 +217,7 @@ def _own_broker(page: Page, job: Job, results: list[Result]) -> None:
     runtime, store_directory = job.runtime, job.scratch / "store"
     asked = [f"--policy={job.policy_name}", *(f"--knob={knob}" for knob in job.knobs)]
     with ServedBroker(store_directory, job.recorded, *asked) as served:
-        with Echo(runtime, served.address, "longpoll-verify") as echo:
+        with HostLatency(runtime, served.address, "longpoll-verify") as echo:
             _stage(page, "broker", "broker: load", partial(broker.load, runtime, served.address, "longpoll-verify"))
         client = partial(broker.real_client, served.name_server, "longpoll-verify-client")
         _stage(page, "client", "real RocketMQ client", client)
@@ -251,7 +251,7 @@ def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
         policy=job.policy.name,
     ) as observer:
         door = observer.doors[name]
-        with Echo(runtime, place, topic) as echo:
+        with HostLatency(runtime, place, topic) as echo:
             _stage(page, "broker", f"load against {name} through the proxy", partial(broker.load, runtime, door, topic))
             if observer.name_server_address is not None:
                 names = name_of(observer.name_server_address)
@@ -273,7 +273,7 @@ def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, proce
 
     def work(tell: Callable[[int, int], None]) -> Sequence[Row]:
         watch = Stopwatch()
-        with Echo(job.runtime, place, topic) as echo:
+        with HostLatency(job.runtime, place, topic) as echo:
             told = races.races(
                 job.runtime, place, topic, job.race_s, tell,
                 known=job.known, limits=lambda: job.limits(echo), process_id=process_id, seed=job.seed or 0,

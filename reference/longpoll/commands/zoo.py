@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from longpoll.guard import printable
+from longpoll.exit_codes import printable
 from longpoll.output import Exit, emit_json, fail, json_option, out, progress_bar, styled, table, user_mistakes
 from longpoll_spec.errors import UserError, not_known
 

@@ -101,13 +101,13 @@ def provable(ctx: click.Context, _param: click.Parameter, incomplete: str) -> li
 
 
 def _properties(ctx: click.Context, incomplete: str, kinds: Sequence[str]) -> list[Item]:
-    from longpoll_spec.law import law_of, properties_of  # noqa: PLC0415 - a slow import
+    from longpoll_spec.specification import properties_of, specification_of  # noqa: PLC0415 - a slow import
 
     chosen = _policy_before(ctx)
     stated = {
         item.name: item.sentence
         for world in WORLDS
-        for item in properties_of(law_of(chosen, world))
+        for item in properties_of(specification_of(chosen, world))
         if item.kind in kinds
     }
     return [CompletionItem(name, help=said) for name, said in stated.items() if name.startswith(incomplete)]

@@ -10,9 +10,9 @@ from typing import Final
 
 import attrs
 
-from longpoll.verification.declared import Declared
-from longpoll.verification.page import Outcome, Row, Stopwatch
+from longpoll.verification.limits import Declared
 from longpoll.verification.real_client import RealClientReport, run_real_client, why_missing
+from longpoll.verification.report import Outcome, Row, Stopwatch
 from longpoll.wire.load import LoadPlan, LoadReport, drive
 from longpoll.wire.suite.model import Expectations
 from longpoll.wire.suite.subject import Subject, expectations_of

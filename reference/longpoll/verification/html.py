@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from longpoll.output import check_directory, check_file
-from longpoll.verification.page import Row
+from longpoll.verification.report import Row
 from longpoll_judge.contract.result import Result
 from longpoll_judge.show.report import STYLE as JUDGE_STYLE
 from longpoll_judge.show.report import render_section

@@ -11,8 +11,8 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll.verification.declared import Declared, Limits
-from longpoll.verification.page import Outcome
+from longpoll.verification.limits import Declared, Limits
+from longpoll.verification.report import Outcome
 from longpoll.wire.load import LONG_MS
 from longpoll.wire.racing.load import race
 from longpoll.wire.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport

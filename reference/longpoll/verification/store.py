@@ -9,7 +9,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final
 
-from longpoll.verification.page import Row, Stopwatch
+from longpoll.verification.report import Row, Stopwatch
 from longpoll_broker.store.verify import verify
 from longpoll_runtime.files import RealFiles
 

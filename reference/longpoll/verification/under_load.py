@@ -14,8 +14,8 @@ from typing import Final
 from attrs import field, frozen
 
 from longpoll.verification import history, races
-from longpoll.verification.declared import Declared, Limits, limits_of
-from longpoll.verification.echo import Echo
+from longpoll.verification.host_latency import HostLatency
+from longpoll.verification.limits import Declared, Limits, limits_of
 from longpoll.wire.load import LoadPlan, LoadReport, drive
 from longpoll_conform.clauses import BY_VECTOR, OF_LOAD, OF_RACE
 from longpoll_conform.compare import Difference
@@ -26,7 +26,7 @@ from longpoll_judge.contract.result import Result as Judged
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Address, Runtime
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 DELIVERED: Final = f"{OF_LOAD}delivered"
 OF_COMMITS: Final = (COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD)
@@ -76,7 +76,7 @@ def _load(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
         loaded.runtime, brokers=[loaded.broker], record_directory=str(loaded.recorded), policy=loaded.known.policy.name
     ) as observer:
         door = observer.doors[name_of(loaded.broker)]
-        with Echo(loaded.runtime, loaded.broker, topic) as echo:
+        with HostLatency(loaded.runtime, loaded.broker, topic) as echo:
             report = drive(loaded.runtime, door, LoadPlan(topic, commits=True), lambda _done, _all: None)
     limits = limits_of(echo.worst_ms, wake_ms=None, late_ms=None)
     found = judge([loaded.recorded], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
@@ -150,7 +150,7 @@ def _race(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
         return [_result(name, "UNTESTED", "--race-seconds 0") for name in names]
     loaded.say("messages race the pulls that wait for them")
     topic = f"{loaded.topic}-races"
-    with Echo(loaded.runtime, loaded.broker, topic) as echo:
+    with HostLatency(loaded.runtime, loaded.broker, topic) as echo:
         told = races.races(
             loaded.runtime, loaded.broker, topic, loaded.race_s, lambda _done, _all: None,
             known=loaded.known, limits=lambda: limits_of(echo.worst_ms, wake_ms=None, late_ms=None),

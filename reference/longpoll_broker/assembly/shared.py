@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from attrs import Factory, field, frozen
 
-from longpoll_broker.assembly.recording import Recording
+from longpoll_broker.assembly.history import NoHistory
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.hold.pull import Desk
+from longpoll_broker.hold.pull import PullChecks
 from longpoll_broker.io.processors import RequestCounts
 from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
 from longpoll_broker.send.append import Appender
+from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.filter.data import FilterTable
 from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.standing import Standing
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.shared.subscription import Clients
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
 from longpoll_broker.shared.topics import Groups, Topics
-from longpoll_broker.shared.traits import Traits, traits_of
+from longpoll_broker.shared.version_traits import Traits, traits_of
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.names import PERM_READ
@@ -25,7 +25,7 @@ from longpoll_runtime import Address, Runtime
 from longpoll_spec.policy import Policy
 
 
-def _topics(shared: Shared) -> Topics:
+def _topics(shared: SharedServices) -> Topics:
     config = shared.config
     return Topics(
         config.auto_create_topic,
@@ -35,13 +35,13 @@ def _topics(shared: Shared) -> Topics:
     )
 
 
-def _standing(shared: Shared) -> Standing:
+def _standing(shared: SharedServices) -> BrokerRole:
     config = shared.config
-    return Standing(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
+    return BrokerRole(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
 
 
-def _desk(shared: Shared) -> Desk:
-    return Desk(
+def _desk(shared: SharedServices) -> PullChecks:
+    return PullChecks(
         shared.topics,
         shared.groups,
         shared.clients,
@@ -53,7 +53,7 @@ def _desk(shared: Shared) -> Desk:
 
 
 @frozen(eq=False)
-class Shared:
+class SharedServices:
     """Created once, before any service."""
 
     runtime: Runtime
@@ -63,7 +63,7 @@ class Shared:
     store: MessageStore
     address: Address
     """The broker's listening address."""
-    recording: Recording = field(factory=Recording)
+    recording: NoHistory = field(factory=NoHistory)
     is_fast: bool = True
     """Whether services of `fast` replace the plain ones."""
     traits: Traits = field(init=False, default=Factory(lambda self: traits_of(self.policy), takes_self=True))
@@ -106,8 +106,8 @@ class Shared:
             takes_self=True,
         ),
     )
-    standing: Standing = field(init=False, default=Factory(_standing, takes_self=True))
-    desk: Desk = field(init=False, default=Factory(_desk, takes_self=True))
+    standing: BrokerRole = field(init=False, default=Factory(_standing, takes_self=True))
+    desk: PullChecks = field(init=False, default=Factory(_desk, takes_self=True))
     store_host: bytes = field(init=False, default=Factory(lambda self: host_bytes(*self.address), takes_self=True))
     """The broker's address as in records."""
     appender: Appender = field(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from attrs import define
 
 from longpoll_broker.hold.hold_table import Pull
-from longpoll_broker.hold.pull import Desk
+from longpoll_broker.hold.pull import PullChecks
 from longpoll_broker.hold.pull_answers import JSON, RESPONSE, PullAnswers
 from longpoll_broker.store.read import GetResult
 from longpoll_protocol.fast.pull_answer import encode_pull_head
 from longpoll_protocol.frames.frame import Serialisation
 
 
-def tells_offsets_only(desk: Desk) -> bool:
+def tells_offsets_only(desk: PullChecks) -> bool:
     """Whether answers have no fields except the offsets: on a lone master before 5.x."""
     return desk.standing.is_plain and not desk.traits.explains_refusals
 

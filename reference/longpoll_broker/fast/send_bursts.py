@@ -14,7 +14,7 @@ from attrs import define, field
 
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.send.send_processor import SendProcessor
-from longpoll_broker.send.timed import WISHES
+from longpoll_broker.send.timer_messages import WISHES
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.fast.send_answer import encode_send_head

@@ -25,7 +25,7 @@ from longpoll_broker.shared.filter.filters import Filter
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
 from longpoll_protocol.fast.pull_answer import PullHeads, pull_heads
 from longpoll_protocol.frames.frame import Buffer
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.recoverable import KeepGoing
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from longpoll_broker.io.channel import Outbox
 from longpoll_broker.store.message_store import LOG, MessageStore
 from longpoll_broker.store.messages import Arrival
 from longpoll_runtime import Runtime, Thread
-from longpoll_runtime.faults import FAULTS, KeepGoing
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from attrs import define, field, frozen
 from longpoll_broker.hold.hold_table import Cause, Pull
 from longpoll_broker.io.channel import Outbox
 from longpoll_runtime import Event, Lock, Queue, Runtime, Thread
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 log = logging.getLogger(__name__)
 

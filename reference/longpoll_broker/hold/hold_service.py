@@ -17,15 +17,15 @@ from zlib import crc32
 
 from attrs import frozen
 
-from longpoll_broker.hold.hold_table import HELD, MISSED, QUEUED, Bucket, Cause, HoldTable, Key, Pull, Room
-from longpoll_broker.hold.notifier import Walk
+from longpoll_broker.hold.hold_table import HELD, MISSED, QUEUED, Bucket, Cause, HoldLimit, HoldTable, Key, Pull
+from longpoll_broker.hold.notifier import BucketTraversal
 from longpoll_broker.hold.pull import Store, wants_visible
 from longpoll_broker.hold.pull_events import PullEvents
 from longpoll_broker.io.channel import FLUSH_COUNT, Channel, Outbox
 from longpoll_broker.shared.filter.sql92 import Lookup
 from longpoll_broker.shared.quota import CONNECTION_PART
 from longpoll_runtime import Lock, Runtime
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.policy import Policy
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ HERD_PART_MAX: Final = 128
 
 
 @frozen
-class Steps:
+class TraversalPoints:
     """The names of the step points of a bucket traversal, from the specification."""
 
     start: str
@@ -53,9 +53,9 @@ class Steps:
     end: str
 
 
-NOTIFY: Final = Steps("notify_start", "notify_each", "notify_end")
-SCAN: Final = Steps("scan_start", "scan_each", "scan_end")
-RECHECK: Final = Steps("walk_start", "walk_each", "walk_end")
+NOTIFY: Final = TraversalPoints("notify_start", "notify_each", "notify_end")
+SCAN: Final = TraversalPoints("scan_start", "scan_each", "scan_end")
+RECHECK: Final = TraversalPoints("walk_start", "walk_each", "walk_end")
 
 
 class Executor(Protocol):
@@ -70,7 +70,7 @@ class Executor(Protocol):
         ...
 
 
-class Ends(Store, Protocol):
+class QueueEnds(Store, Protocol):
     """The reads that a notifier needs from the store."""
 
     def visible_end(self, topic: str, queue_id: int) -> int:
@@ -102,7 +102,7 @@ class HoldService:
         self,
         runtime: Runtime,
         policy: Policy,
-        ends: Ends,
+        ends: QueueEnds,
         executor: Executor,
         *,
         refuse: Callable[[Pull, Cause, Outbox], None],
@@ -117,7 +117,7 @@ class HoldService:
         self._executor = executor
         self._refuse = refuse
         self._held_count_max = held_count_max
-        self._room = Room(held_count_max if policy.hold_limit == "in_lock" else None, runtime.lock())
+        self._room = HoldLimit(held_count_max if policy.hold_limit == "in_lock" else None, runtime.lock())
         self._events = events or PullEvents()
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
@@ -291,7 +291,7 @@ class HoldService:
         """Traverse one bucket after an arrival. Under `on_throw=drop_rest`, raises what a filter raises."""
         self._walk(NOTIFY, key, visible_end, tags_code, outbox)
 
-    def _walk(self, steps: Steps, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
+    def _walk(self, steps: TraversalPoints, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
         """Traverse a bucket; repeat without the message while the recheck after the put-back finds a reason."""
         shard = self._shards[shard_of(*key, len(self._shards))]
         again: int | None = visible_end
@@ -302,9 +302,9 @@ class HoldService:
             again = self._walk_once(steps, shard, self._new_walk(shard, key, again, tags_code), outbox)
             tags_code = None
 
-    def _new_walk(self, shard: Shard, key: Key, visible_end: int, tags_code: int | None) -> Walk:
+    def _new_walk(self, shard: Shard, key: Key, visible_end: int, tags_code: int | None) -> BucketTraversal:
         topic, queue_id = key
-        return Walk(
+        return BucketTraversal(
             self._policy,
             shard.table,
             key,
@@ -316,7 +316,7 @@ class HoldService:
             lambda: self._ends.properties_at(topic, queue_id, visible_end - 1),
         )
 
-    def _walk_once(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> int | None:
+    def _walk_once(self, steps: TraversalPoints, shard: Shard, walk: BucketTraversal, outbox: Outbox) -> int | None:
         """Traverse a bucket once; returns the visible end for a second traversal, or None."""
         after_ns = self._events.now_ns()
         self._runtime.step(steps.start)
@@ -336,7 +336,7 @@ class HoldService:
         self._look_at_each(steps, shard, walk, outbox)
         return self._keep(steps, shard, walk, outbox) if self._policy.take == "clone_and_clear" else None
 
-    def _hand_out(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> None:
+    def _hand_out(self, steps: TraversalPoints, shard: Shard, walk: BucketTraversal, outbox: Outbox) -> None:
         """Queue a large herd in growing batches; the first pull is answered at once; all are settled at the end."""
         count = 1
         while herd := walk.herd(count):
@@ -352,7 +352,7 @@ class HoldService:
         self._look_at_each(steps, shard, walk, outbox)
         outbox.flush()
 
-    def _look_at_each(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> None:
+    def _look_at_each(self, steps: TraversalPoints, shard: Shard, walk: BucketTraversal, outbox: Outbox) -> None:
         while walk.unseen:
             self._runtime.step(steps.each)
             wake = walk.each()
@@ -364,7 +364,7 @@ class HoldService:
                         continue
             self._queue(wake.pull, wake.cause, outbox)
 
-    def _keep(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> int | None:
+    def _keep(self, steps: TraversalPoints, shard: Shard, walk: BucketTraversal, outbox: Outbox) -> int | None:
         after_ns = self._events.now_ns()
         self._runtime.step(steps.end)
         with shard.lock:

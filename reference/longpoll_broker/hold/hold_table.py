@@ -100,7 +100,7 @@ class Pull(msgspec.Struct, eq=False, gc=False):
 
 
 @define(slots=True, eq=False)
-class Room:
+class HoldLimit:
     """The limit on held pulls, shared by all shards. Invariant: `used` pulls are held or taken."""
 
     limit: int | None
@@ -173,7 +173,7 @@ class HoldTable:
 
     own_deadlines: bool = True
     one_shot: bool = False
-    room: Room | None = None
+    room: HoldLimit | None = None
     """Shared by the shards of one table; None means no limit."""
     queue_limit: int | None = None
     """Maximum held and taken pulls of one queue."""
@@ -248,7 +248,7 @@ class HoldTable:
         self._insert(pull, bucket)
         return True
 
-    def _take_room(self, pull: Pull, room: Room) -> bool:
+    def _take_room(self, pull: Pull, room: HoldLimit) -> bool:
         if not room.take():
             return False
         if self.channel_limit is None or room.take_texts(pull):

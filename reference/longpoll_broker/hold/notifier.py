@@ -1,8 +1,8 @@
 """A notifier's traversal of one bucket: take the pulls, check each, keep the rest.
 
-An arrival, or a scan of a bucket, creates a `Walk`. Call `start` and `end` with the shard's lock held, and `each`
-without it. A policy changes two things here: pulls are taken by clone-and-clear or in place, and what happens to the
-list when a filter raises. A passed deadline wakes a pull as an arrival does.
+An arrival, or a scan of a bucket, creates a `BucketTraversal`. Call `start` and `end` with the shard's lock held, and
+`each` without it. A policy changes two things here: pulls are taken by clone-and-clear or in place, and what happens to
+the list when a filter raises. A passed deadline wakes a pull as an arrival does.
 
 Threads and the executor: see `hold.hold_service`. Source: `PullRequestHoldService.notifyMessageArriving`.
 """
@@ -20,7 +20,7 @@ from attrs import define, field
 from longpoll_broker.hold.hold_table import Cause, HoldTable, Key, Pull
 from longpoll_broker.shared.filter.filters import SqlFilter
 from longpoll_broker.shared.filter.sql92 import Lookup
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.policy import Policy
 
 LARGE_HERD: Final = 16
@@ -41,7 +41,7 @@ def _unknown() -> None:
 
 
 @define(slots=True, eq=False)
-class Walk:
+class BucketTraversal:
     """One traversal of one bucket.
 
     Invariant: a pull of the bucket is in exactly one place: the table, `_waiting`, `_kept`, `_ready`, `_thrown`, or

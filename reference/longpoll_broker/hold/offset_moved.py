@@ -26,7 +26,7 @@ TOPIC: Final = "OFFSET_MOVED_EVENT"
 
 
 @define(slots=True, eq=False)
-class OffsetMovedTeller:
+class OffsetMovedEvents:
     """Stores the event messages; callable from any thread."""
 
     runtime: Runtime

@@ -17,6 +17,7 @@ import msgspec
 from attrs import field, frozen
 
 from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.filter.filters import (
     ExpressionError,
     Filter,
@@ -25,10 +26,9 @@ from longpoll_broker.shared.filter.filters import (
     is_tag_type,
     not_supported,
 )
-from longpoll_broker.shared.standing import Standing
 from longpoll_broker.shared.subscription import BROADCASTING, Clients
 from longpoll_broker.shared.topics import FAQ, Groups, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 from longpoll_spec.tables import with_table
 
@@ -107,7 +107,7 @@ Decision: TypeAlias = Found | Miss | OffsetMoved | Refused
 
 
 @frozen
-class Desk:
+class PullChecks:
     """The tables that the checks read."""
 
     topics: Topics
@@ -119,11 +119,11 @@ class Desk:
     """`enablePropertyFilter`: whether a subscription may have a type other than TAG."""
     broker_ip: str = "127.0.0.1"
     traits: Traits = STRICT_TRAITS
-    standing: Standing = field(factory=Standing)
+    standing: BrokerRole = field(factory=BrokerRole)
     """The broker's role, which changes answers on a slave."""
 
 
-def decide(pull: Pull, desk: Desk, store: Store) -> Decision:
+def decide(pull: Pull, desk: PullChecks, store: Store) -> Decision:
     """Decide one pull. Raises what the store raises; the caller answers that with code 1."""
     wanted = check(pull, desk)
     if isinstance(wanted, Refused):
@@ -146,14 +146,14 @@ def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved
 _SCANNED: Final = frozenset({GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING})
 
 
-def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, desk: Desk) -> Decision:
+def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, desk: PullChecks) -> Decision:
     """Returns the decision for a negative message count: 4.9 fails when it allocates the result list."""
     if desk.traits.refuses_negative_count and decision.read.status in _SCANNED:
         return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
     return decision
 
 
-def as_placed(decision: Found | Miss | OffsetMoved, desk: Desk) -> Found | Miss | OffsetMoved:
+def as_placed(decision: Found | Miss | OffsetMoved, desk: PullChecks) -> Found | Miss | OffsetMoved:
     """Adapt a decision to the broker's role; a lone master's stays unchanged."""
     read = decision.read
     code = desk.standing.code(decision.code, read.status, desk.traits, suggests_slave=read.suggest_slave)
@@ -205,7 +205,7 @@ def code_of(status: GetStatus, offset: int) -> int:
     return PULL_NOT_FOUND if offset == 0 else PULL_OFFSET_MOVED
 
 
-def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one return a check, in order
+def check(pull: Pull, desk: PullChecks) -> Filter | Refused:  # noqa: PLR0911 - one return a check, in order
     """Run every check before the read, in order; returns the filter to read with, or the refusal."""
     if not desk.is_readable:
         return Refused(NO_PERMISSION, f"the broker[{desk.broker_ip}] pulling message is forbidden", FORBIDDEN_BROKER)
@@ -237,7 +237,7 @@ def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one re
     return wanted
 
 
-def _brought(pull: Pull, desk: Desk) -> Filter | Refused:
+def _brought(pull: Pull, desk: PullChecks) -> Filter | Refused:
     if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
         return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
     if pull.subscription and pull.expression_type and not (desk.property_filter or is_tag_type(pull.expression_type)):
@@ -253,7 +253,7 @@ def _brought(pull: Pull, desk: Desk) -> Filter | Refused:
 
 
 def _wanted(  # noqa: PLR0911 - one return a check, in order
-    pull: Pull, desk: Desk, *, broadcast_enabled: bool
+    pull: Pull, desk: PullChecks, *, broadcast_enabled: bool
 ) -> Filter | Refused:
     """Returns the filter: from the request's subscription or from the group's heartbeats."""
     if pull.sys_flag & FLAG_SUBSCRIPTION:

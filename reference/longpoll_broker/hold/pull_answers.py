@@ -11,7 +11,7 @@ from typing import Final
 from attrs import define
 
 from longpoll_broker.hold.hold_table import ANSWERED, Cause, Pull
-from longpoll_broker.hold.pull import Decision, Desk, Found, Refused, code_of
+from longpoll_broker.hold.pull import Decision, Found, PullChecks, Refused, code_of
 from longpoll_broker.hold.pull_events import PullEvents
 from longpoll_broker.io.channel import Outbox, Parts
 from longpoll_broker.io.processors import Refusal
@@ -30,7 +30,7 @@ KINDS: Final = (Serialisation.JSON, Serialisation.ROCKETMQ)
 class PullAnswers:
     """Encodes decisions; callable from any thread."""
 
-    desk: Desk
+    desk: PullChecks
     events: PullEvents
 
     def encode(self, pull: Pull, decision: Decision, cause: Cause, kind: Serialisation, outbox: Outbox) -> Parts:

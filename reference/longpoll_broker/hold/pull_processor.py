@@ -20,8 +20,8 @@ from longpoll_broker.hold.pull import (
     FLAG_COMMIT_OFFSET,
     FLAG_SUSPEND,
     Decision,
-    Desk,
     Miss,
+    PullChecks,
     Refused,
     check,
 )
@@ -50,7 +50,7 @@ class PullProcessor:
     runtime: Runtime
     policy: Policy
     config: BrokerConfig
-    desk: Desk
+    desk: PullChecks
     offsets: Offsets
     runner: PullRunner
     hold_service: HoldService

@@ -19,10 +19,10 @@ from longpoll_broker.hold.pull import (
     PULL_OFFSET_MOVED,
     SYSTEM_ERROR,
     Decision,
-    Desk,
     Found,
     Miss,
     OffsetMoved,
+    PullChecks,
     Refused,
     as_placed,
     check,
@@ -38,7 +38,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.read import GetResult, GetStatus
 from longpoll_protocol.codes import ResponseCode
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.policy import Policy
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class PullRunner:
 
     runtime: Runtime
     policy: Policy
-    desk: Desk
+    desk: PullChecks
     store: MessageStore
     statistics: Statistics
     events: PullEvents

@@ -12,7 +12,7 @@ from attrs import define
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.service_thread import ServiceThread
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 log = logging.getLogger(__name__)
 

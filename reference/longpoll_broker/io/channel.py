@@ -14,13 +14,13 @@ from typing import Final, Protocol
 
 from attrs import frozen
 
-from longpoll_broker.io.totals import Amount, Reached, address_of
+from longpoll_broker.io.connection_limits import BytesByPeer, ConnectionLimit, address_of
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import PARTS_MAX, Buffer, Lock, Poller, Socket
-from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_runtime.logs import event
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Channel:
         handler: Handler,
         limits: Limits,
         lock: Lock,
-        unsent: Amount[Channel] | None = None,
+        unsent: BytesByPeer[Channel] | None = None,
     ) -> None:
         self._loop = loop
         self._socket = sock
@@ -147,7 +147,7 @@ class Channel:
         self.broken = False
         self.close_reason = "it could not be written to"
         """Why the channel is closed, once it is broken."""
-        self.reached: Reached | None = None
+        self.reached: ConnectionLimit | None = None
         """The limit that broke it."""
         self.received_ns = 0
         """When bytes last arrived."""
@@ -228,7 +228,7 @@ class Channel:
                 )
                 self.close_reason, self.reached = (
                     f"it left over {self._output_bytes_max} bytes unread",
-                    Reached.OUTPUT_BYTES,
+                    ConnectionLimit.OUTPUT_BYTES,
                 )
                 self._break()
             if is_counted or pending:
@@ -283,7 +283,7 @@ class Channel:
         # Held pulls refer to the channel, and some policies keep them after the close.
         self.connection = Connection(0)
 
-    def give_up(self, limit: Reached, bytes_max: int, size: int) -> None:
+    def give_up(self, limit: ConnectionLimit, bytes_max: int, size: int) -> None:
         """Ask the loop to close this channel, which has the most bytes over a limit. Callable from any thread.
 
         Reading and writing end at once; the loop releases the buffers when it closes the channel.
@@ -306,7 +306,7 @@ class Channel:
         """Report the unsent bytes, and close the channels that have most if the total is too large."""
         if self._unsent is not None:
             for channel, size in self._unsent.note(self, self._unsent_size):
-                channel.give_up(Reached.UNSENT_BYTES, self._unsent.bytes_max, size)
+                channel.give_up(ConnectionLimit.UNSENT_BYTES, self._unsent.bytes_max, size)
 
     def _send(self, pending: deque[Buffer]) -> int:
         """Send what the socket accepts; returns the number of bytes."""

@@ -17,8 +17,8 @@ from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command, encode_reply_head
 from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
 from longpoll_protocol.sizes import MIB
-from longpoll_runtime.faults import FAULTS
 from longpoll_runtime.logs import event
+from longpoll_runtime.recoverable import FAULTS
 
 log = logging.getLogger(__name__)
 

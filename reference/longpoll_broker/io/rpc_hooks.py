@@ -18,7 +18,7 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, answer
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 log = logging.getLogger(__name__)
 

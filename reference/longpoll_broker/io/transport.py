@@ -20,13 +20,13 @@ from typing import Final, Protocol
 from attrs import define, field, frozen
 
 from longpoll_broker.io.channel import Channel, Handler, Limits, Outbox
-from longpoll_broker.io.totals import Amount, Connections, Reached
+from longpoll_broker.io.connection_limits import BytesByPeer, ConnectionLimit, Connections
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Listener, Poller, Runtime, Socket, Thread
-from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_runtime.logs import event
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 
@@ -91,18 +91,18 @@ class PassEnd(Protocol):
 class Totals:
     """Resources that the connections of all loops of a broker use together."""
 
-    unfinished: Amount[Channel]
-    unsent: Amount[Channel]
+    unfinished: BytesByPeer[Channel]
+    unsent: BytesByPeer[Channel]
     connections: Connections
-    reached: Counter[Reached] = field(factory=Counter, init=False)
+    reached: Counter[ConnectionLimit] = field(factory=Counter, init=False)
     """Closed connections by limit; approximate on other threads."""
 
     @classmethod
     def of(cls, runtime: Runtime, limits: Limits) -> Totals:
         """Create the totals for these limits, all zero."""
         return cls(
-            Amount(limits.unfinished_bytes_max, runtime.lock()),
-            Amount(limits.unsent_bytes_max, runtime.lock()),
+            BytesByPeer(limits.unfinished_bytes_max, runtime.lock()),
+            BytesByPeer(limits.unsent_bytes_max, runtime.lock()),
             Connections(limits.connection_count_max, limits.address_connection_count_max, runtime.lock()),
         )
 
@@ -150,7 +150,7 @@ class IoLoop:
         self._doors: list[_Door] = []
         self._channels: dict[Channel, None] = {}
         self._to_close: deque[Channel] = deque()
-        self._leaving: dict[Channel, tuple[str, Reached | None]] = {}
+        self._leaving: dict[Channel, tuple[str, ConnectionLimit | None]] = {}
         """Channels to close in later passes, with the reason."""
         self._closes_left = CLOSES_MAX
         self._turn_ns = TURN_NS_MAX
@@ -389,7 +389,7 @@ class IoLoop:
             channel.unfinished_size = size
             unfinished = self._totals.unfinished
             for most, had in unfinished.note(channel, size):
-                most.give_up(Reached.UNFINISHED_BYTES, unfinished.bytes_max, had)
+                most.give_up(ConnectionLimit.UNFINISHED_BYTES, unfinished.bytes_max, had)
 
     def _accept(self, door: _Door) -> None:
         for _ in range(ACCEPTS_MAX):
@@ -452,9 +452,9 @@ class IoLoop:
             log.exception("%s cannot be served", channel)
             self._close(channel, CANNOT_BE_SERVED)
 
-    def _refuse(self, sock: Socket, peer: tuple[str, int], reached: Reached) -> None:
+    def _refuse(self, sock: Socket, peer: tuple[str, int], reached: ConnectionLimit) -> None:
         limits = self._limits
-        if reached is Reached.CONNECTIONS:
+        if reached is ConnectionLimit.CONNECTIONS:
             reason = f"over {limits.connection_count_max} connections"
         else:
             reason = f"over {limits.address_connection_count_max} connections of one address ({reached.value})"
@@ -467,7 +467,7 @@ class IoLoop:
         self._totals.reached[reached] += 1
         sock.close()
 
-    def _close_in_turn(self, channel: Channel, reason: str, reached: Reached | None = None) -> None:
+    def _close_in_turn(self, channel: Channel, reason: str, reached: ConnectionLimit | None = None) -> None:
         """Close a channel now, or in a later pass if many close at once; stop serving it."""
         if channel.closed or channel in self._leaving:
             return
@@ -485,7 +485,7 @@ class IoLoop:
             reason, reached = self._leaving.pop(channel)
             self._close_in_turn(channel, reason, reached)
 
-    def _close(self, channel: Channel, reason: str, reached: Reached | None = None) -> None:
+    def _close(self, channel: Channel, reason: str, reached: ConnectionLimit | None = None) -> None:
         if channel.closed:
             return
         channel.close()
@@ -509,17 +509,17 @@ class IoLoop:
         for channel in list(self._channels):
             if now_ns - channel.received_ns > idle_ns:
                 reason = f"nothing came for {limits.idle_ms_max / 1000:g} s"
-                self._close_in_turn(channel, reason, Reached.IDLE_TIME)
+                self._close_in_turn(channel, reason, ConnectionLimit.IDLE_TIME)
             elif channel.unfinished_size and channel not in self._unfinished and now_ns - channel.begun_ns > frame_ns:
                 log.warning(
                     "%s has not ended a frame in %g s (%s): closing it",
                     channel,
                     limits.frame_ms_max / 1000,
-                    Reached.FRAME_TIME.value,
-                    extra=event("connection_limit", peer=channel.peer, limit=Reached.FRAME_TIME.value),
+                    ConnectionLimit.FRAME_TIME.value,
+                    extra=event("connection_limit", peer=channel.peer, limit=ConnectionLimit.FRAME_TIME.value),
                 )
                 reason = f"it did not end a frame in {limits.frame_ms_max / 1000:g} s"
-                self._close_in_turn(channel, reason, Reached.FRAME_TIME)
+                self._close_in_turn(channel, reason, ConnectionLimit.FRAME_TIME)
 
     def _linger(self) -> None:
         """Give peers some time to read their answers before the end."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from longpoll_broker.send.send_events import SendEvents
 from longpoll_broker.shared.statistics import Statistics
-from longpoll_broker.store.bursts import PreparedBatch
+from longpoll_broker.store.burst_append import PreparedBatch
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, Record

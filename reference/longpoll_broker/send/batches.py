@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from attrs import frozen
 
-from longpoll_broker.shared.traits import Traits
+from longpoll_broker.shared.version_traits import Traits
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames.frame import HEADER_SIZE_MAX, Buffer
 from longpoll_protocol.message import BatchMessage, read_batch

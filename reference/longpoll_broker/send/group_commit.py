@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_runtime import Condition, Runtime, Thread
-from longpoll_runtime.faults import FAULTS, KeepGoing
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from longpoll_broker.io.processors import failure, refuse
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.message import BATCH_MESSAGE_SIZE_MIN
 from longpoll_runtime import Lock
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 TURN_COUNT: Final = 500
 """Messages per turn: some 3 ms."""

@@ -15,10 +15,10 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, refuse, serves
 from longpoll_broker.send.append import Appender, delayed
-from longpoll_broker.send.keepers import Keepers
+from longpoll_broker.send.durability import Durability
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.topics import FAQ, GroupConfig, Groups, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -58,7 +58,7 @@ class SendBackProcessor(Serving):
     groups: Groups
     store: MessageStore
     appender: Appender
-    keepers: Keepers
+    keepers: Durability
     store_host: bytes
     traits: Traits = STRICT_TRAITS
     level_count: int = len(DELAY_LEVELS_MS)

@@ -1,7 +1,7 @@
 """Serves sends (codes 10, 310 and 320), from received bytes to the log.
 
 At the end of the loop's pass `BrokerHandler.end_pass` makes the messages visible and wakes waiting pulls
-(`hold.dispatch_service`). `send.message_maker` creates a message from a request.
+(`hold.dispatch_service`). `send.message_builder` creates a message from a request.
 
 Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order.
 """
@@ -21,13 +21,13 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.send.append import HALF_TOPIC, TRANSACTION_MASK, Appender
 from longpoll_broker.send.batches import BatchLimits, no_message
+from longpoll_broker.send.durability import Durability
 from longpoll_broker.send.inner_queues import SendRefusedError
-from longpoll_broker.send.keepers import Keepers
 from longpoll_broker.send.long_batches import LONG_SIZE, TURN_COUNT, LongBatches, Turns
-from longpoll_broker.send.message_maker import REGION_NAME, MessageMaker
+from longpoll_broker.send.message_builder import REGION_NAME, MessageBuilder
 from longpoll_broker.send.send_events import Asked, SendEvents, Stored
 from longpoll_broker.shared.topics import TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
@@ -63,10 +63,10 @@ class SendProcessor(Serving):
     """The processor of the send codes."""
 
     topics: Topics
-    maker: MessageMaker
+    maker: MessageBuilder
     appender: Appender
     events: SendEvents
-    keepers: Keepers
+    keepers: Durability
     """Decide when a send is answered: after the disk under `SYNC_FLUSH`, after a slave under `SYNC_MASTER`."""
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)

@@ -1,6 +1,6 @@
 """Consumer groups from heartbeats: members' channels and subscriptions.
 
-A silent member leaves when its channel closes. Notices: see `rocketmq.admin.member_notices`.
+A silent member leaves when its channel closes. Notices: see `rocketmq.admin.member_notifications`.
 
 Source: `ConsumerManager.java`, `ConsumerGroupInfo.java`.
 """

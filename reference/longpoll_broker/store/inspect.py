@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
-from longpoll_broker.store.log.heads import Checks, claimed_size
+from longpoll_broker.store.log.record_heads import ChecksumBudget, claimed_size
 from longpoll_broker.store.messages import QueueRange
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from longpoll_broker.store.queues.consume_queue_ext import is_address
@@ -306,7 +306,7 @@ class _Search:
     At the limit of checks, heads within a range whose checksum was wrong are skipped.
     """
 
-    checks: Checks = field(factory=Checks)
+    checks: ChecksumBudget = field(factory=ChecksumBudget)
     refuted_end: int = 0
     """A physical offset."""
 

@@ -24,9 +24,8 @@ from attrs import evolve
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store.bursts import PreparedBatch, append_burst, append_prepared
+from longpoll_broker.store.burst_append import PreparedBatch, append_burst, append_prepared
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
-from longpoll_broker.store.copying import Copying
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.index.index import Index
 from longpoll_broker.store.index.indexer import Indexer
@@ -45,11 +44,12 @@ from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult, Q
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
-from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
-from longpoll_broker.store.queues.unread import unread_extended, unread_parts
+from longpoll_broker.store.queues.time_lookup import nearest_offset
+from longpoll_broker.store.queues.unsupported import unsupported_extensions, unsupported_parts
 from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
+from longpoll_broker.store.replica_append import ReplicaAppend
 from longpoll_broker.store.segment import make_durable
 from longpoll_broker.store.selection import nothing, read_queue
 from longpoll_protocol.log_record import (
@@ -81,7 +81,7 @@ class MessageStore:
 
     _dispatcher: Dispatcher
     """Created when recovery has found the log's begin."""
-    _copying: Copying
+    _copying: ReplicaAppend
     """Created with `_dispatcher`."""
     _store_ms: int
     """Store time of the last message."""
@@ -183,7 +183,7 @@ class MessageStore:
         self._dispatcher = Dispatcher(
             self._log, self._append_lock, self._queue_of, self._inner_of, recovered.cursor, levels_ms=self._levels_ms
         )
-        self._copying = Copying(
+        self._copying = ReplicaAppend(
             self._log,
             self._table,
             self._dispatcher,
@@ -245,8 +245,8 @@ class MessageStore:
     def put_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
         """Append adjacent messages as `put` does, at the cost of one; returns their arrivals.
 
-        Returns fewer arrivals than messages when one needs more work; `put` handles that one (`store.bursts`). Raises
-        nothing.
+        Returns fewer arrivals than messages when one needs more work; `put` handles that one (`store.burst_append`).
+        Raises nothing.
         """
         if LOG in self._troubles:
             # `put` checks this for each message.
@@ -365,7 +365,7 @@ class MessageStore:
     def put_copied(self, physical_offset: int, content: memoryview) -> int:
         """Append the complete records of another store's log from `physical_offset` on; returns their bytes.
 
-        Raises what `Copying.put` raises. No other thread may append.
+        Raises what `ReplicaAppend.put` raises. No other thread may append.
         """
         if self._troubles:
             self._check_log()
@@ -818,14 +818,14 @@ class MessageStore:
 
 def _check_parts(files: Files, directory: str, config: StoreConfig) -> None:
     """Raise StoreUserError for unsupported parts of a store; warn about parts that the settings ignore."""
-    unread = unread_parts(files, directory)
+    unread = unsupported_parts(files, directory)
     if unread:
         told = ", ".join(f"{part.what} in {part.path}" for part in unread)
         raise StoreUserError(
             f"{directory} has {told}, which this broker does not read: their messages and offsets would be missing; "
             "serve it with RocketMQ 5"
         )
-    if not config.extended_queues and unread_extended(files, directory):
+    if not config.extended_queues and unsupported_extensions(files, directory):
         _lines.warning(
             "%s has extended consume queues, which are not read, so pulls by tag get messages of other tags too: set "
             "enableConsumeQueueExt=true",

@@ -27,7 +27,7 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint
 from longpoll_broker.store.limits import FUTURE_MS
 from longpoll_broker.store.log.commit_log import CommitLog
-from longpoll_broker.store.log.heads import Checks, claimed_size
+from longpoll_broker.store.log.record_heads import ChecksumBudget, claimed_size
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.queues.inner_queues import inner_places, is_inner_place
 from longpoll_broker.store.segment import Segment
@@ -211,10 +211,10 @@ def _is_begun(log: CommitLog, end: int) -> bool:
 def _next_record(log: CommitLog, start: int) -> _Following | None:
     """Returns the first complete record after `start`, found by its magic; None without one.
 
-    Without one, returns the first head that was too costly to check (`store.log.heads`), so that its bytes are kept
-    too.
+    Without one, returns the first head that was too costly to check (`store.log.record_heads`), so that its bytes are
+    kept too.
     """
-    checks = Checks()
+    checks = ChecksumBudget()
     unchecked: _Following | None = None
     for segment in log.segments.segments:
         if segment.stop <= start:

@@ -1,6 +1,6 @@
 """Selects the messages for a pull: `DefaultMessageStore.getMessage` of 4.9, with its statuses, limits and next offset.
 
-Extended queues: see `store.queues.consume_queue_ext`. A slave's offsets: see `shared.standing`.
+Extended queues: see `store.queues.consume_queue_ext`. A slave's offsets: see `shared.broker_role`.
 """
 
 from __future__ import annotations

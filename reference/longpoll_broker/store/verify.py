@@ -26,7 +26,7 @@ from longpoll_broker.store.messages import QueueRange
 from longpoll_broker.store.queues.consume_queue import UNIT_SIZE
 from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.queues.inner_queues import is_inner_place
-from longpoll_broker.store.queues.unread import Unread, unread_extended, unread_parts
+from longpoll_broker.store.queues.unsupported import Unsupported, unsupported_extensions, unsupported_parts
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record
 from longpoll_runtime import Files
 
@@ -60,7 +60,7 @@ class Verdict:
     queues: list[QueueRange] = Factory(list)
     problems: list[Problem] = Factory(list)
     problem_count: int = 0
-    unread: list[Unread] = Factory(list)
+    unread: list[Unsupported] = Factory(list)
     """Parts of the store that were not checked."""
 
     @property
@@ -84,7 +84,7 @@ def verify(files: Files, directory: str, progress: Progress = lambda _size: None
     store = StoreDirectory(files, directory)
     try:
         verdict = _Verifier(store, progress).run()
-        verdict.unread = [*unread_parts(files, directory), *unread_extended(files, directory)]
+        verdict.unread = [*unsupported_parts(files, directory), *unsupported_extensions(files, directory)]
         return verdict
     finally:
         store.close()

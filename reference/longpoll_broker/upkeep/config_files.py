@@ -18,7 +18,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.parts import parts_of
+from longpoll_broker.shared.table_chunks import chunks_of
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.store.segment import make_beside
@@ -194,7 +194,7 @@ def _text(content: Mapping[str, Mapping[str, Any]]) -> bytearray:
     text = bytearray(b"{")
     for key, table in content.items():
         text += b"%b\n %b: {" % (b"," if len(text) > 1 else b"", msgspec.json.encode(key))
-        rows = (msgspec.json.format(msgspec.json.encode(part), indent=1)[1:-2] for part in parts_of(table))
+        rows = (msgspec.json.format(msgspec.json.encode(part), indent=1)[1:-2] for part in chunks_of(table))
         for number, part in enumerate(rows):
             text += (b"," if number else b"") + part.replace(b"\n", b"\n ")
         text += b"\n }" if table else b"}"

@@ -16,7 +16,7 @@ from longpoll_broker.io.service_thread import ServiceThread
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.upkeep.config_files import ConfigFiles
 from longpoll_protocol.sizes import MIB
-from longpoll_runtime.faults import FAULTS, KeepGoing
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 

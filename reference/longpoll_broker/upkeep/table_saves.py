@@ -21,7 +21,7 @@ from longpoll_broker.upkeep.config_files import ConfigFiles
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Condition, Runtime, Thread
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from longpoll_protocol.headers import Header
 from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import FAULTS, KeepGoing
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from longpoll_protocol.headers import (
     Header,
 )
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.recoverable import KeepGoing
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from longpoll_client.consume.group_member import GroupMember
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.link.steps import Steps
 from longpoll_client.settings import MemberOptions
-from longpoll_runtime.faults import ANYTHING
+from longpoll_runtime.recoverable import ANYTHING
 
 T = TypeVar("T")
 

@@ -48,7 +48,7 @@ from longpoll_protocol.fast.sent_answer import header_of
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import FAULTS, KeepGoing
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
 from longpoll_spec.errors import LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)

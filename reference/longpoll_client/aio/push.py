@@ -27,7 +27,7 @@ from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.lifecycle import Closing
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import ConsumerOptions, options_of
-from longpoll_runtime.faults import ANYTHING, FAULTS
+from longpoll_runtime.recoverable import ANYTHING, FAULTS
 from longpoll_spec.errors import LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import EndTransactionRequestHeader
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 log: logging.Logger = logging.getLogger(__name__)
 

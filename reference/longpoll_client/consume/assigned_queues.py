@@ -19,7 +19,7 @@ from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.settings import OnQueues
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import ConfigError
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.names import RETRY_PREFIX
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.recoverable import KeepGoing
 
 log: logging.Logger = logging.getLogger(__name__)
 

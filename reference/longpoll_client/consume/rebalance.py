@@ -21,7 +21,7 @@ from longpoll_client.link.routes import Route
 from longpoll_client.link.steps import FindRoute, Steps, Together
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.names import RETRY_PREFIX
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.errors import LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)

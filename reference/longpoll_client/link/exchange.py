@@ -29,7 +29,7 @@ from longpoll_protocol.frames.frame import Buffer, Serialisation
 from longpoll_protocol.headers import Header
 from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_runtime import Runtime, Thread
-from longpoll_runtime.faults import ANYTHING, KeepThread
+from longpoll_runtime.recoverable import ANYTHING, KeepThread
 from longpoll_spec.errors import LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from longpoll_client.produce.attempts import SendAttempts, SendResult
 from longpoll_client.produce.outgoing import NO_MARKS, OutgoingMessage, Parcel
 from longpoll_protocol.properties import read_properties
 from longpoll_runtime import Lock, Runtime
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
 from longpoll_client.remoting import RemotingClient
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.errors import LongpollError
 from longpoll_spec.tables import with_table
 

@@ -44,7 +44,7 @@ from longpoll_protocol.properties import (
     read_properties,
 )
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Recorded behaviour that is a bug of RocketMQ itself, by vector.
 
 A broker that differs there does not have the bug. The lost and late wakeups that a load shows are findings of the
-specification (`longpoll_spec.hazards`).
+specification (`longpoll_spec.findings`).
 
 Sources: docs/findings.md; `ConsumerFilterManager.build` (the check is an assertion, which Java skips).
 """
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from longpoll_conform.clauses import BY_ID, OF_LOAD, OF_RACE
-from longpoll_spec.hazards import HAZARDS, hazards_of
+from longpoll_spec.findings import HAZARDS, findings_of
 
 _BOTH: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -46,5 +46,5 @@ def bug_of_run(policy: str, seen: str) -> str | None:
     """The bug of a RocketMQ preset that a load or a race may show; None if the policy promises the property."""
     if not (policy.startswith("rocketmq") and seen.startswith((OF_LOAD, OF_RACE))):
         return None
-    letters = hazards_of(policy, seen.removeprefix(OF_LOAD).removeprefix(OF_RACE).replace("-", "_"))
+    letters = findings_of(policy, seen.removeprefix(OF_LOAD).removeprefix(OF_RACE).replace("-", "_"))
     return " ".join(HAZARDS[letter] for letter in letters if letter in HAZARDS) or None

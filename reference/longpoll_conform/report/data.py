@@ -8,8 +8,8 @@ from typing import Any
 
 from longpoll_conform.capabilities import Identity
 from longpoll_conform.report.badge import badge
+from longpoll_conform.report.conversation import meaning
 from longpoll_conform.report.sections import sections
-from longpoll_conform.report.talk import meaning
 from longpoll_conform.suite import OUTCOMES, Result, Suite, by_clause
 from longpoll_conform.vectors import FORMAT
 

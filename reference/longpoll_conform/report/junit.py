@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from longpoll_conform.report.talk import lines_of
+from longpoll_conform.report.conversation import lines_of
 from longpoll_conform.suite import Result
 from longpoll_runtime.logs import escaped
 

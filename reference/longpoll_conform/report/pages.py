@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from longpoll_conform.report.conversation import lines_of
 from longpoll_conform.report.sections import sections
-from longpoll_conform.report.talk import lines_of
 from longpoll_conform.suite import Outcome, Result, Suite, by_clause
 from longpoll_runtime.logs import escaped
 

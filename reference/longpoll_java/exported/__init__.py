@@ -10,11 +10,11 @@ from importlib.resources import files
 from typing import Final
 
 from longpoll_java.broker import settings_of
+from longpoll_java.byteman_rules import rules_of
 from longpoll_java.jars import pom_of
-from longpoll_java.promises import sentence_of
-from longpoll_java.rules import rules_of
 from longpoll_java.schedule import Schedule
-from longpoll_spec.render.places import Gate
+from longpoll_java.violations import sentence_of
+from longpoll_spec.render.java_breakpoints import Breakpoint
 
 _README: Final = """# {title}
 
@@ -46,7 +46,7 @@ did not reach its gate; `broker.out` has the broker's output.
 
 def files_of(
     schedule: Schedule,
-    gates: Sequence[Gate],
+    gates: Sequence[Breakpoint],
     version: str,
     *,
     title: str,

@@ -44,9 +44,9 @@ from longpoll_judge.evidence.source_survey import (
     survey_source,
     whole_of,
 )
-from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.schema import INTEGER_LIMIT, are_named, coded, coded_texts
 from longpoll_judge.read.source import History
+from longpoll_judge.read.unreadable import Damage
 from longpoll_spec.history import BLACK_BOX, WHITE_BOX
 from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.tables import with_table

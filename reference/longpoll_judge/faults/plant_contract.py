@@ -15,7 +15,7 @@ from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import EVIDENCE, Verdict
 from longpoll_judge.faults.fault import Fault
 from longpoll_judge.faults.recording import MS, NoVictimError, Recording, change, moved, pick
-from longpoll_judge.rules.steps import STEPS
+from longpoll_judge.rules.queue_columns import STEPS
 from longpoll_spec.history import Event
 
 REFUSED: Final = {"offsets": [], "offset_next": -1, "offset_min": -1, "offset_max": -1}

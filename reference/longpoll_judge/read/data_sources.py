@@ -23,11 +23,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from longpoll_judge.errors import JudgeUserError
-from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.rocketmq_store import SCHEMAS, FileRange, Part, ranges, read_records, read_units
 from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA
 from longpoll_judge.read.source import InputSplit, find
 from longpoll_judge.read.stream import HistoryStream, read_columns
+from longpoll_judge.read.unreadable import Damage
 
 DAMAGE: Final = "damage"
 _SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint", pa.bool_(): "boolean", pa.binary(): "binary"}

@@ -16,10 +16,10 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from longpoll_judge.read.damage import Damage
-from longpoll_judge.read.growth import stamps_of, whole_end
+from longpoll_judge.read.growing_history import stamps_of, whole_end
 from longpoll_judge.read.schema import PLAIN_SCHEMA, REQUIRED, fill
 from longpoll_judge.read.source import SPLIT_BYTES, InputSplit, find, kind_of, read_split
+from longpoll_judge.read.unreadable import Damage
 from longpoll_spec.history import NDJSON_SUFFIX
 
 

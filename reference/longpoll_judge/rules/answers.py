@@ -14,7 +14,7 @@ from attrs import frozen
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import NEVER, Integers
 from longpoll_judge.contract.clause import PULL_RESULTS
-from longpoll_judge.rules.case import Booleans, Case
+from longpoll_judge.rules.queue_case import Booleans, Case
 
 FOUND: Final = 0
 NO_NEW_MSG: Final = 19

@@ -19,7 +19,7 @@ from longpoll_judge.contract.clauses import CLAUSE, finding_of
 from longpoll_judge.contract.result import Finding, FindingVerdict
 from longpoll_judge.evidence.survey import UNSEEN, Context
 from longpoll_judge.read.schema import order_of
-from longpoll_judge.rules.across import WEIGHT, Booleans, Gathered, Tables, events_at, first_of, hash_of
+from longpoll_judge.rules.cross_queue import WEIGHT, Booleans, Gathered, Tables, events_at, first_of, hash_of
 
 
 @frozen(eq=False)

@@ -49,8 +49,8 @@ from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
 from longpoll_judge.read.source import History, read_split
-from longpoll_judge.rules.across import have_request, highest_before, rows_where
-from longpoll_judge.rules.steps import MS, PULL_CODES
+from longpoll_judge.rules.cross_queue import have_request, highest_before, rows_where
+from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 
 RESETS: Final = (207, 215, 222, 314)
 """Requests after which a group's offset may be another, or none."""

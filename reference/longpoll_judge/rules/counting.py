@@ -20,7 +20,7 @@ from longpoll_judge.contract.result import (
     HELD_AS_ASKED,
     NO_LOST_WAKEUP,
 )
-from longpoll_judge.rules.case import Case
+from longpoll_judge.rules.queue_case import Case
 
 PULLS: Final = "pulls"
 

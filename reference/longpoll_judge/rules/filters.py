@@ -1,6 +1,7 @@
 """pull.filter.agrees: what a subscription was given is not passed over for one that takes at least as much.
 
-Needs no tags: only what answers deliver and pass over. Which answers are gathered, and which ends they tell: `falls`.
+Needs no tags: only what answers deliver and pass over. Which answers are gathered, and which ends they tell:
+`offset_regression`.
 
 Source: `ExpressionMessageFilter`, `DefaultMessageStore.getMessage`.
 """
@@ -21,8 +22,8 @@ from longpoll_judge.contract.clauses import finding_of
 from longpoll_judge.contract.result import Finding, FindingVerdict
 from longpoll_judge.evidence.survey import UNSEEN, Context, queue_text
 from longpoll_judge.read.schema import coded, order_of
-from longpoll_judge.rules.across import WEIGHT, Booleans, Gathered, Tables, events_at, lives, queue_keys
 from longpoll_judge.rules.answers import FOUND, NO_MATCHED_MSG
+from longpoll_judge.rules.cross_queue import WEIGHT, Booleans, Gathered, Tables, events_at, generations, queue_keys
 
 NO_FILTER: Final = -1
 Text = tuple[str, str]
@@ -80,7 +81,7 @@ def judge_filters(
     passes = is_read & (end - first > answers.values["body_count"])
     if not passes.any():
         return [], 0
-    queue = queue_keys(asked) * WEIGHT + lives(asked, answers, context)
+    queue = queue_keys(asked) * WEIGHT + generations(asked, answers, context)
     read = np.flatnonzero(is_read & np.isin(queue, queue[passes]))
     owner, offset = _bodies(tables, answers, read[answers.values["code"][read] == FOUND])
     found: list[tuple[int, int, int]] = []

@@ -23,7 +23,7 @@ from longpoll_judge.evidence.survey import Context, SourceFacts, Survey
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import EVENT_SCHEMA, event_dict
 from longpoll_judge.read.source import History, read_split
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_columns import MS
 
 BEGINS: Final = ("hold", "keep")
 ENDS: Final = ("take", "expire", "run", "stop", "answer_sent")

@@ -21,8 +21,8 @@ from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import OFFSETS_IN_ORDER, VISIBLE_IS_MONOTONE
 from longpoll_judge.evidence.generations import NEITHER
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.rules.across import first_of
-from longpoll_judge.rules.case import Explanation, Suspects, suspects
+from longpoll_judge.rules.cross_queue import first_of
+from longpoll_judge.rules.queue_case import Explanation, Suspects, suspects
 
 CLAUSES: Final = {"append": "log.append.once", "message_acknowledged": "log.acknowledged.once"}
 _NO_OFFSETS: Final = np.empty(0, dtype=np.int64)

@@ -5,7 +5,8 @@ never seen, is skipped or read again. Each analysis is a function from what was 
 the same name says whether that is a violation or an observation. What an event does not tell is compared with nothing.
 
 Lost messages and writes out of order need no identity: `pull.found.complete`, `pull.passed.none_match` and
-`send.sequential`. Leaves out how events are gathered (`sends`, `falls`) and what becomes of a breach (`breaches`).
+`send.sequential`. Leaves out how events are gathered (`sends`, `offset_regression`) and what becomes of a breach
+(`breaches`).
 
 Source: https://github.com/jepsen-io/redpanda; `TransactionalMessageServiceImpl`, `ScheduleMessageService`.
 """
@@ -24,25 +25,25 @@ from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
 from longpoll_judge.contract.clause import EARLY_MS, LATE_MS
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import coded
-from longpoll_judge.rules.across import (
+from longpoll_judge.rules.breaches import Breach, closes_of, once
+from longpoll_judge.rules.cross_queue import (
     WEIGHT,
     Booleans,
     Gathered,
     Gathering,
     Tables,
     first_of,
+    generations,
     hash_of,
     hashes_of,
     have_request,
     highest_before,
-    lives,
-    numbered_lives,
+    numbered_generations,
     queue_keys,
     rows_where,
     together,
 )
-from longpoll_judge.rules.breaches import Breach, closes_of, once
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_columns import MS
 from longpoll_protocol.properties import DELAY_LEVELS_MS
 
 IDENTITY: Final = ("id", "body")
@@ -179,7 +180,7 @@ def _are_holed(events: Gathered, since_ns: Integers, until_ns: Integers, context
 def one_value(view: View) -> Wrong:
     """Messages at one place of one life of a queue that are not the same."""
     all_ = _all(view)
-    life, is_doubtful = numbered_lives(all_, all_, view.context)
+    life, is_doubtful = numbered_generations(all_, all_, view.context)
     place = np.where(all_.broker != 0, queue_keys(all_), all_.place) * WEIGHT + life
     key = place * WEIGHT + all_.values["queue_offset"].astype(np.uint64)
     members, partner = np.zeros(len(all_), dtype=np.bool_), np.full(len(all_), -1, dtype=np.int64)
@@ -307,7 +308,7 @@ def requests_of(tables: Tables, answers: Gathered) -> Gathered:
 def _of_group(view: View) -> Keys:
     """Equal for pulls of one group from one life of a queue."""
     queue = np.where(view.asked.broker != 0, queue_keys(view.asked), view.asked.place)
-    life = queue * WEIGHT + lives(view.asked, view.answers, view.context)
+    life = queue * WEIGHT + generations(view.asked, view.answers, view.context)
     found: Keys = life * WEIGHT + view.asked.values["group"].view(np.uint64)
     return found
 

@@ -31,23 +31,6 @@ from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import are_named, coded_texts
-from longpoll_judge.rules.across import (
-    WEIGHT,
-    Booleans,
-    Gathered,
-    Gathering,
-    Tables,
-    changes_of,
-    first_of,
-    hash_of,
-    hashes_of,
-    have_request,
-    highest_before,
-    lives,
-    numbered_lives,
-    queue_keys,
-    rows_where,
-)
 from longpoll_judge.rules.breaches import (
     Breach,
     are_closed,
@@ -59,6 +42,23 @@ from longpoll_judge.rules.breaches import (
     once,
     placed_at,
 )
+from longpoll_judge.rules.cross_queue import (
+    WEIGHT,
+    Booleans,
+    Gathered,
+    Gathering,
+    Tables,
+    changes_of,
+    first_of,
+    generations,
+    hash_of,
+    hashes_of,
+    have_request,
+    highest_before,
+    numbered_generations,
+    queue_keys,
+    rows_where,
+)
 from longpoll_judge.rules.messages import (
     END_TRANSACTION,
     IDENTITY,
@@ -68,8 +68,8 @@ from longpoll_judge.rules.messages import (
     identity,
     outcomes,
 )
-from longpoll_judge.rules.shown import are_doubted, not_shown
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_columns import MS
+from longpoll_judge.rules.visibility import are_doubted, not_shown
 
 FINDINGS_MAX: Final = 50
 """Most findings of one clause that are listed; the others are counted."""
@@ -206,7 +206,7 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
     why = "a message was acknowledged on another connection than its send came on"
     yield breach_of("send.acknowledged.same_connection", elsewhere, pair, why)
-    life = answered.place * WEIGHT + lives(asked, answered, context)
+    life = answered.place * WEIGHT + generations(asked, answered, context)
     offset = answered.values["queue_offset"]
     # Of the messages of this life acknowledged for certain before this send came: the one with the highest offset.
     before = highest_before(life, answered.before_ns, offset, life, asked.after_ns)
@@ -238,7 +238,7 @@ def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> It
     for name, facts in context.sources.items():
         of_source = answered.source == hash_of(name)
         first_ns[of_source], last_ns[of_source] = facts.first_ns, facts.last_ns
-    life = queue_keys(answered) * WEIGHT + lives(asked, answered, context)
+    life = queue_keys(answered) * WEIGHT + generations(asked, answered, context)
     offset = answered.values["queue_offset"]
     found, causes = [], np.full(len(mine), -1, dtype=np.int64)
     for source in np.unique(answered.source):
@@ -435,7 +435,7 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
     why = "a message was acknowledged with a place at which none was appended"
     yield breach_of("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
     # The append that is not in the record may be of another life of the queue than those that are.
-    (own_life, is_doubtful), (life, is_vague) = (numbered_lives(each, each, context) for each in (told, appended))
+    (own_life, is_doubtful), (life, is_vague) = (numbered_generations(each, each, context) for each in (told, appended))
     own, logged = (_message_keys(each) * WEIGHT + at for each, at in ((told, own_life), (appended, life)))
     sure = np.flatnonzero(~is_vague)
     append = np.append(sure, -1)[first_of(own, logged[sure])]

@@ -26,8 +26,8 @@ from longpoll_judge.evidence.source_survey import Run, SourceSurvey
 from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read.schema import coded, event_dict, order_of
 from longpoll_judge.read.source import History
-from longpoll_judge.rules.across import Tables
-from longpoll_judge.rules.steps import MESSAGES
+from longpoll_judge.rules.cross_queue import Tables
+from longpoll_judge.rules.queue_columns import MESSAGES
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_spec.history import FORMAT_VERSION, WHITE_BOX
 

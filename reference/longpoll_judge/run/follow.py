@@ -24,11 +24,11 @@ from attrs import asdict, define, evolve, field, frozen
 
 from longpoll_judge.contract.result import Finding, Gap, Result
 from longpoll_judge.errors import HistoryChangedError
+from longpoll_judge.read.checksum import GONE, checksum_before
 from longpoll_judge.read.files import Stamp, absolute
-from longpoll_judge.read.growth import Growth, stamps_of
-from longpoll_judge.read.same import GONE, sum_before
+from longpoll_judge.read.growing_history import GrowingHistory, stamps_of
+from longpoll_judge.read.incremental import IncrementalRead, Read
 from longpoll_judge.read.source import History
-from longpoll_judge.read.tail import Read, Tail
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.incremental.listed_findings import Picked, left_to_the_end, not_told
 from longpoll_judge.run.incremental.queue_judge import Growing, SoFar
@@ -104,7 +104,7 @@ def follow(
     Raises `HistoryNotFoundError`, `HistoryChangedError` where parts change faster than they are judged,
     `SparkUnavailableError`, and `CheckpointError` where what was kept cannot be used.
     """
-    growth = Growth(sorted({absolute(place) for place in paths}))
+    growth = GrowingHistory(sorted({absolute(place) for place in paths}))
     limits = Limits(wake_ms, late_ms)
 
     def judged(running: Engine, look: Look | None = None, tries: int = TRIES) -> Result:
@@ -154,7 +154,7 @@ def _with_gaps(result: Result, gaps: Sequence[Gap]) -> Result:
 class Arriving(Protocol):
     """What is new in a history that is written, each byte once."""
 
-    growth: Growth
+    growth: GrowingHistory
     ends: dict[str, int]
     """By part, how far it was handed on."""
 
@@ -231,12 +231,14 @@ class Parts:
 
     def expect(self, ends: Mapping[str, int], read: Mapping[str, int]) -> None:
         """Before parts are read up to `ends`, of which `read` has what was read before."""
-        self.expected = {part: (end, sum_before(part, end)) for part, end in ends.items() if end > read.get(part, 0)}
+        self.expected = {
+            part: (end, checksum_before(part, end)) for part, end in ends.items() if end > read.get(part, 0)
+        }
 
     def note(self, ends: Mapping[str, int]) -> int:
         """What was read up to these ends is as it is now; how many parts were written anew while they were read."""
         new = {part: end for part, end in ends.items() if part not in self.known or self.known[part][0] != end}
-        now = {part: (end, sum_before(part, end)) for part, end in new.items()}
+        now = {part: (end, checksum_before(part, end)) for part, end in new.items()}
         anew = [part for part, place in now.items() if self._is_other(part, place)]
         self.known |= now
         for part in anew:
@@ -247,7 +249,7 @@ class Parts:
         """Whether a part is not what it was when it was about to be read, or what was read of it before is not."""
         places = filter(None, (self.expected.get(part), self.known.get(part)))
         # Mostly it was expected to be read so far, and is not read once more for that.
-        found = ((before, now[1] if end == now[0] else sum_before(part, end)) for end, before in places)
+        found = ((before, now[1] if end == now[0] else checksum_before(part, end)) for end, before in places)
         return now[1] != GONE and any(then not in {GONE, before} for before, then in found)
 
     def are_anew(self, stamps: Mapping[str, Stamp], ends: Mapping[str, int]) -> int:
@@ -255,9 +257,11 @@ class Parts:
         self.note({part: end for part, end in ends.items() if part not in self.known})
         changed = [part for part, stamp in stamps.items() if part in self.known and self.stamps.get(part) != stamp]
         self.stamps = dict(stamps)
-        anew = [part for part in changed if sum_before(part, self.known[part][0]) not in {GONE, self.known[part][1]}]
+        anew = [
+            part for part in changed if checksum_before(part, self.known[part][0]) not in {GONE, self.known[part][1]}
+        ]
         for part in anew:
-            self.known[part] = self.known[part][0], sum_before(part, self.known[part][0])
+            self.known[part] = self.known[part][0], checksum_before(part, self.known[part][0])
         return len(anew)
 
 
@@ -369,11 +373,11 @@ def _reading_once(running: Engine) -> Iterator[Engine]:
 
 
 @contextmanager
-def _arriving(running: Engine, growth: Growth, ends: dict[str, int]) -> Iterator[Arriving]:
+def _arriving(running: Engine, growth: GrowingHistory, ends: dict[str, int]) -> Iterator[Arriving]:
     """What is new from where each part ends that was judged; on Spark its stream brings it."""
     streaming = _streaming(running)
     if streaming is None:
-        yield Tail(growth, threads=os.cpu_count() or 1, ends=ends)
+        yield IncrementalRead(growth, threads=os.cpu_count() or 1, ends=ends)
         return
     from longpoll_judge.run.spark.event_stream import arriving_events  # noqa: PLC0415 - Spark takes a second to import
 

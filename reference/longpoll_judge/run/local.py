@@ -20,7 +20,7 @@ from longpoll_judge.columns.keys import NO_KEYS, Keys, open_keys, request_keys
 from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read import source
-from longpoll_judge.read.same import sum_before
+from longpoll_judge.read.checksum import checksum_before
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import InputSplit, is_cheap, kind_of, read_split
 from longpoll_judge.run.overview import OVERVIEW_COLUMNS, Overview, overview_of_table, read_again
@@ -63,7 +63,7 @@ class LocalReading:
 
     def _mark(self, part: InputSplit) -> int:
         """A part may be replaced by another one, whose splits lie where its own did."""
-        return sum_before(part.path, part.end, part.start) if self._kept and stays(part) else 0
+        return checksum_before(part.path, part.end, part.start) if self._kept and stays(part) else 0
 
     def _known(self, number: int) -> Overview | None:
         """What an earlier reading saw of a split that has not changed."""

@@ -43,9 +43,9 @@ from longpoll_judge.contract.result import (
 )
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
 from longpoll_judge.read.source import History, InputSplit, find
-from longpoll_judge.rules.across import Tables
 from longpoll_judge.rules.conformance import judge_conformance
 from longpoll_judge.rules.counting import PULLS
+from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.rules.holds import judge_holds
 from longpoll_judge.rules.latency import histogram, percentiles
 from longpoll_judge.run import queue_verdict

@@ -24,7 +24,6 @@ from longpoll_judge.evidence.generations import NEITHER
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import order_of
 from longpoll_judge.rules.answers import FOUND, NO_MATCHED_MSG
-from longpoll_judge.rules.case import Booleans, Case, Explanation, Log, Suspects, make_cases, make_log
 from longpoll_judge.rules.counting import judged_counts
 from longpoll_judge.rules.latency import bucket_counts
 from longpoll_judge.rules.logs import judge_log
@@ -34,7 +33,8 @@ from longpoll_judge.rules.pulls.handling import judge_handling
 from longpoll_judge.rules.pulls.holding import judge_holding
 from longpoll_judge.rules.pulls.promptness import judge_promptness
 from longpoll_judge.rules.pulls.rightness import judge_once, judge_order, judge_rightness
-from longpoll_judge.rules.steps import MS, PULL_CODES, REQUEST_EVENTS, STEPS
+from longpoll_judge.rules.queue_case import Booleans, Case, Explanation, Log, Suspects, make_cases, make_log
+from longpoll_judge.rules.queue_columns import MS, PULL_CODES, REQUEST_EVENTS, STEPS
 from longpoll_spec.tables import with_table
 
 FINDINGS_MAX: Final = 50

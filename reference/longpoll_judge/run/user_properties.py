@@ -17,8 +17,8 @@ from longpoll_judge.contract.result import Finding, FindingVerdict, Gap
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import EVENT_SCHEMA, NAMES, event_dict
-from longpoll_judge.rules.across import Tables
-from longpoll_judge.rules.steps import MS, PULL_CODES
+from longpoll_judge.rules.cross_queue import Tables
+from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 
 OwnProperty = Callable[[pa.Table], Iterable[tuple[int, str]]]
 """From the pulls to the numbers of rows that are wrong, and why each is."""

@@ -26,12 +26,12 @@ from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import coded, coded_texts
 from longpoll_judge.read.source import History
-from longpoll_judge.rules.across import Tables
-from longpoll_judge.rules.case import make_log
 from longpoll_judge.rules.commits import judge_commits
-from longpoll_judge.rules.falls import judge_falls
+from longpoll_judge.rules.cross_queue import Tables
+from longpoll_judge.rules.offset_regression import judge_offset_regression
+from longpoll_judge.rules.queue_case import make_log
+from longpoll_judge.rules.queue_columns import PULL_CODES
 from longpoll_judge.rules.sends import judge_sends
-from longpoll_judge.rules.steps import PULL_CODES
 from longpoll_judge.run.queue_verdict import RESULT_SCHEMA, judge_logs, judge_queue, repeated_rows
 from longpoll_judge.run.window_pulls import are_single
 from longpoll_judge.run.window_sweep import WindowReader
@@ -189,7 +189,7 @@ def _of_sends(tables: Tables, context: Context) -> Outcome:
 
 
 def _of_falls(tables: Tables, context: Context) -> Outcome:
-    findings, left_out = judge_falls(tables, context)
+    findings, left_out = judge_offset_regression(tables, context)
     return Outcome(findings, left_out)
 
 

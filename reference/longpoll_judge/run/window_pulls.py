@@ -37,9 +37,9 @@ from longpoll_judge.evidence.generations import NEITHER
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import are_named, coded, coded_texts
 from longpoll_judge.rules.answers import NO_NEW_MSG
-from longpoll_judge.rules.case import Booleans, Case, Log, make_cases, make_log
 from longpoll_judge.rules.logs import judge_log
-from longpoll_judge.rules.steps import REQUEST_EVENTS
+from longpoll_judge.rules.queue_case import Booleans, Case, Log, make_cases, make_log
+from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.queue_verdict import Judged, judge_case, rows_of
 
 _SPARSE: Final = 8

@@ -1,7 +1,7 @@
 """Creates a history from packet captures of a broker's port (pcap, pcapng), with the proxy's tap.
 
-- `container` reads files into packets; `packets` extracts the broker's TCP segments.
-- `half` orders the bytes of one direction; `conversation` passes both to a tap.
+- `capture_file` reads files into packets; `packets` extracts the broker's TCP segments.
+- `tcp_stream` orders the bytes of one direction; `conversation` passes both to a tap.
 - `clock` compares the capture's clock with the senders'.
 - `reader` combines these parts.
 

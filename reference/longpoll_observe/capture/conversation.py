@@ -18,10 +18,10 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_observe.arrival import RECOVER_NS, SETTLE_NS, Arrivals
+from longpoll_observe.arrival_time import RECOVER_NS, SETTLE_NS, ArrivalTimes
 from longpoll_observe.capture.clock import Agreement, SenderClock
-from longpoll_observe.capture.half import Half
 from longpoll_observe.capture.packets import ACK, FIN, RST, SYN, Segment
+from longpoll_observe.capture.tcp_stream import TcpStream
 from longpoll_observe.tap import ConnectionTap, Sender, begins_frame
 
 GRACE_NS: Final = 50_000_000
@@ -41,9 +41,9 @@ class Direction:
     """
 
     sender: Sender
-    arrivals: Arrivals
+    arrivals: ArrivalTimes
     clock: SenderClock
-    half: Half = field(factory=Half)
+    half: TcpStream = field(factory=TcpStream)
     is_cut: bool = False
     missing_ns: int | None = None
     """When bytes were first known to be missing."""
@@ -67,8 +67,8 @@ class Conversation:
     def __init__(self, tap: ConnectionTap, first: Segment, *, is_first_of_client: bool, agreement: Agreement) -> None:
         now_ns = first.time_ns
         self._tap = tap
-        self.client = Direction("client", Arrivals(now_ns), SenderClock(agreement))
-        self.broker = Direction("broker", Arrivals(now_ns), SenderClock(agreement))
+        self.client = Direction("client", ArrivalTimes(now_ns), SenderClock(agreement))
+        self.broker = Direction("broker", ArrivalTimes(now_ns), SenderClock(agreement))
         self._unacknowledged: deque[tuple[int, int, bytes]] = deque()
         self._unacknowledged_size = 0
         self._stuck_ns: int | None = None
@@ -133,7 +133,7 @@ class Conversation:
         if own is self.broker and self._begun_ns is not None:
             self._tap.opened(self._begun_ns, now_ns)
             self.round_trip_ns = now_ns - self._begun_ns
-            self.broker.arrivals = Arrivals(now_ns, max(SETTLE_NS, 2 * self.round_trip_ns))
+            self.broker.arrivals = ArrivalTimes(now_ns, max(SETTLE_NS, 2 * self.round_trip_ns))
             self._begun_ns = None
 
     def _acknowledge(self, segment: Segment, own: Direction, other: Direction, now_ns: int) -> None:

@@ -1,6 +1,6 @@
 """Extracts TCP segments from packets: Ethernet (with VLANs), Linux cooked v1 and v2, loopback, raw IP; IPv4, IPv6.
 
-The only module that needs dpkt. Files: see `container`. Order of segments: see `half`.
+The only module that needs dpkt. Files: see `capture_file`. Order of segments: see `tcp_stream`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from longpoll_observe.capture.container import Packet
+from longpoll_observe.capture.capture_file import Packet
 
 dpkt: Final[Any] = importlib.import_module("dpkt")
 """Untyped, because a metaclass creates the fields of its packets."""

@@ -1,7 +1,7 @@
 """Reads captures of brokers' ports into a history: the proxy's events, with one source per broker.
 
 Files are read sequentially. Memory holds only open connections and waiting bytes. A source begins with the first packet
-of the captures and ends with the last. Files: see `container`. Connections: see `conversation`.
+of the captures and ends with the last. Files: see `capture_file`. Connections: see `conversation`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 import msgspec
 from attrs import define, field
 
+from longpoll_observe.capture.capture_file import CaptureError, CaptureFile, Packet
 from longpoll_observe.capture.clock import Agreement
-from longpoll_observe.capture.container import CaptureError, CaptureFile, Packet
 from longpoll_observe.capture.conversation import Conversation
 from longpoll_observe.capture.packets import SYN, Segment, segment_of
 from longpoll_observe.events import Places, Subscriptions

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from longpoll_spec.engines.exploration import Exploration, Report
 from longpoll_spec.errors import EngineLimitError, UnknownEngineError, not_known
-from longpoll_spec.law import properties_of
 from longpoll_spec.model import Model, Property
+from longpoll_spec.specification import properties_of
 
 EXPLORERS: Final = ("packed", "python")
 """The engines that explore the whole state space and need only this package, the default first."""

@@ -19,8 +19,8 @@ from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Verdict
 from longpoll_spec.engines.smt.proof import REQUESTS, prove
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import REDUNDANT, Policy, knob_values, preset, with_knob
+from longpoll_spec.specification import properties_of, specification_of
 
 POLICIES: Final = ("strict", "strict-clone")
 """The policies of our own design, in which every knob's value is chosen on purpose."""
@@ -102,7 +102,7 @@ def _explored(policy: Policy) -> tuple[Bounds, Sequence[Verdict]]:
     """The first bounds under which a property breaks, with those properties; the last bounds if none breaks."""
     for name in BOUNDS:
         bounds = named(name, policy)
-        model = law_of(policy, bounds)
+        model = specification_of(policy, bounds)
         judged = [item for item in properties_of(model) if item.kind == "always"]
         found = explore(model, judged, symmetry=True)
         assert found.complete, policy.name

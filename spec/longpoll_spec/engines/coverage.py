@@ -24,10 +24,10 @@ from attrs import define, field, frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import Packed, Question, question, successors
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Action, Model, Trace, TraceStep
-from longpoll_spec.moves import Move, moves_of, places_of
+from longpoll_spec.phase_changes import PhaseChange, nodes_of, phase_changes_of
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import properties_of, specification_of
 
 PARTS: Final = ("actions", "places", "moves", "sometimes")
 
@@ -99,7 +99,7 @@ class Transitions:
         """Traverse the graph under small bounds, with the model's policy, features, queues and tags."""
         here = self.model.bounds
         bounds = attrs.evolve(SMALL, aspects=here.aspects, queues=here.queues, tags=here.tags)
-        small = law_of(self.model.policy, bounds)
+        small = specification_of(self.model.policy, bounds)
         self.of = {name: {} for name in dict.fromkeys(action.name for action in small.actions)}
         law, known, pending = successors(small), {small.initial}, [small.initial]
         words = _classes(small)
@@ -165,8 +165,8 @@ def _domain(model: Model) -> _Domain:
     meant = [(item.name, question(model, item.term)) for item in properties_of(model) if item.kind == "sometimes"]
     parts = (
         (action.name for action in model.actions),
-        (_place(variable, label) for variable, label in places_of(model)),
-        map(_words, moves_of(model)),
+        (_place(variable, label) for variable, label in nodes_of(model)),
+        map(_words, phase_changes_of(model)),
         (name for name, _ in meant),
     )
     return _Domain(tuple(tuple(dict.fromkeys(part)) for part in parts), tuple(meant))
@@ -204,10 +204,10 @@ def _moves(trace: Trace) -> Iterator[str]:
             place = names.index(f"phase_{slot}")
             before, after = trace.steps[number - 1].state[place], step.state[place]
             if before != after:
-                yield _words(Move(step.action.name, labels[before], labels[after]))
+                yield _words(PhaseChange(step.action.name, labels[before], labels[after]))
 
 
-def _words(move: Move) -> str:
+def _words(move: PhaseChange) -> str:
     return f"{move.before} --{move.action}--> {move.after}"
 
 

@@ -22,8 +22,8 @@ from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.python.compile import Packed, Question, Successors, questions, successors
 from longpoll_spec.engines.tokens import token_of
 from longpoll_spec.errors import TokenError
-from longpoll_spec.law import properties_of
 from longpoll_spec.model import Action, Model, Property, Trace
+from longpoll_spec.specification import properties_of
 from longpoll_spec.threads import thread_of
 
 LIMIT_STATES: Final = 100_000

@@ -15,9 +15,9 @@ from attrs import frozen
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.errors import BoundsError
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import specification_of
 from longpoll_spec.state import Request
 from longpoll_spec.terms import Int, any_of
 
@@ -54,7 +54,7 @@ def response_bounds(policy: Policy, bounds: Bounds = BOUNDS, engine: str = EXPLO
         raise BoundsError("response bounds need the feature lateness; add it")
     if policy.tick == "free":
         return ()
-    model = law_of(policy, bounds)
+    model = specification_of(policy, bounds)
     found = explore(
         model,
         [_reaches(model, name, ticks) for name in _COUNTS for ticks in range(1, bounds.late_max + 1)],

@@ -14,9 +14,9 @@ from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds
 from longpoll_spec.engines import EXPLORERS
 from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.response import ResponseBound, response_bounds
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property, select
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import properties_of, specification_of
 
 Explore = Callable[[Model, Sequence[Property], bool], Exploration]
 """Explores a model and decides properties; the flag marks the exploration under the requested bounds."""
@@ -51,9 +51,11 @@ def survey(policy: Policy, bounds: Bounds, explore: Explore, *, names: Sequence[
     Decides the named properties, by default all. A named property is checked under a feature only if the bounds do not
     state it. An exploration that ended early is the last. Raises `UnknownPropertyError`.
     """
-    asked = law_of(policy, bounds)
+    asked = specification_of(policy, bounds)
     worlds = (
-        [asked] if alone else [asked, *(law_of(policy, each) for each in (*EXPLORATIONS.values(), TIMEOUTS["timeout"]))]
+        [asked]
+        if alone
+        else [asked, *(specification_of(policy, each) for each in (*EXPLORATIONS.values(), TIMEOUTS["timeout"]))]
     )
     stated = [properties_of(model) for model in worlds]
     wanted = {item.name for item in select([item for each in stated for item in each], names)}

@@ -26,9 +26,9 @@ from attrs import frozen
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.errors import SpecUserError, TokenError
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Action, Model, Trace
 from longpoll_spec.policy import PRESETS, STRICT, Policy, knob_values, preset, with_knob
+from longpoll_spec.specification import specification_of
 from longpoll_spec.tables import with_table
 
 PREFIX: Final = "lp1."
@@ -119,7 +119,7 @@ def parse(token: str) -> Token:
 def replay(token: str) -> Trace:
     """The run of a token; raises `TokenError` if it is damaged, of another specification, or does not run."""
     named = parse(token)
-    model = law_of(named.policy, named.bounds)
+    model = specification_of(named.policy, named.bounds)
     if fingerprint_of(model) != named.fingerprint:
         raise TokenError("the token is from another version of the specification; get a new one from `longpoll check`")
     if any(not 0 <= index < len(model.actions) for index in named.actions):

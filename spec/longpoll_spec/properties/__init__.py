@@ -18,7 +18,14 @@ from longpoll_spec.properties.answers import (
     nothing_skipped,
     offset_goes_on,
 )
-from longpoll_spec.properties.aspects import (
+from longpoll_spec.properties.deadlines import (
+    answered_by_deadline,
+    deadline_is_its_pulls,
+    no_lost_deadline,
+    not_answered_early,
+    queued_by_deadline,
+)
+from longpoll_spec.properties.features import (
     buckets_are_swept,
     closed_is_let_go,
     commit_in_queue,
@@ -30,13 +37,6 @@ from longpoll_spec.properties.aspects import (
     seen_survives,
     told_of_master_return,
     told_of_role_change,
-)
-from longpoll_spec.properties.deadlines import (
-    answered_by_deadline,
-    deadline_is_its_pulls,
-    no_lost_deadline,
-    not_answered_early,
-    queued_by_deadline,
 )
 from longpoll_spec.properties.order import (
     lists_have_owners,

@@ -1,6 +1,6 @@
 """The actions for a reader: sentence, location in Java, guard and effect, as the policies have them.
 
-Policies with the same text share a paragraph. The rest of the page: `spec`.
+Policies with the same text share a paragraph. The rest of the page: `spec_page`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from longpoll_spec.bounds import EXPLORATIONS, Bounds
 from longpoll_spec.model import ACTION_NAMES, Action, Actor, Model
 from longpoll_spec.policy import PRESETS, STRICT, Policy
 from longpoll_spec.render.conditions import condition_of, samples
-from longpoll_spec.render.places import stops_of
+from longpoll_spec.render.java_breakpoints import stopped_at
 from longpoll_spec.render.readable import effect_lines, guard_lines, reader_of
-from longpoll_spec.render.story.terms_of_rocketmq import place_of
+from longpoll_spec.render.story.rocketmq_names import place_of
 from longpoll_spec.state import State, state_of
 from longpoll_spec.terms import TRUE, Term
 
@@ -93,7 +93,7 @@ def _action(name: str) -> Iterator[str]:
         yield sentence
         yield ""
     yield f"- in RocketMQ: {places_text(name)}"
-    yield from (f"- a thread of {each}" for each in stops_of(name))
+    yield from (f"- a thread of {each}" for each in stopped_at(name))
     exists = condition_of(lambda policy, bounds: bool(_instances(policy, bounds, name)))
     urgent = condition_of(lambda policy, bounds: any(each.urgent for each in _instances(policy, bounds, name)))
     yield f"- exists: {exists.text}"

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import click
 
+from longpoll.api import needing
 from longpoll.commands.lesson.course import LESSONS
-from longpoll.commands.lesson.exercise import Exercise, Lesson, Said
+from longpoll.commands.lesson.exercise import Exercise, Grade, Lesson
 from longpoll.output import Exit, emit_json, json_option, out, say, styled, table, user_mistakes
-from longpoll.questions import needing
 from longpoll_spec.errors import UserError, not_known
 
 NUMBERS: Final = {str(each.number): each for each in LESSONS}
@@ -102,7 +102,7 @@ def _ask(found: Lesson, asked: dict[str, Exercise], *, as_json: bool) -> None:
     say(f"longpoll lesson {next(iter(asked))} --check ANSWER")
 
 
-def _tell(name: str, said: Said, *, as_json: bool) -> None:
+def _tell(name: str, said: Grade, *, as_json: bool) -> None:
     code = Exit.OK if said.right else Exit.VIOLATED
     if as_json:
         emit_json({"exit_code": int(code), "exercise": name, "right": said.right, "why": said.why, "more": said.more})

@@ -8,7 +8,7 @@ from attrs import frozen
 
 
 @frozen
-class Said:
+class Grade:
     """The verdict on an answer."""
 
     right: bool
@@ -18,14 +18,14 @@ class Said:
     """More lines, such as a run step by step."""
 
 
-def right(why: str, more: str = "") -> Said:
+def right(why: str, more: str = "") -> Grade:
     """A right answer."""
-    return Said(right=True, why=why, more=more)
+    return Grade(right=True, why=why, more=more)
 
 
-def missing(why: str, more: str = "") -> Said:
+def missing(why: str, more: str = "") -> Grade:
     """An answer that is not right yet."""
-    return Said(right=False, why=why, more=more)
+    return Grade(right=False, why=why, more=more)
 
 
 @frozen
@@ -36,7 +36,7 @@ class Exercise:
     """The task in a sentence; the lesson's page explains it."""
     answer: str
     """The form of an answer."""
-    check: Callable[[str], Said]
+    check: Callable[[str], Grade]
     """Checks an answer; raises UserError if it has the wrong form."""
 
 

@@ -1,6 +1,6 @@
 """`longpoll oracle`: checks step by step whether a program's run is one of the specification.
 
-The lines are in `requests`, the sessions in `session`, and the input and output in `doors`.
+The lines are in `requests`, the sessions in `session`, and the input and output in `connections`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 import click
 
 from longpoll.addresses import address_of
-from longpoll.commands.oracle.doors import serve_standard, serve_tcp
+from longpoll.commands.oracle.connections import serve_standard, serve_tcp
 from longpoll.commands.oracle.requests import Oracle
-from longpoll.commands.oracle.session import LawBeside, Total
-from longpoll.guard import interrupted_by_sigterm, until_signalled
-from longpoll.options.law import aspect_option, knob_option, policy_option
+from longpoll.commands.oracle.session import CompiledSpecification, Total
+from longpoll.exit_codes import interrupted_by_sigterm, until_signalled
+from longpoll.options.specification import aspect_option, knob_option, policy_option
 from longpoll.output import Exit, check_directory, emit_json, err, json_option, json_text, say, user_mistakes
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import Law
@@ -91,7 +91,7 @@ def oracle(
         aspects=sorted(set(aspects)),
         hidden=sorted(set(hidden)),
     )
-    beside = LawBeside(with_knobs(preset(policy_name), knobs), law)
+    beside = CompiledSpecification(with_knobs(preset(policy_name), knobs), law)
     if record is not None:
         check_directory(record, "histories")
     asked = Oracle(beside, record)

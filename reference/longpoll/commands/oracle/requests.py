@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 from attrs import define, field
 
-from longpoll.commands.oracle.session import HistoryFile, LawBeside, Session, Total
+from longpoll.commands.oracle.session import CompiledSpecification, HistoryFile, Session, Total
 from longpoll_spec.errors import UserError, not_known
 from longpoll_spec.history import Event
 from longpoll_spec.tables import with_table
@@ -69,7 +69,7 @@ _encoder = msgspec.json.Encoder()
 class Oracle:
     """Answers lines. Invariant: `sessions` contains the open sessions by name."""
 
-    beside: LawBeside
+    beside: CompiledSpecification
     histories: Path | None = None
     """The directory of the sessions' histories; None to record none."""
     sessions: dict[str, Session] = field(factory=dict)

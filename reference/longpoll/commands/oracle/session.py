@@ -1,7 +1,7 @@
 """One session: checks one run against the specification and writes its history.
 
 A rejected step goes into the history like any other, so that the judge finds it too; it does not change the session's
-states. The lines are in `requests`, the input and output in `doors`.
+states. The lines are in `requests`, the input and output in `connections`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import IO, Any, Final
 import msgspec
 from attrs import define, field, frozen
 
-from longpoll_judge.rules.law_steps import StepReader, false_told, model_of, reader_of
+from longpoll_judge.rules.step_reader import StepReader, contradiction, model_of, reader_of
 from longpoll_spec.engines.conform import Checker, Follower, Refusal
 from longpoll_spec.engines.python.compile import Packed, Question, question
 from longpoll_spec.errors import EngineLimitError, OutputError, SpecUserError, not_known
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Law, Meta, Source
-from longpoll_spec.law import properties_of
 from longpoll_spec.model import ACTION_NAMES, Model, Property, SeenStep
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import properties_of
 from longpoll_spec.terms import Bool, all_of, any_of
 
 REASONS_MAX: Final = 5
@@ -47,7 +47,7 @@ class Refused:
 
 
 @define
-class LawBeside:
+class CompiledSpecification:
     """The specification of one policy, shared by all sessions and compiled on demand."""
 
     policy: Policy
@@ -106,7 +106,7 @@ class Session:
     """One run. Invariant: `moment_ns` is the time of the last step, and times increase."""
 
     name: str
-    beside: LawBeside
+    beside: CompiledSpecification
     history: HistoryFile | None = None
     steps: int = 0
     refused_count: int = 0
@@ -163,7 +163,7 @@ class Session:
 
     def _refused(self, refusal: Refusal) -> Refused:
         wrong = [f"{name} is {value}, not {seen}" for name, value, seen in refusal.contradicted]
-        return Refused(refusal.action, false_told(self.beside.model, refusal), wrong)
+        return Refused(refusal.action, contradiction(self.beside.model, refusal), wrong)
 
     def next_moment_ns(self) -> int:
         """A time after every earlier step."""
@@ -233,7 +233,7 @@ class HistoryFile:
     _sequence: int = 0
 
     @classmethod
-    def begin(cls, directory: Path, source: str, beside: LawBeside) -> HistoryFile:
+    def begin(cls, directory: Path, source: str, beside: CompiledSpecification) -> HistoryFile:
         """Create the directory and its `meta.json`; raises `OutputError` if it exists or cannot be created."""
         made = cls(directory, source)
         try:

@@ -1,6 +1,6 @@
 """A load that races each message against its waiting pull, which provokes the lost wakeup of #7358.
 
-In each round, every queue gets one message and, about when that becomes visible (`aim`), the pull for it. Rounds
+In each round, every queue gets one message and, about when that becomes visible (`timing`), the pull for it. Rounds
 alternate between single queues and all queues in one write, so that the dispatcher wakes up while the broker reads
 pulls. Nothing else happens on a queue until its message arrives. Therefore no later message repairs a lost wakeup, and
 the delivery waits for the broker's scan or the pull's deadline. One thread measures every delivery; a control thread
@@ -22,8 +22,8 @@ from typing import Final, Literal
 
 from attrs import define, field
 
-from longpoll.wire.racing.aim import Aim
 from longpoll.wire.racing.plan import Delivery, RacePlan, RaceReport
+from longpoll.wire.racing.timing import PullTiming
 from longpoll.wire.racing.topic import BODY, BUSY, REMARK_MAX, pull_header, send_header
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -31,7 +31,7 @@ from longpoll_protocol.errors import ProtocolError
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime import Address
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.host_pauses import HostPauseWatch
 
 Step = Literal["send", "pull"]
 CONNECT_S: Final = 10.0
@@ -123,10 +123,10 @@ class _Race:
     plan: RacePlan
     connections: Sequence[socket.socket]
     sequence: random.Random
-    watch: StallWatch
+    watch: HostPauseWatch
     begun_ns: int
     queues: dict[int, _Queue]
-    aim: Aim
+    aim: PullTiming
     due: list[tuple[int, tuple[int, ...]]] = field(factory=list)
     """(time, the opaques of the requests to write together)."""
     idle: list[_Queue] = field(factory=list)
@@ -306,10 +306,10 @@ def race(
             plan,
             connections,
             random.Random(plan.seed),
-            stack.enter_context(StallWatch(process_id)),
+            stack.enter_context(HostPauseWatch(process_id)),
             begun_ns=time.monotonic_ns(),
             queues={number: _queue_of(plan, number, offset) for number, offset in offsets.items()},
-            aim=Aim(plan.gap_ms),
+            aim=PullTiming(plan.gap_ms),
         )
         for queue in running.queues.values():
             running.begin(queue, running.begun_ns)

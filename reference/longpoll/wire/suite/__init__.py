@@ -2,7 +2,7 @@
 
 `run_suite(runtime, subject, ...)` runs it against an `EmbeddedSubject` (started and restarted here) or, by its address,
 against any RocketMQ broker, a `RemoteSubject`. A `ServedMachine` with a subject is a test by itself. From the outside
-in: `suite` runs, `machine` chooses the steps, `driver` performs them, `model` judges them; `link`, `requests` and
+in: `suite` runs, `machine` chooses the steps, `driver` performs them, `model` judges them; `connection`, `requests` and
 `answers` are the wire.
 
 The broker's internal steps are judged from its history (`longpoll_judge`).

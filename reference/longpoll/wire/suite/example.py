@@ -8,7 +8,7 @@ from __future__ import annotations
 from attrs import define, field
 
 from longpoll.wire.suite.answers import header_of
-from longpoll.wire.suite.link import Link, Reply, Stalled, never
+from longpoll.wire.suite.connection import Reply, Stalled, SuiteConnection, never
 from longpoll.wire.suite.model import Expectations, Queue, ViolationError
 from longpoll.wire.suite.subject import Subject
 from longpoll_client.errors import UnreachableError
@@ -25,20 +25,20 @@ class Links:
         self._runtime = runtime
         self.stalled_ms = stalled_ms
         self._subject = subject
-        self.open: dict[int, Link] = {}
+        self.open: dict[int, SuiteConnection] = {}
         self._made = 0
 
-    def get(self, number: int) -> Link:
+    def get(self, number: int) -> SuiteConnection:
         """The connection of this number; raises UnreachableError if it cannot be opened."""
         link = self.open.get(number)
         if link is None:
             link = self.open[number] = self.make(number)
         return link
 
-    def make(self, number: int) -> Link:
+    def make(self, number: int) -> SuiteConnection:
         """A new connection that the caller closes."""
         try:
-            return Link(self._runtime, self._subject.address, number, self.stalled_ms)
+            return SuiteConnection(self._runtime, self._subject.address, number, self.stalled_ms)
         except OSError as error:
             host, port = self._subject.address
             raise UnreachableError(f"no connection to the broker at {host}:{port}: {error}") from None
@@ -79,7 +79,7 @@ class Example:
         """The patience in words."""
         return f"{self.expectations.patience_ns / 1e9:g} s"
 
-    def reply(self, link: Link, opaque: int) -> Reply:
+    def reply(self, link: SuiteConnection, opaque: int) -> Reply:
         """Wait for a reply that must come; raises ViolationError if it does not."""
         reply = link.wait(opaque, self.runtime.monotonic_ns() + self.expectations.patience_ns)
         if reply is None:
@@ -87,7 +87,7 @@ class Example:
             raise ViolationError(f"the broker owes connection {link.number} a reply to request {opaque}: {how}")
         return reply
 
-    def expect(self, link: Link, opaque: int, codes: frozenset[int] | set[int]) -> Command:
+    def expect(self, link: SuiteConnection, opaque: int, codes: frozenset[int] | set[int]) -> Command:
         """Wait for a reply that must have one of these codes; raises ViolationError otherwise."""
         command = self.reply(link, opaque).command
         if command.code not in codes:

@@ -28,8 +28,8 @@ from longpoll.wire.suite.subject import Subject
 from longpoll_client.errors import UnreachableError
 from longpoll_kit.steps import step
 from longpoll_runtime import Runtime
+from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.stalls import StallWatch
 from longpoll_spec.errors import ConfigError
 
 LINK_COUNT: Final = 4
@@ -159,7 +159,7 @@ class ServedMachine(RuleBasedStateMachine):
             raise ConfigError(
                 f"{type(self).__name__} names no broker: write `subject = RemoteSubject((HOST, PORT))` in the class"
             )
-        runtime, watch = RealRuntime(), self._own.enter_context(StallWatch())
+        runtime, watch = RealRuntime(), self._own.enter_context(HostPauseWatch())
         links = Links(runtime, subject, watch.stalled_ms)
         self._own.callback(links.drop_all)
         return Run(runtime, subject, new_name(runtime), links, subject.expectations, lambda _done: None)

@@ -11,8 +11,8 @@ from typing import Final
 from attrs import define, evolve, field
 
 from longpoll.wire.suite.answers import pull_answer
+from longpoll.wire.suite.connection import Reply
 from longpoll.wire.suite.example import Example
-from longpoll.wire.suite.link import Reply
 from longpoll.wire.suite.model import Pull, Queue, ViolationError, Wanted
 from longpoll.wire.suite.requests import PullTerms, pull_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode

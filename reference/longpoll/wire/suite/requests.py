@@ -1,6 +1,6 @@
 """The requests of the suite, good and bad, as fields and bytes.
 
-Sending: `link`. Expected replies: `driver`.
+Sending: `connection`. Expected replies: `driver`.
 """
 
 from __future__ import annotations

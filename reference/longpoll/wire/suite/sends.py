@@ -12,8 +12,8 @@ from attrs import define
 
 from longpoll.wire.load import LONG_MS
 from longpoll.wire.suite.answers import header_of
+from longpoll.wire.suite.connection import Reply
 from longpoll.wire.suite.example import Example
-from longpoll.wire.suite.link import Reply
 from longpoll.wire.suite.model import Message, Queue, ViolationError, Wanted
 from longpoll.wire.suite.pulls import Pulls
 from longpoll.wire.suite.requests import Form, PullTerms, send_request
@@ -140,7 +140,7 @@ class Sends:
             by_offset[header.queue_offset] = Message(body, properties, reply.read_ns, _physical_offset(header.msg_id))
         if sorted(by_offset) != list(range(queue.end, queue.end + len(sent))):
             raise ViolationError(
-                f"{len(sent)} messages were stored at {queue} offsets {sorted(by_offset)}; expected them from {queue.end} on"
+                f"{len(sent)} messages were stored at {queue} offsets {sorted(by_offset)}; expected {queue.end} and up"
             )
         queue.messages.extend(by_offset[offset] for offset in sorted(by_offset))
         self._made_visible(queue)

@@ -20,7 +20,7 @@ from longpoll.wire.suite.model import ViolationError
 from longpoll.wire.suite.subject import Subject
 from longpoll_client.errors import UnreachableError
 from longpoll_runtime import Runtime
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.host_pauses import HostPauseWatch
 
 Progress = Callable[[int, int], None]
 """Called with the examples done and to do."""
@@ -65,7 +65,7 @@ def run_suite(
     """
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     begun_ns = runtime.monotonic_ns()
-    watch = StallWatch()
+    watch = HostPauseWatch()
     links = Links(runtime, subject, watch.stalled_ms)
     links.get(0)
     tell = progress or (lambda _done, _all: None)

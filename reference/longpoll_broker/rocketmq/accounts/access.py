@@ -18,7 +18,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.rocketmq.accounts.addresses import Match
+from longpoll_broker.rocketmq.accounts.address_patterns import Match
 from longpoll_protocol.names import DEAD_PREFIX, NOT_FOR_SENDING, RETRY_PREFIX
 
 

@@ -32,7 +32,7 @@ from longpoll_broker.rocketmq.accounts.access import (
     read_rights,
 )
 from longpoll_broker.rocketmq.accounts.account_file import AccountFile
-from longpoll_broker.rocketmq.accounts.addresses import address_match
+from longpoll_broker.rocketmq.accounts.address_patterns import address_match
 from longpoll_broker.rocketmq.accounts.resources import RecordAt, add_record, wanted_by
 from longpoll_protocol.bodies import ClusterAclConfig, PlainAccessConfig
 from longpoll_protocol.codes import ResponseCode

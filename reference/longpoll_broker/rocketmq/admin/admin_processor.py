@@ -22,7 +22,7 @@ from longpoll_broker.rocketmq.tables.time_search import offset_at
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.topic_attributes import AttributeRefusedError, read_changes
 from longpoll_broker.shared.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.upkeep.table_saves import WhenSaved
 from longpoll_protocol.bodies import load_json

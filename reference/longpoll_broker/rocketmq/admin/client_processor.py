@@ -1,6 +1,6 @@
 """Serves clients that join, leave and list each other: codes 34, 35, 38, 46.
 
-Notices (40): see `member_notices`.
+Notices (40): see `member_notifications`.
 
 Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultConsumerIdsChangeListener.java` 4.9.
 """
@@ -15,12 +15,12 @@ from attrs import Factory, define, field, frozen
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.rocketmq.accounts.access import Right
-from longpoll_broker.rocketmq.admin.member_notices import MemberNotices
+from longpoll_broker.rocketmq.admin.member_notifications import MemberNotifications
 from longpoll_broker.rocketmq.tables.producers import Producers
 from longpoll_broker.shared.filter.filters import is_tag_type, not_supported, sql_filter
 from longpoll_broker.shared.subscription import Clients, subscription_of
 from longpoll_broker.shared.topics import Groups, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_protocol.bodies import CheckClientData, ConsumerData, ConsumerList, HeartbeatData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
@@ -79,8 +79,8 @@ class ClientProcessor(Serving):
     """Closed connections that still have groups to leave; protected by `lock`."""
     _leaves_left: int = field(default=LEAVES_MAX, init=False)
     """Number of groups that may still be left in this pass."""
-    notices: MemberNotices = field(
-        init=False, default=Factory(lambda self: MemberNotices(self.clients, self.lock), takes_self=True)
+    notices: MemberNotifications = field(
+        init=False, default=Factory(lambda self: MemberNotifications(self.clients, self.lock), takes_self=True)
     )
 
     @serves(RequestCode.HEART_BEAT)

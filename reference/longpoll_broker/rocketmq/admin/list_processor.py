@@ -19,7 +19,7 @@ from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.rocketmq.admin.admin_processor import CONFLICT
 from longpoll_broker.shared.topic_attributes import AttributeRefusedError
 from longpoll_broker.shared.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.upkeep.table_saves import WhenSaved
 from longpoll_protocol.bodies import load_json
 from longpoll_protocol.codes import RequestCode, ResponseCode

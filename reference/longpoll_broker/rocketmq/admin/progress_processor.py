@@ -20,7 +20,7 @@ from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
 from longpoll_broker.shared.subscription import Clients, Subscription
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import (
     ConsumeQueueData,

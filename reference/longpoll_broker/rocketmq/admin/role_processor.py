@@ -17,8 +17,8 @@ from attrs import define
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, answer
-from longpoll_broker.shared.standing import MASTER_ID, Standing
-from longpoll_broker.shared.traits import Traits
+from longpoll_broker.shared.broker_role import MASTER_ID, BrokerRole
+from longpoll_broker.shared.version_traits import Traits
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import NotifyMinBrokerIdChangeRequestHeader
@@ -48,7 +48,7 @@ _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSA
 class RoleProcessor:
     """The restrictions by a broker's role, and changes of the role."""
 
-    standing: Standing
+    standing: BrokerRole
     traits: Traits
     hold_service: HoldService
     broker_name: str

@@ -23,13 +23,13 @@ from longpoll_broker.io.processors import ANSWER_SIZE_MAX, RequestCounts, Servin
 from longpoll_broker.rocketmq.accounts.access import TRACE_TOPIC
 from longpoll_broker.rocketmq.tables.rates import Rates
 from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
-from longpoll_broker.send.timed import PRECISION_MS
+from longpoll_broker.send.timer_messages import PRECISION_MS
 from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.parts import parts_of
 from longpoll_broker.shared.statistics import Statistics
+from longpoll_broker.shared.table_chunks import chunks_of
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
 from longpoll_broker.shared.topics import Groups, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import (
     Body,
@@ -363,7 +363,7 @@ def _problem(key: str, value: str, known: Mapping[str, str]) -> str | None:
 def _told(command: Command, empty: Body, rows: Mapping[str, Any]) -> Turns:
     head, brackets, tail = empty.encode().partition(b"{}")
     body = bytearray(head + brackets[:1])
-    for number, part in enumerate(parts_of(rows)):
+    for number, part in enumerate(chunks_of(rows)):
         if number:
             yield
             body += b","

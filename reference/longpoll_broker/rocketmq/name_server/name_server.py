@@ -22,13 +22,13 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, answer, in_turns, refuse, serve
 from longpoll_broker.rocketmq.accounts.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
-from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes, Version, routed, with_told
-from longpoll_broker.rocketmq.name_server.routes_processor import RoutesProcessor, names_told
-from longpoll_broker.rocketmq.name_server.told_topics import ToldTopics
+from longpoll_broker.rocketmq.name_server.own_topics import OwnTopics
+from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes, Version, routed, with_own_route
+from longpoll_broker.rocketmq.name_server.routes_processor import RoutesProcessor, topic_names
+from longpoll_broker.shared.broker_role import MASTER_ID
 from longpoll_broker.shared.quota import Quota
-from longpoll_broker.shared.standing import MASTER_ID
 from longpoll_broker.shared.topics import FAQ, QUEUE_COUNT_MAX, TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_protocol.bodies import Body, BrokerData, DataVersion, MessageQueue, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
@@ -86,13 +86,13 @@ class NameServer:
     access: AccessControl | None = field(default=None, kw_only=True)
     """The access control, if any: then only administrators change data of brokers and topics."""
     routes: Routes = field(factory=Routes, init=False)
-    _told: ToldTopics | None = field(init=False)
+    _told: OwnTopics | None = field(init=False)
     """The own broker's routed topics."""
     _administering: RoutesProcessor = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         own = self.own
-        told = None if own is None else ToldTopics(own.topics, self.traits.routes_outlive_topics)
+        told = None if own is None else OwnTopics(own.topics, self.traits.routes_outlive_topics)
         self._told = told
         self._administering = RoutesProcessor(
             self.routes,
@@ -196,7 +196,7 @@ class NameServer:
         """206: return the names of all topics."""
         self.routes.expire(self.now_ms())
         own = () if self._told is None else (topic.topic_name for topic in self._told)
-        return in_turns(channel, command, names_told(command, own, self.routes))
+        return in_turns(channel, command, topic_names(command, own, self.routes))
 
     # -- what other brokers tell ---------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class NameServer:
             channel=channel,
             version=_whole_version(known, header.broker_name, table),
             heard_ms=self.now_ms(),
-            topics=with_told(before, routed(table.topic_config_table)),
+            topics=with_own_route(before, routed(table.topic_config_table)),
             ha_address=header.ha_server_addr,
         )
         if not self.routes.has_room(broker):

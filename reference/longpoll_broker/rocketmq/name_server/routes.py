@@ -148,7 +148,7 @@ def routed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
     return found
 
 
-def with_told(before: Mapping[str, TopicConfig], told: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
+def with_own_route(before: Mapping[str, TopicConfig], told: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
     """Returns a broker's topics after a registration: the new ones, and old ones within the limit."""
     room = max(TOLD_COUNT_MAX - len(told), 0)
     kept = islice(((name, topic) for name, topic in before.items() if name not in told), room)

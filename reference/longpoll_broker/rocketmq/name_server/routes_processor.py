@@ -17,8 +17,8 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
 from longpoll_broker.rocketmq.name_server.kv_settings import KvSettings
+from longpoll_broker.rocketmq.name_server.own_topics import OwnTopics
 from longpoll_broker.rocketmq.name_server.routes import LIVE_MS_MAX, RegisteredBroker, Routes
-from longpoll_broker.rocketmq.name_server.told_topics import ToldTopics
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_protocol.bodies import KVTable, TopicList, read_settings
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -58,7 +58,7 @@ class RoutesProcessor(Serving):
     """The processors; called by one thread. `topics` and `config` belong to the name server's own broker."""
 
     routes: Routes
-    topics: ToldTopics | None
+    topics: OwnTopics | None
     config: BrokerConfig | None
     own_address: str
     """HOST:PORT of the own broker."""
@@ -143,7 +143,7 @@ class RoutesProcessor(Serving):
         if self.config is not None and self.topics is not None and cluster == self.config.cluster_name:
             own = (topic.topic_name for topic in self.topics)
         brokers = [broker for broker in self.routes if broker.cluster == cluster]
-        return in_turns(channel, command, names_told(command, own, brokers))
+        return in_turns(channel, command, topic_names(command, own, brokers))
 
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -196,7 +196,7 @@ class RoutesProcessor(Serving):
         return {}
 
 
-def names_told(command: Command, own: Iterable[str], brokers: Iterable[RegisteredBroker]) -> Turns:
+def topic_names(command: Command, own: Iterable[str], brokers: Iterable[RegisteredBroker]) -> Turns:
     """Returns the names of the own and the brokers' topics, `TURN_COUNT` or one broker's per turn.
 
     Unordered, as in Java: sorting would take longer than the rest.

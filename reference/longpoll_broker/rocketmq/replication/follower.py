@@ -1,10 +1,10 @@
 """The slave's side of replication: one thread that receives the master's log and reports its own progress.
 
-Only complete, checked records are appended (`store.copying`), so a report counts complete data; with SYNC_FLUSH,
+Only complete, checked records are appended (`store.replica_append`), so a report counts complete data; with SYNC_FLUSH,
 durable data. Invalid data is never appended: it ends the connection with a log message, and the thread retries, because
 the master may be fixed.
 
-The master's address: see `master`. Tables: see `table_copies`. Source: `HAService.HAClient` 4.9.7,
+The master's address: see `master_address`. Tables: see `table_sync`. Source: `HAService.HAClient` 4.9.7,
 `DefaultHAClient.java` 5.x.
 """
 
@@ -18,8 +18,8 @@ from attrs import define, field
 
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.io.service_thread import ServiceThread
-from longpoll_broker.rocketmq.replication.flow import Flow
-from longpoll_broker.rocketmq.replication.master import Master
+from longpoll_broker.rocketmq.replication.master_address import MasterAddress
+from longpoll_broker.rocketmq.replication.transfer_rate import TransferRate
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import FollowingStatus
 from longpoll_protocol.errors import RemoteProtocolError
@@ -33,8 +33,8 @@ from longpoll_protocol.frames.replication import (
 from longpoll_protocol.log_record import SIZE_AND_MAGIC
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Poller, Runtime, Socket
-from longpoll_runtime.faults import FAULTS
 from longpoll_runtime.logs import event
+from longpoll_runtime.recoverable import FAULTS
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Follower(ServiceThread):
     NAME = "follower"
 
     store: MessageStore
-    master: Master
+    master: MasterAddress
     show: Callable[[], None]
     """Makes appended messages visible, and wakes pulls."""
     flushes: bool
@@ -73,7 +73,7 @@ class Follower(ServiceThread):
     _heard_ms: int = field(default=0, init=False)
     """When the master last sent something; 0 before."""
     _reported_ms: int = field(default=0, init=False)
-    _flow: Flow = field(init=False)
+    _flow: TransferRate = field(init=False)
     _pending: bytearray = field(factory=bytearray, init=False)
     """Part of a record, to be appended at the log's end."""
     _due_size: int = field(default=0, init=False)
@@ -88,7 +88,7 @@ class Follower(ServiceThread):
     def __attrs_post_init__(self) -> None:
         ServiceThread.__attrs_post_init__(self)
         self._poller = self.runtime.poller()
-        self._flow = Flow(self.runtime.monotonic_ns())
+        self._flow = TransferRate(self.runtime.monotonic_ns())
 
     @property
     def status(self) -> FollowingStatus:

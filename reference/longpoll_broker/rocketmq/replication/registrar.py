@@ -23,8 +23,8 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, refuse
 from longpoll_broker.io.service_thread import ServiceThread
-from longpoll_broker.rocketmq.replication.asking import Asking, PeerError
-from longpoll_broker.rocketmq.replication.master import Master, address_in
+from longpoll_broker.rocketmq.replication.master_address import MasterAddress, address_in
+from longpoll_broker.rocketmq.replication.peer_client import PeerClient, PeerError
 from longpoll_broker.shared.topics import Topics
 from longpoll_protocol.bodies import DataVersion, RegisterBody, TopicTable
 from longpoll_protocol.codes import RequestCode
@@ -36,8 +36,8 @@ from longpoll_protocol.headers import (
     UnRegisterBrokerRequestHeader,
 )
 from longpoll_runtime import Address, Event, Lock, Runtime
-from longpoll_runtime.faults import KeepGoing
 from longpoll_runtime.logs import event
+from longpoll_runtime.recoverable import KeepGoing
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class _Desk(ServiceThread):
     registrar: Registrar
     address: Address
     registered_count: int = field(default=0, init=False)
-    _asking: Asking = field(init=False)
+    _asking: PeerClient = field(init=False)
     _due: Event = field(init=False)
     _takes: bool = field(default=True, init=False)
     """Whether the last registration succeeded, or there was none; otherwise changes do not wait for it."""
@@ -90,7 +90,7 @@ class _Desk(ServiceThread):
     def __attrs_post_init__(self) -> None:
         ServiceThread.__attrs_post_init__(self)
         config = self.registrar.config
-        self._asking = Asking(self.runtime, self.address, config.access_key, config.secret_key)
+        self._asking = PeerClient(self.runtime, self.address, config.access_key, config.secret_key)
         self._due = self.runtime.event()
 
     def wake(self) -> None:
@@ -195,7 +195,7 @@ class Registrar:
     """HOST:PORT for clients."""
     ha_address: str
     """HOST:PORT for slaves; empty if there is none."""
-    master: Master | None
+    master: MasterAddress | None
     """A slave's master addresses, to be updated."""
     started_ms: int
     """Start time of the topic table's version counter."""

@@ -2,7 +2,7 @@
 
 It wakes after appends and, as RocketMQ, every 100 ms. Any connecting peer gets the whole log: the port checks only
 addresses. So that unauthenticated clients cannot occupy the slots, a slave without reports or progress is disconnected,
-and one that has copied nothing gives way to a new one. One connection: see `slave_link`.
+and one that has copied nothing gives way to a new one. One connection: see `slave_connection`.
 
 Source: `HAService.java` 4.9.7, `DefaultHAService.java` 5.x.
 """
@@ -17,14 +17,14 @@ from attrs import define, field, frozen
 
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.transport import ACCEPT_PAUSE_S
-from longpoll_broker.rocketmq.replication.slave_link import SlaveLink
+from longpoll_broker.rocketmq.replication.slave_connection import SlaveConnection
 from longpoll_broker.rocketmq.replication.slave_waits import Copied, SlaveWait, SlaveWaits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import SlaveStatus
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_runtime import Address, Listener, Lock, Poller, Runtime, Thread
-from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_runtime.logs import event
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Replicator:
     settings: ReplicationSettings
     copied_end: int = field(default=0, init=False)
     """The greatest log end that any slave has reported (`push2SlaveMaxOffset`); it never decreases."""
-    _links: tuple[SlaveLink, ...] = field(default=(), init=False)
+    _links: tuple[SlaveConnection, ...] = field(default=(), init=False)
     """Replaced, never changed, so that other threads may read it."""
     _waits: SlaveWaits = field(factory=SlaveWaits, init=False)
     _lock: Lock = field(init=False)
@@ -104,7 +104,7 @@ class Replicator:
         end = self.store.log_end
         return [self._status_of(link, end) for link in self._links]
 
-    def _status_of(self, link: SlaveLink, end: int) -> SlaveStatus:
+    def _status_of(self, link: SlaveConnection, end: int) -> SlaveStatus:
         asked = link.asked_offset is not None
         acknowledged = link.reported_offset if asked else -1
         return SlaveStatus(
@@ -182,7 +182,7 @@ class Replicator:
             for data, is_readable, _is_writable in ready:
                 if data is None:
                     self._accept(now_ns)
-                elif isinstance(data, SlaveLink) and is_readable and not self._serve(data, "read", now_ns):
+                elif isinstance(data, SlaveConnection) and is_readable and not self._serve(data, "read", now_ns):
                     self._close(data, "it has closed the connection")
             has_more = False
             for link in self._links:
@@ -220,7 +220,7 @@ class Replicator:
                 socket.close()
                 continue
             settings = self.settings
-            link = SlaveLink(
+            link = SlaveConnection(
                 socket,
                 peer,
                 self.store,
@@ -249,7 +249,7 @@ class Replicator:
             self._close(idle, "it has copied nothing yet, and another one is there")
         return ""
 
-    def _serve(self, link: SlaveLink, what: str, now_ns: int) -> bool:
+    def _serve(self, link: SlaveConnection, what: str, now_ns: int) -> bool:
         """Read from or write to a slave, and close it on errors; returns whether there is more."""
         if link not in self._links:
             return True
@@ -276,7 +276,7 @@ class Replicator:
                 link.watches_write = link.is_blocked
                 self._poller.modify(link.socket, read=True, write=link.is_blocked, data=link)
 
-    def _close(self, link: SlaveLink, reason: str) -> None:
+    def _close(self, link: SlaveConnection, reason: str) -> None:
         self._links = tuple(each for each in self._links if each is not link)
         with KeepGoing(log, "a slave's connection could not be closed"):
             self._poller.unregister(link.socket)

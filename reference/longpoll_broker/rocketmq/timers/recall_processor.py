@@ -18,8 +18,8 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.send.append import Appender
 from longpoll_broker.send.inner_queues import SendRefusedError
-from longpoll_broker.send.timed import DELAY_MS_MAX, timed
-from longpoll_broker.shared.standing import Standing
+from longpoll_broker.send.timer_messages import DELAY_MS_MAX, timer_message
+from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.topics import Topics
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -54,7 +54,7 @@ class RecallProcessor(Serving):
 
     runtime: Runtime
     config: BrokerConfig
-    standing: Standing
+    standing: BrokerRole
     topics: Topics
     appender: Appender
     store_host: bytes
@@ -120,4 +120,4 @@ class RecallProcessor(Serving):
             born_host=channel.host_bytes or self.store_host,
             store_host=self.store_host,
         )
-        return timed(message, properties, self.form, now_ms)
+        return timer_message(message, properties, self.form, now_ms)

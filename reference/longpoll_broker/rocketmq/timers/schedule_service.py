@@ -28,7 +28,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.properties import DELAY_LEVELS_MS, FORM_4_9, PropertiesForm
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.send.append import HALF_TOPIC, Appender, brought_back
 from longpoll_broker.send.inner_queues import SendRefusedError
-from longpoll_broker.send.timed import timed
-from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.send.timer_messages import timer_message
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
@@ -78,7 +78,7 @@ class EndTransactionProcessor(Serving):
         if not self.traits.serves_timers:
             return message
         properties = read_properties(message.properties.decode("utf-8", "surrogatepass"))
-        return timed(message, properties, self.traits.properties_form, self.runtime.unix_ms())
+        return timer_message(message, properties, self.traits.properties_form, self.runtime.unix_ms())
 
     def _op_message(self, half: Record) -> MessageToStore:
         return MessageToStore(

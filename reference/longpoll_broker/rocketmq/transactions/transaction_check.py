@@ -221,7 +221,7 @@ class TransactionChecks:
             opaque=next(self._opaques) & 0x7FFFFFFF,
             flag=CommandFlag.ONE_WAY.value,
             ext_fields=header.encode(),
-            body=as_told(half, properties, copy, self.ends.traits.properties_form),
+            body=as_requested(half, properties, copy, self.ends.traits.properties_form),
         )
         outbox.write(channel, encode(question))
 
@@ -234,7 +234,7 @@ _BEFORE_BODY: Final = struct.Struct(">iqi")
 _SHORT: Final = struct.Struct(">h")
 
 
-def as_told(half: Record, properties: dict[str, str], copy: PutResult, form: PropertiesForm) -> bytes:
+def as_requested(half: Record, properties: dict[str, str], copy: PutResult, form: PropertiesForm) -> bytes:
     """Encode a half message's copy as a record of the original topic and queue."""
     queue_text = properties.get(REAL_QUEUE_ID, "0")
     queue_id = int(queue_text) if queue_text.isdecimal() and len(queue_text) < 10 else 0

@@ -17,7 +17,7 @@ from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY
 from longpoll_client.timer import started
 from longpoll_runtime import Runtime, Thread
-from longpoll_runtime.faults import ANYTHING, KeepThread
+from longpoll_runtime.recoverable import ANYTHING, KeepThread
 
 log: logging.Logger = logging.getLogger(__name__)
 

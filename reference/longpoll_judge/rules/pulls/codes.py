@@ -15,7 +15,7 @@ from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import PULL_REFUSALS, PULL_RESULTS
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT
 from longpoll_judge.evidence.generations import NEITHER
-from longpoll_judge.rules.case import Case, Explanation, Suspects, suspects
+from longpoll_judge.rules.queue_case import Case, Explanation, Suspects, suspects
 
 SYSTEM_ERROR: Final = 1
 TAG: Final = "TAG"

@@ -12,7 +12,7 @@ import numpy as np
 from longpoll_judge.columns.batch import Integers
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 from longpoll_judge.contract.result import ANSWERED_ONCE
-from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, ms
+from longpoll_judge.rules.queue_case import Booleans, Case, Explanation, Suspects, ms
 
 
 def judge_connections(case: Case) -> list[Suspects]:

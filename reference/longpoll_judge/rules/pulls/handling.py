@@ -17,8 +17,8 @@ import numpy as np
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
 from longpoll_judge.contract.result import HELD_AS_ASKED
 from longpoll_judge.rules.answers import NO_NEW_MSG
-from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, suspects
-from longpoll_judge.rules.steps import STEPS
+from longpoll_judge.rules.queue_case import Booleans, Case, Explanation, Suspects, suspects
+from longpoll_judge.rules.queue_columns import STEPS
 
 AT_TABLE: Final = ("take", "keep", "expire", "run")
 """Steps that put a pull into the table of held pulls, take it out, or follow from that."""

@@ -19,9 +19,9 @@ from longpoll_judge.contract.clause import PULL_RESULTS, SHORT_POLLING_MS, STOPP
 from longpoll_judge.contract.result import HELD_AS_ASKED
 from longpoll_judge.evidence.generations import NEITHER
 from longpoll_judge.rules.answers import NO_NEW_MSG, OFFSET_ILLEGAL
-from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, ms, suspects
 from longpoll_judge.rules.pulls.connections import next_closes_of
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_case import Booleans, Case, Explanation, Suspects, ms, suspects
+from longpoll_judge.rules.queue_columns import MS
 
 STOPPED: Final = "stopped"
 """The cause of an answer that a stopping broker gave without looking at the store again."""

@@ -17,8 +17,8 @@ from longpoll_judge.columns.queue_log import NEVER, Integers
 from longpoll_judge.contract.clause import UNHELD_MS
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, ANSWERED_ON_STOP, NO_LOST_WAKEUP
 from longpoll_judge.rules.answers import OFFSET_ILLEGAL
-from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, ms, suspects
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_case import Booleans, Case, Explanation, Suspects, ms, suspects
+from longpoll_judge.rules.queue_columns import MS
 
 UNHELD_GRACE_NS: Final = UNHELD_MS * MS
 """How long a pull that may not be held can stay unanswered before it counts as never answered; it has no deadline, and

@@ -40,8 +40,8 @@ from longpoll_judge.rules.answers import (
     takes_everything,
     wrong_tags,
 )
-from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, suspects
 from longpoll_judge.rules.pulls.holding import is_stopping, is_told_to_stop, may_have_stopped
+from longpoll_judge.rules.queue_case import Booleans, Case, Explanation, Suspects, suspects
 from longpoll_spec.history import ABSENT
 
 REMOVABLE: Final = ("pull.found.complete", "pull.passed.none_match")

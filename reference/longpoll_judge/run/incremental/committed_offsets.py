@@ -26,9 +26,9 @@ from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.source_survey import DISORDER_NS
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import fill
-from longpoll_judge.rules.across import Booleans, have_request, rows_where
 from longpoll_judge.rules.commits import OFFSET_CODES, RESETS, exchanges, judge_exchanges
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.cross_queue import Booleans, have_request, rows_where
+from longpoll_judge.rules.queue_columns import MS
 from longpoll_judge.run.incremental.latest_values import Latest
 from longpoll_judge.run.incremental.recent_events import Recent
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from longpoll_judge.columns.exchange import joined, taken
 from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.read.schema import coded
-from longpoll_judge.rules.across import rows_where
+from longpoll_judge.rules.cross_queue import rows_where
 from longpoll_judge.run.excerpt import OF_CONNECTION, OF_SOURCE, first_by_source
 from longpoll_judge.run.incremental.log_spans import Log
 from longpoll_spec.history import WHITE_BOX

@@ -9,8 +9,8 @@ import numpy as np
 
 from longpoll_judge.contract.clause import STOPPED_MS
 from longpoll_judge.rules.answers import NO_NEW_MSG
-from longpoll_judge.rules.case import Booleans, Case
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_case import Booleans, Case
+from longpoll_judge.rules.queue_columns import MS
 from longpoll_judge.run.window_pulls import asked_range
 
 

@@ -26,9 +26,9 @@ from longpoll_judge.contract.identity import identified
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import are_named, coded, coded_texts, fill
-from longpoll_judge.rules.across import WEIGHT, Booleans, have_request, rows_where
+from longpoll_judge.rules.cross_queue import WEIGHT, Booleans, have_request, rows_where
 from longpoll_judge.rules.holds import BEGINS, ENDS, judge_source
-from longpoll_judge.rules.steps import MS, PULL_CODES
+from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 
 EVENTS_MAX: Final = 2_000_000
 """Most events that are at hand, some 60 bytes each."""

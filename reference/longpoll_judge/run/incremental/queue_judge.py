@@ -34,11 +34,11 @@ from longpoll_judge.contract.clause import SEND_CODES
 from longpoll_judge.contract.result import ANSWERED_ON_STOP, Gap
 from longpoll_judge.evidence.source_survey import DISORDER_NS, MS, Run, SourceSurvey, Span
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
-from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
-from longpoll_judge.rules.across import have_request, rows_where
-from longpoll_judge.rules.case import Case
+from longpoll_judge.read.unreadable import Damage
+from longpoll_judge.rules.cross_queue import have_request, rows_where
+from longpoll_judge.rules.queue_case import Case
 from longpoll_judge.run.incremental.evidence_events import with_rare
 from longpoll_judge.run.incremental.future_evidence import may_stop, reached_by
 from longpoll_judge.run.incremental.log_findings import Logged

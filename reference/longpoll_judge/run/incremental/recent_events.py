@@ -15,7 +15,7 @@ from attrs import define, evolve, field
 from longpoll_judge.columns.queue_log import BEGINNING
 from longpoll_judge.evidence.record_gaps import RecordGaps, gaps_of, union
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_columns import MS
 
 SPAN_NS: Final = 20_000 * MS
 """How long events are at hand, if there are not too many: longer than a send may stay without an answer."""

@@ -23,7 +23,7 @@ from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.source_survey import DISORDER_NS
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import coded, fill
-from longpoll_judge.rules.falls import judge_falls
+from longpoll_judge.rules.offset_regression import judge_offset_regression
 from longpoll_judge.rules.sends import judge_sends
 from longpoll_judge.run.incremental.committed_offsets import Offsets
 from longpoll_judge.run.incremental.held_pulls import Held
@@ -98,7 +98,7 @@ class Beside:
             listed, left_out, _share, _unasked = judge_sends(lambda: enumerate(tables), context, most=FINDINGS_MAX)
             found, beyond = found + listed, beyond + left_out
         if observers.min_least < observers.min_most or not survey.answered <= survey.shown:
-            listed, left_out = judge_falls(lambda: enumerate(tables), context, most=FINDINGS_MAX)
+            listed, left_out = judge_offset_regression(lambda: enumerate(tables), context, most=FINDINGS_MAX)
             found, beyond = found + listed, beyond + left_out
         certain = [one for one in found if one.verdict == "violated" and context.asks(one.clause)]
         for finding in identified(certain):

@@ -22,8 +22,8 @@ from longpoll_judge.columns.keys import NO_KEYS, Keys, repeated, request_keys, t
 from longpoll_judge.columns.queue_log import Integers
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import coded_texts
-from longpoll_judge.rules.across import WEIGHT, have_request, rows_where
-from longpoll_judge.rules.steps import REQUEST_EVENTS
+from longpoll_judge.rules.cross_queue import WEIGHT, have_request, rows_where
+from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 
 SPANS_MAX: Final = 2_000_000
 """Most spans that are remembered, 48 MB."""

@@ -2,8 +2,8 @@
 
 One file, `judging.state`: a line that names what it is and its version, a checksum, and what a `Growing` holds as
 MessagePack, its events as Arrow streams. It is written under another name first, so it is there whole or as it was
-before. How far each part was read stands in it too, and a checksum of some of what lies before that (`read.same`): a
-part that was written anew is noticed, one that is gone is not asked for.
+before. How far each part was read stands in it too, and a checksum of some of what lies before that (`read.checksum`):
+a part that was written anew is noticed, one that is gone is not asked for.
 
 Leaves out what was told (`show.checkpoint`), which is known beyond this: what is judged again is not told again.
 """
@@ -27,7 +27,7 @@ from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import CheckpointError
 from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read import files
-from longpoll_judge.read.same import sum_before
+from longpoll_judge.read.checksum import checksum_before
 from longpoll_judge.run.incremental.committed_offsets import Offsets
 from longpoll_judge.run.incremental.held_pulls import Held
 from longpoll_judge.run.incremental.latest_values import Latest
@@ -136,7 +136,7 @@ class State:
 
     growing: Growing
     ends: dict[str, tuple[int, int]] = field(factory=dict)
-    """By part: where the next look begins, and what tells that it is what was read (`sum_before`)."""
+    """By part: where the next look begins, and what tells that it is what was read (`checksum_before`)."""
     shown: list[Finding] = field(factory=list)
     seen: set[str] = field(factory=set)
     """Names of findings that were looked at."""
@@ -182,7 +182,7 @@ def read_state(file: Path, growing: Growing) -> State | None:
     if (kept.wake_ms, kept.late_ms) != (growing.wake_ms, growing.late_ms):
         raise CheckpointError(f"{file} has other thresholds; {_REMEDY}")
     for part, (end, known) in kept.ends.items():
-        if files.entry(part) is not None and sum_before(part, end) != known:
+        if files.entry(part) is not None and checksum_before(part, end) != known:
             raise CheckpointError(f"{part} has changed since it was judged; remove {file}, and {_THEN}")
     return found
 

@@ -21,10 +21,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from longpoll_judge.columns.exchange import decode
 from longpoll_judge.errors import SparkUnavailableError
-from longpoll_judge.read.damage import Damage
-from longpoll_judge.read.growth import Growth
+from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
+from longpoll_judge.read.unreadable import Damage
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_judge.run.spark.stream_source import DIRECTORIES, ENDS, NewEventSource
@@ -60,7 +60,7 @@ class Arrivals:
     """
 
     engine: SparkEngine
-    growth: Growth
+    growth: GrowingHistory
     ends: dict[str, int]
     kept: Path
     """A directory for what Spark writes."""
@@ -130,7 +130,7 @@ _DAMAGES: Final = msgspec.msgpack.Decoder(list[Damage])
 
 
 @contextmanager
-def arriving_events(engine: SparkEngine, growth: Growth, ends: dict[str, int]) -> Iterator[Arrivals]:
+def arriving_events(engine: SparkEngine, growth: GrowingHistory, ends: dict[str, int]) -> Iterator[Arrivals]:
     """What is new from these ends on, read by workers; the ends are moved as it is taken."""
     engine.session.dataSource.register(NewEventSource)
     with TemporaryDirectory(prefix="longpoll-stream-") as kept:

@@ -1,7 +1,7 @@
 """A Python data source for streams: the new events of growing histories, a row per input split.
 
 The follower keeps how far it read, with what it judged, in one file. So a query starts at the follower's position, and
-its own checkpoint is not used. `read.growth` decides which lines are complete; `event_stream` takes the rows.
+its own checkpoint is not used. `read.growing_history` decides which lines are complete; `event_stream` takes the rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from longpoll_judge.columns.exchange import encode
-from longpoll_judge.read.growth import Growth
+from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.source import InputSplit, find, kind_of, read_split
 from longpoll_spec.history import NDJSON_SUFFIX
 
@@ -43,7 +43,7 @@ class NewEvents(DataSourceStreamReader):
     """What is new in some directories from given ends on, as rows of `COLUMNS`; in order of `number` in a batch."""
 
     def __init__(self, directories: Sequence[str], ends: Mapping[str, int]) -> None:
-        self._growth = Growth(list(directories))
+        self._growth = GrowingHistory(list(directories))
         self._first = dict(ends)
         self._ends = dict(ends)
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.read.schema import coded, order_of
-from longpoll_judge.rules.across import Tables, events_at
-from longpoll_judge.rules.steps import MS, PULL_CODES
+from longpoll_judge.rules.cross_queue import Tables, events_at
+from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 
 PULLS_MAX: Final = 10_000
 """Most pulls that are drawn: with their answers about 10 MB of page."""

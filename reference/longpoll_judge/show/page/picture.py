@@ -19,7 +19,7 @@ import msgspec
 from attrs import define, field, frozen
 
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Finding, FindingVerdict, Result
-from longpoll_judge.rules.steps import MS, PULL_CODES
+from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 from longpoll_judge.show.page.gather import Drawn, Event
 from longpoll_judge.show.report_text import clean
 

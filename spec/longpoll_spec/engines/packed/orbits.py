@@ -27,7 +27,7 @@ from longpoll_spec.engines.analysis.simplify import Simplifier
 from longpoll_spec.engines.analysis.symmetry import Renaming, is_symmetric, queue_acting
 from longpoll_spec.engines.evaluate import after_step, enabled_actions
 from longpoll_spec.engines.packed.layout import Group, Layout, grouped_layout_of
-from longpoll_spec.engines.packed.queue_moves import QueueMoves, moves_of
+from longpoll_spec.engines.packed.queue_renaming import QueueMoves, moves_of
 from longpoll_spec.engines.packed.words import WORD_BITS, Words, differ, key_of, less, words_of
 from longpoll_spec.errors import SymmetryError
 from longpoll_spec.model import Action, Actor, Model, Property

@@ -1,9 +1,9 @@
 """The packed engine: a state is a few 64-bit words, a level of the search is an array of them.
 
 States are kept twice: as levels, from which counterexamples are rebuilt without parent pointers, and in a table of
-whole states (sorted runs where memory is limited). Keys are exact. See `part` for one process, `workers` for several,
-`spill` for the disk. Of several shortest counterexamples the one with the least states is returned, so the result does
-not depend on the number of workers.
+whole states (sorted runs where memory is limited). Keys are exact. See `partition` for one process, `workers` for
+several, `spill` for the disk. Of several shortest counterexamples the one with the least states is returned, so the
+result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
-from longpoll_spec.engines.packed.backwards import runs_backwards
 from longpoll_spec.engines.packed.compile import expand_of
+from longpoll_spec.engines.packed.counterexamples import runs_backwards
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.orbits import Orbits, orbits_of
-from longpoll_spec.engines.packed.part import Part, Stretch
+from longpoll_spec.engines.packed.partition import Part, Stretch
 from longpoll_spec.engines.packed.spill import SpillStore, plan_of
 from longpoll_spec.engines.packed.words import distinct, mixed, words_of
-from longpoll_spec.engines.packed.workers import INSTEAD, Crew, crew_of
+from longpoll_spec.engines.packed.workers import INSTEAD, Workers, workers_of
 from longpoll_spec.errors import MemoryShortError
 from longpoll_spec.model import Action, Model, Property
 
@@ -67,7 +67,7 @@ class _Search:
     model: Model
     ledger: Ledger
     orbits: Orbits | None
-    crew: Crew | _Alone
+    crew: Workers | _Alone
     fired: list[int] = field(factory=list)
     distinct: int = 0
     depth: int = 0
@@ -136,7 +136,7 @@ def explore(
         plan = plan_of(memory_mb, program_mb(), workers, layout.words, len(model.actions))
         part.chunk_states, part.stretch_states = plan.chunk_states, plan.stretch_states
         part.new_store = partial(SpillStore, layout.words, plan.sorted_states)
-    with closing(_Alone(part) if workers == 1 else crew_of(part, workers)) as crew:
+    with closing(_Alone(part) if workers == 1 else workers_of(part, workers)) as crew:
         search = _Search(model, Ledger(properties), orbits, crew)
         compiled = time.perf_counter()
         try:

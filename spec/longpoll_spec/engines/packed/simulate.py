@@ -21,10 +21,10 @@ from attrs import define, field
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
 from longpoll_spec.engines.packed.compile import Expand, Found, expand_of
 from longpoll_spec.engines.packed.layout import Layout, layout_of
-from longpoll_spec.engines.packed.part import Successors
+from longpoll_spec.engines.packed.partition import Successors
 from longpoll_spec.engines.packed.word_table import WordTable
 from longpoll_spec.engines.packed.words import Rows, Words, distinct, mixed, words_of
-from longpoll_spec.engines.python.shorten import shortened
+from longpoll_spec.engines.python.shorten import shorten
 from longpoll_spec.model import Action, Model, Property
 
 NAME: Final = "simulate"
@@ -146,7 +146,7 @@ class _Simulation:
         """The runs to the ledger's witnesses, without unneeded steps."""
         stated = self.ledger.properties
         return [
-            run if stated[item].kind == "sometimes" else shortened(self.model, stated[item], run)
+            run if stated[item].kind == "sometimes" else shorten(self.model, stated[item], run)
             for item, run in ((item, self.found[item]) for item in self.ledger.witnesses)
         ]
 

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.packed.part import Part, Stretch
+from longpoll_spec.engines.packed.partition import Part, Stretch
 from longpoll_spec.engines.packed.words import WORD_BITS, Words, first_head, mixed, no_words, words_of
 from longpoll_spec.errors import EngineLimitError, MemoryShortError
 
@@ -114,7 +114,7 @@ class _Worker:
 
 
 @define
-class Crew:
+class Workers:
     """The foreman's view of the workers. Invariant: `owing` are the workers that have not answered yet."""
 
     workers: list[ForkProcess]
@@ -208,7 +208,7 @@ class Crew:
         )
 
 
-def crew_of(part: Part, workers: int) -> Crew:
+def workers_of(part: Part, workers: int) -> Workers:
     """A crew of `workers` processes, each with a copy of this empty part; raises `EngineLimitError` if impossible."""
     if not 1 <= workers <= WORKERS_MAX:
         raise EngineLimitError(f"--workers must be from 1 to {WORKERS_MAX}, not {workers}")
@@ -216,7 +216,7 @@ def crew_of(part: Part, workers: int) -> Crew:
         raise EngineLimitError("this platform has no fork, which workers need; remove --workers")
     context = multiprocessing.get_context("fork")
     trays = tuple(_tray(workers, part.most, part.words) for _ in range(workers))
-    crew = Crew([], [])
+    crew = Workers([], [])
     with ExitStack() as undo:
         undo.callback(crew.close)
         for number in range(workers):

@@ -11,7 +11,7 @@ from longpoll_spec.engines.python.compile import Packed, Question, Successors, q
 from longpoll_spec.model import Action, Model, Property
 
 
-def shortened(model: Model, item: Property, run: Sequence[Action]) -> list[Action]:
+def shorten(model: Model, item: Property, run: Sequence[Action]) -> list[Action]:
     """A run to a state or step that breaks the property, from which no single step can be removed."""
     step, breaks = successors(model), question(model, ~item.here)
     closing = {label: question(model, condition) for label, condition in item.closing}

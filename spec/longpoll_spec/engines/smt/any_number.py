@@ -2,11 +2,11 @@
 
 Each question of a proof by induction asks for a state: some statements hold in it, a step is enabled, and the step
 breaks a statement. The question names at most two requests, the acting one and the one that the statement is about, and
-refers to the others only by quantifiers (`rest`). Suppose such a state exists with some number of requests. Remove
-every request that is neither named nor the witness of a quantifier: the result is such a state with fewer requests. Or
-duplicate a request that is not named, which is possible because requests are not compared: the result has one more. So
-it is enough to exclude such a state at the cutoff, named + witnesses, and at the small numbers where all requests may
-be named. Why this is sound, and which part of it is checked: docs/decisions/0003-proofs.md.
+refers to the others only by quantifiers (`quantifiers`). Suppose such a state exists with some number of requests.
+Remove every request that is neither named nor the witness of a quantifier: the result is such a state with fewer
+requests. Or duplicate a request that is not named, which is possible because requests are not compared: the result has
+one more. So it is enough to exclude such a state at the cutoff, named + witnesses, and at the small numbers where all
+requests may be named. Why this is sound, and which part of it is checked: docs/decisions/0003-proofs.md.
 
 Terms that cannot be read in this way leave the proof unknown.
 """
@@ -22,6 +22,7 @@ from attrs import frozen
 
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds
 from longpoll_spec.engines.analysis.symmetry import is_representative, is_symmetric, slot_of, slots_of
+from longpoll_spec.engines.smt.counterexamples import explored
 from longpoll_spec.engines.smt.inductive import Outcome, Prover, Record, implied, induction, parts_of, prover_of
 from longpoll_spec.engines.smt.proof import (
     DEPTH_MAX,
@@ -34,12 +35,11 @@ from longpoll_spec.engines.smt.proof import (
     StepName,
     prove_model,
 )
-from longpoll_spec.engines.smt.rest import NotUniformError, Rests, Witness
-from longpoll_spec.engines.smt.runs import explored
+from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rests, Witness
 from longpoll_spec.invariant import strengthening_of
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Action, Model, Property, select
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, after, variables_of
 
 READ: Final = 12
@@ -123,7 +123,7 @@ def prove_any(
     requests as SMT-LIB. Raises `UnknownPropertyError`.
     """
     began = time.perf_counter()
-    make = model_of or (lambda bounds: law_of(policy, bounds))
+    make = model_of or (lambda bounds: specification_of(policy, bounds))
     read = statements_of(make, READ, world)
     needed = select(read.stated, names)
     limits: dict[str, Any] = {"timeout_s": timeout_s, "depth_max": depth_max, "report": report, "seen": seen}

@@ -14,7 +14,7 @@ from multiprocessing.sharedctypes import Synchronized
 from typing import TypeAlias, TypeVar
 
 from longpoll_spec.engines.packed.workers import start_process
-from longpoll_spec.errors import MemoryShortError
+from longpoll_spec.errors import LongpollError, MemoryShortError
 
 T = TypeVar("T")
 Report: TypeAlias = Callable[[str], None]
@@ -25,30 +25,31 @@ Task: TypeAlias = Callable[[Report], T]
 def in_processes(tasks: Mapping[str, Task[T]], count: int, report: Report) -> Mapping[str, T]:
     """The result of each task, from `count` processes; tasks begin in the order given.
 
-    Raises what a task raises, and `MemoryShortError` where a process ends before its task.
+    Raises the `LongpollError`, `MemoryError` or `OSError` of a task, and `MemoryShortError` if a signal ends a process.
+    Any other exception is a bug: its process prints the traceback, and the call raises `RuntimeError`.
     """
     context = multiprocessing.get_context("fork")
     taken: Synchronized[int] = context.Value("i", 0)
     started: list[ForkProcess] = []
-    pipes: list[Connection] = []
+    running: dict[Connection, ForkProcess] = {}
     found: dict[str, T] = {}
     try:
         for _ in range(min(count, len(tasks))):
             mine, theirs = context.Pipe(duplex=False)
-            pipes.append(mine)
-            process = context.Process(target=_work, args=(tasks, taken, theirs, tuple(pipes)), daemon=True)
+            process = context.Process(target=_work, args=(tasks, taken, theirs, (*running, mine)), daemon=True)
             start_process(process)
             started.append(process)
+            running[mine] = process
             theirs.close()
-        while pipes:
-            for pipe in wait(pipes):
+        while running:
+            for pipe in wait(list(running)):
                 assert isinstance(pipe, Connection)
                 try:
                     name, said = pipe.recv()
                 except EOFError:
-                    pipes.remove(pipe)
+                    _end(running.pop(pipe))
                     continue
-                if isinstance(said, BaseException):
+                if isinstance(said, Exception):
                     raise said
                 if name:
                     found[name] = said
@@ -59,11 +60,20 @@ def in_processes(tasks: Mapping[str, Task[T]], count: int, report: Report) -> Ma
             process.kill()
             process.join()
             process.close()
-    if len(found) < len(tasks):
-        raise MemoryShortError(
-            "a process of the proof ended early, probably for lack of memory: prove one --world each"
-        )
     return found
+
+
+def _end(process: ForkProcess) -> None:
+    """Wait until a process that closed its pipe has exited; raise if it failed."""
+    process.join()
+    assert process.exitcode is not None
+    if process.exitcode < 0:
+        raise MemoryShortError(
+            f"signal {-process.exitcode} ended a process of the proof, probably for lack of memory: "
+            "prove one --world each"
+        )
+    if process.exitcode:
+        raise RuntimeError("a process of the proof failed; its traceback is on standard error")
 
 
 def _work(
@@ -75,7 +85,7 @@ def _work(
     while (name := _next(list(tasks), taken)) is not None:
         try:
             answer: object = tasks[name](lambda text: pipe.send(("", text)))
-        except Exception as error:  # noqa: BLE001 - the caller raises it
+        except (LongpollError, MemoryError, OSError) as error:
             answer = error
         pipe.send((name, answer))
 

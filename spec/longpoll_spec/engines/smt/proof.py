@@ -20,6 +20,7 @@ from attrs import define, field, frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt.bounded import Refutation, refute
+from longpoll_spec.engines.smt.counterexamples import explored
 from longpoll_spec.engines.smt.inductive import (
     Answer,
     Counterexample,
@@ -31,11 +32,10 @@ from longpoll_spec.engines.smt.inductive import (
     induction,
     prover_of,
 )
-from longpoll_spec.engines.smt.runs import explored
 from longpoll_spec.invariant import strengthening_of
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property, select
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.terms import Bool
 
 StepName: TypeAlias = Literal["initial", "inductive", "implies", "bounded"]
@@ -153,7 +153,7 @@ def prove(
     `world` gives the number of queues and tags and the features. `report` gets the current step, `record` each question
     of the induction as SMT-LIB. Raises `BoundsError` and `UnknownPropertyError`.
     """
-    model = law_of(policy, attrs.evolve(world, requests=requests))
+    model = specification_of(policy, attrs.evolve(world, requests=requests))
     return prove_model(model, names=names, timeout_s=timeout_s, depth_max=depth_max, report=report, record=record)
 
 
@@ -185,7 +185,7 @@ def prove_model(
         if item in made.kept:
             case.show(item)
     open_names = [item.name for item in needed if not case.show(item)]
-    make = smaller or (lambda bounds: law_of(model.policy, bounds))
+    make = smaller or (lambda bounds: specification_of(model.policy, bounds))
     runs = _Runs(model.bounds, make, timeout_s, depth_max, report)
     for name, refutation in runs.search(model.bounds.requests, open_names, made).items():
         case.add_run(name, refutation)

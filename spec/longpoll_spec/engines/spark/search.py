@@ -1,8 +1,8 @@
 """The Spark engine: the packed engine's work, divided between the tasks of any cluster that Spark runs on.
 
 A state is exact 64-bit words, as in the packed engine. Heads are divided into shards, and each level takes two jobs
-with one task per shard: one expands the shard's states, one adds the states new to it (`share`). Spark schedules the
-tasks and retries them where a worker is lost. States are passed as files in a directory that all see, so nothing is
+with one task per shard: one expands the shard's states, one adds the states new to it (`partition`). Spark schedules
+the tasks and retries them where a worker is lost. States are passed as files in a directory that all see, so nothing is
 shuffled. A killed search resumes from the last whole level with the same result. The driver expands small levels itself
 with the same functions. Workers need this package; there is no symmetry reduction.
 """
@@ -25,14 +25,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
-from longpoll_spec.engines.packed.backwards import runs_backwards
 from longpoll_spec.engines.packed.compile import source_of
+from longpoll_spec.engines.packed.counterexamples import runs_backwards
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.source import Source
 from longpoll_spec.engines.packed.words import mixed, words_of
 from longpoll_spec.engines.spark.checkpoint import Checkpoint
-from longpoll_spec.engines.spark.runs import whole
-from longpoll_spec.engines.spark.share import Share, Sources, Told, sources_in
+from longpoll_spec.engines.spark.partition import Partition, Sources, Told, sources_in
+from longpoll_spec.engines.spark.sorted_runs import whole
 from longpoll_spec.errors import CheckpointError, SparkFailedError
 from longpoll_spec.model import Action, Model, Property
 
@@ -52,7 +52,7 @@ class _Search:
     model: Model
     ledger: Ledger
     session: SparkSession
-    share: Share
+    share: Partition
     checkpoint: Checkpoint
     travelling: Callable[[Work], Work]
 
@@ -139,7 +139,7 @@ def explore(
         stack.enter_context(_fault_told(kept))
         first = mixed(words_of([layout.pack(model.initial)], layout.words))
         kept.open(law, first, actions, TASKS_A_CORE * (parallel or session.sparkContext.defaultParallelism))
-        share = Share(path, kept.state.shares, source, layout.words, actions, len(properties))
+        share = Partition(path, kept.state.shares, source, layout.words, actions, len(properties))
         search = _Search(model, Ledger(properties), session, share, kept, travelling)
         kept.ledger_into(search.ledger)
         compiled = time.perf_counter()

@@ -13,16 +13,16 @@ from attrs import frozen
 
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds
 from longpoll_spec.model import ACTION_NAMES, Property
-from longpoll_spec.moves import Move, moves_of
+from longpoll_spec.phase_changes import PhaseChange, phase_changes_of
 from longpoll_spec.policy import PRESETS, Policy
 from longpoll_spec.render.book import policies
 from longpoll_spec.render.book.differences import aligned
 from longpoll_spec.render.book.formula import shown_name, statement, step
 from longpoll_spec.render.book.markdown import Lines, links, raw, table, toctree, two
-from longpoll_spec.render.book.touched import broken_by, statements, touched
+from longpoll_spec.render.book.reads_and_writes import broken_by, reads_and_writes, statements
 from longpoll_spec.render.conditions import PLAIN, condition_of, samples
+from longpoll_spec.render.java_breakpoints import stopped_at
 from longpoll_spec.render.pictures.phases import phases
-from longpoll_spec.render.places import stops_of
 from longpoll_spec.render.spec_actions import (
     OPEN,
     action_lines,
@@ -76,7 +76,7 @@ def pages(slips: Sequence[Slipped]) -> dict[str, str]:
 
 
 def _names() -> list[str]:
-    return [name for name in ACTION_NAMES if name in touched()]
+    return [name for name in ACTION_NAMES if name in reads_and_writes()]
 
 
 def _index() -> Lines:
@@ -108,7 +108,7 @@ def _state() -> Lines:
         for variable in state_of(policy, bounds).variables:
             found.setdefault(shown_name(variable.name), variable)
     for shown, variable in found.items():
-        known = touched()
+        known = reads_and_writes()
         exists = condition_of(lambda policy, bounds, shown=shown: shown in _variables(policy, bounds))  # type: ignore[misc]
         yield from (f"## `{shown}`", "", variable.sentence, "")
         yield f"- exists: {exists.text}"
@@ -128,9 +128,9 @@ def _phases() -> Lines:
         "",
         "The actions that move a request from one phase to another, derived from their effects.",
     )
-    pictures: dict[tuple[Move, ...], list[str]] = {}
+    pictures: dict[tuple[PhaseChange, ...], list[str]] = {}
     for name, policy in PRESETS.items():
-        pictures.setdefault(moves_of(model_of(policy)), []).append(name)
+        pictures.setdefault(phase_changes_of(model_of(policy)), []).append(name)
     for moves, names in pictures.items():
         yield from ("", f"## {', '.join(names)}", "")
         yield from raw(phases(moves, f"The phases of a request in {', '.join(names)}"))
@@ -179,11 +179,11 @@ def _action(name: str, slips: Sequence[Slipped]) -> Lines:
     for sentence in _sentences(name):
         yield from (sentence, "")
     yield f"- in RocketMQ: {places_text(name)}"
-    yield from (f"- a thread of {each}" for each in stops_of(name))
+    yield from (f"- a thread of {each}" for each in stopped_at(name))
     exists = condition_of(lambda policy, bounds: bool(model_of(policy, bounds).named(name)))
     yield f"- exists: {exists.text}"
-    yield f"- reads: {_marked(touched()[name].reads)}"
-    yield f"- writes: {_marked(touched()[name].writes)}"
+    yield f"- reads: {_marked(reads_and_writes()[name].reads)}"
+    yield f"- writes: {_marked(reads_and_writes()[name].writes)}"
     yield ""
     for aspect, bounds in _worlds(name):
         yield from _texts(name, aspect, bounds)

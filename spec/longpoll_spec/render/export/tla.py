@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from longpoll_spec.law import fairness_of
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.render.notation import (
     Notation,
@@ -25,6 +24,7 @@ from longpoll_spec.render.notation import (
     stem,
     words_of,
 )
+from longpoll_spec.specification import fairness_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import TRUE, Bool, Term
 

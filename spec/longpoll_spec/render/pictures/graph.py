@@ -13,7 +13,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_spec.render.pictures.letters import FONT, width_of, wrapped
+from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
 
 SIZE: Final = 13.0
 """Font size of nodes."""

@@ -1,8 +1,8 @@
 """A run as lanes in SVG: one lane per thread, request phase and visible end; one column per step.
 
 Columns are equally wide. Time passes only in the columns of a tick, which are marked. Steps are numbered and described
-below. Texts are measured (`letters`), so none overflows. `moving` shows the steps one after another, except for readers
-who prefer reduced motion. `narrow` fits the screen of a phone.
+below. Texts are measured (`text_width`), so none overflows. `moving` shows the steps one after another, except for
+readers who prefer reduced motion. `narrow` fits the screen of a phone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Trace
-from longpoll_spec.render.pictures.letters import FONT, width_of, wrapped
+from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
 from longpoll_spec.render.story.story import Scene, Story, story_of
 
 SIZE: Final = 13.0

@@ -1,6 +1,6 @@
 """The phases of a request as a state machine in SVG, drawn from the effects of a policy's actions.
 
-Moves: `longpoll_spec.moves`. Layout: `graph`.
+Moves: `longpoll_spec.phase_changes`. Layout: `graph`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from longpoll_spec.moves import Move
+from longpoll_spec.phase_changes import PhaseChange
 from longpoll_spec.render.pictures.graph import Edge, render
 
 START: Final = "[*]"
@@ -16,7 +16,7 @@ FIRST: Final = "idle"
 """The first phase of every request."""
 
 
-def phases(moves: Iterable[Move], title: str) -> str:
+def phases(moves: Iterable[PhaseChange], title: str) -> str:
     """The moves as one `<svg>` element: an arrow from one phase to another, labelled with its actions."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for move in moves:

@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_spec.render.pictures.letters import FONT, width_of, wrapped
+from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
 from longpoll_spec.render.story.story import Scene, Story
 
 COLUMN = 168

@@ -8,8 +8,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from longpoll_spec.render.story.rocketmq_names import participant_of
 from longpoll_spec.render.story.story import Scene, Story
-from longpoll_spec.render.story.terms_of_rocketmq import participant_of
 
 WIDTH = 100
 

@@ -1,7 +1,7 @@
 """Describe a trace step by step: actor, target, changes, and at the end what is wrong.
 
 Every sentence is made from the states before and after its step, so it describes this run and not the action in
-general. The sentences are in `tellers`, the faults in `wrong`.
+general. The sentences are in `step_texts`, the faults in `wrong`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from attrs import frozen
 
 from longpoll_spec.model import Trace
 from longpoll_spec.render.notation import sizes_of
-from longpoll_spec.render.story.tellers import Beat, told_of
-from longpoll_spec.render.story.terms_of_rocketmq import Participant, in_order, place_of
-from longpoll_spec.render.story.wrong import wrong_in
+from longpoll_spec.render.story.diagnosis import diagnosis_of
+from longpoll_spec.render.story.rocketmq_names import Participant, in_order, place_of
+from longpoll_spec.render.story.step_texts import StepValues, text_of_step
 from longpoll_spec.threads import thread_of
 
 
@@ -60,7 +60,7 @@ def story_of(trace: Trace) -> Story:
         property_name=trace.property_name,
         participants=in_order(keys),
         scenes=scenes,
-        wrong=wrong_in(trace),
+        wrong=diagnosis_of(trace),
     )
 
 
@@ -69,7 +69,7 @@ def _scene(trace: Trace, index: int) -> Scene:
     assert action is not None
     names = [variable.name for variable in trace.model.variables]
     before, after = (dict(zip(names, step.state, strict=True)) for step in trace.steps[index - 1 : index + 1])
-    target, short, rest = told_of(Beat(trace.model, action, before, after))
+    target, short, rest = text_of_step(StepValues(trace.model, action, before, after))
     source = thread_of(action)
     return Scene(
         number=index,

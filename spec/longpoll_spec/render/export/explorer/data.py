@@ -24,10 +24,10 @@ from typing import Any, Final
 from attrs import define, field, frozen
 
 from longpoll_spec.actions import actions_of
-from longpoll_spec.law import properties_of
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.render.notation import sizes_of
-from longpoll_spec.render.story.terms_of_rocketmq import participant_of, place_of
+from longpoll_spec.render.story.rocketmq_names import participant_of, place_of
+from longpoll_spec.specification import properties_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import Term, nodes
 from longpoll_spec.threads import thread_of

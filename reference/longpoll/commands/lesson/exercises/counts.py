@@ -1,0 +1,107 @@
+"""The exercises of lessons 7 and 8: any number of requests, and infinite runs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import attrs
+
+from longpoll.commands.lesson.answers import chosen_of, explored, number_of, see
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.python.fairness import Unanswered, unanswered
+from longpoll_spec.engines.response import BOUNDS, response_bounds
+from longpoll_spec.policy import preset, with_knobs
+from longpoll_spec.specification import Fairness, fairness_of, specification_of
+
+REQUESTS_MAX: Final = 6
+SCAN_TICKS: Final = 3
+ASSUMED: Final = ("threads", "tick")
+NOTHING: Final = "nothing"
+CUT: Final = Bounds("cut", requests=1, messages=1, aspects=frozenset({"truncate"}))
+"""A queue that can be truncated and recreated, so that a run can be infinite."""
+
+
+def enough_to_break(answer: str) -> Grade:
+    """The least number of requests that can exceed a limit that is checked too early."""
+    given = number_of(answer)
+    if not 1 <= given <= REQUESTS_MAX:
+        return missing(f"the answer is between 1 and {REQUESTS_MAX}")
+    policy = with_knobs(preset("strict"), ["hold_limit=at_read"])
+    for requests in range(1, given + 1):
+        verdict = explored(policy, "hold_limit_kept", bounds="limit", requests=requests).verdict("hold_limit_kept")
+        if verdict.verdict == "violated":
+            if requests < given:
+                return missing(f"fewer than {given} are enough")
+            return right(
+                f"with {requests} requests the limit is exceeded, in {verdict.depth} steps", see(verdict.token)
+            )
+    return missing(f"with {given} request(s) the limit is kept")
+
+
+def cutoff(answer: str) -> Grade:
+    """The number of requests that covers any number in the proof of strict's properties."""
+    given = number_of(answer)
+    from longpoll_spec.engines.smt import any_number, quantifiers  # noqa: PLC0415 - z3 takes its time to import
+
+    read = any_number.statements_of(partial(specification_of, preset("strict")), any_number.READ)
+    names = {each.name for each in read.candidates}
+    most = any_number.numbers_of(read, names, quantifiers.Rests(any_number.READ))[-1]
+    if given != most:
+        return missing(f"{given} is too {'small' if given < most else 'large'}")
+    return right(f"a proof for {most} requests, and for the smallest numbers, is a proof for any number")
+
+
+def fair_enough(answer: str) -> Grade:
+    """The fairness under which every pull of strict is answered."""
+    chosen = chosen_of(answer, "assumption", (*ASSUMED, NOTHING)) - {NOTHING}
+    found = left_open(chosen)
+    if found is not None:
+        stays = ", ".join(found.steps) or "no step at all"
+        return missing(f"a run never answers the pull: from some point on it takes {stays}")
+    if any(left_open(chosen - {each}) is None for each in chosen):
+        return missing("every pull gets an answer, but fewer assumptions are enough")
+    return right("every fair run answers every pull; with fewer assumptions some run does not")
+
+
+def left_open(chosen: set[str]) -> Unanswered | None:
+    """A pull that such a fair run leaves open for ever; None if there is none."""
+    model = specification_of(preset("strict"), CUT)
+    weak = [each for each in fairness_of(model).weak if ("tick" if each == "tick" else "threads") in chosen]
+    return unanswered(model, Fairness(tuple(weak), time_passes=False))
+
+
+def longest_wait(answer: str) -> Grade:
+    """The longest wait, in ticks, of a request that has a message."""
+    given = number_of(answer)
+    found = response_bounds(preset("rocketmq-4.9"), attrs.evolve(BOUNDS, scan_ticks=SCAN_TICKS))
+    woken = next(each for each in found if each.name == "woken")
+    assert woken.ticks is not None
+    if given < woken.ticks:
+        return missing(f"there is a run in which a pull waits more than {given} tick(s)", see(woken.token))
+    if given > woken.ticks:
+        return missing(f"no pull waits {given} ticks in any run")
+    return right(f"in one run a pull waits {woken.ticks} ticks, and in no run longer", see(woken.token))
+
+
+ANY: Final = (
+    Exercise(
+        "How many requests does it take for strict with hold_limit=at_read to exceed its limit?",
+        "a number",
+        enough_to_break,
+    ),
+    Exercise("What is the cutoff of strict for a proof of all its properties?", "a number", cutoff),
+)
+FAIR: Final = (
+    Exercise(
+        "Which assumptions, and no more, are needed so that strict answers every pull in every run?",
+        f"some of: {', '.join(ASSUMED)}, or {NOTHING}",
+        fair_enough,
+    ),
+    Exercise(
+        f"With a scan every {SCAN_TICKS} ticks, how many ticks does a pull wait at most although its message is there?",
+        "a number",
+        longest_wait,
+    ),
+)

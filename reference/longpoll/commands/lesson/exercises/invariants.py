@@ -1,0 +1,129 @@
+"""The exercises of lesson 6: checks whether a reader's own statements are inductive."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import attrs
+
+from longpoll.commands.lesson.answers import program_of
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
+from longpoll.commands.lesson.user_code import UserCodeErrors
+from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.engines import explore
+from longpoll_spec.errors import UserError
+from longpoll_spec.model import Model, Property, select
+from longpoll_spec.policy import preset
+from longpoll_spec.render.states import render
+from longpoll_spec.specification import properties_of, specification_of
+from longpoll_spec.state import State
+from longpoll_spec.terms import Bool, all_of
+
+if TYPE_CHECKING:
+    from longpoll_spec.engines.smt.inductive import Outcome
+
+POLICY: Final = "rocketmq-4.9"
+GOAL: Final = "answered_once"
+REQUESTS: Final = 2
+TIMEOUT_S: Final = 10.0
+STATEMENTS_MAX: Final = 40
+"""Statements of a file, of all requests together."""
+NAME_MAX: Final = 60
+A_PROGRAM: Final = "a changed docs/lessons/invariant.py"
+
+
+def open_law() -> Model:
+    """The model of a proof: any number of messages, any timeout, and two requests."""
+    return specification_of(preset(POLICY), Bounds("lesson", requests=REQUESTS, messages=None))
+
+
+def statements_of(answer: str, model: Model) -> list[Property]:
+    """The statements in a reader's file, grouped by name; raises UserError if there are none."""
+    path = program_of(answer)
+    with UserCodeErrors(path):
+        text = runpy.run_path(str(path), run_name="lesson").get("statements")
+    if not callable(text):
+        raise UserError(f"{path} has no function statements; start from docs/lessons/invariant.py")
+    with UserCodeErrors(path):
+        said = list(islice(cast("Callable[[State], Iterable[object]]", text)(model.state), STATEMENTS_MAX + 1))
+    return _together(path, said)
+
+
+def _together(path: Path, said: Sequence[object]) -> list[Property]:
+    parts: dict[str, list[Bool]] = {}
+    for each in said:
+        if not (isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str) and isinstance(each[1], Bool)):
+            raise UserError(f'{path}: each statement must be a pair; write, for example: yield "name", request.open')
+        parts.setdefault(each[0][:NAME_MAX], []).append(each[1])
+    if not 0 < len(said) <= STATEMENTS_MAX:
+        raise UserError(f"{path} must have 1 to {STATEMENTS_MAX} statements")
+    if GOAL in parts:
+        raise UserError(f"{path}: {GOAL} is the property to prove; give your statements other names")
+    made = {name: all_of(terms) for name, terms in parts.items()}
+    return [Property(name, "inductive", name, term, here=term) for name, term in made.items()]
+
+
+def first_failure(model: Model, candidates: Sequence[Property]) -> tuple[str, Outcome] | None:
+    """The first candidate that the first state or some step breaks; None if all are inductive together."""
+    from longpoll_spec.engines.smt.inductive import prover_of  # noqa: PLC0415 - z3 takes its time to import
+
+    prover = prover_of(model, candidates, TIMEOUT_S)
+    for item in candidates:
+        outcome = prover.first_state(item.here)
+        if outcome.verdict != "proved":
+            return item.name, outcome
+    prover.assume(candidates)
+    for item in candidates:
+        outcome = prover.steps(item.here, model.actions)
+        if outcome.verdict != "proved":
+            return item.name, outcome
+    return None
+
+
+def _why_not(model: Model, name: str, outcome: Outcome) -> Grade:
+    found = outcome.counterexample
+    if found is None:
+        return missing(f"z3 could not decide {name}; write it in a simpler way")
+    if found.action is None:
+        return missing(f"{name} is false in the first state")
+    more = f"the state before {found.action.label}, where all your statements are true:\n{render(model, found.state)}"
+    return missing(f"{name} is not inductive: the step {found.action.label} breaks it", more)
+
+
+def is_inductive(answer: str) -> Grade:
+    """Statements with which the goal is inductive."""
+    model = open_law()
+    mine = statements_of(answer, model)
+    goal = select(properties_of(model), [GOAL])
+    failure = first_failure(model, [*goal, *mine])
+    if failure is not None:
+        return _why_not(model, *failure)
+    names = ", ".join(each.name for each in mine)
+    return right(f"{GOAL} is proved: it is inductive together with {names}")
+
+
+def is_true_only(answer: str) -> Grade:
+    """One statement that is true in every reachable state, but not inductive."""
+    model = open_law()
+    mine = statements_of(answer, model)
+    if len(mine) > 1:
+        return missing(f"the file has {len(mine)} statements; keep one")
+    tiny = specification_of(model.policy, attrs.evolve(named("tiny", model.policy), requests=REQUESTS))
+    (asked,) = [attrs.evolve(each, kind="always") for each in statements_of(answer, tiny)]
+    verdict = explore(tiny, [asked], engine="python").verdict(asked.name)
+    if verdict.verdict != "holds":
+        return missing(f"{asked.name} is not true: a run of {verdict.depth} steps leads to a state where it is false")
+    failure = first_failure(model, mine)
+    if failure is None:
+        return missing(f"{asked.name} is true, but also inductive alone")
+    return right(f"{asked.name} is true in every reachable state, but not inductive", _why_not(model, *failure).more)
+
+
+PROOF: Final = (
+    Exercise(f"Find the statements with which {GOAL} of {POLICY} is inductive.", A_PROGRAM, is_inductive),
+    Exercise("Find one statement that is always true, but not inductive alone.", A_PROGRAM, is_true_only),
+)

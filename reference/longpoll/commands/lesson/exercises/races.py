@@ -1,0 +1,183 @@
+"""The exercises of lessons 1, 2 and 4: lost wakeups and lost requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from longpoll.commands.lesson.answers import (
+    broken_at,
+    changed,
+    chosen_of,
+    explored,
+    is_true,
+    run_of,
+    see,
+    settings_known,
+    settings_of,
+)
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
+from longpoll_spec.model import Trace
+from longpoll_spec.policy import Policy
+from longpoll_spec.properties.wakeups import lost
+
+JAVA: Final = "rocketmq-4.9"
+A_RUN: Final = "a token: click the run together in the explorer, and copy the part after # from the address"
+
+
+def told(names: Sequence[str]) -> str:
+    """Names joined for a sentence."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "none"
+
+
+def lost_by_other(answer: str) -> Grade:
+    """A run in which the hold of request 1 loses its wakeup."""
+    trace = run_of(answer, JAVA)
+    step = broken_at(trace, "lost_by_hold")
+    if step is None:
+        return missing(
+            f"nothing is lost in these {trace.depth} steps: a message must arrive after a read and before its hold"
+        )
+    action = trace.steps[step].action
+    assert action is not None
+    if action.actors != (1,):
+        return missing(f"step {step}, {action.label}, loses request {action.actors[0]}; let it be request 1")
+    return right(f"step {step}, {action.label}, loses the wakeup of request 1")
+
+
+def found_again(answer: str) -> Grade:
+    """A run in which a request is lost by its hold, but answered in the end."""
+    trace = run_of(answer, JAVA)
+    step = broken_at(trace, "lost_by_hold")
+    if step is None:
+        return missing("no hold of this run loses a wakeup; start like the run of the lesson")
+    action = trace.steps[step].action
+    assert action is not None
+    request = trace.model.state.requests[int(action.actors[0])]
+    answered = next(
+        (at for at in range(step, len(trace.steps)) if not is_true(trace, request.open, trace.steps[at].state)), None
+    )
+    if answered is None:
+        return missing(f"request {request.index} is lost at step {step}, and after step {trace.depth} it still waits")
+    ticks = sum(each.action is not None and each.action.name == "tick" for each in trace.steps[step + 1 : answered + 1])
+    return right(
+        f"request {request.index} is lost at step {step} and answered at step {answered}, {ticks} tick(s) later"
+    )
+
+
+def closing_values(knob: str, base: str, name: str, bounds: str = "tiny", **numbers: int) -> set[str]:
+    """The values of a knob with which a policy keeps a property."""
+    return {
+        value
+        for value in settings_known(knob)
+        if explored(changed(base, [f"{knob}={value}"]), name, bounds=bounds, **numbers).verdict(name).verdict == "holds"
+    }
+
+
+def predicted(answer: str, knob: str, closing: set[str], name: str) -> Grade:
+    """Check a claim about the values of a knob that keep a property."""
+    chosen = chosen_of(answer, f"value of {knob}", settings_known(knob))
+    wrong, left = sorted(chosen - closing), sorted(closing - chosen)
+    if wrong:
+        return missing(f"with {knob}={wrong[0]} {name} is violated; longpoll check shows how")
+    if left:
+        return missing(f"{told(sorted(chosen))} is right, and there are more: {len(left)} other value(s) of {knob}")
+    return right(f"{name} holds with {told(sorted(closing))}, and with no other value of {knob}")
+
+
+def closes_hold(answer: str) -> Grade:
+    """The values of recheck_after_hold that close the race in RocketMQ 4.9."""
+    knob = "recheck_after_hold"
+    return predicted(answer, knob, closing_values(knob, JAVA, "lost_by_hold"), "lost_by_hold")
+
+
+def one_setting(answer: str, base: str) -> Policy | Grade:
+    """A policy that differs from a preset by one knob."""
+    settings = settings_of(answer)
+    policy = changed(base, settings)
+    if len(settings) > 1:
+        return missing(f"you gave {len(settings)} settings; one is enough")
+    return policy
+
+
+def closes_pull_request(answer: str) -> Grade:
+    """One more knob with which the policy of pull request #7359 loses no wakeup."""
+    policy = one_setting(answer, "rocketmq-pr7359")
+    if isinstance(policy, Grade):
+        return policy
+    verdict = explored(policy, "no_lost_wakeup").verdict("no_lost_wakeup")
+    if verdict.verdict != "holds":
+        return missing(f"with it no_lost_wakeup is violated, in {verdict.depth} steps", see(verdict.token))
+    return right("with it no wakeup is lost, under the bounds tiny")
+
+
+def only_hold(answer: str) -> Grade:
+    """One knob with which strict-clone loses wakeups by a hold and by no keep."""
+    policy = one_setting(answer, "strict-clone")
+    if isinstance(policy, Grade):
+        return policy
+    found = explored(policy, "lost_by_hold", "lost_by_keep")
+    verdicts = {name: found.verdict(name).verdict for name in ("lost_by_hold", "lost_by_keep")}
+    if verdicts == {"lost_by_hold": "violated", "lost_by_keep": "holds"}:
+        return right("with it lost_by_hold is violated, and lost_by_keep holds")
+    return missing(
+        "with it " + " and ".join(f"{name} is {said}" for name, said in verdicts.items()).replace("is holds", "holds")
+    )
+
+
+def two_lost(answer: str) -> Grade:
+    """A run after whose last step both requests are lost, by a keep."""
+    trace = run_of(answer, JAVA)
+    step = broken_at(trace, "lost_by_keep")
+    if step is None:
+        return missing("no put-back of this run loses a wakeup; the message must arrive between take and put-back")
+    names = _lost_at(trace, step)
+    if len(names) < 2:
+        return missing(f"step {step} loses request {names[0]} only; both must be in the scanner's list")
+    return right(f"step {step} loses the wakeups of requests {told(names)} at once")
+
+
+def _lost_at(trace: Trace, step: int) -> list[str]:
+    model, state = trace.model, trace.steps[step].state
+    return [str(each.index) for each in model.state.requests if is_true(trace, lost(model.state, each), state)]
+
+
+def no_orphans(answer: str) -> Grade:
+    """The values of bucket_removal with which no request is orphaned."""
+    knob, name = "bucket_removal", "no_orphan"
+    return predicted(answer, knob, closing_values(knob, "rocketmq-lmq", name, "buckets", requests=1), name)
+
+
+def swept_and_whole(answer: str) -> Grade:
+    """The settings with which rocketmq-lmq removes unused buckets but orphans no request."""
+    policy = changed("rocketmq-lmq", settings_of(answer))
+    names = ("no_orphan", "buckets_are_swept")
+    found = explored(policy, *names, bounds="buckets", requests=1)
+    broken = [name for name in names if found.verdict(name).verdict != "holds"]
+    if broken:
+        return missing(f"with that {told(broken)} is violated")
+    return right("no pull is orphaned, and no empty bucket stays")
+
+
+HOLD: Final = (
+    Exercise("Lose the wakeup of request 1, not of request 0.", A_RUN, lost_by_other),
+    Exercise(
+        "With which values of recheck_after_hold does rocketmq-4.9 keep lost_by_hold?",
+        f"some of: {', '.join(settings_known('recheck_after_hold'))}",
+        closes_hold,
+    ),
+    Exercise("Continue from the lost wakeup until the request gets an answer.", A_RUN, found_again),
+)
+KEEP: Final = (
+    Exercise("Which one additional knob makes rocketmq-pr7359 lose no wakeup?", "NAME=VALUE", closes_pull_request),
+    Exercise("Which one knob makes strict-clone lose wakeups by a hold, but not by a keep?", "NAME=VALUE", only_hold),
+    Exercise("Lose both requests by one put-back.", A_RUN, two_lost),
+)
+FOR_GOOD: Final = (
+    Exercise(
+        "With which values of bucket_removal does rocketmq-lmq orphan no pull?",
+        f"some of: {', '.join(settings_known('bucket_removal'))}",
+        no_orphans,
+    ),
+    Exercise("Make rocketmq-lmq orphan no pull and leave no empty bucket.", "NAME=VALUE, one or more", swept_and_whole),
+)

@@ -1,0 +1,164 @@
+"""Runs a reader's threads in every order of their lines up to a number of context switches.
+
+It tries orders with few switches first, so that the first failure is as simple as possible. Most races need two
+switches (Musuvathi and Qadeer, Iterative context bounding, 2007). `asked.polls` checks the results.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import define, field, frozen
+
+from longpoll.commands.lesson.fake_modules import builtins_in
+from longpoll.commands.lesson.user_code import UserCodeErrors
+from longpoll_simulation.errors import StuckError
+from longpoll_simulation.line_tracing import LineTracing
+from longpoll_simulation.world import Actor, World
+from longpoll_spec.errors import UserError
+
+POINTS_MAX: Final = 500
+"""Most steps of one order; a longer one counts as an endless loop. A right program needs less than a hundred."""
+POINTS_IN_ALL_MAX: Final = 200_000
+"""Most steps of all orders, some seconds; a program of ten lines needs a tenth of it."""
+Thread = Callable[[Any, World], object]
+"""What a thread does with the program's object."""
+
+
+@define
+class _Chosen:
+    """A strategy: some prescribed choices, then the running actor, else the first. Records the alternatives."""
+
+    told: tuple[int, ...]
+    """Numbers of actors."""
+    made: list[tuple[int, tuple[int, ...], int | None]] = field(factory=list)
+    """(the chosen actor, the actors that could run, the running actor if it could continue)"""
+
+    def begin(self, world: World) -> None:
+        """Forget the last run."""
+        self.made.clear()
+        world.ask_at = 0
+
+    def choose(self, world: World) -> Actor:
+        """The prescribed choice, else the default."""
+        current = world.current
+        place = len(self.made)
+        chosen = current or world.ready[0]
+        if place < len(self.told):
+            chosen = next(each for each in world.ready if each.number == self.told[place])
+        running = None if current is None else current.number
+        self.made.append((chosen.number, tuple(each.number for each in world.ready), running))
+        return chosen
+
+    def became_ready(self, world: World, actor: Actor) -> None:
+        """Ignore it: `choose` gets the ready actors."""
+
+
+@frozen
+class Schedule:
+    """One order of a program's lines, and its result."""
+
+    switches: int
+    lines: tuple[tuple[str, int], ...]
+    """(thread, line) in the order of execution."""
+    gave: Mapping[str, object]
+    """Thread -> its return value; threads that never ended are missing."""
+    ended_s: Mapping[str, float]
+    """Thread -> its end, in seconds of virtual time from the start."""
+    stuck: str
+    """The blocked threads and what they wait for, if not all ended."""
+
+    def story(self, path: Path) -> str:
+        """The lines with their text, one column per thread."""
+        width = max(len(name) for name, _ in self.lines)
+        told = [(name, line, linecache.getline(str(path), line).strip()) for name, line in self.lines]
+        return "\n".join(f"  {name:{width}}  line {line:3}  {text}" for name, line, text in told)
+
+
+@frozen
+class _Program:
+    """A reader's program, read once."""
+
+    path: Path
+    code: Any
+    make: str
+    threads: Mapping[str, Thread]
+
+
+def schedules_of(path: Path, make: str, threads: Mapping[str, Thread], switches_max: int) -> Iterator[Schedule]:
+    """Every order of some threads with at most `switches_max` switches, those with fewer first.
+
+    Args:
+        path: The program; its import runs again for each order.
+        make: The name of its class, of which each order gets a new object.
+        threads: Name -> function of the object.
+        switches_max: Most switches of an order.
+
+    Raises UserError for a program that cannot be run like this, and for too many orders.
+    """
+    linecache.checkcache(str(path))
+    with UserCodeErrors(path):
+        program = _Program(path, compile(path.read_text("utf-8"), str(path), "exec"), make, threads)
+    waiting: list[deque[tuple[int, ...]]] = [deque() for _ in range(switches_max + 1)]
+    waiting[0].append(())
+    points = 0
+    for switches, level in enumerate(waiting):
+        while level:
+            chosen = _Chosen(level.popleft())
+            world = World(chosen, steps_max=POINTS_MAX)
+            yield _run(program, world, switches)
+            points += world.step
+            if points > POINTS_IN_ALL_MAX:
+                raise UserError(f"{path} has too many possible schedules; write it with fewer lines")
+            _note_others(chosen, switches, waiting)
+
+
+def _note_others(chosen: _Chosen, switches: int, waiting: list[deque[tuple[int, ...]]]) -> None:
+    """The orders that differ from this one at one choice after the prescribed ones."""
+    taken = [number for number, _, _ in chosen.made]
+    for place in range(len(chosen.told), len(chosen.made)):
+        number, could, running = chosen.made[place]
+        cost = switches + (running is not None)
+        if cost < len(waiting):
+            waiting[cost].extend((*taken[:place], other) for other in could if other != number)
+
+
+def _run(program: _Program, world: World, switches: int) -> Schedule:
+    path, make, threads = program.path, program.make, program.threads
+    lines: list[tuple[str, int]] = []
+    gave: dict[str, object] = {}
+    ended_s: dict[str, float] = {}
+
+    def note(actor: Actor, operation: str, thing: object) -> None:
+        if operation == "line" and actor.name in threads:
+            lines.append((actor.name, int(str(thing).rpartition(":")[2])))
+
+    def main() -> None:
+        names: dict[str, Any] = {"__name__": "lesson", "__file__": str(path), "__builtins__": builtins_in(world)}
+        exec(program.code, names)  # noqa: S102 - the reader's own program, on the reader's own machine
+        if not isinstance(names.get(make), type):
+            raise UserError(f"{path} has no class {make}; start from docs/lessons/poll.py")
+        thing, began_ns = names[make](), world.now_ns
+
+        def act(name: str, thread: Thread) -> None:
+            gave[name] = thread(thing, world)
+            ended_s[name] = (world.now_ns - began_ns) / 1e9
+
+        for actor in [world.spawn(name, partial(act, name, thread)) for name, thread in threads.items()]:
+            if not actor.done:
+                world.wait(actor.joined_by, actor)
+
+    LineTracing.of(world, [str(path)])
+    world.note = note
+    stuck = ""
+    with UserCodeErrors(path):
+        try:
+            world.run(main)
+        except StuckError as error:
+            stuck = str(error)
+    return Schedule(switches, tuple(lines), gave, ended_s, stuck)

@@ -1,0 +1,515 @@
+"""`longpoll check`, `prove`, `explain`, `policies` and `properties`: the specification on the command line.
+
+The work is done in `longpoll_spec`; the output is in `longpoll.views`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import click
+import msgspec
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from longpoll import extras
+from longpoll.options.completion import worlds
+from longpoll.options.engine import default_engine, engine_options, opened
+from longpoll.options.numbers import Amount
+from longpoll.options.specification import (
+    aspect_option,
+    bounds_option,
+    knob_option,
+    policy_option,
+    property_option,
+    size_options,
+)
+from longpoll.output import Exit, emit_json, err, fail, json_option, progress_bar, say, table, user_mistakes
+from longpoll.views import check as law_shown
+from longpoll_spec.bounds import EXPLORATIONS, REQUESTS_MAX, SIZES, named
+from longpoll_spec.engines import EXPLORERS, explore
+from longpoll_spec.engines.exploration import Exploration
+from longpoll_spec.engines.exploration import Progress as Explored
+from longpoll_spec.engines.minimise import minimised, shortest_token
+from longpoll_spec.engines.survey import Survey, survey
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.errors import OutputError, UserError
+from longpoll_spec.model import Model, Property
+from longpoll_spec.policy import (
+    PRESET_SENTENCES,
+    PRESETS,
+    Policy,
+    knob_sentences,
+    knob_values,
+    policy_named,
+    preset,
+    with_knobs,
+)
+from longpoll_spec.render.book.differences import Difference, difference
+from longpoll_spec.render.export import itf
+from longpoll_spec.render.pictures import html, json_trace, lanes, mermaid, text
+from longpoll_spec.render.story.story import story_of
+from longpoll_spec.specification import properties_of, specification_of
+
+FORMATS: Final = ("text", "mermaid", "svg", "html", "itf", "json")
+
+
+if TYPE_CHECKING:
+    _NumberOrAny = click.ParamType[int | None]
+else:
+    _NumberOrAny = click.ParamType  # which takes no type in click 8.1
+
+
+class RequestsToProve(_NumberOrAny):
+    """A number of requests, or None for `any`."""
+
+    name = "N|any"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """Parse the number; click's own error for anything else."""
+        if value is None or value == "any":
+            return None
+        return int(click.IntRange(1, REQUESTS_MAX).convert(value, param, ctx))
+
+
+@click.command()
+@policy_option()
+@bounds_option("small")
+@size_options(
+    queues="Override the number of queues, which share one dispatcher, scanner and executor.",
+    tags="Override the number of tags; the third has the hash of the first.",
+)
+@aspect_option()
+@engine_options
+@click.option("--max-states", type=click.IntRange(min=1), help="Stop after this number of states.")
+@knob_option()
+@property_option()
+@click.option("--all", "shows_all", is_flag=True, help="Print all properties, counts and counterexamples.")
+@click.option(
+    "--explain", "explains", is_flag=True, help="Also explain the worst violation's shortest run, step by step."
+)
+@json_option
+@user_mistakes
+def check(
+    *,
+    policy_name: str,
+    bounds_name: str,
+    sizes: Mapping[str, int | None],
+    aspects: Sequence[str],
+    engine: str | None,
+    max_states: int | None,
+    knobs: Sequence[str],
+    names: Sequence[str],
+    shows_all: bool,
+    explains: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Explore every state that a policy can reach within bounds, and check its properties.
+
+    The output is the verdict, the worst violations with one sentence each, and the next command. --all prints every
+    property with its verdict, the counts, and a counterexample for each violation. A counterexample is a token of a
+    shortest run, with the fewest context switches.
+
+    The bounds tiny, small, wide and bench have no features. After them, the command explores each feature alone, such
+    as several queues or offset commits. If you choose a size, a feature or another engine, it explores only your
+    choice.
+
+    The engine packed needs numpy. Without numpy the engine python explores bounds tiny and the features, which takes
+    some minutes. Workers, symmetry, a memory limit and Spark change neither counts nor verdicts. The engine simulate
+    tries random runs: it can find a violation, but cannot show that a property holds. Ctrl-C ends the search and prints
+    the result so far.
+
+    \b
+    Examples:
+      longpoll check --policy rocketmq-4.9
+      longpoll check --policy rocketmq-4.9 --explain
+      longpoll check --policy rocketmq-4.9 --all
+      longpoll check --policy strict --bounds tiny --engine python
+      longpoll check --policy rocketmq-lmq --property no_orphan
+      longpoll check --policy rocketmq-4.9 --queues 2 --tags 2 --requests 1
+      longpoll check --policy rocketmq-5 --bounds tiny --aspect commits --aspect buckets --requests 1
+      longpoll check --policy strict --knob recheck_after_hold=none --property no_lost_wakeup
+      longpoll check --policy strict-clone --requests 3 --messages 2 --json
+      longpoll check --policy strict-clone --bounds wide --symmetry --workers 2
+      longpoll check --policy strict --bounds bench --memory-mb 500
+      longpoll check --policy strict --engine spark --master local[4] --checkpoint search
+      longpoll check --policy rocketmq-4.9 --bounds wide --engine simulate --runs 100000 --seed 7
+
+    Exit codes: 0 all properties hold, 1 a property is violated, 2 a mistake in the call, 3 unknown: the search ended
+    early, or a situation that must occur does not occur within the bounds.
+    """
+    if explains and as_json:
+        raise UserError("--explain prints text: leave it out, and pass the token of --json to longpoll explain --json")
+    policy = _policy(policy_name, knobs)
+    is_chosen = engine is not None
+    engine = engine or default_engine()
+    is_slow = not is_chosen and engine != EXPLORERS[0]
+    if is_slow:
+        bounds_name = _bounds_without_numpy(bounds_name)
+    bounds = named(bounds_name, policy, **sizes, aspects=aspects)
+    with opened(engine, options) as given, _spinner(f"exploring {policy.name} with {engine}") as say:
+        limits: dict[str, Any] = {"limit_states": max_states, **given}
+
+        def explored(model: Model, judged: Sequence[Property], asked: bool) -> Exploration:
+            own = limits if asked else {}
+            found = explore(model, judged, engine=engine, report=_speed(say), **own)
+            if found.seen is not None:
+                return found
+            # For the features no run to a situation that must occur is shown.
+            return minimised(found, judged) if asked else minimised(found, judged, shown=["violated"])
+
+        alone = bounds.name not in SIZES or (is_chosen and engine != EXPLORERS[0])
+        found = survey(policy, bounds, explored, names=names, alone=alone)
+    if as_json:
+        emit_json(law_shown.survey(found))
+    elif shows_all:
+        law_shown.show_survey(found)
+    else:
+        law_shown.show_summary(found, f"longpoll check {law_shown.policy_words(policy)}")
+    if explains:
+        _explain_worst(found)
+    sys.exit(_exit_of({row.verdict.verdict for row in found.rows}))
+
+
+def _bounds_without_numpy(chosen: str) -> str:
+    """The bounds for the slow engine, with a note on stderr: tiny, unless the user chose others."""
+    source = click.get_current_context().get_parameter_source("bounds_name")
+    is_default = source is click.core.ParameterSource.DEFAULT
+    bounds = SIZES[0] if is_default else chosen
+    err.print(
+        f"longpoll: numpy is not installed, so the engine python explores bounds {bounds}, about 20 times slower; "
+        f"for the fast engine: {extras.install('law')}",
+        soft_wrap=True,
+    )
+    return bounds
+
+
+def _explain_worst(found: Survey) -> None:
+    """Print the story of the shortest run to the worst violation."""
+    token = law_shown.worst_token(found)
+    if token is None:
+        say("nothing to explain: no property is violated")
+    else:
+        say("\n" + text.render(story_of(replay(token))).removesuffix("\n"))
+
+
+@click.command()
+@policy_option()
+@click.option(
+    "--requests",
+    type=RequestsToProve(),
+    default="8",
+    show_default=True,
+    help="Number of requests; any proves all numbers, and takes longer.",
+)
+@click.option(
+    "--world",
+    "world_names",
+    multiple=True,
+    metavar="NAME",
+    help="Configuration to prove: plain, bare, uncut, whole, or features such as crash+queues; repeatable.  "
+    "[default: plain; for any: chosen from the specification]",
+    shell_complete=worlds,
+)
+@click.option("--queues", type=int, help="Override the number of queues in the configuration.")
+@click.option("--tags", type=int, help="Override the number of tags in the configuration.")
+@aspect_option("Replace the features of the configuration by these; repeatable.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Amount(above_zero=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds for one query to z3, and for the search for a run that violates one property.",
+)
+@click.option(
+    "--depth",
+    "depth_max",
+    type=click.IntRange(min=0),
+    default=13,
+    show_default=True,
+    help="Maximum steps of a run that z3 unrolls; a lower value than the default also skips the exploration before it.",
+)
+@click.option(
+    "--smt",
+    "smt_folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Also write each query of the induction into this folder as an SMT-LIB file, for another solver.",
+)
+@knob_option()
+@property_option(proved=True)
+@json_option
+@user_mistakes
+def prove(
+    *,
+    policy_name: str,
+    requests: int | None,
+    world_names: Sequence[str],
+    queues: int | None,
+    tags: int | None,
+    aspects: Sequence[str],
+    timeout_s: float,
+    depth_max: int,
+    smt_folder: Path | None,
+    knobs: Sequence[str],
+    names: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Prove a policy's properties with z3, for any number of messages, every timeout and every scan period.
+
+    If a property is not inductive, the command looks for a run from the first state that violates it. Such a run is a
+    token for `longpoll explain`. A refuted step without a token shows a state that may be unreachable.
+
+    For any number of requests the command proves several configurations. plain has no features, and bare has two
+    queues. whole has two queues, two tags and every feature. uncut is whole without the feature truncate, with which
+    the policy promises fewer properties. The other configurations together cover every three features
+    that occur in one proof obligation. --queues, --tags and --aspect change a configuration. The command also looks
+    for each situation that must occur: if one does not, the proof counts as unknown.
+
+    \b
+    Examples:
+      longpoll prove --policy strict --requests 8
+      longpoll prove --policy strict --requests any
+      longpoll prove --policy strict --requests any --world plain
+      longpoll prove --policy strict --requests 4 --queues 2 --tags 2 --aspect crash --aspect commits
+      longpoll prove --policy strict-clone --knob recheck_after_keep=false
+      longpoll prove --policy rocketmq-4.9 --property answered_once --json
+
+    Exit codes: 0 all properties are proved, 1 a run refutes one, 2 a mistake in the call, 3 unknown.
+    """
+    # Importing z3 takes a second, and only this command needs it.
+    from longpoll.views import prove as proof_shown  # noqa: PLC0415
+    from longpoll_spec.engines.smt import configurations as smt_worlds  # noqa: PLC0415
+    from longpoll_spec.engines.smt import proof as smt  # noqa: PLC0415
+    from longpoll_spec.engines.smt.combinations import not_taken, questions_of  # noqa: PLC0415
+
+    policy = _policy(policy_name, knobs)
+    own: dict[str, Any] = {"queues": queues, "tags": tags, "aspects": frozenset(aspects) or None}
+    changes = {key: value for key, value in own.items() if value is not None}
+    chosen = smt_worlds.chosen(world_names, any_number=requests is None, changes=changes)
+    record = None if smt_folder is None else _smt_writer(smt_folder)
+    # The files of the queries are numbered by one process.
+    processes = len(os.sched_getaffinity(0)) if record is None else 1
+    limits: dict[str, Any] = {"names": names, "timeout_s": timeout_s, "depth_max": depth_max, "record": record}
+    try:
+        with _spinner(f"proving {policy.name} for {requests or 'any number of'} requests") as say:
+            found = (
+                smt_worlds.prove_worlds(policy, worlds=chosen, report=say, processes=processes, **limits)
+                if requests is None
+                else smt.prove(policy, requests=requests, world=next(iter(chosen.values())), report=say, **limits)
+            )
+    except KeyboardInterrupt:
+        fail("stopped before the end of the proof: the result is unknown", Exit.UNKNOWN)
+    if isinstance(found, smt.Proof):
+        made, show, whole = proof_shown.proof(found), partial(proof_shown.show_proof, found), found.whole
+    else:
+        asked = questions_of(partial(specification_of, policy))
+        untried = not_taken(asked, (each.world for each in found), names)
+        made, whole = proof_shown.worlds(policy.name, found, untried), smt_worlds.worst(found)
+        show = partial(proof_shown.show_worlds, found, untried)
+    if as_json:
+        emit_json(made)
+    else:
+        show()
+    sys.exit(_exit_of({whole}))
+
+
+def _smt_writer(folder: Path) -> Callable[[str], None]:
+    """Write each query to a numbered file of the folder; raises `OutputError` for a folder that cannot be used."""
+    numbers = count(1)
+
+    def write(query: str) -> None:
+        try:
+            (folder / f"{next(numbers):05}.smt2").write_text(query, encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"cannot write to {folder}: {error.strerror}") from error
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise OutputError(f"{folder} is not empty: name a new folder for the SMT-LIB files")
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}: {error.strerror}") from error
+    return write
+
+
+@click.command()
+@click.argument("token")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Output format.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to this file instead of stdout.",
+)
+@click.option(
+    "--shortest", is_flag=True, help="Show a shortest run with the same violation and fewest context switches."
+)
+@json_option
+@user_mistakes
+def explain(*, token: str, form: str, output: Path | None, shortest: bool, as_json: bool) -> None:
+    """Show the run of a token step by step, in RocketMQ's terms.
+
+    A token of `longpoll check` is already a shortest run. A token of random runs need not be: see --shortest.
+
+    \b
+    Examples:
+      longpoll explain TOKEN
+      longpoll explain TOKEN --shortest
+      longpoll explain TOKEN --format mermaid
+      longpoll explain TOKEN --format svg --output race.svg
+      longpoll explain TOKEN --format html --output race.html
+      longpoll explain TOKEN --format itf --output race.itf.json
+      longpoll explain TOKEN --json
+    """
+    trace = replay(token)
+    if shortest:
+        token = shortest_token(trace)
+        trace = replay(token)
+    story = story_of(trace)
+    if as_json or form == "json":
+        _write(msgspec.json.encode(json_trace.render(trace, story, token)).decode() + "\n", output)
+    elif form == "itf":
+        _write(msgspec.json.encode(itf.render(trace, token)).decode() + "\n", output)
+    elif form == "html":
+        _write(html.render(story, token), output)
+    elif form == "svg":
+        _write(lanes.render(trace) + "\n", output)
+    else:
+        _write(mermaid.render(story) if form == "mermaid" else text.render(story), output)
+
+
+@click.command()
+@click.argument("two", metavar="[POLICY POLICY]", nargs=-1)
+@json_option
+@user_mistakes
+def policies(*, two: Sequence[str], as_json: bool) -> None:
+    """List the policies and their knobs, or compare two policies action by action.
+
+    A POLICY is a preset, with +KNOB=VALUE for each knob to override.
+
+    \b
+    Examples:
+      longpoll policies
+      longpoll policies --json
+      longpoll policies rocketmq-4.9 rocketmq-pr7359
+      longpoll policies strict strict+recheck_after_hold=none
+    """
+    if len(two) not in {0, 2}:
+        raise UserError(f"name two policies to compare, or none to list all, not {len(two)}")
+    if two:
+        _compare(difference(*map(policy_named, two)), as_json=as_json)
+        return
+    sentences, values = knob_sentences(), knob_values()
+    settings = {name: attrs.asdict(policy) for name, policy in PRESETS.items()}
+    if as_json:
+        emit_json(
+            {
+                "policies": [
+                    {"name": name, "sentence": PRESET_SENTENCES[name], "knobs": {knob: chosen[knob] for knob in values}}
+                    for name, chosen in settings.items()
+                ],
+                "knobs": [{"name": knob, "values": values[knob], "sentence": sentences[knob]} for knob in values],
+            }
+        )
+        return
+    table("Policies", ("name", "description"), PRESET_SENTENCES.items())
+    rows = ((knob, *(str(chosen[knob]).lower() for chosen in settings.values())) for knob in values)
+    table("Knobs", ("knob", *settings), rows)
+    choices = ((knob, " | ".join(str(value).lower() for value in values[knob]), sentences[knob]) for knob in values)
+    table("Meaning of the knobs", ("knob", "values", "meaning"), choices)
+
+
+def _compare(found: Difference, *, as_json: bool) -> None:
+    names = found.first.name, found.second.name
+    if as_json:
+        emit_json(
+            {
+                "policies": names,
+                "knobs": [{"name": knob, "values": values} for knob, *values in found.knobs],
+                "actions": [
+                    {"name": each.action, "aspect": each.aspect, "lines": each.pairs} for each in found.actions
+                ],
+            }
+        )
+        return
+    if not found.knobs:
+        say(f"{names[0]} and {names[1]} are the same policy")
+        return
+    table("Knobs", ("knob", *names), found.knobs)
+    for each in found.actions:
+        title = f"{each.action}, with {each.aspect}" if each.aspect else each.action
+        table(title, names, each.pairs)
+
+
+@click.command()
+@policy_option()
+@knob_option()
+@json_option
+@user_mistakes
+def properties(*, policy_name: str, knobs: Sequence[str], as_json: bool) -> None:
+    """List the properties that apply to a policy, each with its sentence.
+
+    \b
+    Examples:
+      longpoll properties
+      longpoll properties --policy rocketmq-4.9 --json
+    """
+    policy = _policy(policy_name, knobs)
+    stated: dict[str, Property] = {}
+    for bounds in (named("tiny", policy), *EXPLORATIONS.values()):
+        for item in properties_of(specification_of(policy, bounds)):
+            stated.setdefault(item.name, item)
+    rows = [{"name": item.name, "kind": item.kind, "sentence": item.sentence} for item in stated.values()]
+    if as_json:
+        emit_json({"policy": policy.name, "properties": rows})
+        return
+    table(f"Properties of {policy.name}", ("name", "kind", "sentence"), (tuple(row.values()) for row in rows))
+
+
+def _write(made: str, output: Path | None) -> None:
+    if output is None:
+        say(made.removesuffix("\n"))
+        return
+    try:
+        output.write_text(made, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write {output}: {error.strerror}") from error
+
+
+def _policy(name: str, knobs: Sequence[str]) -> Policy:
+    return with_knobs(preset(name), knobs)
+
+
+def _exit_of(verdicts: set[str]) -> Exit:
+    if verdicts & {"violated", "refuted"}:
+        return Exit.VIOLATED
+    return Exit.UNKNOWN if verdicts & {"unknown", "unreached"} else Exit.OK
+
+
+@contextmanager
+def _spinner(title: str) -> Iterator[Callable[[str], None]]:
+    """A progress line on stderr, shown only in a terminal."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with progress_bar(*columns) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda words: progress.update(task, description=f"{title}: {words}")
+
+
+def _speed(say: Callable[[str], None]) -> Callable[[Explored], None]:
+    began = time.monotonic()
+
+    def report(now: Explored) -> None:
+        rate = now.distinct_states / max(time.monotonic() - began, 1e-3)
+        say(f"{now.distinct_states:,} states, depth {now.depth}, {rate:,.0f} states/s")
+
+    return report

@@ -1,0 +1,126 @@
+"""The rows of the specification: engines agree, our own design holds and is proved, RocketMQ 4.9's races are found.
+
+A known race that is not found is a failure too, because the specification would be too weak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from longpoll.verification.report import Outcome, Row, Stopwatch
+from longpoll_spec.bounds import named
+from longpoll_spec.engines.exploration import Exploration, Verdict
+from longpoll_spec.engines.packed import search as packed
+from longpoll_spec.engines.python import search as python
+from longpoll_spec.engines.smt.proof import prove
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.render.pictures import svg
+from longpoll_spec.render.story.story import story_of
+from longpoll_spec.specification import properties_of, specification_of
+
+OURS: Final = ("strict", "strict-clone")
+HAZARDS: Final = {
+    "lost_by_hold": "(a) a wakeup is lost between the read and the hold",
+    "lost_by_keep": "(b) a wakeup is lost between a notifier's take and keep",
+    "queued_by_deadline": "(c) a deadline is missed by up to a scan period",
+}
+"""The known violations of RocketMQ 4.9, by property."""
+PROOF_REQUESTS: Final = 8
+
+
+def engines_agree() -> Sequence[Row]:
+    """Every preset at tiny bounds: the plain and the packed engine give the same counts and verdicts."""
+    watch = Stopwatch()
+    differing = []
+    states = 0
+    for policy in PRESETS.values():
+        model = specification_of(policy, named("tiny", policy))
+        properties = properties_of(model)
+        plain, fast = python.explore(model, properties), packed.explore(model, properties)
+        states += plain.distinct_states
+        if _summary(plain) != _summary(fast):
+            differing.append(policy.name)
+    detail = f"differ on {', '.join(differing)}" if differing else f"{len(PRESETS)} policies, {states:,} states"
+    outcome: Outcome = "violated" if differing else "ok"
+    return [Row("law", "engines agree (python, packed)", outcome, detail, watch.lap())]
+
+
+def _summary(exploration: Exploration) -> tuple[object, ...]:
+    verdicts = tuple((verdict.name, verdict.verdict, verdict.depth) for verdict in exploration.verdicts)
+    return exploration.distinct_states, exploration.transitions, exploration.depth, verdicts
+
+
+def ours_holds() -> Sequence[Row]:
+    """Our own policies at small bounds: every property holds, and is not vacuous."""
+    return [_ours(name) for name in OURS]
+
+
+def _ours(name: str) -> Row:
+    watch = Stopwatch()
+    policy = preset(name)
+    model = specification_of(policy, named("small", policy))
+    exploration = packed.explore(model, properties_of(model))
+    bad = [verdict for verdict in exploration.verdicts if verdict.verdict not in {"holds", "reached"}]
+    always = sum(verdict.kind == "always" and not verdict.by_construction for verdict in exploration.verdicts)
+    folded = [verdict.name for verdict in exploration.verdicts if verdict.by_construction]
+    detail = f"{exploration.distinct_states:,} states to depth {exploration.depth}: "
+    if bad:
+        detail += ", ".join(f"{verdict.name} {verdict.verdict}" for verdict in bad)
+        outcome: Outcome = "violated" if any(verdict.verdict != "unknown" for verdict in bad) else "unknown"
+        return Row("law", f"{name} holds", outcome, detail, watch.lap(), bad[0].token)
+    detail += f"{always} properties hold, none vacuously{_folded(folded)}"
+    return Row("law", f"{name} holds", "ok", detail, watch.lap())
+
+
+def _folded(names: Sequence[str]) -> str:
+    """The properties that hold vacuously, listed separately from those that hold or are proved."""
+    return f"; vacuously true: {', '.join(names)}" if names else ""
+
+
+def races_are_found() -> Sequence[Row]:
+    """RocketMQ 4.9: each known finding has a shortest counterexample."""
+    watch = Stopwatch()
+    policy = preset("rocketmq-4.9")
+    model = specification_of(policy, named("small", policy))
+    exploration = packed.explore(model, properties_of(model))
+    seconds = watch.lap()
+    rows = []
+    for name, sentence in HAZARDS.items():
+        rows.append(_hazard(sentence, exploration.verdict(name), seconds))
+        seconds = 0.0
+    return rows
+
+
+def _hazard(sentence: str, verdict: Verdict, seconds: float) -> Row:
+    if verdict.verdict != "violated":
+        return Row("law", f"rocketmq-4.9: {sentence}", "violated", f"not found: {verdict.verdict}", seconds)
+    return Row("law", f"rocketmq-4.9: {sentence}", "ok", f"found, in {verdict.depth} steps", seconds, verdict.token)
+
+
+def ours_is_proved() -> Sequence[Row]:
+    """Our own policies, proved for any number of messages, any timeout and any scan period."""
+    return [_proved(name) for name in OURS]
+
+
+def _proved(name: str) -> Row:
+    watch = Stopwatch()
+    proof = prove(preset(name), requests=PROOF_REQUESTS)
+    outcomes: dict[str, Outcome] = {"proved": "ok", "refuted": "violated", "unknown": "unknown"}
+    open_names = [each for each in proof.needed if proof.verdict(each) != "proved"]
+    shown = len(proof.needed) - len(proof.by_construction)
+    detail = f"{shown} statements for {PROOF_REQUESTS} requests, unbounded messages and time"
+    detail += f"; not proved: {', '.join(open_names)}" if open_names else ", all proved"
+    detail += _folded(proof.by_construction)
+    token = next((row.token for row in proof.obligations if row.token is not None), None)
+    return Row("proof", f"{name} is proved", outcomes[proof.whole], detail, watch.lap(), token)
+
+
+def charts(rows: Sequence[Row]) -> Sequence[tuple[str, str]]:
+    """(caption, SVG text) of each counterexample among the rows."""
+    return [
+        (f"{row.what}: longpoll explain {row.token}", svg.render(story_of(replay(row.token))))
+        for row in rows
+        if row.token is not None
+    ]

@@ -1,0 +1,253 @@
+"""The output of `longpoll check`: a short summary, all tables, or one JSON object.
+
+Other programs rely on the JSON keys (docs/law.md). The command line: `longpoll.commands.specification`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from rich.text import Text
+
+from longpoll.output import out, say, styled, table
+from longpoll.views.severity import SENTENCES, worst
+from longpoll_spec.engines.exploration import Exploration, Verdict
+from longpoll_spec.engines.response import BOUNDS as RESPONSE_BOUNDS
+from longpoll_spec.engines.survey import Row, Survey
+from longpoll_spec.findings import findings_of
+from longpoll_spec.policy import Policy
+
+SHOWN_MAX: Final = 3
+"""Violations that the summary explains; `--all` lists the others."""
+BY_CONSTRUCTION: Final = "by construction"
+"""The verdict of a property that holds vacuously: the model has nothing that could violate it."""
+COLOURS: Final = {
+    BY_CONSTRUCTION: "cyan",
+    "holds": "green",
+    "proved": "green",
+    "violated": "bold red",
+    "refuted": "bold red",
+    "unknown": "yellow",
+}
+"""Verdict -> its colour in a table."""
+
+
+def survey(found: Survey) -> dict[str, Any]:
+    """The object that `--json` prints; the counts are those of the exploration under the chosen bounds."""
+    asked = found.asked
+    tokens = _tokens(found)
+    return {
+        "policy": found.policy.name,
+        "bounds": asked.model.bounds.name,
+        "engine": asked.engine,
+        **_counts(asked),
+        "compile_seconds": round(asked.compile_seconds, 3),
+        "complete": all(each.complete for each in found.explorations),
+        "urgent": asked.urgent,
+        "properties": [_row(found.policy.name, row) for row in found.rows],
+        "explorations": [{"bounds": each.model.bounds.name, **_counts(each)} for each in found.explorations],
+        "worst": [
+            {"name": name, "sentence": SENTENCES.get(name), "token": tokens[name]} for name in worst(tokens, SHOWN_MAX)
+        ],
+        "bounds_found": {each.name: {"ticks": each.ticks, "token": each.token} for each in found.response},
+        **({} if asked.seen is None else {"coverage": _coverage(asked)}),
+    }
+
+
+def _counts(found: Exploration) -> dict[str, Any]:
+    return {
+        "distinct_states": found.distinct_states,
+        "transitions": found.transitions,
+        "depth": found.depth,
+        "seconds": round(found.seconds, 3),
+    }
+
+
+def _coverage(found: Exploration) -> dict[str, dict[str, int]]:
+    """How often a simulation's runs took each action and reached each `sometimes` property."""
+    actions: dict[str, int] = {}
+    for action in found.model.actions:
+        actions[action.name] = actions.get(action.name, 0) + found.fired[action.label]
+    seen = found.seen or {}
+    meant = {each.name: seen[each.name] for each in found.verdicts if kind_of(each) == "sometimes"}
+    return {"actions": actions, "sometimes": meant}
+
+
+def _show_coverage(found: Exploration) -> None:
+    coverage = _coverage(found)
+    table("Steps taken", ("action", "times"), ((name, f"{count:,}") for name, count in coverage["actions"].items()))
+    rows = ((name, f"{count:,}") for name, count in coverage["sometimes"].items())
+    table("Situations seen", ("situation", "times"), rows)
+
+
+def _row(policy: str, row: Row) -> dict[str, Any]:
+    verdict = row.verdict
+    return {
+        "name": verdict.name,
+        "kind": kind_of(verdict),
+        "verdict": verdict.verdict,
+        "by_construction": verdict.by_construction,
+        "depth": verdict.depth,
+        "token": verdict.token,
+        "bounds": row.bounds,
+        "hazards": findings_of(policy, verdict.name) if verdict.verdict == "violated" else (),
+    }
+
+
+def kind_of(verdict: Verdict) -> str:
+    """`always` or `sometimes`; an `inductive` property, which only a proof needs, is shown as `always`."""
+    return "sometimes" if verdict.kind == "sometimes" else "always"
+
+
+def worst_token(found: Survey) -> str | None:
+    """The shortest run that violates the most important property; None if none is violated."""
+    tokens = _tokens(found)
+    return next((tokens[name] for name in worst(tokens, 1)), None)
+
+
+def _tokens(found: Survey) -> dict[str, str | None]:
+    """Each violated property with its shortest run."""
+    return {row.verdict.name: row.verdict.token for row in found.rows if row.verdict.verdict == "violated"}
+
+
+def show_summary(found: Survey, call: str) -> None:
+    """Print the verdict, the worst violations with a sentence each, and one next command.
+
+    Args:
+        found: The result.
+        call: The command line that produced it, for the next command.
+    """
+    show_verdict(verdict_of(found))
+    tokens = _tokens(found)
+    if tokens:
+        shown = worst(tokens, SHOWN_MAX)
+        for name in shown:
+            out.tell(f"  {name}: {SENTENCES.get(name) or 'See `longpoll properties`.'}")
+        if len(tokens) > len(shown):
+            out.tell(f"  and {len(tokens) - len(shown)} more: --all lists all properties, counts and counterexamples")
+        say(f"next: longpoll explain {tokens[shown[0]]}")
+        return
+    whole = all(each.complete for each in found.explorations)
+    out.tell(_explored(found))
+    out.tell(_covered(found))
+    vacuous = [row.verdict.name for row in found.rows if row.verdict.by_construction]
+    if vacuous:
+        out.tell(f"vacuous: {', '.join(vacuous)} (nothing in the model could violate them)")
+    if not whole:
+        say(f"next: {call} --max-states N, with a larger N, or --bounds tiny")
+    elif "unreached" in {row.verdict.verdict for row in found.rows}:
+        say(f"next: {call} --all")
+    elif found.asked.seen is not None:
+        say(f"next: longpoll check {policy_words(found.policy)}")
+    else:
+        say(f"next: longpoll prove {policy_words(found.policy)}")
+
+
+def policy_words(policy: Policy) -> str:
+    """The options that name a policy on a command line."""
+    preset, *knobs = policy.name.split("+")
+    return " ".join([f"--policy {preset}", *(f"--knob {knob}" for knob in knobs)])
+
+
+def _explored(found: Survey) -> str:
+    """The counts of all explorations in one line."""
+    states = sum(each.distinct_states for each in found.explorations)
+    steps = sum(each.transitions for each in found.explorations)
+    seconds = sum(each.seconds for each in found.explorations)
+    early = "" if all(each.complete for each in found.explorations) else "; stopped early"
+    return (
+        f"explored: {states:,} distinct states, {steps:,} transitions, {seconds:.1f} s with {found.asked.engine}{early}"
+    )
+
+
+def _covered(found: Survey) -> str:
+    """Which bounds and features the explorations cover."""
+    bounds, others = found.asked.model.bounds, [each.model.bounds.name for each in found.explorations[1:]]
+    alone = f", and each of these alone: {', '.join(others)}" if others else ""
+    return f"covered: bounds {bounds.name} (requests {bounds.requests}, messages {bounds.messages}){alone}"
+
+
+def show_survey(found: Survey) -> None:
+    """Print everything: the verdict, the counts of each exploration, all properties and all counterexamples."""
+    show_verdict(verdict_of(found))
+    for each in found.explorations:
+        _show_counts(each)
+    asked = found.asked
+    if not all(each.complete for each in found.explorations):
+        out.print(styled("[yellow]Stopped early: unknown properties are not violated in the explored states.[/]"))
+    out.tell(f"time waits for: {', '.join(asked.urgent) or 'nothing'}")
+    for bound in found.response:
+        ticks = "none" if bound.ticks is None else f"{bound.ticks} ticks"
+        out.print(f"{bound.name}: tight bound {ticks} (scan period {RESPONSE_BOUNDS.scan_ticks} ticks)")
+    stated = [row for row in found.rows if kind_of(row.verdict) == "always"]
+    table("Always true", ("property", "verdict", "steps", "bounds", "hazard"), map(_cells(found.policy.name), stated))
+    meant = [row.verdict for row in found.rows if kind_of(row.verdict) == "sometimes"]
+    missing = [verdict.name for verdict in meant if verdict.verdict != "reached"]
+    if meant:
+        out.print(f"situations that must occur: {len(meant) - len(missing)} of {len(meant)} do")
+    if missing:
+        out.tell(styled("[yellow]these do not: {}[/]", ", ".join(missing)))
+    if asked.seen is not None:
+        _show_coverage(asked)
+    late = [(bound.name, bound.token) for bound in found.response if bound.token is not None]
+    show_tokens([*late, *((row.verdict.name, row.verdict.token) for row in stated if row.verdict.token is not None)])
+
+
+def verdict_of(found: Survey) -> str:
+    """The verdict on all properties together, in words; up to three of the deciding properties are named."""
+    by_verdict: dict[str, list[str]] = {}
+    for row in found.rows:
+        by_verdict.setdefault(row.verdict.verdict, []).append(row.verdict.name)
+    stated = sum(kind_of(row.verdict) == "always" for row in found.rows)
+    if "violated" in by_verdict:
+        return f"violated: {_named(by_verdict['violated'], stated)}"
+    open_ones = [*by_verdict.get("unknown", ()), *by_verdict.get("unreached", ())]
+    if open_ones:
+        return f"unknown: {_named(open_ones, len(found.rows))}"
+    held, reached = len(by_verdict.get("holds", ())), len(by_verdict.get("reached", ()))
+    more = f"; all {reached} situations that must occur do" if reached else ""
+    return f"holds: {'all ' if held > 1 else ''}{held} {'properties' if held > 1 else 'property'}{more}"
+
+
+def _named(names: list[str], stated: int) -> str:
+    return ", ".join(names) if len(names) <= SHOWN_MAX else f"{len(names)} of {stated} properties"
+
+
+def show_verdict(said: str) -> None:
+    """Print the verdict as the first line of a command's output."""
+    out.tell(styled("[bold]verdict: {}[/]", said))
+
+
+def _show_counts(found: Exploration) -> None:
+    bounds = found.model.bounds
+    rate = found.distinct_states / max(found.seconds, 1e-3)
+    more = [f"{bounds.queues} queues"] * (bounds.queues > 1) + [f"{bounds.tags} tags"] * (bounds.tags > 1)
+    world = "".join(f", {each}" for each in (*more, *sorted(bounds.aspects)))
+    out.tell(
+        f"{found.model.policy.name}: requests {bounds.requests}, messages {bounds.messages}, hold {bounds.hold_ticks}, "
+        f"scan {bounds.scan_ticks} ticks{world}; {found.engine}: {found.distinct_states:,} distinct states, "
+        f"{found.transitions:,} transitions, depth {found.depth}, {found.seconds:.1f} s ({rate:,.0f} states/s)",
+    )
+
+
+def _cells(policy: str) -> Callable[[Row], tuple[object, ...]]:
+    def cells(row: Row) -> tuple[object, ...]:
+        verdict = row.verdict
+        known = findings_of(policy, verdict.name) if verdict.verdict == "violated" else ()
+        steps = "" if verdict.depth is None else verdict.depth
+        told = coloured(BY_CONSTRUCTION if verdict.by_construction else verdict.verdict)
+        return verdict.name, told, steps, row.bounds, ", ".join(known)
+
+    return cells
+
+
+def show_tokens(tokens: Iterable[tuple[str, str | None]]) -> None:
+    """Print the command that explains each counterexample, each on its own line."""
+    for name, token in tokens:
+        say(f"{name}: longpoll explain {token}")
+
+
+def coloured(verdict: str) -> Text:
+    """A verdict in its colour."""
+    return styled(f"[{COLOURS[verdict]}]{{}}[/]", verdict)

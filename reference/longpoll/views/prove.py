@@ -1,0 +1,197 @@
+"""The output of `longpoll prove`: one JSON object, or a table for people.
+
+Other programs rely on the JSON keys (docs/law.md). The command line: `longpoll.commands.specification`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rich.text import Text
+
+from longpoll.output import out, say, styled, table
+from longpoll.views.check import BY_CONSTRUCTION, coloured, show_tokens, show_verdict
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.smt.any_number import AnyProof
+from longpoll_spec.engines.smt.combinations import NotTaken
+from longpoll_spec.engines.smt.configurations import WorldProof, unstated, verdicts, worst
+from longpoll_spec.engines.smt.inductive import Counterexample
+from longpoll_spec.engines.smt.proof import Obligation, Proof
+from longpoll_spec.render import states
+
+WORDS: Final = {
+    "initial": "true in the first state",
+    "inductive": "inductive",
+    "implies": "implied",
+    "bounded": "true of all runs",
+}
+"""Step -> the word for a property that passes it."""
+
+
+def proof(found: Proof) -> dict[str, Any]:
+    """The result as the object that `--json` prints."""
+    return {
+        "policy": found.model.policy.name,
+        "requests": found.model.bounds.requests,
+        "queues": found.model.bounds.queues,
+        "tags": found.model.bounds.tags,
+        "aspects": sorted(found.model.bounds.aspects),
+        "seconds": round(found.seconds, 3),
+        "verdicts": {name: found.verdict(name) for name in found.needed},
+        "by_construction": found.by_construction,
+        "obligations": [_obligation(found, each) for each in found.obligations],
+        "given_up": sorted(found.given_up),
+    }
+
+
+def worlds(policy: str, found: Sequence[WorldProof], untried: Sequence[NotTaken]) -> dict[str, Any]:
+    """The same for any number of requests, in each of some worlds; every obligation names its own.
+
+    `untried` are the combinations of features that none of these worlds covers.
+    """
+    missing = unstated(found)
+    return {
+        "policy": policy,
+        "requests": "any",
+        "seconds": round(sum(each.found.proof.seconds for each in found), 3),
+        "verdicts": verdicts(found),
+        "worlds": [
+            {
+                "world": each.name,
+                "queues": each.world.queues,
+                "tags": each.world.tags,
+                "aspects": sorted(each.world.aspects),
+                "seconds": round(each.found.proof.seconds, 3),
+                "cutoff": each.found.cutoff,
+                "proved_at": each.found.proved_at,
+                "why_not": each.found.why_not,
+                "verdict": each.whole,
+                "verdicts": {
+                    name: each.found.proof.verdict(name)
+                    for name in each.found.proof.needed
+                    if name not in missing[each.name]
+                },
+                "by_construction": [
+                    name for name in each.found.proof.by_construction if name not in missing[each.name]
+                ],
+                "unstated": missing[each.name],
+                "given_up": sorted(each.found.proof.given_up),
+                "situations": {one.name: {"found": one.found, "token": one.token} for one in each.situations},
+                "in_vain": [one.name for one in each.in_vain],
+            }
+            for each in found
+        ],
+        "not_taken": [
+            {"features": each.features, "on": each.on, "obligations": len(each.questions)} for each in untried
+        ],
+        "obligations": [
+            {"world": each.name, **_obligation(each.found.proof, row)}
+            for each in found
+            for row in each.found.proof.obligations
+        ],
+    }
+
+
+def _obligation(found: Proof, each: Obligation) -> dict[str, Any]:
+    return {
+        "property": each.property_name,
+        "step": each.step,
+        "verdict": each.verdict,
+        "seconds": round(each.seconds, 4),
+        "token": each.token,
+        "depth": each.depth,
+        "counterexample": None if each.counterexample is None else _counterexample(found, each.counterexample),
+    }
+
+
+def _counterexample(found: Proof, shown: Counterexample) -> dict[str, Any]:
+    return {
+        "state": dict(zip((each.name for each in found.model.variables), shown.state, strict=True)),
+        "parameters": shown.parameters,
+        "action": None if shown.action is None else shown.action.label,
+    }
+
+
+def show_worlds(proofs: Sequence[WorldProof], untried: Sequence[NotTaken]) -> None:
+    """Print the proofs for any number of requests, one configuration after the other."""
+    missing = unstated(proofs)
+    show_verdict(f"{worst(proofs)} ({', '.join(f'{each.name}: {each.whole}' for each in proofs)})")
+    for each in proofs:
+        _show_head(each.found.proof, "any number of", f"configuration {each.name}: ")
+        _show_cutoff(each.found)
+        _show_rows(each.found.proof, f"Proof in configuration {each.name}")
+        if missing[each.name]:
+            say(f"not stated in configuration {each.name}: {', '.join(missing[each.name])}")
+        _show_situations(each)
+    if untried:
+        fewest = min(len(each.features) for each in untried)
+        say(
+            f"not proved: {len(untried)} combinations of {fewest} or more features that one obligation contains and no "
+            "configuration has; --json lists them as not_taken"
+        )
+
+
+def show_proof(found: Proof) -> None:
+    """Print the proof for a given number of requests."""
+    show_verdict(found.whole)
+    _show_head(found, str(found.model.bounds.requests), "")
+    _show_rows(found, "Proof")
+
+
+def _show_head(found: Proof, requests: str, world: str) -> None:
+    out.tell(
+        f"{found.model.policy.name}: {requests} requests, any number of messages, any timeout and scan period, "
+        f"{world}{_world(found.model.bounds)}; "
+        f"{len(found.obligations)} obligations in {found.seconds:.1f} s",
+    )
+
+
+def _show_situations(found: WorldProof) -> None:
+    """Print whether each situation that must occur does, so that no proof is vacuous."""
+    seen = len(found.situations) - len(found.in_vain)
+    say(f"situations that must occur: {seen} of {len(found.situations)} do in configuration {found.name}")
+    for each in found.in_vain:
+        why = "excluded by the proved properties" if each.found == "excluded" else "no run was found"
+        say(f"  {each.name}: {why}. {each.sentence}")
+
+
+def _show_rows(found: Proof, title: str) -> None:
+    names = dict.fromkeys(each.property_name for each in found.obligations)
+    table(title, ("property", "verdict", "by"), ((name, *_by(found, name)) for name in names))
+    show_tokens((each.property_name, each.token) for each in found.obligations if each.token is not None)
+    if found.given_up:
+        say(f"statements that this policy does not need or does not keep: {', '.join(found.given_up)}")
+    for name in found.needed:
+        if found.verdict(name) == "unknown":
+            _show_unknown(found, name)
+
+
+def _world(bounds: Bounds) -> str:
+    """The configuration of the proof in words."""
+    aspects = f", with {', '.join(sorted(bounds.aspects))}" if bounds.aspects else ""
+    return f"{bounds.queues} queue(s), {bounds.tags} tag(s){aspects}"
+
+
+def _show_cutoff(found: AnyProof) -> None:
+    if found.cutoff is not None:
+        numbers = ", ".join(str(each) for each in found.proved_at[:-1])
+        out.print(f"the proof for {numbers} and {found.cutoff} requests is a proof for any number")
+    elif found.why_not is not None:
+        out.tell(styled("[yellow]no proof for any number: {}[/]", found.why_not))
+
+
+def _by(found: Proof, name: str) -> tuple[Text, str]:
+    rows = [each for each in found.obligations if each.property_name == name]
+    how = ", ".join(f"{each.step} {each.seconds:.2f} s" for each in rows)
+    return coloured(BY_CONSTRUCTION if name in found.by_construction else found.verdict(name)), how
+
+
+def _show_unknown(found: Proof, name: str) -> None:
+    """Print the state in which induction fails; it may be unreachable."""
+    for each in found.obligations:
+        shown = each.counterexample
+        if each.property_name == name and shown is not None:
+            step = "is violated" if shown.action is None else f"is violated by the step {shown.action.label}"
+            say(f"\n{name}: not {WORDS[each.step]}. In this state, which may be unreachable, it {step}:")
+            say(states.render(found.model, shown.state, shown.parameters))

@@ -1,0 +1,117 @@
+"""One end of a connection to a broker: numbered requests and raw bytes out, commands in, over one socket.
+
+It is passive: no thread, no retry. `RawClient` and the suite's `Link` interpret commands and decide which replies to
+wait for, and how long.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
+from longpoll_runtime import Address, Runtime
+from longpoll_runtime.closeable import Closeable
+
+CONNECT_S: Final = 10.0
+RECEIVE_SIZE: Final = 1 << 18
+STALL_S: Final = 30.0
+"""A broker that accepts no bytes for this long is not working."""
+
+
+class BrokerConnection(Closeable):
+    """A connection. Invariant: until `close`, the socket is registered with the poller."""
+
+    def __init__(self, runtime: Runtime, address: Address, *, reads_while_writing: bool) -> None:
+        """Connect; raises OSError. With `reads_while_writing`, received data is read whenever a write has to wait."""
+        self.closed = False
+        """The peer closed the connection; earlier commands have been received."""
+        self.written_ns = runtime.monotonic_ns()
+        """When bytes were last written."""
+        self._runtime = runtime
+        self._reads_while_writing = reads_while_writing
+        self._socket = runtime.connect(*address, CONNECT_S)
+        self._poller = runtime.poller()
+        self._poller.register(self._socket, read=True, write=False, data=self)
+        self._is_open = True
+        self._connection = Connection()
+        self._buffer = bytearray(RECEIVE_SIZE)
+        self._opaque = 0
+
+    def close(self) -> None:
+        """Close the socket; a second close does nothing."""
+        if self._is_open:
+            self._is_open = False
+            self._poller.unregister(self._socket)
+            self._poller.close()
+            self._socket.close()
+
+    @abstractmethod
+    def _received(self, command: Command, read_ns: int) -> None:
+        """Handle a command that was read at this time of the runtime's clock."""
+
+    def _request(
+        self,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: Buffer = EMPTY,
+        *,
+        flag: int = 0,
+        serialisation: Serialisation = Serialisation.JSON,
+    ) -> tuple[int, bytes]:
+        """The opaque of a new request, and its bytes."""
+        self._opaque += 1
+        fields = None if fields is None else dict(fields)
+        command = Command(code, self._opaque, flag, ext_fields=fields, body=body, serialisation=serialisation)
+        return self._opaque, b"".join(encode(command))
+
+    def send_bytes(self, content: bytes) -> None:
+        """Send bytes as they are; raises OSError if the peer has closed, TimeoutError if it stops accepting them."""
+        rest = memoryview(content)
+        self.written_ns = self._runtime.monotonic_ns()
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except BlockingIOError:
+                self._wait_writable()
+
+    def _wait_writable(self) -> None:
+        self._poller.modify(self._socket, read=self._reads_while_writing, write=True, data=self)
+        ready = self._poller.poll(STALL_S)
+        self._poller.modify(self._socket, read=True, write=False, data=self)
+        if not ready:
+            raise TimeoutError(f"no bytes were taken for {STALL_S:g} s")
+        if self._reads_while_writing:
+            self.drain()
+
+    def drain(self) -> None:
+        """Read everything that has arrived, without waiting; raises RemoteProtocolError for anything but a command."""
+        while not self.closed:
+            try:
+                size = self._socket.recv_into(self._buffer)
+            except BlockingIOError:
+                return
+            except OSError:
+                size = 0
+            if size == 0:
+                self.closed = True
+                return
+            self._connection.receive_data(memoryview(self._buffer)[:size])
+            read_ns = self._runtime.monotonic_ns()
+            while isinstance(command := self._connection.next_event(), Command):
+                self._received(command, read_ns)
+            if size < RECEIVE_SIZE:
+                return
+
+    def _read_until(self, is_done: Callable[[], bool], left_ns: Callable[[], float]) -> None:
+        """Read until the condition holds, the connection is closed, or no nanoseconds are left."""
+        self.drain()
+        while not (is_done() or self.closed):
+            wait_ns = left_ns()
+            if wait_ns <= 0:
+                return
+            self._poller.poll(wait_ns / 1e9)
+            self.drain()

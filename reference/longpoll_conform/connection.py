@@ -1,0 +1,204 @@
+"""One connection to the broker under test, which records every byte in both directions.
+
+A separate thread reads, so that an answer's time is its arrival. The requests: `play`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from attrs import define, frozen
+
+from longpoll_conform.wire import FRAME_SIZE_MAX, NotReadableError, decode_command, encode_command
+from longpoll_runtime.threads import spawn
+
+Address = tuple[str, int]
+CONNECT_S: Final = 5.0
+SEND_S: Final = 10.0
+JOIN_S: Final = 2.0
+AFTER_S: Final = 0.25
+"""How long a broker that leaves a connection open may still answer on it after the last step."""
+SPOKEN_MAX: Final = 400
+"""The most recorded frames of one connection, the first ones; a vector has tens."""
+
+
+class SilentError(Exception):
+    """The broker cannot be reached, or does not accept data any more; the text says what was tried."""
+
+
+@frozen
+class RecordedFrame:
+    """One frame, or other bytes, on a connection."""
+
+    at_ms: float
+    """Since the start of the conversation."""
+    line: str
+    """The connection's name."""
+    way: Literal["sent", "came", "closed"]
+    content: bytes
+    """The whole frame, with its length; or the bytes that are not a frame."""
+
+
+@define(eq=False)
+class Answer:
+    """The answer to a request."""
+
+    command: Mapping[str, Any] | None
+    """None: no answer, or the connection was closed."""
+    at_s: float
+    """Its arrival by the monotonic clock; the end of the wait if nothing came."""
+
+
+class Conversation:
+    """The traffic of a vector's connections, in order. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._begun_s = time.monotonic()
+        self._lock = threading.Lock()
+        self.spoken: list[RecordedFrame] = []
+
+    def note(self, line: str, way: Literal["sent", "came", "closed"], content: bytes) -> None:
+        """Record a frame."""
+        with self._lock:
+            if len(self.spoken) < SPOKEN_MAX:
+                at_ms = (time.monotonic() - self._begun_s) * 1000
+                self.spoken.append(RecordedFrame(round(at_ms, 1), line, way, bytes(content)))
+
+
+class Connection:
+    """A connection. Invariant: `_answers` and `pushes` have every received command that was not taken."""
+
+    def __init__(self, name: str, address: Address, conversation: Conversation) -> None:
+        """Connect. Raises SilentError."""
+        self.name = name
+        self.pushes: list[Mapping[str, Any]] = []
+        self.is_closed = False
+        """Whether the broker closed it, or sent something unreadable."""
+        self.answered_twice: list[int] = []
+        """Requests that were answered again, by their opaque."""
+        self.unasked: list[int] = []
+        """Opaques of unexpected answers."""
+        self._answered: set[int] = set()
+        self._asked: set[int] = set()
+        self._may_be_any = False
+        """Whether an answer may have any opaque, because raw bytes were sent."""
+        self._is_hung_up = False
+        self._conversation = conversation
+        self._came = threading.Condition()
+        self._writing = threading.Lock()
+        self._answers: dict[int, Answer] = {}
+        self._opaque = 0
+        try:
+            self._socket = socket.create_connection(address, CONNECT_S)
+        except OSError as error:
+            raise SilentError(f"cannot connect to {address[0]}:{address[1]}: {error.strerror or error}") from error
+        self._socket.settimeout(SEND_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = spawn(f"conform-{name}", self._read)
+
+    def ask(self, request: Mapping[str, Any], serialize: str = "JSON") -> int:
+        """Send a request; returns its opaque. Raises SilentError."""
+        with self._writing:
+            self._opaque += 1
+            opaque = self._opaque
+            self._asked.add(opaque)
+            self._send(encode_command({**request, "opaque": opaque}, serialize))
+        return opaque
+
+    def send_bytes(self, content: bytes, opaque: int) -> None:
+        """Send raw bytes; the answer has this opaque, or any if None. Raises SilentError."""
+        with self._writing:
+            self._asked.add(opaque)
+            self._may_be_any = True
+            self._send(content)
+
+    def _send(self, content: bytes) -> None:
+        self._conversation.note(self.name, "sent", content)
+        try:
+            self._socket.sendall(content)
+        except OSError as error:
+            raise SilentError(f"the broker no longer accepts requests: {error.strerror or error}") from error
+
+    def wait(self, opaque: int, timeout_s: float) -> Answer:
+        """Wait for the answer to a request."""
+        end_s = time.monotonic() + timeout_s
+        with self._came:
+            while opaque not in self._answers:
+                left_s = end_s - time.monotonic()
+                if left_s <= 0 or self.is_closed:
+                    return Answer(None, time.monotonic())
+                self._came.wait(left_s)
+            return self._answers.pop(opaque)
+
+    def hear_out(self) -> None:
+        """Stop sending, and read until the broker closes, for at most `AFTER_S`."""
+        self._is_hung_up = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        self._reader.join(AFTER_S)
+
+    def close(self) -> None:
+        """Close it, and wait for its thread."""
+        self._is_hung_up = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._reader.join(JOIN_S)
+
+    # -- the reader --------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            while True:
+                frame = self._frame()
+                self._take(decode_command(frame), time.monotonic())
+        except (EOFError, OSError, NotReadableError):
+            pass
+        with self._came:
+            self.is_closed = True
+            self._came.notify_all()
+
+    def _frame(self) -> bytes:
+        head = self._exactly(4, b"")
+        (size,) = struct.unpack(">i", head)
+        if not 4 <= size <= FRAME_SIZE_MAX:
+            self._conversation.note(self.name, "came", head)
+            raise NotReadableError(f"frame size {size}; allowed 4 to {FRAME_SIZE_MAX}")
+        frame = self._exactly(size, head)
+        self._conversation.note(self.name, "came", head + frame)
+        return frame
+
+    def _exactly(self, size: int, before: bytes) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            try:
+                part = self._socket.recv(min(size - len(found), 1 << 18))
+            except TimeoutError:
+                continue
+            except OSError:
+                part = b""
+            if not part:
+                if not self._is_hung_up:
+                    self._conversation.note(self.name, "closed", before + found)
+                raise EOFError
+            found += part
+        return bytes(found)
+
+    def _take(self, command: Mapping[str, Any], at_s: float) -> None:
+        with self._came:
+            if command["flag"] & 1:
+                if command["opaque"] not in self._asked and not self._may_be_any:
+                    self.unasked.append(command["opaque"])
+                elif command["opaque"] in self._answered:
+                    self.answered_twice.append(command["opaque"])
+                self._answered.add(command["opaque"])
+                self._answers[command["opaque"]] = Answer(command, at_s)
+            else:
+                self.pushes.append(command)
+            self._came.notify_all()

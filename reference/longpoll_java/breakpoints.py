@@ -1,0 +1,207 @@
+"""Both ends of a replay on one thread: the gates at which the broker's threads stand, and our connections.
+
+A gate is a connection: a thread of the broker asks and waits for the answer (`byteman_rules`). The moves: `replay`.
+"""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from attrs import define, field, frozen
+
+from longpoll_java.byteman_rules import GO
+from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.connection import Connection, Signal
+
+ASKED: Final = re.compile(r"GET /(\w+)\?(\S*) HTTP/1\.[01]\Z")
+QUESTION_MAX: Final = 8_192
+"""The longest question, bytes: it contains the names of a topic and a thread."""
+CONNECT_S: Final = 10.0
+BACKLOG: Final = 64
+
+
+@frozen
+class Arrival:
+    """A thread of the broker at a gate."""
+
+    gate: str
+    thread: str
+    topic: str
+    queue: int
+    """-1 if the gate does not know it."""
+    request: int
+    """The opaque of a pull; -1 if the gate does not know it."""
+    suspends: bool | None
+    """Whether a pull may still be held; None if the gate does not know it."""
+    at_s: float
+
+
+@define(eq=False)
+class Peer:
+    """One of our connections to the broker."""
+
+    socket: socket.socket
+    received: Connection = field(factory=Connection)
+    replies: dict[int, tuple[Command, float]] = field(factory=dict)
+    """Opaque -> its reply, and the time of its arrival."""
+    is_open: bool = True
+
+
+class Breakpoints:
+    """Serves gates and replies. Invariant: a thread of the broker stands at one gate at most.
+
+    A thread that asks at a gate continues at once if `stops` says no.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._standing: dict[str, tuple[Arrival, socket.socket]] = {}
+        self.stops: Callable[[Arrival], bool] = lambda _arrival: False
+        self.seen: list[Arrival] = []
+        """Every arrival, in order."""
+        self.last_s: dict[str, float] = {}
+        """Gate -> the time of the last arrival."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release all threads, and close every connection."""
+        self.let_go(lambda _arrival: True)
+        for key in list(self._selector.get_map().values()):
+            self._forget(key.fileobj)  # type: ignore[arg-type] # only sockets are registered
+        self._selector.close()
+
+    @property
+    def port(self) -> int:
+        """The port that the gates ask, on 127.0.0.1."""
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def standing(self) -> Mapping[str, Arrival]:
+        """Thread -> its gate."""
+        return {thread: arrival for thread, (arrival, _) in self._standing.items()}
+
+    def until(self, is_so: Callable[[], bool], within_s: float) -> bool:
+        """Serve until the condition holds; returns whether it does."""
+        end_s = time.monotonic() + within_s
+        while not is_so():
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            for key, _ in self._selector.select(left_s):
+                key.data()
+        return True
+
+    def answer(self, thread: str, word: str = GO) -> None:
+        """Release a standing thread, or make it throw. Raises KeyError for one that stands nowhere."""
+        _, asking = self._standing.pop(thread)
+        _tell(asking, word)
+
+    def let_go(self, whom: Callable[[Arrival], bool]) -> None:
+        """Release all standing threads of a kind."""
+        for thread, arrival in self.standing.items():
+            if whom(arrival):
+                self.answer(thread)
+
+    def connect(self, address: tuple[str, int]) -> Peer:
+        """A connection to the broker. Raises OSError."""
+        peer = Peer(socket.create_connection(address, CONNECT_S))
+        peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._selector.register(peer.socket, selectors.EVENT_READ, lambda: self._receive(peer))
+        return peer
+
+    def send(self, peer: Peer, command: Command) -> None:
+        """Send a request. Raises OSError."""
+        peer.socket.sendall(b"".join(map(bytes, encode(command))))
+
+    def close(self, peer: Peer) -> None:
+        """Close a connection immediately."""
+        if peer.is_open:
+            peer.is_open = False
+            self._forget(peer.socket)
+
+    def _receive(self, peer: Peer) -> None:
+        try:
+            data = peer.socket.recv(1 << 16)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.close(peer)
+            return
+        peer.received.receive_data(data)
+        try:
+            while not isinstance(event := peer.received.next_event(), Signal):
+                peer.replies[event.opaque] = (event, time.monotonic())
+        except RemoteProtocolError:
+            self.close(peer)
+
+    def _accept(self) -> None:
+        asking, _ = self._listener.accept()
+        read = bytearray()
+        self._selector.register(asking, selectors.EVENT_READ, lambda: self._hear(asking, read))
+
+    def _hear(self, asking: socket.socket, read: bytearray) -> None:
+        try:
+            data = asking.recv(QUESTION_MAX)
+        except ConnectionError:
+            data = b""
+        read += data
+        if data and b"\r\n\r\n" not in read and len(read) <= QUESTION_MAX:
+            return
+        arrival = _arrival(bytes(read))
+        if arrival is None:
+            self._forget(asking)
+            return
+        self._selector.unregister(asking)
+        self.seen.append(arrival)
+        self.last_s[arrival.gate] = arrival.at_s
+        if self.stops(arrival):
+            self._standing[arrival.thread] = (arrival, asking)
+        else:
+            _tell(asking, GO)
+
+    def _forget(self, of: socket.socket) -> None:
+        self._selector.unregister(of)
+        of.close()
+
+
+def _tell(asking: socket.socket, word: str) -> None:
+    """Answer a question; ignore a broker that is gone."""
+    with asking:
+        try:
+            asking.sendall(
+                f"HTTP/1.1 200 OK\r\nContent-Length: {len(word)}\r\nConnection: close\r\n\r\n{word}".encode()
+            )
+        except OSError:
+            return
+
+
+def _arrival(question: bytes) -> Arrival | None:
+    """Parse a thread's question; None for anything that our rules do not send."""
+    line = question.partition(b"\r\n")[0].decode("utf-8", "replace")
+    match = ASKED.match(line)
+    if match is None:
+        return None
+    said: dict[str, str] = {}
+    for part in match[2].split("&"):
+        name, _, value = part.partition("=")
+        said[name] = value
+    try:
+        queue, request = int(said.get("queue", "-1")), int(said.get("request", "-1"))
+    except ValueError:
+        return None
+    suspends = {"true": True, "false": False}.get(said.get("suspends", ""))
+    return Arrival(match[1], said.get("thread", ""), said.get("topic", ""), queue, request, suspends, time.monotonic())

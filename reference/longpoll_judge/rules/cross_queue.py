@@ -1,0 +1,255 @@
+"""What hangs on events that may lie anywhere in a history: they are gathered as columns of numbers, and shown again.
+
+Texts are held as numbers of eight bytes (`keys.text_hashes`): what is equal has equal numbers, and whatever is found by
+these is looked at again before it is told. About eighty bytes a gathered event are held in memory. Leaves out what is
+made of them (`sends`, `offset_regression`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import define, field, frozen
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.batch import QueueName
+from longpoll_judge.columns.keys import Keys, request_keys, text_hashes
+from longpoll_judge.columns.queue_log import Integers
+from longpoll_judge.evidence.record_gaps import RecordGaps
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.read.schema import REQUIRED, are_named, coded, coded_texts, event_dict
+
+Booleans = NDArray[np.bool_]
+Tables = Callable[[], Iterator[tuple[int, pa.Table]]]
+"""Gives every split's number and events, each time it is called."""
+COLUMNS: Final = (
+    *(*REQUIRED, "broker", "topic", "queue", "request", "connection", "code", "group", "offset"),
+    *("offset_next", "offset_min", "offset_max", "offsets", "queue_offset", "tag", "cause", "ids", "bodies"),
+)
+"""The fields that are read, or shown as evidence."""
+WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
+"""Two numbers of eight bytes become one: the first times this, and the second."""
+_LIFE_WEIGHT: Final = np.uint64(0xBF58476D1CE4E5B9)
+
+
+@frozen(eq=False)
+class Gathered:
+    """Some events, a row each."""
+
+    split: Integers
+    row: Integers
+    """Where each event stands: the number of its split, and its row there."""
+    after_ns: Integers
+    before_ns: Integers
+    request: Keys
+    """Equal for equal (source, request)."""
+    place: Keys
+    """Equal for equal (source, broker, topic, queue)."""
+    source: Keys
+    broker: Keys
+    topic: Keys
+    connection: Keys
+    """Equal for equal names; 0 for none."""
+    tag: Keys
+    queue: Integers
+    values: dict[str, Integers]
+    """Columns of numbers."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, rows: Any) -> Gathered:
+        """These rows."""
+        fields = {name: getattr(self, name)[rows] for name in _ARRAYS}
+        return Gathered(**fields, values={name: column[rows] for name, column in self.values.items()})
+
+
+_NUMBERS: Final = ("split", "row", "after_ns", "before_ns", "queue")
+_ARRAYS: Final = (*_NUMBERS, "request", "place", "source", "broker", "topic", "connection", "tag")
+
+
+@define
+class Gathering:
+    """Rows of one kind from many splits."""
+
+    columns: tuple[str, ...]
+    _parts: list[Gathered] = field(factory=list)
+
+    def add(self, table: pa.Table, number: int, rows: Integers, values: dict[str, Integers] | None = None) -> None:
+        """Take these rows of a split; `values` stand in for its columns."""
+        names = {name: hashes(table, name, rows) for name in ("source", "broker", "topic", "connection", "tag")}
+        place = (names["source"] * WEIGHT + names["broker"]) * WEIGHT + names["topic"]
+        queue = table["queue"].to_numpy()[rows].astype(np.int64)
+        self._parts.append(
+            Gathered(
+                split=np.full(len(rows), number, dtype=np.int64),
+                row=rows,
+                after_ns=table["after_ns"].to_numpy()[rows],
+                before_ns=table["before_ns"].to_numpy()[rows],
+                request=request_keys(table, rows),
+                place=place * WEIGHT + queue.astype(np.uint64),
+                source=names["source"],
+                broker=names["broker"],
+                topic=names["topic"],
+                connection=names["connection"],
+                tag=names["tag"],
+                queue=queue,
+                values={name: table[name].to_numpy()[rows] for name in self.columns if name not in (values or {})}
+                | (values or {}),
+            )
+        )
+
+    def all(self) -> Gathered:
+        """Everything that was taken, in one piece that takes the place of its parts."""
+        if not self._parts:
+            nothing, keys = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
+            arrays: dict[str, Any] = {name: nothing if name in _NUMBERS else keys for name in _ARRAYS}
+            return Gathered(**arrays, values=dict.fromkeys(self.columns, nothing))
+        if len(self._parts) > 1:
+            self._parts = [together(self._parts, self.columns)]
+        return self._parts[0]
+
+
+def together(parts: Sequence[Gathered], columns: Iterable[str]) -> Gathered:
+    """The rows of all parts, with these columns of numbers."""
+    fields = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    return Gathered(**fields, values={name: np.concatenate([part.values[name] for part in parts]) for name in columns})
+
+
+def hashes(table: pa.Table, name: str, rows: Integers) -> Keys:
+    """The numbers that stand for the texts of a column; 0 for none."""
+    codes, texts = coded_texts(table, name)
+    found: Keys = np.where(are_named(texts), text_hashes(texts), np.uint64(0))[codes[rows]]
+    return found
+
+
+def rows_where(table: pa.Table, event: str) -> Booleans:
+    """Which rows are this event."""
+    codes, names = coded(table, "event")
+    found: Booleans = codes == (names.index(event) if event in names else -1)
+    return found
+
+
+def have_request(table: pa.Table) -> Booleans:
+    """Which rows name a request."""
+    codes, texts = coded_texts(table, "request")
+    named: Booleans = are_named(texts)[codes]
+    return named
+
+
+def first_of(wanted: NDArray[Any], keys: NDArray[Any]) -> Integers:
+    """For each wanted key the first place where it stands among the keys; -1 where it does not."""
+    if not len(keys):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    order = np.argsort(keys, kind="stable")
+    at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    # A key that is not there finds its neighbour, which is another.
+    found: Integers = np.where(keys[order][at] == wanted, order[at], -1)
+    return found
+
+
+def highest_before(
+    group: Keys, ended_ns: Integers, value: Integers, asked_group: Keys, moment_ns: Integers
+) -> Integers:
+    """For each question the row with the highest value of its group that ended before its moment; -1 for none."""
+    count = len(group)
+    if not count or not len(asked_group):
+        return np.full(len(asked_group), -1, dtype=np.int64)
+    _groups, numbers = np.unique(np.concatenate((group, asked_group)), return_inverse=True)
+    times = np.concatenate((ended_ns, moment_ns))
+    is_asked = np.arange(len(times)) >= count
+    # By group, then by time; of one moment the questions come first, for what ends then has not ended before.
+    order = np.lexsort((~is_asked, times, numbers))
+    by_value = np.argsort(value, kind="stable")
+    rank = np.zeros(len(times), dtype=np.int64)
+    rank[by_value] = np.arange(1, count + 1)
+    # The running maximum within each group: a group's number times more than any rank keeps the groups apart.
+    reached = np.maximum.accumulate(numbers[order].astype(np.int64) * (count + 1) + rank[order])
+    best = reached - numbers[order].astype(np.int64) * (count + 1)
+    found = np.full(len(times), -1, dtype=np.int64)
+    found[order] = np.append(-1, by_value)[best]
+    return found[count:]
+
+
+def events_at(tables: Tables, places: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
+    """The events at these places (split, row), as evidence; every split is read once more."""
+    wanted: dict[int, list[int]] = {}
+    for number, row in set(places):
+        wanted.setdefault(number, []).append(row)
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for number, table in tables() if wanted else ():
+        rows = sorted(wanted.get(number, ()))
+        for row, event in zip(rows, table.take(pa.array(rows, pa.int64())).to_pylist(), strict=True):
+            found[number, row] = event_dict(event)
+    return found
+
+
+def hashes_of(texts: Iterable[str]) -> Keys:
+    """The numbers that stand for texts."""
+    return text_hashes(pa.array(list(texts), pa.string()))
+
+
+def hash_of(text: str) -> np.uint64:
+    """The number that stands for a text."""
+    found: np.uint64 = text_hashes(pa.array([text], pa.string()))[0]
+    return found
+
+
+def generations(asked: Gathered, answered: Gathered, context: Context) -> Keys:
+    """Which of its queue's lives each exchange belongs to; one that may lie in two is alone in its own.
+
+    A topic's queues begin anew once it was deleted, and a queue may have where its first offset was given twice.
+    """
+    life, doubtful = numbered_generations(asked, answered, context)
+    alone = np.flatnonzero(doubtful).astype(np.uint64)
+    life[doubtful] = (alone + np.uint64(1)) * WEIGHT + np.uint64(1 << 32)
+    # Places of two queues differ by little times `WEIGHT`: times another number no life of one is another's.
+    return life * _LIFE_WEIGHT
+
+
+def numbered_generations(asked: Gathered, answered: Gathered, context: Context) -> tuple[Keys, Booleans]:
+    """The same as a number, and which exchanges may lie in two."""
+    life = np.zeros(len(asked), dtype=np.uint64)
+    doubtful = np.zeros(len(asked), dtype=np.bool_)
+    # An answer may be told with a moment before its request's.
+    first_ns = np.minimum(asked.after_ns, answered.after_ns)
+    last_ns = np.maximum(asked.before_ns, answered.before_ns)
+    for mine, holes in changes_of(asked, context):
+        number = np.searchsorted(holes.ends, first_ns, side="left").astype(np.uint64)
+        life[mine] = life[mine] * WEIGHT + number[mine]
+        doubtful |= mine & holes.touch(first_ns, last_ns)
+    return life, doubtful
+
+
+def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, RecordGaps]]:
+    """When queues began anew, or may have where no source watched, and which of the events are of these queues."""
+    for (broker, topic), holes in context.deleted.items():
+        mine = events.broker == _named(broker)
+        yield (mine & (events.topic == _named(topic)) if topic else mine), holes
+    for (broker, topic, queue), holes in context.begun_anew.items():
+        yield (events.broker == _named(broker)) & (events.topic == _named(topic)) & (events.queue == queue), holes
+    for broker, holes in context.life_holes.items():
+        if len(holes):
+            yield events.broker == _named(broker), holes
+
+
+def queue_keys(events: Gathered) -> Keys:
+    """Equal for equal (broker, topic, queue)."""
+    keys: Keys = (events.broker * WEIGHT + events.topic) * WEIGHT + events.queue.astype(np.uint64)
+    return keys
+
+
+def keys_of_queues(names: Iterable[QueueName]) -> Keys:
+    """The same of queues by name."""
+    brokers, topics, numbers = zip(*names, strict=True) if names else ((), (), ())
+    hashes = [np.array([_named(text) for text in texts], dtype=np.uint64) for texts in (brokers, topics)]
+    keys: Keys = (hashes[0] * WEIGHT + hashes[1]) * WEIGHT + np.array(numbers, dtype=np.int64).astype(np.uint64)
+    return keys
+
+
+def _named(text: str) -> np.uint64:
+    """As `Gathered` has it: 0 for none."""
+    return hash_of(text) if text else np.uint64(0)

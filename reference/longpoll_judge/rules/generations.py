@@ -1,0 +1,124 @@
+"""Which answers are of one life of their broker: a connection does not outlive it, and connections overlap.
+
+A connection certainly lasts from when it was opened, or first answered on, until it was last answered on. Those of one
+broker that certainly overlap are of one life, and so are those that others link.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import frozen
+
+from longpoll_judge.columns.keys import Keys
+from longpoll_judge.columns.queue_log import NEVER, Integers
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.rules.cross_queue import WEIGHT, Gathered, first_of, hashes_of
+
+Place = tuple[int, int]
+"""InputSplit and row of an event."""
+
+
+@frozen(eq=False)
+class Spans:
+    """How long connections certainly lasted; a row each."""
+
+    of: Integers
+    """By answer the row of its connection."""
+    start_ns: Integers
+    end_ns: Integers
+    places: Integers
+    """InputSplit and row of each event that shows a connection."""
+    first: Integers
+    """By row the place of the event that shows its beginning."""
+    last: Integers
+    component: Integers
+    """Equal for those of one life."""
+
+    @property
+    def life(self) -> Keys:
+        """By answer the life of the broker."""
+        return self.component[self.of].astype(np.uint64) + np.uint64(1)
+
+    def path(self, earlier: int, later: int) -> list[Place]:
+        """The events that show that two answers are of one life; none where they came on one connection."""
+        start, goal = int(self.of[earlier]), int(self.of[later])
+        if start == goal:
+            return []
+        mine = np.flatnonzero(self.component == self.component[start])
+        came: dict[int, int] = {start: start}
+        wave = [start]
+        while goal not in came:
+            reached: list[int] = []
+            for one in wave:
+                overlap = (self.start_ns[mine] < self.end_ns[one]) & (self.start_ns[one] < self.end_ns[mine])
+                fresh = [row for row in mine[overlap].tolist() if row not in came]
+                came |= dict.fromkeys(fresh, one)
+                reached += fresh
+            wave = reached
+        found, at = [goal], goal
+        while at != start:
+            at = came[at]
+            found.append(at)
+        rows = [row for connection in found for row in (self.first[connection], self.last[connection])]
+        return [(int(slice_), int(row)) for slice_, row in self.places[rows].tolist()]
+
+
+def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context: Context) -> Spans:
+    """The connections of these answers to these requests; `opened` tells when connections were opened.
+
+    Those of a broker without a name are linked within their source alone, and so is what a clock tells that orders
+    nothing. A name that was closed may come again: such a connection is linked with none.
+    """
+    keys = np.concatenate([answers.source * WEIGHT + answers.connection, opened.source * WEIGHT + opened.connection])
+    names, of = np.unique(keys, return_inverse=True)
+    count = len(names)
+    before_ns = np.concatenate([answers.before_ns, opened.before_ns])
+    places = np.concatenate([np.stack([kind.split, kind.row], axis=1) for kind in (answers, opened)])
+    by_start = np.argsort(before_ns, kind="stable")
+    begins = by_start[np.unique(of[by_start], return_index=True)[1]]
+    own = of[: len(answers)]
+    # Of a connection on which nothing was answered nothing shows how long the broker lived.
+    end_ns = np.full(count, np.iinfo(np.int64).min, dtype=np.int64)
+    np.maximum.at(end_ns, own, answers.after_ns)
+    by_end = np.argsort(answers.after_ns, kind="stable")[::-1]
+    ends = np.full(count, -1, dtype=np.int64)
+    seen, at = np.unique(own[by_end], return_index=True)
+    ends[seen] = by_end[at]
+    start_ns = before_ns[begins]
+    group = _groups(asked, own, count, context)
+    component = np.arange(count) + count
+    # Those of a name that was closed before its last answer.
+    closes = context.closes | dict.fromkeys(context.closed_often, (0, -NEVER))
+    sources, connections = ([name[place] for name in closes] for place in range(2))
+    keys = hashes_of(sources) * WEIGHT + hashes_of(connections)
+    closed_ns = np.full(count, NEVER, dtype=np.int64)
+    at = first_of(names, keys)
+    closed_ns[at >= 0] = np.array([close[1] for close in closes.values()], dtype=np.int64)[at[at >= 0]]
+    is_single = closed_ns < end_ns
+    usable = np.flatnonzero(~is_single & (start_ns < end_ns)) if count else np.arange(0)
+    order = usable[np.lexsort((start_ns[usable], group[usable]))]
+    number, reached, last = -1, 0, None
+    for row in order.tolist():
+        if group[row] != last or start_ns[row] >= reached:
+            number, last, reached = number + 1, group[row], end_ns[row]
+        component[row] = number
+        reached = max(reached, end_ns[row])
+    return Spans(
+        of=own,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        places=places,
+        first=begins,
+        last=ends,
+        component=component,
+    )
+
+
+def _groups(asked: Gathered, own: Integers, count: int, context: Context) -> Keys:
+    """By connection what it may be linked with: those of its broker, or of its source alone."""
+    steady = hashes_of([name for name, facts in context.sources.items() if facts.is_steady])
+    unsteady = hashes_of(context.unsteady_brokers)
+    is_shared = (asked.broker != 0) & np.isin(asked.source, steady) & ~np.isin(asked.broker, unsteady)
+    found = np.zeros(count, dtype=np.uint64)
+    found[own] = np.where(is_shared, asked.broker, asked.source * WEIGHT + asked.broker)
+    return found

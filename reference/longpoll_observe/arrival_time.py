@@ -1,0 +1,156 @@
+"""Bounds when the next bytes of a connection can have been sent, although the sender's kernel may delay them.
+
+Even after a reader finds nothing, sent bytes may be missing. The sender's kernel holds bytes back while the reader's
+window is used up, while a small segment waits for an acknowledgement (Nagle), or under congestion control. All three
+end when an acknowledgement leaves here. So bytes sent before that are here one round trip later, if the permitted
+amount was not used up meanwhile.
+
+Two rules follow. A look is a time at which the number of arrived bytes was known:
+
+- **quiet**: nothing has arrived since an acknowledgement of everything left here over `settle_ns` ago. Then nothing is
+  held back, and missing bytes were sent after the look.
+- **busy**: fewer bytes have arrived since an acknowledgement over `settle_ns` ago than it permitted. Then missing bytes
+  were sent after that acknowledgement.
+
+A sender that used up its permission, or sent much at once, resumes later: its kernel resumes only with the process that
+holds the connection. So `RECOVER_NS` applies for a while.
+
+Without either rule the bound stays: it gets wider, never wrong. A third rule bounds a connection whose sender is always
+ahead: a kernel holds at most `held_max` bytes of a connection, so bytes that far beyond those arrived at a look were
+sent after it.
+
+Sockets: see `relay_loop`. Kernel data: see `longpoll_runtime.sockets`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+SETTLE_NS: Final = 2_000_000
+"""How long an acknowledgement may take to have its effect here, if the sender's kernel has little to do."""
+RECOVER_NS: Final = 50_000_000
+"""The same for a sender that used up its permission.
+
+Its process may hold the connection while it waits for the processor (15 ms were seen with eleven waiting processes).
+"""
+FIRST_FLIGHT: Final = 14_000
+"""Bytes that a sender may send at once on a new connection: ten segments (RFC 6928)."""
+LARGE_FLIGHT: Final = 64 * 1024
+"""Above this many bytes since an acknowledgement, the sender's kernel may have held some back for other reasons.
+
+It releases them when the sender's process runs again.
+"""
+THIN_NS: Final = 250_000
+"""Acknowledgements closer than this are merged; the later one is kept."""
+STEP: Final = 64 * 1024
+"""Minimum bytes between two looks that are kept for the third rule."""
+HELD_MAX: Final = 5 * 1024 * 1024
+"""Default maximum of bytes that a kernel holds of one connection: Linux's default is 4 MiB (`tcp_wmem`)."""
+NEVER: Final = 1 << 63
+"""Greater than every position."""
+
+
+class ArrivalTimes:
+    """The bytes of one direction of a connection, counted as they are read.
+
+    Invariants: positions count the stream's bytes from 0.
+
+    - `_marks` are (position, ns), both ascending: no byte at that position or later was sent before that time. The
+      first one applies to the next byte.
+    - `_far` are such marks by the third rule, at unread positions; `_far_ns` is the last one reached.
+    - `_used_up_ns` is the latest look at which much had arrived, or more than the latest acknowledgement permitted.
+    - `_permits` are acknowledgements, ascending: ns, the position read by then, and the position permitted.
+    - `_since_ns` is the bound of every position from the last read one up to `_since_stop`.
+    """
+
+    __slots__ = (
+        "_far",
+        "_far_next",
+        "_far_ns",
+        "_held_max",
+        "_marks",
+        "_permits",
+        "_settle_ns",
+        "_since_ns",
+        "_since_stop",
+        "_used_up_ns",
+        "read",
+    )
+
+    def __init__(self, opened_ns: int, settle_ns: int = SETTLE_NS, held_max: int = HELD_MAX) -> None:
+        self.read = 0
+        self._held_max = held_max
+        self._far: deque[tuple[int, int]] = deque()
+        self._far_ns = opened_ns
+        self._far_next = 0
+        self._settle_ns = settle_ns
+        self._marks = deque([(0, opened_ns)])
+        self._permits = deque([(opened_ns, 0, FIRST_FLIGHT)])
+        self._used_up_ns = opened_ns - 2 * RECOVER_NS
+        self._since_ns, self._since_stop = opened_ns, 0
+
+    @property
+    def since_ns(self) -> int:
+        """The time before which the next byte was not sent."""
+        if self.read >= self._since_stop:
+            self._reach()
+        return self._since_ns
+
+    def _reach(self) -> None:
+        """Find the bound of the next byte, and where it ends."""
+        marks = self._marks
+        while len(marks) > 1 and marks[1][0] <= self.read:
+            marks.popleft()
+        far = self._far
+        while far and far[0][0] <= self.read:
+            self._far_ns = far.popleft()[1]
+        self._since_ns = max(marks[0][1], self._far_ns)
+        self._since_stop = min(marks[1][0] if len(marks) > 1 else NEVER, far[0][0] if far else NEVER)
+
+    def acknowledged(self, now_ns: int, permitted: int) -> None:
+        """Everything read is acknowledged now; the sender may send at least up to the position `permitted`."""
+        permits = self._permits
+        if len(permits) > 1 and now_ns - permits[-2][0] < THIN_NS:
+            permits.pop()
+        permits.append((now_ns, self.read, permitted))
+        # Without looks they would accumulate.
+        settled_ns = now_ns - max(RECOVER_NS, self._settle_ns)
+        while len(permits) > 1 and permits[1][0] <= settled_ns:
+            permits.popleft()
+
+    def looked(self, looked_ns: int, come: int) -> None:
+        """At some time after `looked_ns`, exactly the bytes before position `come` had arrived."""
+        if come >= self._far_next:
+            self._far.append((come + self._held_max, looked_ns))
+            self._far_next = come + STEP
+            self._since_stop = 0
+        permits = self._permits
+        _acknowledged_ns, read, permitted = permits[-1]
+        if come > permitted or come - read > LARGE_FLIGHT:
+            self._used_up_ns = looked_ns
+        is_recovering = looked_ns - self._used_up_ns < 2 * RECOVER_NS
+        settled_ns = looked_ns - (max(RECOVER_NS, self._settle_ns) if is_recovering else self._settle_ns)
+        while len(permits) > 1 and permits[1][0] <= settled_ns:
+            permits.popleft()
+        acknowledged_ns, read, permitted = permits[0]
+        if acknowledged_ns > settled_ns:
+            return
+        if come == read:
+            self._mark(come, looked_ns)
+        elif come <= permitted:
+            self._mark(come, acknowledged_ns)
+
+    def ended(self, now_ns: int) -> None:
+        """The sender has ended and everything is read: no other bytes were or will be sent."""
+        self._mark(self.read, now_ns)
+
+    def _mark(self, position: int, since_ns: int) -> None:
+        marks = self._marks
+        if since_ns <= marks[-1][1]:
+            return
+        # A later time at an earlier position also applies to all positions after it.
+        while marks and marks[-1][0] >= position:
+            marks.pop()
+        marks.append((position, since_ns))
+        self._since_stop = 0

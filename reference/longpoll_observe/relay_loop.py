@@ -1,0 +1,496 @@
+"""Relays bytes between pairs of sockets on one thread, and bounds when they arrived.
+
+One pass reads every ready socket and sends the bytes to the other side at once. Then the taps get their bytes for
+`TURN_NS`; the rest waits (`tap_queue`), so that decoding delays no relaying. While too much waits, clients are not
+read. Then no new answers arise, and existing ones are still read at once, so the times of a busy connection stay
+precise. A side whose peer does not accept bytes is not read either: at most one chunk waits per direction.
+
+The arrival of bytes is an interval. If a poll does not report a socket, it was empty at some time after the poll began,
+so bytes of the next pass arrived later. The loop polls at least every `TICK_S`, which bounds the interval however late
+a thread wakes: a pause of this process widens the interval, but causes no false finding. Send times: see
+`arrival_time`.
+
+Commands: see `tap`, `routes`. Connection data: see `links`.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Final
+
+from longpoll_observe.arrival_time import FIRST_FLIGHT, ArrivalTimes
+from longpoll_observe.links import Direction, Door, Link, Side, Visitor
+from longpoll_observe.name_lookup import NameLookup, is_literal
+from longpoll_observe.tap_queue import TapQueue
+from longpoll_runtime import Poller, Runtime, Thread
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.005
+"""The longest poll with open connections; the interval of an arrival is at most about twice this."""
+IDLE_S: Final = 1.0
+"""The longest poll without connections."""
+ROUND_NS: Final = 5_000_000
+"""Minimum time between two acknowledgements of a connection, and between every third look at it."""
+LOOK_NS: Final = 1_000_000
+"""Minimum time between two looks at an idle connection; more looks would add little precision."""
+TURN_NS: Final = 1_000_000
+"""Time for taps before sockets are checked again."""
+UNTOLD_STOP: Final = 8 * 1024 * 1024
+"""Above this many undecoded bytes, clients are not read."""
+UNTOLD_GO: Final = UNTOLD_STOP // 2
+"""Clients are read again below this."""
+UNTOLD_MAX: Final = 64 * 1024 * 1024
+"""Maximum undecoded bytes: above it brokers are not read either, and times get less precise."""
+CHUNK_SIZE: Final = 256 * 1024
+"""Bytes read from one socket before the next has its turn, and the most that wait for one that accepts none."""
+READY_MAX: Final = 1000
+"""Maximum sockets of one poll; a full result may have left others unreported."""
+CONNECT_S: Final = 3.0
+"""How long a broker may take to accept a connection."""
+ACCEPTS_MAX: Final = 256
+ACCEPT_PAUSE_S: Final = 1.0
+"""How long nothing is accepted after the operating system refused a connection."""
+BLOCKED_NS: Final = 25_000_000
+"""Minimum time of a blocked side that is logged; shorter pauses only widen later intervals."""
+TLS_HANDSHAKE: Final = 0x16
+"""First byte of a TLS connection; as a frame's first byte it would announce 369 MB, far over the limit."""
+
+
+class RelayLoop:
+    """One thread, one poller, any number of doors and links. Invariant: `_links` are the open ones."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._now_ns = runtime.monotonic_ns
+        self.poller: Poller = runtime.poller()
+        self._doors: list[Door] = []
+        self._links: dict[Link, None] = {}
+        self._connecting: dict[Link, None] = {}
+        self._stuck: dict[Side, None] = {}
+        self._owing: dict[Side, None] = {}
+        """Sides with bytes read but not acknowledged."""
+        self._round_ns = 0
+        """When they may be acknowledged again."""
+        self._paused: list[Door] = []
+        self._resume_ns = 0
+        self._pass = 1
+        self._begun_ns = self._quiet_ns = runtime.monotonic_ns()
+        self.untold = TapQueue()
+        self._is_behind = False
+        """Whether clients are not read, because too much is undecoded."""
+        self._names = NameLookup(runtime, self.poller.wake)
+        self._buffer = bytearray(CHUNK_SIZE)
+        self._view = memoryview(self._buffer)
+        self._stopping = False
+        self._thread: Thread | None = None
+
+    def add_door(self, door: Door) -> None:
+        """Accept connections there; before `start`, or on the loop's thread."""
+        self._doors.append(door)
+        if not is_literal(door.target[0]):
+            self._names.start()
+        self.poller.register(door.listener, read=True, write=False, data=door)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = self._runtime.spawn("relay", self._run)
+
+    def stop(self) -> None:
+        """Close every connection and door, and join the thread."""
+        self._stopping = True
+        if self._thread is not None:
+            self.poller.wake()
+            self._thread.join()
+        else:
+            self._close_all()
+        self._names.stop()
+        self.poller.close()
+
+    @property
+    def link_count(self) -> int:
+        """Number of open client connections."""
+        return len(self._links)
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        untold, visitors = self.untold.calls, self._names.waiting
+        while not self._stopping:
+            begun_ns = self._now_ns()
+            ready = self.poller.poll(0 if untold else TICK_S if self._links or visitors else IDLE_S)
+            self._pass += 1
+            for data, readable, writable in ready:
+                if type(data) is Side:
+                    self._serve(data, readable, writable)
+                else:
+                    assert type(data) is Door
+                    self._accept(data)
+            if self._owing and begun_ns >= self._round_ns:
+                self._acknowledge_all(begun_ns)
+            if untold:
+                self._tell()
+            if self._connecting or self._paused or self._stuck or visitors:
+                self._look_at_clock(begun_ns)
+            if len(ready) < READY_MAX:
+                self._quiet_ns = begun_ns
+        self._close_all()
+
+    def _tell(self) -> None:
+        """Pass bytes to the taps for a turn; stop reading clients if too much is left."""
+        untold = self.untold
+        untold.tell(self._now_ns, TURN_NS)
+        if not untold.size and not self._is_behind:
+            return
+        untold.tell_down_to(UNTOLD_MAX)
+        is_behind = untold.size > (UNTOLD_GO if self._is_behind else UNTOLD_STOP)
+        if is_behind is not self._is_behind:
+            self._is_behind = is_behind
+            for link in self._links:
+                self._watch(link.client)
+
+    def _serve(self, side: Side, readable: bool, writable: bool) -> None:
+        link = side.link
+        if link.closed:
+            return
+        if side is link.broker and not link.connected:
+            self._finish_connect(link)
+        if writable and side.writes and not link.closed:
+            self._flush(side)
+        if readable and side.reads and not link.closed:
+            self._receive(side)
+
+    def _receive(self, side: Side) -> None:
+        link, arrivals = side.link, side.arrivals
+        if side.busy_pass < self._pass - 1 and self._quiet_ns >= side.look_ns:
+            self._note_quiet(side)
+        side.busy_pass = self._pass
+        after_ns = arrivals.since_ns
+        try:
+            size = side.socket.recv_into(self._buffer)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._end(link, side, after_ns, self._now_ns())
+            return
+        before_ns = self._now_ns()
+        if size == 0:
+            if side is link.client:
+                self._half_close(link, after_ns, before_ns)
+            else:
+                arrivals.ended(before_ns)
+                self._end(link, side, after_ns, before_ns)
+            return
+        arrivals.read += size
+        self._owing[side] = None
+        content = bytes(self._view[:size])
+        if side is link.client:
+            if link.started or self._start(link, content):
+                self._pass_on(link.broker, content)
+        elif link.rewrite is None:
+            self.untold.add_bytes(link.tap.answered, content, after_ns, before_ns)
+            self._pass_on(link.client, content)
+        else:
+            self._pass_on(link.client, link.rewrite(content))
+
+    def _note_quiet(self, side: Side) -> None:
+        """Record a look if a poll watched the side without reporting it."""
+        if side.busy_pass < self._pass - 1:
+            side.look_ns = self._quiet_ns + LOOK_NS
+            side.arrivals.looked(self._quiet_ns, side.arrivals.read)
+
+    def _acknowledge_all(self, now_ns: int) -> None:
+        owing, self._owing = self._owing, {}
+        self._round_ns = now_ns + ROUND_NS
+        for side in owing:
+            link, arrivals = side.link, side.arrivals
+            if side is link.broker:
+                self._acknowledge(link, arrivals)
+            else:
+                # Only its end is reported, which needs no acknowledgement.
+                arrivals.acknowledged(now_ns, arrivals.read + FIRST_FLIGHT)
+
+    def _acknowledge(self, link: Link, arrivals: ArrivalTimes) -> None:
+        """Release bytes that the broker's kernel holds back, and record the time."""
+        begun_ns = self._now_ns()
+        try:
+            link.onward.acknowledge()
+            come, room = link.onward.arrived()
+        except OSError:
+            # The connection is broken; the next read reports it.
+            return
+        if come >= arrivals.read:
+            arrivals.looked(begun_ns, come)
+        if come == arrivals.read:
+            arrivals.acknowledged(self._now_ns(), come + room)
+
+    def _start(self, link: Link, content: bytes) -> bool:
+        """Check a client's first byte; returns false if the connection is refused."""
+        link.started = True
+        if content[0] != TLS_HANDSHAKE:
+            return True
+        log.warning(
+            "%s begins a TLS connection, which cannot be observed: closing it; let the client speak plain text to the "
+            "proxy (Java: tls.enable=false)",
+            link.peer,
+        )
+        self._close(link, link.opened_ns, self._now_ns())
+        return False
+
+    def _pass_on(self, side: Side, content: bytes) -> None:
+        """Send to one side; keep unaccepted bytes and stop reading the other side."""
+        if not content:
+            return
+        assert not side.out, "a side with bytes waiting is not sent more"
+        side.out = content
+        if side is side.link.client or side.link.connected:
+            self._flush(side)
+        else:
+            self._watch(side.link.client)
+
+    def _flush(self, side: Side) -> None:
+        """Send waiting bytes, and update what is watched."""
+        link = side.link
+        if side.out and not self._send(side):
+            return
+        if not side.out:
+            if link.ending is not None:
+                self._close(link, *link.ending)
+                return
+            if link.half_closed is None and link.connected and not side.writes and link.other(side).reads:
+                # Nothing waits or waited, so the watched conditions stay.
+                return
+        if link.half_closed is not None and side is link.broker:
+            self._pass_half_close(link)
+        self._watch(side)
+        self._watch(link.other(side))
+
+    def _send(self, side: Side) -> bool:
+        """Send once; returns false if that closed the link."""
+        link, content = side.link, side.out
+        after_ns = self._now_ns()
+        try:
+            size = side.socket.send(content)
+        except BlockingIOError:
+            size = 0
+        except OSError:
+            side.out = b""
+            self._close(link, side.arrivals.since_ns, self._now_ns())
+            return False
+        if size == len(content):
+            side.out = b""
+        else:
+            side.out = memoryview(content)[size:]
+            if side.stuck is None:
+                side.stuck = after_ns, self._now_ns()
+                self._stuck[side] = None
+        if side is link.broker and size:
+            before_ns = self._now_ns()
+            sent = content if size == len(content) and type(content) is bytes else bytes(content[:size])
+            if link.rewrite is None:
+                self.untold.add_bytes(link.tap.forwarded, sent, after_ns, before_ns)
+            else:
+                # The rewriting of the answer depends on this call of the tap.
+                link.tap.forwarded(sent, after_ns, before_ns)
+        return True
+
+    # -- a side that does not read -----------------------------------------------------------------------------------
+
+    def _look_at_stuck(self) -> None:
+        """Report sides that have been blocked for long, and those that have caught up."""
+        now_ns = self._now_ns()
+        for side in list(self._stuck):
+            link, stuck = side.link, side.stuck
+            assert stuck is not None
+            direction: Direction = "answers" if side is link.client else "requests"
+            since_ns = stuck[1]
+            if side is link.client:
+                self._note_quiet(link.broker)
+                since_ns = link.broker.arrivals.since_ns
+            if not side.out and since_ns >= stuck[1]:
+                if side.stuck_told:
+                    self.untold.add(partial(link.tap.unblocked, direction, stuck[1], now_ns))
+                self._unstick(side)
+            elif not side.stuck_told and now_ns - stuck[1] > BLOCKED_NS:
+                side.stuck_told = True
+                self.untold.add(partial(link.tap.blocked, direction, *stuck))
+
+    def _unstick(self, side: Side) -> None:
+        self._stuck.pop(side, None)
+        side.stuck, side.stuck_told = None, False
+
+    def _tell_unseen(self, link: Link) -> None:
+        """At a connection's end: report possibly unread answers, if the socket was not seen empty lately."""
+        if not link.client.stuck_told:
+            self._note_quiet(link.broker)
+            since_ns, now_ns = link.broker.arrivals.since_ns, self._now_ns()
+            if now_ns - since_ns > BLOCKED_NS:
+                self.untold.add(partial(link.tap.blocked, "answers", since_ns, now_ns))
+
+    # -- opening and closing -----------------------------------------------------------------------------------------
+
+    def _accept(self, door: Door) -> None:
+        for _ in range(ACCEPTS_MAX):
+            try:
+                accepted, peer = door.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log.warning("a connection could not be accepted: %s; trying again in %.0f s", error, ACCEPT_PAUSE_S)
+                self._paused.append(door)
+                self._resume_ns = self._now_ns() + int(ACCEPT_PAUSE_S * 1e9)
+                self.poller.modify(door.listener, read=False, write=False, data=door)
+                return
+            self._admit(Visitor(door, accepted, f"{peer[0]}:{peer[1]}", self._now_ns()))
+
+    def _admit(self, visitor: Visitor) -> None:
+        """Connect a client, now or after its broker's name is resolved."""
+        host, _port = visitor.door.target
+        if is_literal(host):
+            self._open(visitor, host)
+        elif not self._names.admit(visitor):
+            visitor.socket.close()
+
+    def _turn_away(self, visitor: Visitor, why: str) -> None:
+        self._say_down(visitor.door, why)
+        visitor.socket.close()
+
+    def _open(self, visitor: Visitor, address: str) -> None:
+        door, accepted, now_ns = visitor.door, visitor.socket, self._now_ns()
+        try:
+            onward = self._runtime.begin_connect(address, door.target[1])
+        except OSError as error:
+            self._turn_away(visitor, str(error))
+            return
+        tap, rewrite = door.make_tap()
+        link = Link(
+            door,
+            tap,
+            rewrite,
+            client=Side(accepted, ArrivalTimes(now_ns), self._pass),
+            broker=Side(onward, ArrivalTimes(now_ns, door.settle_ns, door.held_max), self._pass),
+            onward=onward,
+            peer=visitor.peer,
+            opened_ns=now_ns,
+        )
+        link.client.link = link.broker.link = link
+        self._links[link] = None
+        self._connecting[link] = None
+        self.untold.add(partial(tap.opened, now_ns, self._now_ns()))
+        self._watch(link.client)
+        self._watch(link.broker)
+
+    def _finish_connect(self, link: Link) -> None:
+        """The broker's socket is ready: finish or fail the connection."""
+        try:
+            # Sends nothing, but raises the error of a failed connection.
+            link.broker.socket.send(b"")
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._say_down(link.door, str(error))
+            self._close(link, link.opened_ns, self._now_ns())
+            return
+        link.connected = True
+        self._connecting.pop(link, None)
+        if link.door.is_down:
+            link.door.is_down = False
+            log.warning("%s:%d answers again", *link.door.target)
+        self._flush(link.broker)
+
+    def _say_down(self, door: Door, why: str) -> None:
+        if not door.is_down:
+            door.is_down = True
+            log.warning("%s:%d cannot be reached (%s): closing the connections that come for it", *door.target, why)
+
+    def _half_close(self, link: Link, after_ns: int, before_ns: int) -> None:
+        """The client ends its sending: pass this on after its last byte; answers may still follow."""
+        link.half_closed = (after_ns, before_ns)
+        self._pass_half_close(link)
+        self._watch(link.client)
+
+    def _pass_half_close(self, link: Link) -> None:
+        if link.half_closed_told or link.broker.out or not link.connected or link.half_closed is None:
+            return
+        link.half_closed_told = True
+        try:
+            link.onward.end_sending()
+        except OSError:
+            self._close(link, link.half_closed[0], self._now_ns())
+
+    def _end(self, link: Link, side: Side, after_ns: int, before_ns: int) -> None:
+        """One side ended: send waiting bytes to the other, then close both."""
+        if link.other(side).out:
+            link.ending = (after_ns, before_ns)
+            self._watch(side)
+            self._watch(link.other(side))
+        else:
+            self._close(link, after_ns, before_ns)
+
+    def _close(self, link: Link, after_ns: int, before_ns: int) -> None:
+        if link.closed:
+            return
+        link.closed = True
+        if link.connected:
+            self._tell_unseen(link)
+        if link.half_closed is not None:
+            after_ns = link.half_closed[0]
+        self._links.pop(link, None)
+        self._connecting.pop(link, None)
+        for side in (link.client, link.broker):
+            if side.reads or side.writes:
+                self.poller.unregister(side.socket)
+            side.reads = side.writes = False
+            side.out = b""
+            self._unstick(side)
+            self._owing.pop(side, None)
+            side.socket.close()
+        self.untold.add(partial(link.tap.closed, after_ns, before_ns))
+
+    def _watch(self, side: Side) -> None:
+        link = side.link
+        if link.closed:
+            return
+        reads = not link.other(side).out and link.ending is None
+        if side is link.client:
+            reads = reads and link.half_closed is None and not self._is_behind
+        writes = bool(side.out) or (side is link.broker and not link.connected)
+        if (reads, writes) == (side.reads, side.writes):
+            return
+        if reads and not side.reads:
+            # Newly watched, so no earlier poll can have seen it empty.
+            side.busy_pass = self._pass
+        if not (reads or writes):
+            self.poller.unregister(side.socket)
+        elif side.reads or side.writes:
+            self.poller.modify(side.socket, read=reads, write=writes, data=side)
+        else:
+            self.poller.register(side.socket, read=reads, write=writes, data=side)
+        side.reads, side.writes = reads, writes
+
+    def _look_at_clock(self, now_ns: int) -> None:
+        for link in [link for link in self._connecting if now_ns - link.opened_ns > CONNECT_S * 1e9]:
+            self._say_down(link.door, f"no answer in {CONNECT_S:g} s")
+            self._close(link, link.opened_ns, now_ns)
+        if self._paused and now_ns >= self._resume_ns:
+            for door in self._paused:
+                self.poller.modify(door.listener, read=True, write=False, data=door)
+            self._paused.clear()
+        if self._stuck:
+            self._look_at_stuck()
+        for visitor, found in self._names.answered():
+            if isinstance(found, str):
+                self._open(visitor, found)
+            else:
+                self._turn_away(visitor, str(found))
+        for visitor in self._names.overdue(now_ns - int(CONNECT_S * 1e9)):
+            self._turn_away(visitor, f"its name was not found in {CONNECT_S:g} s")
+
+    def _close_all(self) -> None:
+        for door in self._doors:
+            self.poller.unregister(door.listener)
+            door.listener.close()
+        for link in list(self._links):
+            self._close(link, self._quiet_ns, self._now_ns())
+        self.untold.tell_all()

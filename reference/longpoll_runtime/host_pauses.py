@@ -1,0 +1,131 @@
+"""Detects when the host, not the broker, paused.
+
+A thread sleeps a millisecond at a time; a much longer sleep shows that nothing ran in time. The kernel reports how long
+the threads of load and broker waited for a processor. Both are host pauses, which an idle machine would not have.
+Waiting for anything else, such as a disk or a lock, does not count.
+
+Source of the waits: Linux's `/proc/<process>/task/<thread>/schedstat`, second number, nanoseconds in the run queue. It
+grows when a wait ends, so a wait is assumed to end at the time it was seen.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from bisect import bisect_right
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+SLEEP_S: Final = 0.001
+STALL_MS: Final = 50.0
+"""A longer millisecond sleep is a pause; the interpreter's turns take up to 5 ms per thread."""
+WAIT_MS: Final = 2.0
+"""Minimum counted wait for a processor; the kernel's turns are about this long."""
+LOOK_S: Final = 0.005
+"""Interval between readings of the waits."""
+
+
+SCHEDSTAT_SIZE_MAX: Final = 128
+"""Bytes of three numbers."""
+
+
+class HostPauseWatch:
+    """Records pauses inside its block.
+
+    Invariant: `_stalls` has every pause that ended before `_seen_ns`, in the order of their ends; it changes under
+    `_changed`. `process_id` is the broker's; None watches only the load. A longer `sleep_s` needs less processor time,
+    but detects pauses later.
+    """
+
+    def __init__(self, process_id: int | None = None, sleep_s: float = SLEEP_S) -> None:
+        self._sleep_s = sleep_s
+        self._tasks = [f"/proc/{each}/task" for each in (os.getpid(), process_id) if each is not None]
+        self._waited_ns: dict[str, int] = {}
+        self._changed = threading.Condition(threading.Lock())
+        self._stalls: list[tuple[int, int]] = []
+        self._seen_ns = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stall-watch", daemon=True)
+
+    def add(self, process_id: int) -> None:
+        """Watch one more process from now on."""
+        tasks = f"/proc/{process_id}/task"
+        if tasks not in self._tasks:
+            self._tasks = [*self._tasks, tasks]
+
+    def __enter__(self) -> Self:
+        self._look()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        with self._changed:
+            self._changed.notify_all()
+
+    def stalled_ms(self, begin_ns: int, end_ns: int) -> float:
+        """Returns how long the host was seen to pause between two times of the monotonic clock."""
+        with self._changed:
+            first = bisect_right(self._stalls, begin_ns, key=lambda stall: stall[1])
+            stalls = sorted((max(begin, begin_ns), min(end, end_ns)) for begin, end in self._stalls[first:])
+        stalled_ns, counted_to = 0, begin_ns
+        for begin, end in stalls:
+            stalled_ns += max(0, end - max(begin, counted_to))
+            counted_to = max(counted_to, end)
+        return stalled_ns / 1e6
+
+    def wait_seen(self, moment_ns: int) -> None:
+        """Wait until every pause that ended before a time has been recorded; only inside the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._seen_ns >= moment_ns or self._ended.is_set())
+
+    def note_sleep(self, begin_ns: int, end_ns: int) -> None:
+        """Record a sleep, unless it is short."""
+        if (end_ns - begin_ns) / 1e6 >= STALL_MS:
+            self._note(begin_ns, end_ns)
+
+    def note_wait(self, wait_ns: int, end_ns: int) -> None:
+        """Record a wait for a processor, unless it is short."""
+        if wait_ns / 1e6 >= WAIT_MS:
+            self._note(end_ns - wait_ns, end_ns)
+
+    def _note(self, begin_ns: int, end_ns: int) -> None:
+        with self._changed:
+            self._stalls.append((begin_ns, end_ns))
+
+    def _run(self) -> None:
+        look_ns = 0
+        while not self._ended.is_set():
+            begin_ns = time.monotonic_ns()
+            time.sleep(self._sleep_s)
+            end_ns = time.monotonic_ns()
+            self.note_sleep(begin_ns, end_ns)
+            if end_ns >= look_ns:
+                look_ns = end_ns + int(LOOK_S * 1e9)
+                self._look()
+                with self._changed:
+                    self._seen_ns = end_ns
+                    self._changed.notify_all()
+
+    def _look(self) -> None:
+        """Record each thread's wait since the last reading."""
+        for tasks in self._tasks:
+            # A thread, or the broker, may end between the listing and the read.
+            with suppress(OSError):
+                for thread in os.listdir(tasks):  # noqa: PTH208 - a path is made many times a second
+                    with suppress(OSError):
+                        self._look_at(f"{tasks}/{thread}/schedstat", thread)
+
+    def _look_at(self, path: str, thread: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            waited_ns = int(os.read(descriptor, SCHEDSTAT_SIZE_MAX).split()[1])
+        finally:
+            os.close(descriptor)
+        self.note_wait(waited_ns - self._waited_ns.get(thread, waited_ns), time.monotonic_ns())
+        self._waited_ns[thread] = waited_ns

@@ -1,0 +1,162 @@
+"""Named mutants: small mistakes that once passed a check, or that are easy to make.
+
+Mutants by rule (`generated`) drop a part or swap a choice. These are written by hand: a condition that looks right, a
+loop that ends after its first pass. Each changes every instance of its action.
+
+The tests define which check must catch them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from longpoll_spec.actions import actions_of
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.model import Action, Model
+from longpoll_spec.mutants.generated import Change, Mutant, kinds_of, mutants_of, with_effect
+from longpoll_spec.policy import Policy
+from longpoll_spec.state import Request, State, state_of
+from longpoll_spec.terms import Bool, Effect, Int, Term, any_of, bool_variable, const, int_variable, ite, substitute
+
+
+def _acting(state: State, action: Action) -> Request:
+    return state.requests[next(actor for actor in action.actors if isinstance(actor, int))]
+
+
+def _others(state: State, request: Request) -> Iterable[Request]:
+    return (other for other in state.requests if other is not request)
+
+
+def _after(term: Term, action: Action) -> Term:
+    return substitute(term, action.effect)
+
+
+def recheck_if_bucket_looked_empty(state: State, action: Action) -> Effect:
+    """An insert that rechecks only if the bucket looked empty, on the assumption that otherwise another thread will."""
+    request = _acting(state, action)
+    if request.recheck_due.op != "var":
+        return {}  # the policy has no recheck that could be forgotten
+    due = _after(request.recheck_due, action)
+    assert isinstance(due, Bool)
+    return {str(request.recheck_due.args[0]): due & state.at_queue_of(request, state.bucket_looks_empty)}
+
+
+def drops_when_alone(state: State, action: Action) -> Effect:
+    """A rejection that answers busy only while the executor has another request, and otherwise drops the request."""
+    request = _acting(state, action)
+    alone = ~any_of(~(other.copies <= 0) for other in _others(state, request))
+    answered = _after(request.open, action)
+    assert isinstance(answered, Bool)
+    return {str(request.open.args[0]): ite(alone, request.open, answered)}
+
+
+def renews_what_it_keeps(state: State, action: Action) -> Effect:
+    """A notifier that gives a request that it keeps a new deadline, as Redis did (#12998)."""
+    request = _acting(state, action)
+    kept = request.phases.labels
+    phase = _after(request.phase, action)
+    assert isinstance(phase, Int)
+    keeps = phase.is_one_of(index for index, label in enumerate(kept) if label.startswith("kept"))
+    return {str(request.deadline.args[0]): ite(keeps, state.hold_ticks, request.deadline)}
+
+
+def stops_at_one(state: State, action: Action) -> Effect:
+    """A tick that reduces no deadline below one."""
+    return {
+        str(each.deadline.args[0]): ite(each.deadline <= 1, each.deadline, _number(_after(each.deadline, action)))
+        for each in state.requests
+    }
+
+
+def no_deadline(state: State, action: Action) -> Effect:
+    """A pull that keeps the expired deadline of its slot's last pull."""
+    request = _acting(state, action)
+    return {str(request.deadline.args[0]): request.deadline}
+
+
+def begins_anew(state: State, action: Action) -> Effect:
+    """A pull that reads from the beginning of the queue, whatever its client has received."""
+    return {str(_acting(state, action).offset.args[0]): const(0)}
+
+
+def first_only(state: State, action: Action) -> Effect:
+    """A wake or answer to all requests reaches only the first."""
+    told: dict[str, Term] = {}
+    for each in state.requests:
+        earlier = any_of(_leaves(other, action) for other in state.requests[: each.index])
+        for name, after in action.effect.items():
+            if name.endswith(f"_{each.index}") and not name.endswith(f"_q{each.index}"):
+                told[name] = _either(earlier, _itself(name, after), after)
+    return told
+
+
+def lone_only(state: State, action: Action) -> Effect:
+    """A wake or answer to all requests reaches none if there is more than one."""
+    told: dict[str, Term] = {}
+    for each in state.requests:
+        beside = any_of(_leaves(other, action) for other in _others(state, each))
+        for name, after in action.effect.items():
+            if name.endswith(f"_{each.index}") and not name.endswith(f"_q{each.index}"):
+                told[name] = _either(beside, _itself(name, after), after)
+    return told
+
+
+def _leaves(request: Request, action: Action) -> Bool:
+    after = _after(request.phase, action)
+    assert isinstance(after, Int)
+    return request.is_("held") & ~after.is_(request.phases["held"])
+
+
+def _itself(name: str, like: Term) -> Term:
+    return bool_variable(name) if isinstance(like, Bool) else int_variable(name)
+
+
+def _either(condition: Bool, then: Term, otherwise: Term) -> Term:
+    if isinstance(then, Bool):
+        assert isinstance(otherwise, Bool)
+        return ite(condition, then, otherwise)
+    return ite(condition, then, _number(otherwise))
+
+
+def _number(term: Term) -> Int:
+    assert isinstance(term, Int)
+    return term
+
+
+_EFFECTS: Final = (
+    ("hold", recheck_if_bucket_looked_empty),
+    ("executor_rejects", drops_when_alone),
+    ("notify_each", renews_what_it_keeps),
+    ("scan_each", renews_what_it_keeps),
+    ("tick", stops_at_one),
+    ("next_pull", no_deadline),
+    ("next_pull", begins_anew),
+    ("stop", first_only),
+    ("truncate", first_only),
+    ("queue_deleted", first_only),
+    ("role_change", first_only),
+    ("stop", lone_only),
+    ("truncate", lone_only),
+    ("queue_deleted", lone_only),
+    ("role_change", lone_only),
+)
+NAMED: Final[Mapping[str, tuple[str, Change]]] = {
+    f"{action} {make.__name__}": (action, with_effect(make)) for action, make in _EFFECTS
+}
+"""Name -> (the action that it changes, the change)."""
+
+
+def named_mutants(policy: Policy, bounds: Bounds) -> Iterable[Mutant]:
+    """The named mutants of the actions that exist."""
+    there = {action.name: kinds_of(action) for action in actions_of(state_of(policy, bounds))}
+    for name, (action, change) in NAMED.items():
+        if action in there:
+            yield Mutant(action, there[action], name.partition(" ")[2].replace("_", " "), change)
+
+
+def mutants_by_label(model: Model) -> dict[str, list[str]]:
+    """Label -> the mutants of that action, named ones first; an export of the specification lists them."""
+    policy, bounds = model.policy, model.bounds
+    slips = [*named_mutants(policy, bounds), *mutants_of(policy, bounds)]
+    return {action.label: [slip.what for slip in slips if slip.touches(action)] for action in model.actions}

@@ -1,0 +1,70 @@
+"""Which action moves a request from which phase to which, derived from the effects.
+
+For each action, each phase is substituted for the request's own in guard and effect. If the guard is then not false,
+the possible next phases are the constants that the effect can give. Some may need a condition that no run fulfils; a
+test compares the moves with those of all runs at tiny.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from longpoll_spec.model import Action, Model
+from longpoll_spec.state import Request, Variable
+from longpoll_spec.terms import FALSE, Term, after, const, substitute
+
+
+@frozen(order=True)
+class PhaseChange:
+    """One action that moves a request, by the names of the phases."""
+
+    action: str
+    before: str
+    after: str
+
+
+def phase_changes_of(model: Model) -> tuple[PhaseChange, ...]:
+    """Every move of some request to another phase, each once, in the order of the spec."""
+    request = model.state.requests[0]
+    return tuple(dict.fromkeys(move for action in model.actions for move in _moves(model, action, request)))
+
+
+def _moves(model: Model, action: Action, request: Request) -> Iterator[PhaseChange]:
+    labels = model.state.phases.labels
+    name = f"phase_{request.index}"
+    assert request.phase.args == (name,)
+    for value, label in enumerate(labels):
+        here = {name: const(value)}
+        if after(action.guard, here) is not FALSE:
+            then = action.effect.get(name, request.phase)
+            yield from (
+                PhaseChange(action.name, label, labels[leaf])
+                for leaf in leaves(substitute(then, here))
+                if leaf != value
+            )
+
+
+def leaves(term: Term) -> Iterator[int]:
+    """The constants that a choice can evaluate to."""
+    if term.op == "const":
+        yield term.args[0]
+    elif term.op == "ite":
+        for branch in term.args[1:]:
+            yield from leaves(branch)
+
+
+def nodes_of(model: Model) -> tuple[tuple[str, str], ...]:
+    """(variable, word) for every first value of a variable or value from an action, in the order of the spec."""
+    found = []
+    for variable in model.variables:
+        if variable.labels:
+            given = [leaf for action in model.actions for leaf in leaves(_given(action, variable))]
+            words = {variable.labels[value] for value in (variable.initial, *given)}
+            found += [(variable.name, label) for label in variable.labels if label in words]
+    return tuple(found)
+
+
+def _given(action: Action, variable: Variable) -> Term:
+    return action.effect.get(variable.name, variable.term)

@@ -1,0 +1,242 @@
+"""Where the steps lie in the Java broker: the gates at which its threads are stopped, per version.
+
+A gate is a breakpoint in a method. A step of the specification is what a thread does from one gate to the next
+(`STEPS`), so this table is the refinement mapping from Java's source to the specification. Installing and following
+gates: `longpoll_java`.
+
+Source: `PullMessageProcessor`, `PullRequestHoldService`, `LmqPullRequestHoldService`, `DefaultMessageStore` of 4.9.7,
+5.4.0 and 5.5.0; a test checks every location against the jars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+from attrs import frozen
+
+_LONG_POLLING: Final = "org.apache.rocketmq.broker.longpolling"
+_HOLD: Final = f"{_LONG_POLLING}.PullRequestHoldService"
+_LMQ_HOLD: Final = f"{_LONG_POLLING}.LmqPullRequestHoldService"
+_BUCKET: Final = f"{_LONG_POLLING}.ManyPullRequest"
+_REQUEST: Final = f"{_LONG_POLLING}.PullRequest"
+_PULL: Final = "org.apache.rocketmq.broker.processor.PullMessageProcessor"
+_STORE: Final = "org.apache.rocketmq.store.MessageStore"
+_NOTIFY: Final = "notifyMessageArriving(String,int,long,Long,long,byte[],java.util.Map)"
+_QUEUE: Final = {"topic": "$1", "queue": "$2"}
+"""The first two parameters of the hold service's methods."""
+
+
+@frozen
+class Breakpoint:
+    """A breakpoint at which a thread can be stopped."""
+
+    name: str
+    class_name: str
+    method: str
+    """Name and, if it is overloaded, its parameter types, in Byteman's syntax."""
+    place: str
+    """The location in the method, in Byteman's syntax."""
+    told: Mapping[str, str] = attrs.Factory(dict[str, str])
+    """The known values there, as Java expressions: `topic`, `queue`, `request` (its opaque), `suspends`."""
+    bucket: str = ""
+    """The current ManyPullRequest, as a Java expression; `request` may use it by the name `bucket`."""
+    request: str = ""
+    """The current PullRequest, as a Java expression; `told` may use it by the name `held`."""
+    throws: str = ""
+    """The exception that can be thrown there."""
+    does: tuple[str, str] = ("", "")
+    """An action added to a thread that continues there, and its condition, as Java expressions; empty in a shipped
+    broker.
+    """
+
+    @property
+    def words(self) -> str:
+        """The location for a reader: `PullRequestHoldService.suspendPullRequest, at entry`."""
+        method = self.method.partition("(")[0]
+        *where, called = self.place.split(maxsplit=2)
+        if len(where) < 2:
+            return f"{self.class_name.rpartition('.')[2]}.{method}, {self.place.lower()}"
+        name, _, number = called.partition(" ")
+        which = f", call {number}" if number else ""
+        call = ".".join(name.split(".")[-2:])
+        return f"{self.class_name.rpartition('.')[2]}.{method}, {where[0].lower()} its call of {call}{which}"
+
+
+def _pull_gates(method: str, read: str) -> tuple[Breakpoint, ...]:
+    known = {"request": "$2.getOpaque()", "suspends": "$3"}
+    return (
+        Breakpoint("read", _PULL, method, f"AT INVOKE {_STORE}.{read}", known),
+        Breakpoint("served", _PULL, method, "AT EXIT", known),
+    )
+
+
+def _notify_gates() -> tuple[Breakpoint, ...]:
+    """The gates of the threads that traverse a bucket: the dispatcher, and the scanner for each queue of its round."""
+    one = {"request": "held.getRequestCommand().getOpaque()"}
+    return (
+        Breakpoint("notify", _HOLD, _NOTIFY, "AT ENTRY", _QUEUE),
+        Breakpoint("taken", _HOLD, _NOTIFY, f"AFTER INVOKE {_BUCKET}.cloneListAndClear", _QUEUE),
+        Breakpoint(
+            "each", _HOLD, _NOTIFY, f"AT INVOKE {_REQUEST}.getPullFromThisOffset", {**_QUEUE, **one},
+            request="$@[0]", throws="java.lang.RuntimeException",
+        ),
+        Breakpoint("keep", _HOLD, _NOTIFY, f"AT INVOKE {_BUCKET}.addPullRequest", _QUEUE),
+        Breakpoint("done", _HOLD, _NOTIFY, "AT EXIT", _QUEUE),
+    )  # fmt: skip
+
+
+def _hold_gates() -> tuple[Breakpoint, ...]:
+    known = {**_QUEUE, "request": "$3.getRequestCommand().getOpaque()"}
+    return (
+        Breakpoint("hold", _HOLD, "suspendPullRequest", "AT ENTRY", known),
+        Breakpoint("put", _HOLD, "suspendPullRequest", f"AT INVOKE {_BUCKET}.addPullRequest", known),
+        Breakpoint("held", _HOLD, "suspendPullRequest", "AT EXIT", known),
+    )
+
+
+def _scan_gates(class_name: str) -> tuple[Breakpoint, ...]:
+    queue = {"topic": "$@[1]", "queue": "$@[2]"}
+    store = f"AT INVOKE {_STORE}.getMaxOffsetInQueue"
+    return (
+        Breakpoint("round", class_name, "checkHoldRequest", "AT ENTRY"),
+        Breakpoint("queue", class_name, "checkHoldRequest", store, queue, throws="java.lang.RuntimeException"),
+        Breakpoint("rounded", class_name, "checkHoldRequest", "AT EXIT"),
+    )
+
+
+_SWEEP: Final = (
+    Breakpoint("sweep", _LMQ_HOLD, "checkHoldRequest", f"AT INVOKE {_BUCKET}.getPullRequestList"),
+    Breakpoint("remove", _LMQ_HOLD, "checkHoldRequest", "AT INVOKE java.util.concurrent.ConcurrentMap.remove 2"),
+)
+_COMMON: Final = (
+    *_hold_gates(),
+    *_notify_gates(),
+    Breakpoint(
+        "submit",
+        _PULL,
+        "executeRequestWhenWakeup",
+        "AT INVOKE java.util.concurrent.ExecutorService.submit",
+        {"request": "$2.getOpaque()"},
+        throws="java.util.concurrent.RejectedExecutionException",
+    ),
+    Breakpoint(
+        "dispatch",
+        "org.apache.rocketmq.store.DefaultMessageStore",
+        "doDispatch",
+        "AT ENTRY",
+        {"topic": "$1.getTopic()", "queue": "$1.getQueueId()"},
+    ),
+    Breakpoint("closed", "org.apache.rocketmq.broker.client.ClientHousekeepingService", "onChannelClose", "AT ENTRY"),
+)
+
+
+def _asked(field: str) -> str:
+    return f'held.getRequestCommand().getExtFields().get("{field}")'
+
+
+_RETURN: Final = (
+    Breakpoint("return", _HOLD, "notifyMasterOnline", "AT ENTRY"),
+    Breakpoint(
+        "take",
+        _HOLD,
+        "notifyMasterOnline",
+        f"AT INVOKE {_BUCKET}.cloneListAndClear",
+        {"topic": _asked("topic"), "queue": _asked("queueId")},
+        bucket="$@[0]",
+        request="bucket.pullRequestList.get(0)",
+    ),
+    Breakpoint("returned", _HOLD, "notifyMasterOnline", "AT EXIT"),
+)
+"""The gates of the thread that tells a slave that its master is back (5.x)."""
+_CHANNEL: Final = "io.netty.channel.Channel,org.apache.rocketmq.remoting.protocol.RemotingCommand,boolean"
+_PULL_4: Final = f"processRequest({_CHANNEL})"
+_PULL_5: Final = f"processRequest({_CHANNEL},boolean)"
+_GATES_4: Final = (
+    *_pull_gates(_PULL_4, "getMessage"),
+    Breakpoint(
+        "commit",
+        _PULL,
+        _PULL_4,
+        "AT INVOKE org.apache.rocketmq.broker.offset.ConsumerOffsetManager.commitOffset",
+        {"request": "$2.getOpaque()", "suspends": "$3"},
+    ),
+    *_COMMON,
+)
+_GATES_5: Final = (*_pull_gates(_PULL_5, "getMessageAsync"), *_RETURN, *_COMMON)
+
+
+_END: Final = "$0.brokerController.getMessageStore().getMaxOffsetInQueue($1, $2)"
+RECHECK: Final = Breakpoint(
+    "recheck",
+    _HOLD,
+    "suspendPullRequest",
+    f"AFTER INVOKE {_BUCKET}.addPullRequest",
+    {**_QUEUE, "request": "$3.getRequestCommand().getOpaque()"},
+    does=(f"{_END} > $3.getPullFromThisOffset()", f"$0.notifyMessageArriving($1, $2, {_END})"),
+)
+"""The recheck of upstream's pull request #7359, which no release has: after the insert the pull's thread checks whether
+the queue has grown, and if so traverses the bucket.
+"""
+
+
+def breakpoints_of(version: str, *, lmq: bool = False) -> tuple[Breakpoint, ...]:
+    """The gates of a version, such as 4.9.7; with `lmq` those of the hold service for light message queues."""
+    common = _GATES_4 if version.startswith("4.") else _GATES_5
+    scan = _scan_gates(_LMQ_HOLD if lmq else _HOLD)
+    return (*common, *scan, *(_SWEEP if lmq else ()))
+
+
+STEPS: Final[Mapping[str, tuple[str, str]]] = {
+    "make_visible": ("dispatch", "notify"),
+    "pull_read": ("read", "hold"),
+    "find_bucket": ("hold", "put"),
+    "hold": ("put", "held"),
+    "commit_pulled": ("commit", "served"),
+    "notify_start": ("notify", "taken"),
+    "notify_each": ("each", "keep"),
+    "notify_end": ("keep", "done"),
+    "scan_start": ("queue", "taken"),
+    "scan_each": ("each", "keep"),
+    "scan_end": ("keep", "done"),
+    "sweep": ("sweep", "remove"),
+    "remove_bucket": ("remove", "rounded"),
+    "return_look": ("return", "take"),
+    "return_take": ("take", "returned"),
+    "run": ("read", "served"),
+    "executor_rejects": ("submit", "submit"),
+    "notifier_throws": ("each", "each"),
+    "scan_throws": ("queue", "queue"),
+}
+"""Action -> its two gates: the thread stops at the first, and goes on to the second at most.
+
+In a traversal, a check continues to the check of the next request if there is one. Missing actions are taken by the
+driver (`append`, `next_pull`, `offset_commit`, ...), by time (`tick`), or do not exist in Java.
+"""
+
+
+def presets_of(version: str) -> tuple[str, ...]:
+    """The policies that claim to describe a version, the plain one first."""
+    return ("rocketmq-4.9" if version.startswith("4.") else "rocketmq-5", "rocketmq-lmq")
+
+
+SHOWN: Final = ("4.9.7", "5.5.0")
+"""The versions whose locations docs/law.md shows."""
+
+
+def stopped_at(name: str) -> list[str]:
+    """The locations between which an action lies, one sentence per version, or one for both.
+
+    Empty for an action that no thread of the broker takes on its own.
+    """
+    if name not in STEPS:
+        return []
+    said: dict[str, list[str]] = {}
+    for version in SHOWN:
+        gates = {gate.name: gate for gate in breakpoints_of(version, lmq=name in {"sweep", "remove_bucket"})}
+        first, last = STEPS[name]
+        if first in gates and last in gates:
+            words = gates[first].words + (f"; to {gates[last].words}" if first != last else "; where it throws")
+            said.setdefault(words, []).append(version)
+    return [f"{' and '.join(versions)}: from {words}" for words, versions in said.items()]

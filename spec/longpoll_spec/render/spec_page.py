@@ -1,0 +1,333 @@
+"""Make docs/spec.md from the specification: state, moves, actions, policies and properties.
+
+`python -m longpoll_spec.render.spec_page > docs/spec.md` writes it; a test compares the file. Findings:
+docs/findings.md.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise, product
+from typing import Final
+
+import attrs
+
+from longpoll_spec.bounds import EXPLORATIONS, NAMES, Bounds, named
+from longpoll_spec.model import Kind, Property
+from longpoll_spec.phase_changes import PhaseChange, phase_changes_of
+from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, STRICT, STRICT_CLONE, Policy, knob_sentences, knob_values
+from longpoll_spec.render.conditions import PLAIN, changes_of, condition_of, samples
+from longpoll_spec.render.export.tla_parametric import formulas_of
+from longpoll_spec.render.notation import stem
+from longpoll_spec.render.readable import bare, reader_of
+from longpoll_spec.render.spec_actions import actions_text, model_of, named_terms, opened
+from longpoll_spec.specification import properties_of, specification_of
+from longpoll_spec.state import Variable, state_of
+from longpoll_spec.terms import TRUE
+
+HEAD: Final = """# The law, in full
+
+This page is generated from the specification by `python -m longpoll_spec.render.spec_page`; a test compares it.
+Introduction and use: [the law](law.md). Results: [findings](findings.md).
+"""
+KINDS: Final[dict[Kind, str]] = {
+    "always": "Always: true in every reachable state. A run that breaks a property about a step ends with that step.",
+    "inductive": "Always, but needed only by proofs.",
+    "sometimes": "Sometimes: reached in some run, so that no property holds vacuously.",
+}
+
+OTHER: Final = "_1"
+"""The suffix of names about the second request."""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = (_head(), _state(), _bounds(), _moves(), _actions(), _policies(), _properties(), _formulas())
+    return "\n".join(line for part in parts for line in (*part, "")).rstrip("\n") + "\n"
+
+
+def _head() -> Iterator[str]:
+    yield HEAD.rstrip("\n")
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    heads = list(columns)
+    yield f"| {' | '.join(heads)} |"
+    yield f"| {' | '.join('---' for _ in heads)} |"
+    for row in rows:
+        cells = [re.sub(r"(?<!\\)\|", r"\\|", cell) for cell in row]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _state() -> Iterator[str]:
+    yield "## State"
+    yield ""
+    yield "A state is a value for each variable. `[r]` marks one for each request. Each starts at its first value."
+    yield ""
+    yield from _table(("variable", "what it is", "values", "first", "exists"), map(_variable, _variables().values()))
+
+
+def _variable(variable: Variable) -> tuple[str, ...]:
+    name = _shown(variable.name)
+    found = condition_of(lambda policy, bounds: name in _names(policy, bounds))
+    return f"`{name}`", variable.sentence, _values(variable), " or ".join(_firsts()[name]), found.text
+
+
+@cache
+def _firsts() -> dict[str, dict[str, None]]:
+    """Each variable's first value in words, by its shown name, before words of different models are merged."""
+    found: dict[str, dict[str, None]] = {}
+    for policy, bounds in samples():
+        for each in state_of(policy, bounds).variables:
+            first = str(each.first.args[0]) if each.first.op == "parameter" else each.show(each.initial)
+            found.setdefault(_shown(each.name), {})[first] = None
+    return found
+
+
+def _values(variable: Variable) -> str:
+    if variable.truth:
+        return "yes, no"
+    if variable.labels:
+        return ", ".join(variable.labels)
+    upper = variable.limit.args[0] if variable.limit is not None else variable.upper
+    return f"{variable.lower} to {'any' if upper is None else upper}"
+
+
+def _shown(name: str) -> str:
+    return f"{stem(name)}[r]" if stem(name) != name else re.sub(r"_q\d+$", "", name)
+
+
+@cache
+def _variables() -> dict[str, Variable]:
+    """Every variable of some policy by its shown name, with all words that it has in any."""
+    found: dict[str, Variable] = {}
+    for policy, bounds in samples():
+        for variable in state_of(policy, bounds).variables:
+            known = found.setdefault(_shown(variable.name), variable)
+            if not set(variable.labels) <= set(known.labels):
+                found[_shown(variable.name)] = attrs.evolve(known, labels=_merged(known.labels, variable.labels))
+    return found
+
+
+def _merged(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
+    """The words of both; a word that only the second has comes after its predecessor there."""
+    words = list(first)
+    for before, word in pairwise(second):
+        if word not in words:
+            words.insert(words.index(before) + 1, word)
+    return tuple(words)
+
+
+@cache
+def _names(policy: Policy, bounds: Bounds) -> frozenset[str]:
+    return frozenset(_shown(variable.name) for variable in state_of(policy, bounds).variables)
+
+
+def _bounds() -> Iterator[str]:
+    yield "## Bounds"
+    yield ""
+    yield (
+        "Bounds limit the model's size. A variable that counts ticks starts at, or is set to, the bound of its name. "
+        "A guard disables an action at a bound: `append` needs `log_end < messages`, and an action that adds one to "
+        "`copies[r]` needs `copies[r] < 2`. Where there are two numbers of requests, the second is for a policy whose "
+        "`take` is `in_place`."
+    )
+    yield ""
+    yield (
+        "Two states are equal if every variable has the same value. Each enabled action, with each choice of request, "
+        "notifier, queue and tag, is one transition, even if it changes nothing or leads to the same state as another. "
+        "The depth is the distance of the farthest state from the first one, in steps."
+    )
+    yield ""
+    columns = ("bounds", "requests", "messages in a queue", "`hold_ticks`", "`scan_ticks`", "queues", "tags", "aspects")
+    yield from _table(columns, map(_sizes, NAMES))
+
+
+def _sizes(name: str) -> tuple[str, ...]:
+    clone, place = (named(name, policy) for policy in (STRICT_CLONE, STRICT))
+    requests = " or ".join(map(str, dict.fromkeys((clone.requests, place.requests))))
+    numbers = (clone.messages, clone.hold_ticks, clone.scan_ticks, clone.queues, clone.tags)
+    aspects = ", ".join(f"`{each}`" for each in sorted(clone.aspects))
+    return f"`{name}`", requests, *map(str, numbers), aspects or "none"
+
+
+def _moves() -> Iterator[str]:
+    yield "## The phases of a request"
+    yield ""
+    yield "The actions that move a request from one phase to another, derived from their effects."
+    diagrams: dict[tuple[PhaseChange, ...], list[str]] = {}
+    for name, policy in PRESETS.items():
+        diagrams.setdefault(phase_changes_of(model_of(policy)), []).append(name)
+    for moves, names in diagrams.items():
+        yield ""
+        yield f"In {', '.join(f'`{name}`' for name in names)}:"
+        yield ""
+        yield "```mermaid"
+        yield from diagram(moves)
+        yield "```"
+
+
+def diagram(moves: Iterable[PhaseChange]) -> Iterator[str]:
+    """Moves as a mermaid state diagram: one arrow from one phase to another, labelled with its actions."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for move in moves:
+        arrows.setdefault((move.before, move.after), []).append(move.action)
+    yield "stateDiagram-v2"
+    yield "    [*] --> idle"
+    for (before, after), actions in arrows.items():
+        yield f"    {before} --> {after}: {', '.join(dict.fromkeys(actions))}"
+
+
+def _actions() -> Iterator[str]:
+    yield "## Actions"
+    yield ""
+    yield (
+        "An action is enabled when its guard holds; its effect happens atomically, and right-hand sides use the "
+        "values before it. `r` is the acting request, `other` another one, `s` any request including `r`; `q0` and "
+        "`q1` are queues, `t0` and `t1` tags. Variables that are not assigned keep their values. "
+        "Limits of bounds (the number of messages) are left out. Frequent conditions have names:"
+    )
+    yield ""
+    yield from _table(("name", "in", "means"), _meanings())
+    yield ""
+    yield from actions_text()
+
+
+def _meanings() -> Iterator[tuple[str, str, str]]:
+    models = [model_of(policy) for policy in PRESETS.values()]
+    for name in [name for name in named_terms(models[0].state) if not name.endswith(OTHER)]:
+        told: dict[str, list[str]] = {}
+        for model in models:
+            term = named_terms(model.state)[name]
+            text = "always" if term is TRUE else bare(reader_of(model).text(term))
+            told.setdefault(text, []).append(model.policy.name)
+        for text, names in told.items():
+            where = "every preset" if len(told) == 1 else ", ".join(names)
+            yield reader_of(models[0]).name(name), where, f"`{text}`"
+
+
+def _policies() -> Iterator[str]:
+    yield "## Policies"
+    yield ""
+    yield "A policy is a value for each knob; a preset is a policy with a name."
+    yield ""
+    values, sentences = knob_values(), knob_sentences()
+    yield from _table(("preset", "what it is"), ((f"`{name}`", text) for name, text in PRESET_SENTENCES.items()))
+    yield ""
+    yield from _table(
+        ("knob", *PRESETS),
+        ((f"`{knob}`", *(str(getattr(policy, knob)).lower() for policy in PRESETS.values())) for knob in values),
+    )
+    yield ""
+    rows = ((f"`{knob}`", ", ".join(str(value).lower() for value in values[knob]), sentences[knob]) for knob in values)
+    yield from _table(("knob", "values", "what it says"), rows)
+
+
+def _properties() -> Iterator[str]:
+    yield "## Properties"
+    yield ""
+    for kind, words in KINDS.items():
+        yield words
+        yield ""
+        those = [item for item in _stated().values() if item.kind == kind]
+        rows = ((f"`{item.name}`", item.sentence, _when_stated(item.name)) for item in those)
+        yield from _table(("property", "sentence", "stated"), rows)
+        yield ""
+    yield from _by_construction()
+
+
+def _by_construction() -> Iterator[str]:
+    yield (
+        "By construction: some properties hold vacuously in a policy, for example because it lacks the action that "
+        "could break them. Exploring or proving them shows nothing. In all bounds that have them, these are:"
+    )
+    yield ""
+    rows = ((f"`{policy.name}`", ", ".join(f"`{each}`" for each in _folded(policy))) for policy in PRESETS.values())
+    yield from _table(("preset", "properties"), rows)
+
+
+def _folded(policy: Policy) -> list[str]:
+    stated: dict[str, bool] = {}
+    for size in (PLAIN, *EXPLORATIONS.values()):
+        for item in _properties_under(policy, size).values():
+            stated[item.name] = stated.get(item.name, True) and item.by_construction
+    return [name for name, folded in stated.items() if folded]
+
+
+FORMULAS: Final = r"""The formulas are those of the TLA+ module that `longpoll export --to tla --parametric` writes.
+`r` and `s` are requests, `q` and `p` queues. In one queue read `queue[r] \in Queues` as true, and
+`visible_end[queue[r]]` and `visible_end[q]` as `visible_end`. `Lost(r)'` and `phase'[r]` are the values after the step.
+`[][A]_vars` says that each step satisfies A; `hold(r)` in it says that the step is that action.
+`MayTick` is the guard of `tick`, and `ENABLED expire(r)` that of `expire`.
+
+A run that breaks a property of a state ends in that state. A run that breaks one of a step, or one that begins with
+`MayTick`, ends with that step, which counts. `time_can_pass` has no formula here: it says that no reachable state
+disables both `tick` and all urgent actions, and that urgent actions alone cannot continue for ever.
+With a feature the formulas are those of `strict`, where they differ."""
+
+
+def _formulas() -> Iterator[str]:
+    yield "## Formulas"
+    yield ""
+    yield FORMULAS
+    plain: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for policy in PRESETS.values():
+        for name, text in formulas_of(model_of(policy)).items():
+            plain.setdefault(name, {}).setdefault(text, []).append(policy.name)
+    blocks: dict[str, list[tuple[str, ...]]] = {}
+    for texts in plain.values():
+        for text, names in texts.items():
+            where = "every preset that has it" if len(texts) == 1 else ", ".join(f"`{name}`" for name in names)
+            blocks.setdefault(f"In {where}:", []).append(text)
+    told = {text for texts in plain.values() for text in texts}
+    for aspect, bounds in EXPLORATIONS.items():
+        new = [text for text in formulas_of(model_of(STRICT, opened(bounds))).values() if text not in told]
+        if new:
+            blocks[f"With {aspect}, in `{STRICT.name}`:"] = new
+    left = {item.name for item in _stated().values() if item.kind == "always"} - {"time_can_pass"}
+    left -= {text[0].split()[0] for those in blocks.values() for text in those}
+    for policy, (aspect, bounds) in product(PRESETS.values(), EXPLORATIONS.items()):
+        found = formulas_of(model_of(policy, opened(bounds))) if left else {}
+        new = [found[name] for name in sorted(left & found.keys())]
+        if new:
+            left -= found.keys()
+            blocks[f"With {aspect}, in `{policy.name}`:"] = new
+    for where, those in blocks.items():
+        yield from ("", where, "", "```text", *[line for text in those for line in text][:-1], "```")
+
+
+@cache
+def _stated() -> dict[str, Property]:
+    return {name: item for sample in _stating() for name, item in _properties_under(*sample).items()}
+
+
+@cache
+def _stating() -> tuple[tuple[Policy, Bounds], ...]:
+    """The samples for properties, fewer than for states because stating properties takes longer.
+
+    With each feature they are the presets, and our own with each knob changed.
+    """
+    asked = {*PRESETS, *(policy.name for policy in changes_of(PRESETS["strict"]))}
+    return tuple(sample for sample in samples() if sample[1] is PLAIN or sample[0].name in asked)
+
+
+@cache
+def _properties_under(policy: Policy, bounds: Bounds) -> dict[str, Property]:
+    """By name, with an open log: the number of messages does not affect which properties exist."""
+    return {item.name: item for item in properties_of(specification_of(policy, opened(bounds)))}
+
+
+def _when_stated(name: str) -> str:
+    return condition_of(lambda policy, bounds: name in _properties_under(policy, bounds), _stating()).text
+
+
+def main() -> None:
+    """Print the page."""
+    sys.stdout.write(page())
+
+
+if __name__ == "__main__":
+    main()
