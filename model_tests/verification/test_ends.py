@@ -223,7 +223,7 @@ def test_an_interrupt_during_start_up_is_unknown(mark: str, words: list[str]) ->
 
 SWALLOWED = """
 import os, signal
-from longpoll import guard
+from longpoll import exit_codes
 class Leaves:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
@@ -231,7 +231,7 @@ def command():
     Leaves()
     while True:
         pass
-guard.run(command)
+exit_codes.run(command)
 """
 
 
