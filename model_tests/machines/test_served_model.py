@@ -122,8 +122,8 @@ def test_the_answer_of_any_end_that_the_broker_may_have_seen_is_right(tags: list
     ("change", "finding"),
     [
         ({"offset_next": 4}, "expected Read"),
-        ({"offset_min": 1}, "minOffset 1"),
-        ({"offset_max": 9}, "maxOffset 9"),
+        ({"offset_min": 1}, "minOffset is 1"),
+        ({"offset_max": 9}, "maxOffset is 9"),
         ({"code": NOT_FOUND, "stored": ()}, "expected Read"),
         ({"stored": ()}, "expected Read"),
     ],

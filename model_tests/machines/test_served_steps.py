@@ -179,7 +179,7 @@ def test_a_recording_that_the_law_has_no_consumers_for_is_refused(tmp_path: Path
         project(Recording(jumping, recording.meta), TOPIC, 0)
     with pytest.raises(NotProjectableError, match="2 sources"):
         project(Recording(restarted, recording.meta), TOPIC, 0)
-    with pytest.raises(NotProjectableError, match="was full"):
+    with pytest.raises(NotProjectableError, match="left messages"):
         project(recorded(tmp_path / "small", "strict", consumers=1, count_max=1), TOPIC, 0)
 
 

@@ -140,7 +140,7 @@ class Sends:
             by_offset[header.queue_offset] = Message(body, properties, reply.read_ns, _physical_offset(header.msg_id))
         if sorted(by_offset) != list(range(queue.end, queue.end + len(sent))):
             raise ViolationError(
-                f"{len(sent)} messages were stored at {queue} offsets {sorted(by_offset)}; expected them from {queue.end} on"
+                f"{len(sent)} messages were stored at {queue} offsets {sorted(by_offset)}; expected {queue.end} and up"
             )
         queue.messages.extend(by_offset[offset] for offset in sorted(by_offset))
         self._made_visible(queue)
