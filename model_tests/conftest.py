@@ -60,10 +60,10 @@ gc.set_threshold(50_000, 20, 50)
 
 @pytest.hookimpl
 def pytest_collection_finish() -> None:
-    """Have the collector look at what comes after the collection alone: a tenth of the processor time went into it.
+    """Limit garbage collection to objects made after test collection, which saves a tenth of the processor time.
 
-    A module that opens a socket as it is imported has one in every worker, also where nobody runs its tests and ends
-    it: there it would be told of at the worker's end, with nothing that says whose it is.
+    A socket that a module opens on import exists in every worker, even without its tests. The worker's end would then
+    report it without its owner.
     """
     gc.collect()
     opened = [each for each in gc.get_objects() if type(each) is socket.socket and each.fileno() >= 0]
@@ -78,9 +78,9 @@ for name in ("COLUMNS", "LINES"):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run nothing where groups would not be kept together: each worker would start a Spark of its own.
+    """Refuse to run if test groups would be split, because each worker would start a Spark session.
 
-    pytest-xdist tells its scheduler of a group by `@name` at the end of a test's id.
+    pytest-xdist marks a group by `@name` at the end of a test's id.
     """
     if not getattr(config.option, "loadgroup", False):
         return
@@ -141,7 +141,7 @@ _BROKEN: Final = _BrokenInvariants()
 
 @pytest.fixture(autouse=True)
 def broken_invariants() -> Iterator[list[str]]:
-    """What a test has seen broken; the test that plants such a thing clears it."""
+    """The broken invariants that a test has seen; a test that injects one clears them."""
     _BROKEN.seen.clear()
     logging.getLogger().addHandler(_BROKEN)
     yield _BROKEN.seen

@@ -1,10 +1,9 @@
 """Finds tests that take an acknowledged message for a visible one: `pytest -p model_tests.slow_dispatcher ...`.
 
 Under `notify=dispatcher_poll` a thread makes messages visible some time after their acknowledgement. It polls every
-millisecond, so a test that does not wait for it passes nearly always, and fails where the machine is busy. With this
-plugin every such thread in the process sleeps `PAUSE_MS` between two rounds, which a test has to bear.
-
-Leaves out brokers in processes of their own, and a virtual clock's.
+millisecond, so a test that does not wait for it nearly always passes, and fails on a busy machine. With this plugin
+every such thread in the process sleeps `PAUSE_MS` between two rounds, and tests must still pass. Broker processes and
+virtual clocks are not slowed.
 """
 
 from __future__ import annotations

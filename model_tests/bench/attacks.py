@@ -109,7 +109,7 @@ class Attack:
 
 
 def flood(address: Address, contents: Sequence[bytes]) -> None:
-    """Write each content on a new connection, reading and dropping answers, until there are no more."""
+    """Write each item on a new connection and drop the answers, until there are no more items."""
     with ExitStack() as stack:
         chosen = stack.enter_context(selectors.DefaultSelector())
         for content in contents:

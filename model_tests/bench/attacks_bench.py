@@ -1,14 +1,14 @@
-"""What attacks cost a bystander and the broker's memory, with the broker's limits and without them.
+"""What attacks cost an unrelated client and the broker's memory, with the broker's limits and without them.
 
     python -m model_tests.bench.attacks_bench [--members 2000] [--attack members] [--json]
 
-Each attack is made on `longpoll serve` as a process of its own, anew for each way. Meanwhile a bystander, a process of
-its own as well, sends messages and pulls each one; measured are its times from send to answer of the pull, the broker's
-processor time, and how much the most memory it had in its life grew. Without limits means that the settings of
-`docs/safety.md` are far away and that every member is told of every change at once.
+Each attack runs against a new `longpoll serve` process, once with limits and once without. Meanwhile an unrelated
+client, also a process, sends messages and pulls each one. The bench measures its times from send to answer of the pull,
+the broker's processor time, and the growth of its peak memory. Without limits, the settings of `docs/safety.md` are out
+of reach and every member is notified of every change at once.
 
-Exits with 1 when a bystander with limits was not served, or waited longer than half a second without what the machine
-made it wait.
+Exits with 1 if the client was not served with limits, or waited longer than half a second beyond the machine's own
+delays.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 TOLD_AT_ONCE: Final = (
-    "from longpoll_broker.rocketmq.admin import member_notices; member_notices.NOTICES_MAX = 1 << 60; "
+    "from longpoll_broker.rocketmq.admin import member_notifications; member_notifications.NOTICES_MAX = 1 << 60; "
 )
 FAR: Final = 1 << 40
 WITHOUT: Final = f"unfinishedBytesMax={FAR}\nunsentBytesMax={FAR}\noutputBytesMax={FAR}\n"

@@ -1,18 +1,17 @@
-"""A client that sends and pulls beside an attack, and says how long each round took, and how much of it was the broker.
+"""A client that sends and pulls during an attack, and prints each round's time and the broker's part of it.
 
     python -m model_tests.bench.bystander HOST:PORT [--broker PID] [--asks-again]
 
 It prints a line for each round until its standard input ends: milliseconds from a send to the answer of the pull that
-fetches the message; with the broker's process id also how many of these are left without the time for which the machine
-let this client's or the broker's threads wait for a processor (`longpoll_runtime.host_pauses`). A busy machine does
-that to anybody. Waiting for another request, for a lock, for the interpreter or for the disk is the broker's and stays.
-Whether the thread that waited for a processor was the one to answer cannot be told, so what is left is at least the
-broker's.
+fetches the message. With the broker's process id it also prints the time left without waits for a processor, by this
+client's or the broker's threads (`longpoll_runtime.host_pauses`). A busy machine causes these. Waits for another
+request, a lock, the interpreter or the disk count for the broker. The waiting thread may not be the answering one, so
+the broker's part is at least the time left.
 
-A pull is held until its message comes. Where the policy may lose a wakeup, as RocketMQ does, it would now and then wait
-for the scan, up to five seconds, whatever else the broker does: with `--asks-again` it is not held, but asked again.
+A pull is held until its message comes. If the policy may lose a wakeup, as RocketMQ's does, a pull would sometimes wait
+up to five seconds for the scan. With `--asks-again` pulls are not held but repeated.
 
-Leaves out the attacks (`attacks_bench`, `model_tests/service/test_fuzz.py`).
+The attacks: `attacks_bench`, `model_tests/service/test_fuzz.py`.
 """
 
 from __future__ import annotations

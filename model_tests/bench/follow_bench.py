@@ -1,16 +1,16 @@
-"""How far behind a follower is: a history grows at a fixed rate, with a fault now and then, beside `judge --follow`.
+"""How far a follower lags: a history grows at a fixed rate, with occasional faults, under `judge --follow`.
 
     python -m model_tests.bench.follow_bench [--rates 20000 200000] [--seconds 60] [--fault-s 10] [--format parquet]
 
-The history is simulated and written beforehand, which is not timed. A thread that does next to nothing then moves
-Parquet parts of half a second each (`--part-s`) into the history when their last event is due at the rate, or adds
-lines to one part; every `--fault-s` seconds one answer is wrong. Beside it runs `longpoll judge --follow --engine local
---findings FILE --checkpoint DIR`. Prints how long after it was due at the rate each fault was in the file (so what a
-part waits to be whole counts), the most memory of the follower in each minute, its processor time an event with
-everything (read, judge, tell, keep), and how late the writer was itself. Faults that were not told `--wait` seconds
-after the last event are named as missing. Exits with 1 where one is, or where half of them were told more than 5 s
-late. 10^6 events take 18 MB of disk and some seconds as Parquet, 250 MB and half a
-minute as lines.
+The history is simulated and written beforehand, which is not timed. A small thread then moves Parquet parts of half a
+second each (`--part-s`) into the history when their last event is due, or adds lines to one part. Every `--fault-s`
+seconds one answer is wrong. `longpoll judge --follow --engine local --findings FILE --checkpoint DIR` runs meanwhile.
+
+Prints the delay from each fault's due time until it is in the file, the follower's peak memory in each minute, its
+processor time an event, and the writer's own delay. The delay includes the wait for a complete part; the processor time
+includes reading, judging, reporting and saving. Faults that are not reported `--wait` seconds after the last event are
+listed as missing. Exits with 1 if one is missing, or if half of them came more than 5 s late. 10^6 events take 18 MB of
+disk and some seconds as Parquet, 250 MB and half a minute as lines.
 """
 
 from __future__ import annotations

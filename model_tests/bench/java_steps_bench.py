@@ -1,8 +1,8 @@
-"""What it costs a Java broker that its steps are recorded: the same load with the rules and without, in turns.
+"""The cost of recording a Java broker's steps: the same load with and without the rules, alternately.
 
     python -m model_tests.bench.java_steps_bench [MESSAGES]
 
-One queue with two consumers. It takes a Java runtime and Maven.
+One queue with two consumers. It needs a Java runtime and Maven.
 """
 
 from __future__ import annotations

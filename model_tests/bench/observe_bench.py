@@ -1,11 +1,10 @@
-"""What the recording proxy costs: a broker asked directly, through a bare byte relay, and through `longpoll observe`.
+"""The cost of the recording proxy: a broker asked directly, through a byte relay, and through `longpoll observe`.
 
     python -m model_tests.bench.observe_bench [--rounds 2000] [--json]
 
-Broker, relay and proxy are a process each; the three ways are asked in turns, round by round, so that a busy machine
-disturbs all alike. What counts is what a way adds to the direct one's median: the proxy may add at most twice what the
-bare relay adds. Where the machine has other work, the processor time of relay and proxy says more than that. Leaves out
-the judging (`judge_bench`).
+Broker, relay and proxy are separate processes. The three ways alternate round by round, so a busy machine disturbs all
+alike. The figure is what a way adds to the direct median: the proxy may add at most twice the relay's. On a busy
+machine the processor time of relay and proxy says more. Judging: `judge_bench`.
 """
 
 from __future__ import annotations

@@ -2,14 +2,12 @@
 
     python -m model_tests.bench.opening_bench [--size-mib 1024] [--body 1000] [--topics 10000] [--json]
 
-The log is written by a broker of its own process, to which sends come as fast as it answers, and which is then killed
-with SIGKILL. Topics of 8 queues are made by requests (17) and the broker is stopped and started again; then each queue
-is sent a message, until one is refused, and the broker is started once more. Memory is what the process has for itself,
-without what is mapped from files.
+A separate broker process writes the log, with sends as fast as it answers, and is then killed with SIGKILL. Topics of 8
+queues are made by requests (17) and the broker is restarted. Then each queue is sent a message, until one is refused,
+and the broker is started once more. Memory is the process's own, without mapped files.
 
-Times are from the command to its line `ready`, an empty broker's start beside them, and then the processor's time of
-the process, which says more on a busy machine. Everything is in the page cache, as
-a kill leaves it.
+Times are from the command to its line `ready`, with an empty broker's start for comparison. The processor time of the
+process says more on a busy machine. Everything is in the page cache, as after a kill.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How many steps a second `longpoll oracle` answers through standard input and output, its start left out.
+"""How many steps a second `longpoll oracle` answers through standard input and output, without its start.
 
     python -m model_tests.bench.oracle_bench [--steps 100000]
 
-A legal run at random goes through a process of its own, once with all its steps and once with none, and the times are
-subtracted. Leaves out what it answers, but for whether every step was legal.
+A random legal run goes through a separate process, once with all its steps and once with none; the times are
+subtracted. The bench checks only that every step was legal.
 """
 
 from __future__ import annotations

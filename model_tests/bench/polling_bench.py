@@ -1,16 +1,14 @@
-"""What polling costs and gains: fixed rates, RocketMQ's short polling, and long polling, on our broker.
+"""The cost and gain of polling: fixed rates, RocketMQ's short polling, and long polling, on our broker.
 
     python -m model_tests.bench.polling_bench [--messages 60] [--idle-s 5] [--json] [--write docs/figures/polling.json]
 
-One consumer of eight queues, one producer that sends at random moments, and `longpoll serve` as a process of its own,
-anew for each way. Measured: the time from the call of send to the consumer's having the message, pulls and the broker's
-processor time while messages come, and the same while none do. Exits with 1 when long polling is not quicker than every
-way that asks at a rate, or does not have fewer pulls than they while nothing comes. `--write` keeps the figures, the
-machine's name and every latency in a file, which the pictures of docs/polling.md are drawn from
-(`python -m docs.site.figures`).
+One consumer of eight queues, one producer that sends at random times, and a new `longpoll serve` process for each way.
+Measured with messages: the time from the call of send until the consumer has the message, the number of pulls, and the
+broker's processor time. The last two are also measured without messages. Exits with 1 unless long polling is faster
+than every fixed rate and has fewer pulls while idle. `--write` saves the figures, the machine's name and every latency
+for the pictures of docs/polling.md (`python -m docs.site.figures`).
 
-Leaves out many consumers (`broker_bench`). On a machine with other work the latencies are theirs as well; pulls and
-processor time are not.
+Many consumers: `broker_bench`. Other work on the machine affects the latencies, but not pulls and processor time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""How many schedules a second are tried on one core: two pulls and a message, beside the law, and the whole broker.
+"""How many schedules a second are tried on one core: two pulls and a message with the spec, and the whole broker.
 
     python -m model_tests.bench.schedules_bench [--seconds 3]
 
-Leaves out what they find. On a machine with other work the rates are its own as well: a loop of 20 million additions
-is timed beside them.
+Other work on the machine lowers the rates. A loop of 20 million additions is timed for comparison.
 """
 
 from __future__ import annotations

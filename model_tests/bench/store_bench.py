@@ -1,8 +1,8 @@
-"""How fast the store is by itself, one thread, no sockets: append, dispatch, index, read, flush, open.
+"""The speed of the store alone, one thread, no sockets: append, dispatch, index, read, flush, open.
 
     python -m model_tests.bench.store_bench [--messages 300000] [--body 128] [--queues 4] [--profile]
 
-Prints one line a figure. Leaves out the broker around it and the comparison with Java (`make bench PART=broker`).
+Prints one line a figure. The broker around it and the comparison with Java: `make bench PART=broker`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How fast the wire is by itself: commands decoded and encoded a second, one thread, no sockets.
+"""The speed of the wire format alone: commands decoded and encoded a second, one thread, no sockets.
 
     python -m model_tests.bench.wire_bench [--rounds 7] [--json]
 
-Each figure is the best of several rounds, for a shared machine only ever makes a round slower. The budget is what one
-send may cost: 3 us to decode it. Leaves out the broker around it (`make bench PART=broker`).
+Each figure is the best of several rounds, because other work only makes a round slower. The budget is 3 us to decode
+one send. The broker around it: `make bench PART=broker`.
 """
 
 from __future__ import annotations

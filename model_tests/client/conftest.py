@@ -16,7 +16,7 @@ from longpoll_broker.broker import Broker
 
 @pytest.fixture(scope="module")
 def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """That of a broker which the tests of a module share: they use topics and groups of their own."""
+    """The name server of one broker for a module's tests, which use separate topics and groups."""
     with serving(tmp_path_factory.mktemp("embedded")) as address:
         yield address
 

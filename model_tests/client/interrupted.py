@@ -56,7 +56,7 @@ def interrupted(work: Callable[[], object], chance: random.Random) -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Be interrupted, and say what came of it."""
+    """Get interrupted, and print the result."""
     what, name_server, topic, seed = arguments
     signal.signal(signal.SIGALRM, interrupt)
     chance = random.Random(int(seed))

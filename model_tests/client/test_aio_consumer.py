@@ -103,7 +103,7 @@ def test_members_share_and_take_over_and_nothing_is_lost(name_server: str) -> No
 
 
 def test_a_poll_may_be_cancelled_at_any_time_and_a_close_ends_it(name_server: str) -> None:
-    """What it would have returned the next one does; an iteration ends with its consumer."""
+    """The next poll returns what a cancelled one would have; an iteration ends with its consumer."""
 
     async def story() -> None:
         consumer = AsyncPullConsumer(name_server, topics=topic, **member_options(from_first(rebalance_s=0.2)))
@@ -164,7 +164,7 @@ def test_a_start_may_be_cancelled_at_every_await_and_tried_again(name_server: st
 
 
 def test_what_a_coroutine_puts_off_comes_again(name_server: str) -> None:
-    """What it takes is consumed, what it puts off or raises at is sent back, and it runs several times at once."""
+    """Deferred and failed messages are sent back; the coroutine runs several times at once."""
     seen: list[tuple[bytes, int]] = []
     running = most = 0
 
@@ -241,7 +241,7 @@ def test_a_listener_may_raise_hang_retry_and_close(name_server: str, caplog: pyt
 
 
 def test_administrators_are_answered(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it does (307), one message (309), and going on elsewhere (220), as on threads."""
+    """Requests 307, 309 and 220, as on threads."""
     monkeypatch.setattr(puller, "RETRY_S", 0.05)
 
     async def story() -> None:
@@ -304,7 +304,7 @@ async def numbers(name_server: str, topic: str, member: MemberConfig, count: int
 
 
 def test_each_gets_everything_and_goes_on_from_its_file(name_server: str, topic: str, tmp_path: Path) -> None:
-    """One that has a file goes on, also on threads; one that has none begins again; the broker keeps nothing."""
+    """A consumer with a file continues, also on threads; one without begins again. The broker stores nothing."""
     file = tmp_path / "offsets.json"
 
     async def story() -> None:
@@ -346,7 +346,7 @@ def test_one_that_began_at_the_end_and_got_nothing_goes_on_from_there(
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_nothing_is_sent_back(name_server: str, topic: str, caplog: pytest.LogCaptureFixture, is_orderly: bool) -> None:
-    """What a listener puts off is told of, or waits in its place; what cannot be read is passed over."""
+    """Deferred messages are logged or wait in place; unreadable ones are skipped."""
     send(name_server, topic, b"late", BAD, b"good")
 
     async def story() -> None:
@@ -379,7 +379,7 @@ def test_nothing_is_sent_back(name_server: str, topic: str, caplog: pytest.LogCa
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'[{"topic":1}]', b"\xff", b"[" * 10_000])
 def test_a_damaged_file_is_named(name_server: str, tmp_path: Path, content: bytes) -> None:
-    """It is not overwritten: its offsets may be mended."""
+    """It is not overwritten, so its offsets can be repaired."""
     file = tmp_path / "offsets.json"
     file.write_bytes(content)
     for kind in (PullConsumer, AsyncPullConsumer):
@@ -408,7 +408,7 @@ def test_offsets_that_cannot_be_stored_are_reported(
 
 
 class Slow(RealFiles):
-    """Files whose writes wait, and fail while they are told to."""
+    """Files whose writes wait, and fail on request."""
 
     def __init__(self) -> None:
         super().__init__()

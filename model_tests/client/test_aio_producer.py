@@ -104,7 +104,7 @@ def test_a_mute_server_delays_no_unrelated_call(cluster: Cluster, where: str) ->
 
 
 def test_a_time_out_of_the_send_is_no_late_reply(cluster: Cluster) -> None:
-    """A request whose broker does not answer the send says so: no reply is expected of anybody yet."""
+    """A request whose send times out reports that; no reply is expected yet."""
 
     async def unanswered(_properties: object) -> None:
         raise AnswerTimeoutError("no answer to the send")
@@ -275,7 +275,6 @@ class OtherLoop(asyncio.SelectorEventLoop):
 
 
 def test_it_runs_on_other_loops_than_asyncio_s_own(cluster: Cluster) -> None:
-    """What connects it need not be an `asyncio.Transport`."""
 
     async def story() -> None:
         async with asyncio.timeout(PATIENCE_S), AsyncProducer(cluster.name_server) as producer:
@@ -286,7 +285,7 @@ def test_it_runs_on_other_loops_than_asyncio_s_own(cluster: Cluster) -> None:
 
 
 def test_it_belongs_to_one_loop(cluster: Cluster) -> None:
-    """Another one is told so at once, also when the first is closed; each may have its own."""
+    """Another loop gets an error at once, even after the first is closed."""
     producer = AsyncProducer(cluster.name_server)
 
     async def first() -> None:
@@ -308,7 +307,6 @@ def test_it_belongs_to_one_loop(cluster: Cluster) -> None:
 
 
 def test_requests_are_signed(cluster: Cluster) -> None:
-    """Routes and sends alike, each with the signature of its own fields and body."""
     server = cluster.serve("signed", take)
 
     async def story(producer: AsyncProducer) -> None:

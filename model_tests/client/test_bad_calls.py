@@ -93,7 +93,7 @@ def test_a_config_may_be_extreme() -> None:
 
 
 async def coroutine(*_given: object) -> Retry | None:
-    """Does nothing where nobody awaits it."""
+    """A coroutine that does nothing unless it is awaited."""
     return None
 
 
@@ -175,7 +175,7 @@ PLAIN: list[Callable[..., object]] = [
 
 @pytest.mark.parametrize("number", range(len(PLAIN)))
 def test_what_can_be_called(number: int) -> None:
-    """Whatever it is made of: what has no code of its own, or something else by that name, is no coroutine function."""
+    """Whatever it is made of; a callable without code is not a coroutine function."""
     check_plain("consumed", PLAIN[number])
 
 
@@ -207,7 +207,7 @@ def test_a_subscription(wrong: dict[str, Any], words: str) -> None:
 
 
 def test_a_send() -> None:
-    """What is to be called, and properties that are none, on both sides."""
+    """Bad callbacks and bad properties, on both sides."""
 
     async def story() -> None:
         async with AsyncProducer(NOWHERE) as loop:
@@ -291,7 +291,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("wrong", "words"), WRONG, ids=str)
 def test_what_cannot_be_sent_is_told_before_it_is(wrong: dict[str, Any], words: str) -> None:
-    """Text where bytes belong, a key with a space, a property that brokers drop silently: nobody is asked."""
+    """Text for bytes, a key with a space, a property that brokers drop: no broker is asked."""
     with Producer("127.0.0.1:1") as producer, pytest.raises(ConfigError, match=words):
         producer.send(**{"topic": "T", "body": b"x"} | wrong)
     with pytest.raises(ConfigError, match="is not text"):

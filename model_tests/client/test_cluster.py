@@ -1,4 +1,4 @@
-"""What clients do with two brokers in one cluster, whose name server runs in the first one's process."""
+"""Clients with two brokers in one cluster; the name server runs in the first one's process."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_a_topic_is_made_listed_changed_and_removed(run: Run) -> None:
 
 
 def test_groups_and_offsets_are_told_and_set(run: Run, name_server: str) -> None:
-    """Who is in a group, how far it is, and that it is not moved while somebody is in it."""
+    """Members and offsets of a group; an offset is not moved while the group has members."""
     asked(run, "topics", "T", "--create", "--queues", "2")
     with Producer(name_server) as producer:
         for _number in range(5):
@@ -121,7 +121,7 @@ KEYS = {"LONGPOLL_ACCESS_KEY": "administrator", "LONGPOLL_SECRET_KEY": "the-secr
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[str]:
-    """The name server of such a broker; `authority.pem` is beside its store."""
+    """The name server of such a broker; `authority.pem` is next to its store."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))

@@ -51,7 +51,7 @@ def send(name_server: str, topic: str, numbers: Sequence[int], queue_id: int = 0
 
 
 def config(**options: Any) -> MemberConfig:
-    """A group of its own."""
+    """The configuration of a separate group."""
     return from_first(f"G-{uuid.uuid4().hex[:8]}", **options)
 
 
@@ -166,7 +166,7 @@ def test_offsets_can_be_asked_for(clients: Clients, topic: str) -> None:
 
 
 def test_a_paused_queue_waits_and_the_other_goes_on(clients: Clients, topic: str) -> None:
-    """What it has already waits too, in order, and comes when another thread resumes it."""
+    """Its buffered messages wait too, and come in order when another thread resumes it."""
     send(clients.name_server, topic, range(100, 106), queue_id=1)
     consumer = polling(clients, topic)
     queue = first_queue(consumer, topic)
@@ -278,7 +278,6 @@ def test_assigned_queues_are_read_and_no_group_is_joined(clients: Clients, topic
 
 
 def test_an_assigned_queue_may_be_sought_and_paused_before_it_has_begun(name_server: str, topic: str) -> None:
-    """The place is kept for it, but not for a queue that is no longer chosen."""
     with closing(PullConsumer(name_server, topics=(), **member_options(config()))) as consumer:
         one, other = consumer.topic_queues(topic)
         consumer.assign([other])
@@ -459,7 +458,7 @@ def test_a_polled_message_is_put_off_and_one_is_rejected(clients: Clients, topic
     consumer.retry(late, delay_s=1)
     (bad,) = consumer.poll(PATIENCE_S, 1)
     consumer.reject(bad)
-    with pytest.raises(ConfigError, match="not of the last poll"):
+    with pytest.raises(ConfigError, match="not from the last poll"):
         consumer.retry(late)
     again: list[ReceivedMessage] = []
     while not any(message.attempt == 2 for message in again):

@@ -31,7 +31,7 @@ def test_every_snippet_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     printed = ""
 
     def wait_until_consumed() -> None:
-        """What the reader's own program would do meanwhile."""
+        """Wait, as the reader's program would."""
 
         def has_come() -> bool:
             nonlocal printed
@@ -55,7 +55,6 @@ def test_every_snippet_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_every_name_of_the_page_is_one_of_the_package() -> None:
-    """Classes and errors that it writes as code, but for those that it says are elsewhere's."""
     text = re.sub(r"```.*?```", "", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     names = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w*|\w+Error)\b", text))
     assert {"LongpollError", "ConsumerConfig", "NoRouteError"} <= names

@@ -189,7 +189,7 @@ class EveryCall(RuleBasedStateMachine):
         return None
 
     def note_got(self, messages: Sequence[ReceivedMessage]) -> None:
-        """What a user was given."""
+        """Note what a user got."""
         with self.lock:
             self.got.update((message.queue_id, message.queue_offset) for message in messages)
 
@@ -265,7 +265,7 @@ class EveryCall(RuleBasedStateMachine):
             consumer.topic_queues(self.topic)
 
     def _seek(self, queue: MessageQueue, place: int, seek: Callable[[], None]) -> None:
-        """What comes before the place may be left out from then on."""
+        """Seek; arguments before the offset are optional from then on."""
         with self.lock:
             self.skipped[queue.queue_id] = max(place, self.skipped.get(queue.queue_id, 0))
         seek()

@@ -1,7 +1,7 @@
-"""A start that fails leaves nothing: no thread, no connection, no task, no timer, whichever client and wherever it was.
+"""A failed start leaves nothing: no thread, connection, task or timer, for every client and failure.
 
-Each way to fail is a row of a table, and each kind of consumer a column. The threads and connections of one test are
-those that its own runtime made, so nobody else's are counted.
+A table has a row for each failure and a column for each kind of consumer. Only threads and connections of the test's
+own runtime are counted.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Way:
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
-    """How members are to share queues, or what is told of it: by raising this."""
+    """Raise this when members share queues, or when the result is reported."""
 
     def shares(*_given: object) -> Any:
         raise error
@@ -137,7 +137,7 @@ def leads_nowhere(peer: Peer, command: Command) -> None:
 
 
 def hangs_up(peer: Peer, command: Command) -> None:
-    """A broker that is lost as soon as it is told of a member."""
+    """A broker that is lost as soon as a member registers."""
     if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
         peer.answer(command, body=route_of(("b", "{}:{}".format(*peer._socket.getsockname()))))
     else:
@@ -184,7 +184,7 @@ AWAITED: Final[dict[str, Column]] = {
 
 
 def made(column: Column, runtime: Watched, name_server: str, topics: Sequence[str], way: Way) -> Any:
-    """A consumer that will fail so, of a group of its own."""
+    """A consumer of a separate group that will fail so."""
     consumer = column(runtime, name_server, MemberConfig(group=f"G-{uuid.uuid4().hex}", **way.config))
     for each in way.topics:
         consumer.subscribe(ABSENT if each is None else topics[each], way.expression)
@@ -204,7 +204,7 @@ def told(way: Way, name_server: str, story: Callable[[str], None]) -> None:
 
 
 def fails(column: Column, way: Way, name_server: str, topics: Sequence[str]) -> None:
-    """A consumer on threads: twice, for it may be tried again, and then a close, which has nothing to do either."""
+    """Start a consumer on threads twice, as a user may retry, then close it."""
 
     def story(names: str) -> None:
         runtime = Watched(way.threads_max)
@@ -227,7 +227,6 @@ def fails(column: Column, way: Way, name_server: str, topics: Sequence[str]) -> 
 
 @pytest.mark.parametrize(("kind", "way"), CELLS)
 def test_a_start_that_fails_leaves_nothing(name_server: str, topics: Sequence[str], kind: str, way: str) -> None:
-    """On threads: the exception is the way's own, each time, and nothing runs beside it or after it."""
     fails(THREADED[kind], WAYS[way], name_server, topics)
 
 
@@ -300,7 +299,7 @@ def test_what_cannot_be_made_leaves_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_start_that_is_closed_meanwhile_leaves_nothing(name_server: str, topic: str, is_orderly: bool) -> None:
-    """By who is told of the first share: on threads, and on an event loop by a task of its own."""
+    """The first report of a share closes it: on threads, and on an event loop from a separate task."""
     runtime, shares = Watched(), list[MessageQueue]()
 
     def share(queue: MessageQueue, is_ours: bool) -> None:

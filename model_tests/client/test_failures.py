@@ -1,4 +1,4 @@
-"""What fails around a client: silent connections, name servers, bad routes, callbacks that exit, descriptors."""
+"""Failures around a client: silent connections, name servers, bad routes, exiting callbacks, descriptors."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ class Alive(RealRuntime):
 
 
 def raises(error: type[BaseException]) -> Callable[..., Any]:
-    """What is called and leaves by this."""
+    """A callback that raises this."""
 
     def called(*_said: object, **_more: object) -> None:
         raise error
@@ -287,7 +287,7 @@ def test_what_exits_after_a_send_ends_neither_its_thread_nor_the_process(
 
 @pytest.mark.parametrize("error", EXITS)
 def test_what_is_due_later_may_exit_too(error: type[BaseException]) -> None:
-    """Such as an `on_assigned`, or the check of a transaction: the next one is done all the same."""
+    """Such as `on_assigned` or a transaction check; the next callback still runs."""
     runtime, done = Alive(), threading.Event()
     timer = Timer(runtime, "later")
     timer.after(0.0, raises(error))
@@ -342,7 +342,7 @@ class Interrupted(Alive):
     is_due = True
 
     def spawn(self, name: str, target: Callable[[], None]) -> Any:
-        """Start it, and be interrupted before anybody knows of it."""
+        """Start it, and be interrupted before any caller knows of it."""
         thread = super().spawn(name, target)
         if self.is_due and name.startswith("client-127"):
             self.is_due = False
@@ -351,7 +351,7 @@ class Interrupted(Alive):
 
 
 def test_one_that_is_interrupted_while_it_connects_leaves_nothing() -> None:
-    """The thread that has begun ends by itself, without a word, and the next send connects anew."""
+    """The thread ends silently, and the next send connects again."""
     server, runtime = OneServer(), Interrupted()
     before = threading.active_count()
     with server.served() as scripted, Producer(scripted.address, runtime=runtime) as producer:
@@ -366,7 +366,6 @@ def test_one_that_is_interrupted_while_it_connects_leaves_nothing() -> None:
 def test_a_route_that_leads_nowhere_at_one_broker_is_one_of_the_others(
     other: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is no mistake of the caller's, and no send goes there."""
     server = OneServer(route=lambda address: route_of(("a", other), ("b", address)))
     with server.served() as scripted, Producer(scripted.address) as producer:
         assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
@@ -509,7 +508,7 @@ def test_a_frame_that_never_ends_costs_one_connection_at_most(monkeypatch: pytes
 
 @pytest.fixture
 def first() -> Iterator[ScriptedServer]:
-    """One that closes the connection where it is asked, which is as no answer at all, and sooner told."""
+    """A broker that closes the connection when asked."""
 
     def close(peer: Peer, _command: Command) -> None:
         peer.close()

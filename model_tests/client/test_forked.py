@@ -43,9 +43,9 @@ def nothing() -> None:
 
 
 def in_child(story: Callable[[], object], meanwhile: Callable[[], None] = nothing) -> Any:
-    """What a story comes to in a forked process, or the error by its name; it is ended if it hangs.
+    """The result of a function in a forked process, or the error's name; a hanging process is ended.
 
-    `meanwhile` is done by this process, once there is the other.
+    This process runs `meanwhile` once the other one exists.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -143,7 +143,7 @@ def test_a_client_of_an_event_loop_has_another_name_in_a_child(name_server: str)
 
 
 def test_a_child_that_closes_a_producer_says_nothing_by_its_connection(name_server: str, topic: str) -> None:
-    """What its parent was about to send is the parent's to send, and the parent's connection stays."""
+    """The parent sends its pending data, and its connection stays."""
     with Producer(name_server) as producer:
         before = producer.send(topic, b"1")
         (client,) = [each for each in producer._instance._clients.values() if each.address != name_server]
@@ -202,7 +202,7 @@ def test_a_child_connects_where_a_thread_of_its_parent_s_was_about_to(name_serve
 def test_a_child_that_asks_for_replies_is_known_to_brokers_for_as_long_as_it_lives(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its parent had asked before, and the thread that tells of it from time to time is the parent's."""
+    """The parent had asked before, and its thread sends the heartbeats."""
     with Producer(name_server) as producer:
         producer.send(topic, b"1")
         assert producer._requests is not None
@@ -239,7 +239,6 @@ def test_a_timer_of_a_child_waits_for_no_thread_of_its_parent_s() -> None:
 
 
 def test_a_child_writes_none_of_the_trace_that_its_parent_is_to_write(name_server: str) -> None:
-    """What waits is the parent's, and so is a lock that one of its threads has."""
     tracing = Tracing(name_server)
     tracing._lines.append(("key", "line"))
 
@@ -286,7 +285,7 @@ def test_a_child_does_what_its_parent_waits_for_itself_and_tells_nobody_of_the_p
 def test_a_child_that_sends_transactions_is_known_to_brokers_for_as_long_as_it_lives(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They forget whom they do not hear for two minutes, and would ask nobody of the group when the parent is gone."""
+    """Brokers forget clients without a heartbeat after two minutes, and then check no transactions."""
     greeted: list[int] = []
     monkeypatch.setattr(transactions, "HEARTBEAT_S", 0.02)
     with TransactionProducer(

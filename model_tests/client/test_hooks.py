@@ -145,9 +145,9 @@ def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_hooks_see_what_listeners_get(clients: Clients, topic: str, is_orderly: bool) -> None:
-    """Each call with its messages, how it ended, and a text of its own; hooks that raise change nothing.
+    """Each call with its messages, result and text; hooks that raise change nothing.
 
-    On a busy machine a message may be sent, or come, twice; so each is waited for, and not a number of calls.
+    A message may be sent or delivered twice, so the test waits for each and not for a number of calls.
     """
     bad, good = Told(is_bad=True), Told()
     bodies = [b"good"] if is_orderly else [b"good", b"later", b"raise"]
@@ -217,7 +217,7 @@ def test_a_trace_that_cannot_be_written_is_dropped_and_counted(name_server: str,
 
 
 def sent_later(producer: Any, **options: Any) -> object:
-    """What the callback of `send_nowait` gets."""
+    """The argument of the callback of `send_nowait`."""
     told: list[object] = []
     producer.send_nowait("T", b"x", callback=told.append, **options)
     wait_until(lambda: bool(told))

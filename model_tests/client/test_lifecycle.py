@@ -65,7 +65,7 @@ def topic(name_server: str) -> Iterator[str]:
 
 
 def config(**options: object) -> MemberConfig:
-    """A group of its own, of the first message on."""
+    """The configuration of a separate group that reads from the first message."""
     return MemberConfig(group=f"G-{uuid.uuid4().hex}", start_at="first", **options)  # type: ignore[arg-type]
 
 
@@ -304,7 +304,7 @@ async def running(kind: str, name_server: str, topic: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["producer", "transactions", "push", "pull"])
 def test_a_close_may_be_cancelled_at_every_await(name_server: str, empty_topic: str, kind: str) -> None:
-    """It goes on all the same, the second one waits for that, and a third has nothing to do."""
+    """The close continues, a second one waits for it, and a third has nothing to do."""
 
     async def story() -> None:
         for turns in range(0, TURNS, 3):
@@ -380,7 +380,6 @@ def test_who_closes_after_a_listener_did_waits_until_it_is_done(name_server: str
 
 
 def test_a_close_whose_loop_was_closed_is_begun_anew() -> None:
-    """What it was to do was cancelled with that loop, so it is done by the next."""
     closing, done = Closing(), list[str]()
 
     async def work() -> None:

@@ -56,7 +56,7 @@ def begun(exchange: Exchange, told: list[Answer], now_ns: int = 0, timeout_s: fl
 
 
 def test_answers_find_their_calls_and_cancelled_ones_nobody() -> None:
-    """In pieces, in any order; a request of the peer's is no answer, and nothing is kept of what has ended."""
+    """Answers come in pieces and any order; a request from the peer is not an answer."""
     exchange, told = Exchange("b:1"), list[Answer]()
     first, second, third = (begun(exchange, told) for _ in range(3))
     exchange.cancel(second)
@@ -76,7 +76,7 @@ def test_answers_find_their_calls_and_cancelled_ones_nobody() -> None:
 
 
 def test_an_unreadable_peer_is_lost() -> None:
-    """Nobody knows where its next frame begins."""
+    """The start of its next frame is unknown."""
     exchange = Exchange("b:1")
     exchange.receive(b"\xff" * 8, 1)
     with pytest.raises(ConnectionLostError, match="b:1 violates the protocol"):
@@ -84,7 +84,7 @@ def test_an_unreadable_peer_is_lost() -> None:
 
 
 def test_a_silent_connection_is_given_up_and_a_slow_answer_is_waited_for() -> None:
-    """With the first call that ends after a second of silence, before it is told; not where others were answered."""
+    """The connection ends with the first call after a second of silence, before the call fails."""
     exchange, told = Exchange("b:1"), list[Answer]()
     begun(exchange, told, timeout_s=2.0)
     assert exchange.calls.due_ns == 2 * S
@@ -135,7 +135,7 @@ def test_a_connection_that_never_ends_a_frame_is_given_up() -> None:
 
 @pytest.mark.parametrize("asked_ns", [0, 1])
 def test_a_frame_that_somebody_may_have_asked_for_is_waited_for(asked_ns: int) -> None:
-    """As long as that call waits: an answer of megabytes on a slow line is no fault. It begins at the time 1."""
+    """A slow answer of megabytes is not a fault."""
     exchange, told, frame = Exchange("b:1"), list[Answer](), wire(reply(Command(11, opaque=0), 0, body=b"big"))
     begun(exchange, told, now_ns=asked_ns, timeout_s=3 * FRAME_S)
     exchange.receive(frame[:9], 1)
@@ -171,7 +171,6 @@ def test_calls_that_are_abandoned_tell_of_silence_too() -> None:
 
 
 def test_a_lost_connection_ends_every_call_and_takes_no_other() -> None:
-    """Each is told why, with its own name."""
     exchange, told = Exchange("b:1"), list[Answer]()
     begun(exchange, told)
     exchange.begin(RequestCode.HEART_BEAT, told.append, 0, 1.0)
@@ -218,7 +217,7 @@ def test_looking_at_the_calls_that_wait_has_a_share_of_the_time_alone() -> None:
 
 
 def test_what_waits_has_limits(caplog: pytest.LogCaptureFixture) -> None:
-    """Calls and bytes; calls that ended leave nothing behind; a callback that raises is told of and harms nobody."""
+    """Limits on calls and bytes; ended calls leave nothing; a raising callback is logged."""
     exchange, told = Exchange("b:1"), list[Answer]()
     for number in range(20_000):
         exchange.cancel(begun(exchange, told, now_ns=number))
@@ -246,7 +245,7 @@ def test_requests_without_an_answer_get_none() -> None:
 
 
 def route_answer(address: str = "a:1", topic_known: bool = True) -> Command:
-    """What a name server says."""
+    """A name server's answer."""
     data = TopicRouteData(
         broker_datas=[BrokerData(broker_name="a", broker_addrs={0: address})],
         queue_datas=[QueueData(broker_name="a", read_queue_nums=8, write_queue_nums=8, perm=6)],
@@ -255,7 +254,6 @@ def route_answer(address: str = "a:1", topic_known: bool = True) -> Command:
 
 
 def test_a_route_is_kept_until_a_better_one_comes() -> None:
-    """It grows old, it is doubted, and what is no route takes nobody's place."""
     routes = Routes()
     with pytest.raises(NoRouteError, match="not in any route"):
         routes.address("a")
@@ -325,7 +323,6 @@ def asked_of(tries: SendAttempts, route: Route, outcomes: list[Command | ClientE
 
 
 def test_queues_have_their_turn_and_a_second_try_goes_to_another_broker() -> None:
-    """To the same one where there is no other."""
     lost = ConnectionLostError("gone")
     assert asked_of(SendAttempts(parcel(), None, 3 * S), TWO, [lost, lost, stored_at()]) == ["a0", "b1", "a0"]
     assert asked_of(SendAttempts(parcel(), None, 3 * S), ONE, [lost, stored_at()]) == ["a0", "a1"]
@@ -435,7 +432,7 @@ EVENTS = st.tuples(
 @example([("a", "served", 15_000, 0), ("a", "served", 550, 0), ("a", "served", 0, 3000)], None)
 @given(st.lists(EVENTS, max_size=20), st.sampled_from([None, *NAMES]))
 def test_it_prefers_as_java_does(events: list[tuple[str, str, int, int]], avoided: str | None) -> None:
-    """Who is available, then who did not refuse, then all: beside an account of all events, read anew each time."""
+    """Compared with a log of all events that is read again each time."""
     slow, now_ms = SlowBrokers(), 0
     account: list[tuple[str, str, int]] = []
     for name, kind, latency_ms, step_ms in events:
@@ -497,7 +494,7 @@ def test_a_message_that_nobody_takes_says_nothing_against_its_broker() -> None:
 
 
 class Outcomes:
-    """Keeps what was told, and can be waited for."""
+    """Keeps outcomes, and can be waited for."""
 
     def __init__(self) -> None:
         self.outcomes: list[object] = []
@@ -532,7 +529,6 @@ class FewThreads(RealRuntime):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_without_a_thread_each_is_told_at_once_and_later_ones_are_waited_for(count: int) -> None:
-    """Nobody waits for work that no thread does."""
     runtime, told = FewThreads(0), Outcomes()
     waits = SingleFlight(runtime, "waits")
     for _ in range(count):

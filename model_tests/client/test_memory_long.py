@@ -1,4 +1,4 @@
-"""What the client keeps of 3,600,000 messages that it sent and consumed: nothing."""
+"""The client keeps no memory of 3,600,000 messages that it sent and consumed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ END_S: Final = 20.0
 
 @contextmanager
 def served(directory: Path) -> Iterator[str]:
-    """The name server of `longpoll serve`, a process of its own: what it uses does not count here."""
+    """The name server of `longpoll serve`, a separate process whose memory does not count here."""
     any_port = "127.0.0.1:0"
     command = (sys.executable, "-m", "longpoll", "serve", "--json", "--listen", any_port, "--name-server", any_port)
     with subprocess.Popen((*command, "--store", str(directory)), stdout=subprocess.PIPE, text=True) as process:
@@ -82,7 +82,7 @@ def used_after_each_part(directory: Path, messages: int) -> list[int]:
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_the_client_keeps_nothing_of_what_it_sent_and_consumed(tmp_path: Path) -> None:
-    """The memory less mapped files of a process of its own ends within 10 % of what it was after a twentieth."""
+    """Its memory without mapped files ends within 10 % of its value after a twentieth of the messages."""
     command = (sys.executable, "-m", __name__, str(tmp_path / "store"), str(MESSAGES))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1_700)
     assert done.returncode == 0, done.stderr

@@ -149,7 +149,6 @@ AFTER = st.sampled_from([b"", b"\x02", b"\x02C\x01d", b"\x02UNIQ_KEY\x01Z", b"\x
 def test_properties_that_are_like_the_last_ones_are_read_as_by_themselves(
     groups: list[tuple[bytes, list[bytes], bytes]], most: int
 ) -> None:
-    """In the same order, and each in a dict of its own."""
     encoded = [b"%sUNIQ_KEY\x01%s%s" % (before, key, after) for before, keys, after in groups for key in keys]
     with patch.object(messages, "MISSED_COUNT_MAX", most):
         found = [message.properties for message in read_with(encoded)]
@@ -175,7 +174,6 @@ def read_with(encoded: list[bytes], topics: str = "T") -> list[ReceivedMessage]:
 
 
 def test_properties_like_the_last_ones_are_not_decoded() -> None:
-    """And where they differ each time nobody looks for what is alike any more."""
     alike = [b"TAGS\x01t\x02UNIQ_KEY\x01" + key for key in (b"A", b"B", b"C")]
     unlike = [b"KEYS\x01" + b"k" * size + b"\x02UNIQ_KEY\x01A" for size in range(1, 9)]
     with patch.object(messages, "decode_properties", wraps=decode_properties) as decode:
@@ -193,7 +191,6 @@ def test_messages_that_differ_in_their_topic_alone_keep_it() -> None:
 
 
 def test_a_message_like_one_of_long_before_keeps_its_topic() -> None:
-    """Also after others that nobody has learned from: a queue of a light topic has messages of several."""
     encoded = [b"", b"A\x01b", b"UNIQ_KEY\x01A0", b"C\x01d", b"UNIQ_KEY\x01B1"]
     assert len(encoded) == messages.MISSED_COUNT_MAX + 3
     topics = "TTTUT"
@@ -204,7 +201,7 @@ YEAR_MS = 366 * 86_400_000
 
 
 class Decoded(NamedTuple):
-    """What Java's tools read in an id."""
+    """The fields that Java's tools read from an id."""
 
     ip: bytes
     process: int
@@ -212,7 +209,7 @@ class Decoded(NamedTuple):
 
 
 def decode(msg_id: str, now_ms: int) -> Decoded:
-    """By the rules of `MessageClientIDSetter`, for an id of 16 bytes."""
+    """Decode a 16-byte id by the rules of `MessageClientIDSetter`."""
     content = bytes.fromhex(msg_id)
     assert len(content) == 16
     assert msg_id == content.hex().upper()
@@ -333,7 +330,6 @@ def test_threads_and_producers_make_ids_of_their_own() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("fork", [os.fork, ctypes.PyDLL(None).fork], ids=["by Python", "not by Python"])
 def test_a_forked_process_makes_ids_of_its_own(fork: Callable[[], int]) -> None:
-    """From the first one on, although it goes on from where its parent was, and whoever forked it."""
     runtime = RealRuntime()
     ids = MessageIds(runtime)
     ids.new(3)
@@ -407,7 +403,7 @@ def test_a_bomb_is_refused_and_costs_no_more_memory_than_the_limit_allows(kind: 
 
 
 def test_zlib_is_also_what_does_not_say_by_what_it_is_packed() -> None:
-    """As old clients send it; a type that nobody has is refused, and what is not packed goes through."""
+    """Old clients send it without a type; an unknown type is rejected, unpacked bytes pass."""
     assert unpack(MessageSysFlag.COMPRESSED, zlib.compress(b"old"), LIMIT) == b"old"
     assert unpack(0x300, b"not packed", LIMIT) == b"not packed"
     with pytest.raises(RemoteProtocolError, match="compression type is unknown: 5"):
@@ -487,7 +483,6 @@ def test_no_block_of_lz4_goes_on_from_the_one_before(size: int) -> None:
 @pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
 @pytest.mark.parametrize("frames", [1, 3])
 def test_a_few_bytes_of_lz4_may_be_many_pieces(frames: int) -> None:
-    """What does not come out at once is asked for again, also before the next frame."""
     whole = bytes(3 * PIECE_SIZE + 7)
     packed = pack(Compression.LZ4, whole)
     assert len(packed) < LZ4_PIECE_SIZE
@@ -496,7 +491,7 @@ def test_a_few_bytes_of_lz4_may_be_many_pieces(frames: int) -> None:
 
 @pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
 def test_many_small_frames_of_lz4_take_no_longer_than_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands behind a frame was copied for each: 3 MB of empty ones kept a consumer busy for half a minute."""
+    """Copying the rest for each frame kept a consumer busy for half a minute on 3 MB."""
     package = importlib.import_module("lz4.frame")
     copied: list[int] = []
 

@@ -81,7 +81,7 @@ class Held:
 
 
 def config(group: str, share: Share, close_timeout_s: float = PATIENCE_S) -> MemberConfig:
-    """One that looks often which queues are its own."""
+    """A configuration that rebalances often."""
     return MemberConfig(
         group=group, start_at="first", rebalance_s=0.02, thread_count=2, close_timeout_s=close_timeout_s, allocate=share
     )
@@ -183,7 +183,7 @@ def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server
 
 
 def is_closed(consumer: PushConsumer | OnLoop) -> bool:
-    """Whether it was told to close."""
+    """Whether it was closed."""
     found = consumer.client if isinstance(consumer, OnLoop) else consumer
     return bool(found._member.lifecycle.is_closed)
 
@@ -193,7 +193,7 @@ def is_closed(consumer: PushConsumer | OnLoop) -> bool:
 def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
     name_server: str, topic: str, loop: Loop, kind: str, is_given_up: bool
 ) -> None:
-    """It gave the queue away, and the next member's listener had the same message beside the first one's."""
+    """Otherwise the next member's listener would get the same message at the same time."""
     share, held, following = Share(1), Held(), Held()
     with Producer(name_server) as producer:
         producer.send(topic, b"1")
@@ -253,7 +253,7 @@ def test_the_next_member_begins_after_what_the_listener_consumed(
 def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
     name_server: str, topic: str, loop: Loop, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An administrator resets the group (220): whoever had the queue before that began it where it stood."""
+    """An administrator resets the group (220); the next owner begins at the new offset."""
     share, held = Share(1), Held()
     held.go.set()
     with Producer(name_server) as producer:
@@ -369,7 +369,7 @@ async def come_and_go(name_server: str, topic: str) -> Watched:
 
 
 def test_messages_come_in_order_while_members_come_and_go(name_server: str) -> None:
-    """What is put off comes again in its place, before all that is behind it; nothing is given twice at once."""
+    """Deferred messages come again before later ones; none is delivered twice at once."""
 
     async def story() -> None:
         watched = await come_and_go(name_server, topic)
@@ -410,7 +410,7 @@ def test_a_coroutine_that_hangs_is_put_off_in_its_place(name_server: str, topic:
 
 
 def test_a_reset_waits_for_the_listener_that_has_the_queue(name_server: str) -> None:
-    """What it was given is ended first, then the queue goes on where an administrator sent it."""
+    """The listener ends first, then the queue continues at the administrator's offset."""
 
     async def story() -> None:
         got: asyncio.Queue[bytes] = asyncio.Queue()

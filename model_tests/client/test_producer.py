@@ -86,7 +86,6 @@ def test_a_batch_stands_together_in_one_queue(name_server: str) -> None:
 def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
     messages: Sequence[OutgoingMessage], words: str
 ) -> None:
-    """The user's mistake is told without asking anybody."""
     with ScriptedServer(lambda _peer, _command: None) as server:
         with Producer(server.address) as producer, pytest.raises(ConfigError, match=words):
             producer.send_batch("T", messages)
@@ -94,7 +93,6 @@ def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
 
 
 def test_a_batch_of_text_that_no_frame_can_hold_fails_as_one_message_does() -> None:
-    """With an error of the client's, so that whoever catches those catches it too."""
     with ScriptedServer(lambda _peer, _command: None) as server:
         with Producer(server.address) as producer, pytest.raises(LocalProtocolError, match="not Unicode"):
             producer.send_batch("T", [OutgoingMessage(b"x", tag="\ud800")])
@@ -144,7 +142,7 @@ def test_another_broker_is_tried_after_an_answer_that_another_may_not_give(code:
 
 
 def test_a_route_of_a_dead_broker_goes_to_the_living_one() -> None:
-    """The name server still names a broker that is down: the message is stored all the same."""
+    """The name server still names a broker that is down; the message is stored."""
     with ScriptedServer(mute) as gone, Fleet(b=0) as fleet, Producer(fleet.name_server) as producer:
         gone.refuse_connections()
         fleet.addresses = {"a": gone.address, **fleet.addresses}
@@ -187,7 +185,7 @@ def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
 def test_a_lost_name_server_leaves_what_is_known(
     name_server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Routes that were learned serve on, with one line each time; an unknown topic is told of."""
+    """Known routes still work, with one log line each time; an unknown topic is reported."""
     with (
         new_topic(name_server, 1) as topic,
         Producer(name_server) as producer,
@@ -268,7 +266,7 @@ def loses_first() -> Callable[[Peer, Command], None]:
 
 @pytest.fixture
 def released(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Until it is set, connecting to the broker of `bad` takes long, but for the first time."""
+    """Until it is set, every connection to the broker of `bad`, except the first, takes long."""
     released, connect, times = threading.Event(), ClientInstance.client, list[str]()
 
     def slow(self: ClientInstance, address: str) -> RemotingClient:
@@ -283,7 +281,6 @@ def released(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[thre
 
 
 def test_a_send_waits_for_no_other_s_connection(cluster: Cluster, released: threading.Event) -> None:
-    """One that is tried again ends while another's broker does not answer."""
     told: dict[str, object] = {}
     with Producer(cluster.name_server) as producer:
         producer.send_nowait("bad", b"x", callback=lambda outcome: told.setdefault("bad", outcome))
@@ -336,7 +333,7 @@ def test_a_mistake_of_who_picks_queues_is_told() -> None:
 
 
 def test_what_many_wait_for_is_done_once_and_only_so_much_at_a_time() -> None:
-    """Those who come later share it; what it raises is told to all; a closed one tells at once."""
+    """Later callers share the work and its exception; a closed one fails at once."""
     waits = SingleFlight(RUNTIME, "waits")
     going, begun, told = threading.Event(), list[int](), list[object]()
 

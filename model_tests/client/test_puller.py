@@ -75,7 +75,7 @@ class Calls:
 
 
 def puller_of(calls: Calls, *, count_max: int = 1000, deliver: Callable[[Batch], None] = lambda _batch: None) -> Puller:
-    """A puller that stands at offset 5."""
+    """A puller at offset 5."""
     any_of: Any = calls
     limits = FlowLimits(count_max, 1 << 20, 2000)
     return Puller(
@@ -141,7 +141,7 @@ def test_a_pull_commits_nothing_once_the_lock_of_its_queue_has_run_out() -> None
 
 
 def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:
-    """An answer at the deadline has its way to make still; the settings say how long that may take."""
+    """An answer at the deadline still has to travel; a setting says how long that may take."""
     delivery: Any = SimpleNamespace(deliver=None, is_busy=None)
     config = MemberConfig(group="G")
     consumer = Member(options_of("127.0.0.1:1", **member_options(config)), delivery)
@@ -154,7 +154,6 @@ def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:
 
 
 def test_what_is_consumed_is_seen_to_be_at_once() -> None:
-    """By counts and the offset, although it is only noted; also after the queue is given up, for its last offset."""
     calls = Calls()
     batches: list[Batch] = []
     puller = puller_of(calls, deliver=batches.append)
@@ -173,7 +172,6 @@ def test_what_is_consumed_is_seen_to_be_at_once() -> None:
 
 
 def test_a_queue_that_was_full_is_pulled_as_soon_as_there_is_room() -> None:
-    """By whoever notes that a message is consumed; while a pull is on its way nobody asks for another."""
     calls = Calls()
     batches: list[Batch] = []
     puller = puller_of(calls, count_max=3, deliver=batches.append)
@@ -320,7 +318,7 @@ class OneQueue:
 
 @pytest.fixture
 def broker() -> OneQueue:
-    """The broker, which says what was stored with it."""
+    """The broker, and the offsets stored with it."""
     return OneQueue()
 
 
@@ -428,7 +426,7 @@ def test_a_place_in_doubt_stays_so_until_its_broker_has_been_told(broker: OneQue
 
 
 def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same() -> None:
-    """A broker of 5.x takes no offset of it (26): it is told later. Any other refusal is one."""
+    """A 5.x broker takes no offset from it (26), so it is sent later; other refusals are errors."""
     found = Command(ResponseCode.SUCCESS, 1, 1, {"offset": "7"})
     kept = RemoteOffsets("G", "first")
 

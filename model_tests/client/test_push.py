@@ -107,9 +107,9 @@ def test_a_listener_that_hangs_is_told_of_and_its_message_comes_again(
 
 @define(slots=False)
 class Watched(RealRuntime):
-    """A runtime whose clock stands still, but for who looks for listeners that hang: half an hour later.
+    """A runtime whose clock stands still, until the check for hanging listeners sees half an hour more.
 
-    It looks at the `look_at`-th reading of the clock; the first is that of the listener's begin, the second of its end.
+    The check happens at the `look_at`-th clock reading: first the listener's begin, second its end.
     """
 
     look_at: int = 0
@@ -130,13 +130,13 @@ class Watched(RealRuntime):
         return found
 
     def late(self) -> None:
-        """Half an hour passes, and somebody looks."""
+        """Let half an hour pass, and run the check."""
         self.now_ns += 1800 * 10**9
         self.look()
 
 
 def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], list[object]]:
-    """Give a listener one message; what its queue was told to be consumed, and what was sent back."""
+    """Give a listener one message; returns the consumed offset and the messages sent back."""
     listening = ConcurrentConsumeService(runtime, MemberConfig(group="G"), listener)
     runtime.look = listening._look_for_hanging
     done: list[object] = []
@@ -158,7 +158,6 @@ def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], lis
 
 
 def test_a_call_that_has_ended_in_time_is_not_found_to_hang() -> None:
-    """However late who looks for hanging ones comes, and whoever was kept from going on in between."""
     runtime = Watched(look_at=2)
     done, back = consumed_at(runtime, lambda _messages: None)
     assert runtime.read_count == 3, "nobody has looked"
@@ -179,7 +178,7 @@ def test_the_answer_of_one_that_was_found_to_hang_is_of_no_account() -> None:
 
 
 def test_an_orderly_listener_that_hangs_holds_its_queue_up(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The line says so once, nothing overtakes, and everything comes when it goes on."""
+    """It is logged once, nothing overtakes, and everything comes when the listener returns."""
     going_on = threading.Event()
     seen: list[bytes] = []
 
@@ -302,7 +301,6 @@ def _fail(broker_name: str, error: Exception) -> None:
 
 
 def test_a_listener_may_empty_the_list_that_it_is_given(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What raised after that is put off all the same, and the line says where it was."""
 
     def greedy(messages: Sequence[ReceivedMessage]) -> Retry | None:
         assert isinstance(messages, list)
@@ -342,7 +340,7 @@ def test_a_batch_is_shared_among_threads_whose_listener_waits(name_server: str) 
 
 
 def test_a_batch_ends_with_its_consumer(name_server: str) -> None:
-    """Who closes waits for what the listener has, and not for all that was pulled."""
+    """A close waits for the listener's messages, not for everything pulled."""
     got: list[bytes] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -443,7 +441,6 @@ async def turned(is_so: Callable[[], bool]) -> None:
 
 
 def test_who_is_woken_by_the_listener_sees_what_it_has_consumed() -> None:
-    """Also when it has woken somebody in the same turn of the loop, with its first numbered or its last."""
 
     async def story() -> None:
         for last in (0, COUNT - 1):
@@ -467,7 +464,6 @@ def test_who_is_woken_by_the_listener_sees_what_it_has_consumed() -> None:
 
 
 def test_each_queue_is_told_of_its_own_where_one_task_has_both_in_a_turn() -> None:
-    """What was awaited of the first is not taken for the second's, nor forgotten."""
 
     async def story() -> None:
         given = Given(awaited, task_count=1)
@@ -529,7 +525,7 @@ def test_a_batch_is_shared_among_tasks_whose_listener_waits() -> None:
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_queue_that_is_paused_or_given_up_keeps_the_rest_of_its_batch(is_dropped: bool) -> None:
-    """What the listener has had stays awaited; paused, the rest comes once it is resumed, and then once."""
+    """The listener's messages stay pending; after a resume the rest comes once."""
 
     async def story() -> None:
         got: list[int] = []

@@ -50,7 +50,7 @@ ROOMS: Final = ("east", "west", "north")
 
 
 def room(name: str) -> str:
-    """What comes before the @ of a broker's name, or of a client's id."""
+    """The text before the @ of a broker's name or a client's id."""
     return name.partition("@")[0]
 
 
@@ -103,7 +103,6 @@ def test_every_share_is_the_one_that_java_s_client_has() -> None:
     st.sampled_from(sorted(ALLOCATES)),
 )
 def test_each_queue_is_had_exactly_once(names: set[str], brokers: int, queues: int, how: str) -> None:
-    """By one member of all; only the rooms that nobody asked for have queues of nobody."""
     every = queues_of("T", brokers, queues)
     shares = [queue for name in names for queue in ALLOCATES[how](name, names, every)]
     due = [queue for queue in every if how != "room" or room(queue.broker_name) != "north"]
@@ -119,7 +118,6 @@ def test_a_broker_whose_name_has_no_room_is_in_none(name: str) -> None:
 
 
 def test_a_member_s_name_is_looked_at() -> None:
-    """An empty one would be nobody's."""
     assert MemberConfig(group="G", client_id="east@1").client_id == "east@1"
     for name in ("", "x" * 256):
         with pytest.raises(ConfigError, match="client_id"):
@@ -139,7 +137,7 @@ LOGGER = "longpoll_client.consume.membership"
 
 
 def wanted(**expressions: str) -> dict[str, SubscriptionData]:
-    """What one wants, by topic; an expression that begins with a colon is none of tags."""
+    """One member's subscriptions by topic; an expression that begins with a colon is not a tag."""
     return {
         topic: make_subscription(topic, text.removeprefix(":"), "SQL92" if text.startswith(":") else "TAG", 1)
         for topic, text in expressions.items()
@@ -147,7 +145,7 @@ def wanted(**expressions: str) -> dict[str, SubscriptionData]:
 
 
 def told(subscriptions: dict[str, SubscriptionData]) -> Command:
-    """What a broker answers that has them."""
+    """The answer of a broker with these subscriptions."""
     body = ConsumerConnection(
         connection_set=[],
         subscription_table=subscriptions,
@@ -184,7 +182,7 @@ def test_what_differs_is_counted_and_said(
     said: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Counted each time, for the topics that are wanted here; said once, until it is something else."""
+    """Counted each time for the wanted topics; logged once for each change."""
     others, statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
         others.compare(told(there), own)
@@ -211,7 +209,7 @@ def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFix
 
 
 def test_of_what_cannot_be_read_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Nor of an answer that is no success, as that of a broker that knows no member yet, or lets no client ask."""
+    """Nor of an error answer, such as from a broker that knows no member yet."""
     others, statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
         others.compare(Command(ResponseCode.CONSUMER_NOT_ONLINE, 1, 1, None, told(wanted(T="a")).body), wanted(T="*"))
@@ -232,7 +230,7 @@ class Broker:
         self.heard: list[int] = []
 
     def answer(self, question: Question) -> object:
-        """It keeps what it is told last, and says what that was."""
+        """Keep the last call, and return its number."""
         if isinstance(question, Together):
             return [self._result(each) for each in question.steps]
         assert isinstance(question, Ask)
@@ -295,7 +293,6 @@ def test_what_a_broker_has_of_before_is_not_held_against_the_others(caplog: pyte
 def test_what_is_wanted_while_it_looks_is_not_held_against_the_others(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the broker says then is this member's own new wish."""
     broker, member = alone()
     honest = Broker.answer
 

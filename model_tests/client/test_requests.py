@@ -130,7 +130,7 @@ def test_a_callback_gets_the_reply_or_the_error_once(clients: Clients, topic: st
 
 
 def test_who_asked_and_is_gone_gets_no_reply(clients: Clients, topic: str, service: Service) -> None:
-    """The replier gets an error after its tries; a message that is no request is a mistake."""
+    """The replier gets an error after its tries; replying to a plain message is a mistake."""
     producer = clients.producer("askers")
     with pytest.raises(ReplyTimeoutError):
         producer.request(topic, SILENT, timeout_s=SHORT_S)

@@ -122,7 +122,7 @@ class Seen:
 
 @pytest.fixture
 def brokers() -> Iterator[ExitStack]:
-    """Who is stopped at the end."""
+    """The brokers, which are stopped at the end."""
     with ExitStack() as stack:
         yield stack
 
@@ -178,10 +178,9 @@ def test_who_is_far_behind_reads_at_the_slave_and_comes_back(tmp_path: Path, bro
 def test_a_master_killed_under_load_loses_nothing_that_it_acknowledged(
     tmp_path: Path, brokers: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its consumers go on at the slave, with what comes next, and at the master when it is back.
+    """Its consumers continue at the slave, and at the master when it is back.
 
-    None comes twice, unless its reader was told to go back: who changes brokers may be ahead of what the other one
-    shows by then.
+    No message comes twice unless its reader is sent back: after a change of broker it may be ahead of the new one.
     """
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerRole=SYNC_MASTER\nmappedFileSizeCommitLog=8388608\nmappedFileSizeConsumeQueue=20000\n")

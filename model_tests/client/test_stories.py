@@ -51,7 +51,6 @@ def test_what_nobody_can_use_ends_among_the_dead_letters(name_server: str, raise
 def test_planted_a_second_arrival_is_explained_by_another_spell_only(
     member: str, handover: tuple[str, int], unexplained: int
 ) -> None:
-    """By the member's getting that queue again or by another member's getting it; not by another queue or nobody."""
     log = Log()
     log.handovers.append(stories.Handover(1, "a", ("T", 0), is_ours=True))
     log.arrivals.append(stories.Arrival(2, "a", ("b", 0), 5, "id"))

@@ -1,4 +1,4 @@
-"""What a consumer cannot read: bad messages, topics without permission, offsets beyond the log."""
+"""Unreadable data for a consumer: bad messages, topics without permission, offsets beyond the log."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_others_come_and_each_bad_one_is_told_of(
 def test_a_queue_stops_if_so_configured(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is before it comes; it is asked for again and again, and not counted as passed over."""
+    """Earlier messages come; the queue retries without counting a skipped message."""
     monkeypatch.setattr(puller, "RETRY_S", 0.01)
     send(name_server, topic, b"1", BAD, b"2")
     with (
@@ -142,14 +142,14 @@ def ten_sent(broker: Broker) -> Iterator[tuple[str, str]]:
 
 
 def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
-    """What the log says with these words."""
+    """The log lines that contain these words."""
     return [record.getMessage() for record in caplog.records if words in record.getMessage()]
 
 
 def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line a look, no error for whoever polls, and nothing is lost meanwhile."""
+    """One log line for each look, no error for a poll, and no message is lost."""
     monkeypatch.setattr(group_member, "RETRY_S", 0.2)
     with ten_sent(broker) as (name_server, topic), Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.WRITE)
@@ -165,7 +165,7 @@ def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
 
 
 def test_a_stored_offset_beyond_the_log_is_moved_to_its_end(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    """As 4.9.7's broker says; one line tells of it, what is sent from then on comes, and the right offset is stored."""
+    """As 4.9.7 does: one log line, later messages come, and the right offset is stored."""
     with ten_sent(broker) as (name_server, topic):
         fields = {"consumerGroup": "G", "topic": topic, "queueId": "0", "commitOffset": "1000"}
         with RawClient(broker.address) as client:

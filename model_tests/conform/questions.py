@@ -1,8 +1,8 @@
-"""Questions that brokers are recorded to answer, from number 500 on; `python -m model_tests.conform.questions` has all.
+"""Questions whose answers brokers' recordings have, from number 500 on; `python -m model_tests.conform.questions`.
 
-A question is a vector without answers. The package's recordings have them with those of Apache RocketMQ 4.9.7 and
-5.5.0, which `longpoll conform --vectors FILE --record FILE` wrote; a test compares. Older questions stand in the
-recordings alone. Leaves out what is expected: that is what a real broker answers.
+A question is a vector without answers. The package's recordings have the answers of Apache RocketMQ 4.9.7 and 5.5.0,
+written by `longpoll conform --vectors FILE --record FILE`; a test compares them. Older questions are only in the
+recordings.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def test_unspoiled_they_pass(good: Broker) -> None:
 
 
 def test_without_a_name_server_nobody_is_blamed_for_it(good: Broker) -> None:
-    """What asks it is untested, whatever clause it is of; with one it is asked."""
+    """Vectors that need one are untested; with one they run."""
     (vector,) = [each for each in recorded("4.9.7") if each.id == "send-222"]
     outcomes = []
     for lacking in (frozenset({"name-server"}), frozenset()):
@@ -293,7 +293,7 @@ def test_there_are_enough() -> None:
 
 
 def test_a_broker_that_a_request_silences_is_named(good: Broker) -> None:
-    """After it nobody is served; with a restart the rest is asked, without one it is untested."""
+    """After it the broker serves no client; a restart runs the rest, otherwise it is untested."""
     silent = Relay(good.address, _silenced_by_heartbeat)
     suite = Suite(Place(silent.address, good.name_server_address), "rocketmq-4.9", "gone", makes_smaller=False)
     suite.capabilities = set(HAS)
@@ -396,7 +396,7 @@ def test_a_broker_that_answers_no_send_is_not_asked_on(good: Broker) -> None:
 
 
 def test_a_policy_that_means_to_differ_does_so_as_it_means() -> None:
-    """Strict answers 3 where 4.9.7's name server answers nothing: that is no failure, and any other answer is one."""
+    """Strict answers 3 where 4.9.7's name server does not answer; any other answer is a failure."""
     vector = next(each for each in recorded("4.9.7") if each.id == "route-384")
     suite = Suite(Place(("127.0.0.1", 1), ("127.0.0.1", 1)), "strict", "p")
     clause = BY_VECTOR[vector.id]
@@ -408,7 +408,7 @@ def test_a_policy_that_means_to_differ_does_so_as_it_means() -> None:
 
 
 def test_who_is_silent_after_several_played_at_once_loses_no_result(good: Broker) -> None:
-    """Without a restart what was found stands, whoever failed is named, and the rest is untested."""
+    """Without a restart earlier results stay, the failed vector is named, and the rest is untested."""
     silent = Relay(good.address, _silenced_by_message)
     suite = Suite(Place(silent.address, good.name_server_address), "rocketmq-4.9", "many", makes_smaller=False)
     suite.capabilities = set(HAS)

@@ -1,4 +1,4 @@
-"""Recording anew: a broker's own answers become vectors, which it passes and a spoiled one fails."""
+"""Recording: a broker's own answers become vectors, which it passes and a changed one fails."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def good() -> Iterator[Broker]:
 
 
 def conform(broker: Address, good: Broker, *words: str, only: tuple[str, ...] = SOME) -> Result:
-    """What the command says of some clauses."""
+    """The command's output for some clauses."""
     places = [f"--broker={broker[0]}:{broker[1]}", "--name-server={}:{}".format(*good.name_server_address)]
     chosen = [f"--only={name}" for name in only]
     usual = ["--policy=rocketmq-4.9", "--has=long-polling", "--json"]
@@ -73,7 +73,7 @@ def test_a_broker_passes_its_own_recording(mine: Path, good: Broker) -> None:
 
 
 def test_what_is_recorded_of_ours_is_what_was_recorded_of_java(mine: Path) -> None:
-    """Question, masks, windows and patterns, to the letter, but for whose answers they are."""
+    """Questions, masks, windows and patterns are identical except for the broker's name."""
     java = {vector.id: shipped(vector) for vector in recorded("4.9.7")}
     ours = [shipped(vector) for vector in read_vectors(mine)]
 

@@ -70,7 +70,7 @@ def test_a_good_broker_passes_twice(good: Broker) -> None:
 
 
 def test_a_failure_is_shown_with_its_bytes(good: Broker, spoiled: Address) -> None:
-    """The clause, expected beside got, and the conversation decoded and in hexadecimal, made as small as it can be."""
+    """The clause, expected and actual bytes, and the minimal conversation decoded and in hexadecimal."""
     done = conform(spoiled, good, "--only", "pull-004")
 
     assert done.exit_code == 1
@@ -136,7 +136,6 @@ def test_what_a_broker_says_steers_nothing(good: Broker, tmp_path: Path) -> None
 
 
 def test_a_stranger_on_the_port_is_a_sentence(good: Broker) -> None:
-    """A port on which nobody listens, with the option that starts a broker."""
     with closed_port() as address:
         done = conform(address, good, *SOME)
 

@@ -170,7 +170,7 @@ def test_places_say_what_a_pattern_says() -> None:
 
 
 def test_lists_of_json_can_be_sorted_before_names_are_known() -> None:
-    """What has a variable in it is alone in its list, or follows what tells it from the others."""
+    """An item with a variable is alone in its list, or follows its distinguishing field."""
     for vector in VECTORS:
         for step in steps(vector, "expect"):
             lists = [

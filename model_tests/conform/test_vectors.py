@@ -36,14 +36,14 @@ def unnamed(law: Collection[str]) -> set[str]:
 
 
 def law_names() -> set[str]:
-    """What must always hold by the law of strict in any of its worlds, and where a master that returns is walked."""
+    """The invariants of the strict spec in all its configurations, and those of a returning master."""
     worlds = [(STRICT, name) for name in ("tiny", *EXPLORATIONS)] + [(ROCKETMQ_5, "role")]
     laws = [specification_of(policy, named(name, policy)) for policy, name in worlds]
     return {text.name for law in laws for text in properties_of(law) if text.kind == "always"}
 
 
 def test_every_property_of_judge_and_law_has_a_clause_or_a_reason() -> None:
-    """And none that nobody has is named; a property that is new is missed."""
+    """Unknown properties are not named either, and a new property fails the test."""
     law = law_names()
 
     assert len(law) >= 32
@@ -151,7 +151,7 @@ def test_both_codecs_say_the_same(code: int, opaque: int, fields: dict[str, str]
 
 
 def raised_by(read: Callable[[bytes], object], content: bytes) -> BaseException | None:
-    """What reading raises; None when it reads."""
+    """The exception that reading raises; None if it succeeds."""
     try:
         read(content)
     except ValueError as error:
@@ -182,13 +182,13 @@ ANSWERS = {"response", "held_ms", "sent_ms"}
 
 
 def without_answers(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is done, less what came of it."""
+    """The actions without their results."""
     return [{name: value for name, value in step.items() if name not in ANSWERS} for step in steps]
 
 
 @pytest.mark.parametrize("version", RECORDED)
 def test_each_question_was_asked(version: str) -> None:
-    """And nothing from that number on that is no question."""
+    """And every vector from that number on is a question."""
     cases = {vector.id: vector.case for vector in recorded(version) if int(vector.id.split("-")[1]) >= FIRST}
     asked = {question["id"]: question for question in questions()}
 
@@ -266,7 +266,7 @@ def test_steps_that_do_not_matter_are_left_out() -> None:
 
 
 def test_a_step_without_which_something_else_differs_is_needed() -> None:
-    """The topic is not made any more, and so there is no message: that is no fault of who says so."""
+    """Without the topic there is no message, which is not the vector's fault."""
 
     def play(less: Vector) -> Sequence[Difference]:
         return [EMPTY] if "make" in names(less) else [CODE, EMPTY]

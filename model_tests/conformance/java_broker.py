@@ -57,7 +57,7 @@ class JavaBroker:
 
 
 def why_missing() -> str | None:
-    """What this machine lacks to run Java and resolve its jars; None when it has both."""
+    """The missing requirement for Java and its jars; None if there is none."""
     missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
     return f"no {' and no '.join(missing)} on PATH" if missing else None
 
@@ -96,7 +96,7 @@ def running(
 ) -> Iterator[JavaBroker]:
     """Name server and broker in `home`, both ended at the end of the block; `heap` is each one's `-Xmx`.
 
-    A store that is in `home` already is opened. `settings` are further lines of `broker.conf`, which win. One that ran
+    An existing store in `home` is opened. `settings` are further lines of `broker.conf`, which win. A broker that ran
     `before` gives its ports.
     """
     if before is None:
@@ -152,7 +152,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether a server accepts connections there."""
     try:
         socket.create_connection(("127.0.0.1", port), 0.2).close()
     except OSError:

@@ -56,7 +56,7 @@ class RustBroker:
 
 
 def built() -> Path:
-    """The folder of the programs, which are kept beside other caches. Raises RustUnavailableError."""
+    """The folder of the programs, next to other caches. Raises RustUnavailableError."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     root = cache / "longpoll" / f"rocketmq-rust-{VERSION}"
     programs = root / "bin"

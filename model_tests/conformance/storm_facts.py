@@ -1,9 +1,8 @@
-"""What Storm finds in a JANI file, as JSON: run by the Python that has `stormpy`, which is not the one of these tests.
+"""Prints Storm's facts about a JANI file as JSON; runs in the separate Python that has `stormpy`.
 
     python storm_facts.py FILE
 
-prints `states`, `choices`, `deadlocks` and `verdicts` (property to whether Storm finds it true). Leaves out what they
-must be (`test_storm`).
+prints `states`, `choices`, `deadlocks` and `verdicts` (property to Storm's result). Expected values: `test_storm`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def test_the_real_client_twice_with_one_topic_and_two_groups(name_server: str) -
 
 
 def a_run() -> tuple[list[tuple[str, str, int]], list[tuple[str, str, int, int, int]]]:
-    """What a faultless run of four bulk messages and two single ones looks like."""
+    """A faultless run of four bulk messages and two single ones."""
     sent = [(f"m{number}", "red", number * 10_000_000) for number in range(6)]
     received = [(f"m{number}", "red", number % 2, number // 2, number * 10_000_000 + 1_500_000) for number in range(6)]
     return sent, received

@@ -230,7 +230,7 @@ def class_path(version: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def ask_java(class_path: str, cases: list[Case]) -> list[str]:
-    """What the real parser makes of each case."""
+    """The real parser's result for each case."""
     lines = (
         expression.encode().hex()
         + "\t"
@@ -250,7 +250,7 @@ def ask_java(class_path: str, cases: list[Case]) -> list[str]:
 def differing_cases(
     class_path: str, cases: list[Case], *, with_parts: bool
 ) -> tuple[list[tuple[str, ...]], Counter[str]]:
-    """The cases of which we make something else than Java, with what it makes of them, and how often it says what."""
+    """Cases in which our result differs from Java's, with Java's result, and the count of each."""
     said = ask_java(class_path, cases)
     pairs = zip(cases, said, strict=True)
     found = [(*map(str, case), java) for case, java in pairs if outcome(*case, with_parts=with_parts) != java]

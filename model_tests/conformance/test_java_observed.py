@@ -331,7 +331,7 @@ def answered(told: Counter[tuple[object, ...]]) -> Counter[tuple[object, ...]]:
 
 
 def found(result: Result) -> Counter[tuple[object, ...]]:
-    """What is violated, by property, queue and offset."""
+    """The violations, by property, queue and offset."""
     return Counter(
         (finding.property, finding.topic, finding.queue, finding.offsets.get("offset"))
         for finding in result.findings

@@ -66,7 +66,7 @@ def class_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @define
 class Sent:
-    """What was sent to a store so far: every record by queue, as it was first served."""
+    """All records sent to a store, by queue, as they were first served."""
 
     records: dict[tuple[str, int], list[bytes]] = field(
         factory=lambda: {(topic, queue_id): [] for topic in TOPICS for queue_id in range(QUEUES)}
@@ -178,7 +178,7 @@ def check_tables(client: RawClient, turn: int) -> None:
 
 
 def change_tables(client: RawClient, turn: int) -> None:
-    """Leave a group and an offset that tell which turn it was."""
+    """Store a group and an offset that identify the round."""
     group = {"groupName": "CG", "retryMaxTimes": turn}
     body = json.dumps(group).encode()
     assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == 0
@@ -448,7 +448,7 @@ def test_both_list_a_batch_by_the_same_of_two_tags(
 
 
 def test_a_store_of_5_5_0_is_read(class_paths: dict[str, str], tmp_path: Path) -> None:
-    """What 5.5.0 stored and served is what we read from its directory, record by record, and it is sound."""
+    """We read every record as 5.5.0 stored and served it, and its directory is sound."""
     sent = Sent()
 
     java = partial(theirs, class_path=class_paths["5.5.0"])

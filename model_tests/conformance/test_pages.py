@@ -36,7 +36,9 @@ POLICIES: Final[Mapping[str, str]] = {
 ROW: Final = re.compile(r"^│ ([A-Z]+(?:-[A-Z]+)?-\d+) +│ ([A-Z-]+) +│", re.MULTILINE)
 UNTESTED: Final = re.compile(r"^│ ((?:[A-Z]+(?:-[A-Z]+)?-\d+ )+) *│", re.MULTILINE)
 """A row of the last table: clauses that were not tested for one reason."""
-COUNTS: Final = re.compile(r"^(\d+) clauses tested: (.*); (\d+) more are UNTESTED and not counted$", re.MULTILINE)
+COUNTS: Final = re.compile(
+    r"^(\d+) clauses tested: (.*); (\d+) more (?:is|are) UNTESTED and not counted$", re.MULTILINE
+)
 BY_CHANCE: Final = {"RUN-1", "RUN-2", "RUN-6", "RUN-11"}
 """What a policy other than strict declares, and a run may meet or not."""
 
@@ -54,7 +56,7 @@ def outcomes_of(name: str) -> Mapping[str, str]:
 
 
 def told(address: Address, name_server: Address, policy: str) -> Mapping[str, str]:
-    """What the command says of every clause, but of those that a busy machine keeps it from seeing."""
+    """The command's result for every clause, except those that depend on a busy machine."""
     places = [f"--broker={address[0]}:{address[1]}", f"--name-server={name_server[0]}:{name_server[1]}"]
     done = CliRunner().invoke(main, ["conform", *places, f"--policy={policy}", "--json"])
     assert done.stdout, done.output

@@ -40,7 +40,7 @@ def _run(text: str, directory: Path) -> SpinRun:
 
 
 def _facts(run: SpinRun | Entry) -> dict[str, object]:
-    """What SPIN and the manifest both say."""
+    """The facts that both SPIN and the manifest have."""
     return {
         "distinct_states": run.distinct_states,
         "transitions": as_told(run.transitions) if isinstance(run, Entry) else run.transitions,

@@ -1,6 +1,6 @@
-"""Storm on the exported law: the same states, transitions and verdicts as our engines, and red on a slip.
+"""Storm on the exported spec: the same states, transitions and verdicts as our engines; a mutant fails.
 
-Storm comes as PyPI's `stormpy`, in an environment of its own that is kept between runs: it is no dependency of ours.
+Storm is PyPI's `stormpy`, in a separate environment that is kept between runs; it is not our dependency.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _call(*command: str, timeout_s: float = READY_S) -> str:
 
 @pytest.fixture(scope="module")
 def storm(tmp_path_factory: pytest.TempPathFactory) -> Storm:
-    """Storm, made ready at its first use; a machine on which it cannot be had is told so loudly."""
+    """Storm, installed at its first use; a missing tool is reported."""
     try:
         python = _ready()
     except (subprocess.SubprocessError, OSError) as error:

@@ -229,9 +229,9 @@ KINDS: Final[tuple[Fault, ...]] = ("", FAULTS[0], "", FAULTS[1])
 
 
 def runs_of(load: StepLoad, count: int) -> list[list[SeenStep]]:
-    """Runs of one law, every other one with a fault, in half of all no moment in doubt; without what is hidden.
+    """Runs of one spec, every other one with a fault, half of them without uncertain times or hidden variables.
 
-    In every tenth it is told of every other step only what it was, and not who took part.
+    In every tenth run every other step has its action but no actors.
     """
     reader = reader_of(model_of(load.policy, load.law))
     found = []
@@ -295,7 +295,7 @@ def test_a_thousand_histories_have_the_same_verdict(tmp_path: Path, capsys: pyte
 
 
 def _parametric(policy: str, bounds: Bounds, checked: Iterable[str], directory: Path) -> TlcRun | TlcViolation:
-    """TLC on the parametric module, with these lines of its configuration besides the types."""
+    """TLC on the parametric module, with these lines of its configuration in addition to the types."""
     model = specification_of(preset(policy), bounds)
     configuration = tla_parametric_configuration_of(model)
     assert set(checked) <= set(configuration.splitlines())

@@ -1,8 +1,8 @@
-"""What Apache RocketMQ 4.9.7 and 5.5.0 were recorded to answer, asked of our broker: every case, each profile.
+"""Our broker's answers compared with those recorded from Apache RocketMQ 4.9.7 and 5.5.0, in each profile.
 
-The recordings are the vectors of `longpoll_conform`, which plays them. Where strict differs on purpose the vector
-stands with its reason in `longpoll_conform.policy_differences` and `docs/conformance.md`; a listed one that has become
-equal is as wrong as an unlisted one that is not.
+The recordings are the vectors of `longpoll_conform`, which plays them. Deliberate differences of strict are listed with
+reasons in `longpoll_conform.policy_differences` and `docs/conformance.md`. A listed vector that passes is also a
+failure.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def assert_as_listed(known: Iterable[str], cases: list[Vector], found: dict[str,
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("profile", quick_if(PROFILES, lambda profile: profile != "sql"))
 def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path) -> None:
-    """Every case without a long wait is answered as the Java broker was recorded to answer it, but for those listed."""
+    """Every case without a long wait, except for the listed ones."""
     cases = chosen(policy, profile, quick=True)
     if not cases:
         assert (policy, profile) == (ROCKETMQ_5.name, "store"), "only 5.5.0 was recorded without a store"

@@ -291,7 +291,7 @@ class Guarded(dict[Any, Any]):
 
 
 def test_samples_and_snapshots_hold_the_guard() -> None:
-    """Whoever goes through the items has it, and gives it back."""
+    """An iteration over the items holds the guard and releases it."""
     guard = NotedGuard()
     statistics = Statistics(guard=guard)
     statistics._items = Guarded(guard)

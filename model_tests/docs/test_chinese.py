@@ -95,7 +95,7 @@ OWN: Final = {"event", "by construction"}
 
 
 def test_a_word_is_one_word_in_all_chinese_pages() -> None:
-    """What a lesson gives an English word for stands so in the list of words, and each of the list is used."""
+    """English words of the lessons are in the word list, and every word of the list is used."""
     rows = ROW.findall((chinese.CHINESE / "terms.md").read_text("utf-8"))
     words = dict(rows)
     lessons = "".join(page.read_text("utf-8") for _, page in chinese.pairs())

@@ -1,4 +1,4 @@
-"""The exercises of the lessons: each has a solution on its page, and a wrong answer is told what is missing."""
+"""The exercises of the lessons: each has a solution on its page, and a wrong answer gets a hint."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ NOT_YET: Final = {
 
 
 def ask(*words: str) -> Result:
-    """What the command says; never a fault of our own."""
+    """The command's output, which never shows an internal error."""
     done = CliRunner().invoke(main, ["lesson", *words], env={"COLUMNS": "140"})
     assert done.exit_code in {0, 1, 2}, done.output
     return done

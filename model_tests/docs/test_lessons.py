@@ -1,4 +1,4 @@
-"""Pages of readme, lessons and slides say what the commands do."""
+"""The readme, lessons and slides match the commands' output."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def commands(page: str) -> Iterator[Command]:
 
 
 def missing_line(shown: tuple[str, ...], said: str) -> str | None:
-    """The first line that nothing printed begins with, in this order.
+    """The first line that does not begin any output line, in order.
 
-    Lines follow on each other, but for where `...` stands between.
+    Lines must be adjacent unless `...` separates them.
     """
     lines = said.splitlines()
     at, free = 0, False
@@ -188,7 +188,7 @@ MADE: Final = "# 1. A lesson\n\nFirst.\n\n## Look\n\n{}\n\n```console\n# no head
 
 @pytest.mark.parametrize("path", DECK_PAGES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_lesson_is_all_on_its_slides(path: Path) -> None:
-    """Each block and each word once, in the lesson's order, but that a heading stands on each slide of its section."""
+    """Each block and word once, in order; a heading may repeat on each slide of its section."""
     text = path.read_text("utf-8")
     made = slides.slides_of(text)
     shown = [piece for slide in made for piece in slide.pieces]
@@ -268,7 +268,7 @@ def test_the_excerpt_is_what_explain_prints() -> None:
 
 
 def test_the_counts_of_the_evidence_are_those_of_the_pages() -> None:
-    """Findings, those that nobody had reported, those that replay on Java, and the reports on another broker."""
+    """The number of findings, unreported findings, Java replays, and reports on another broker."""
     findings = (ROOT / "docs" / "findings.md").read_text("utf-8")
     table = re.findall(r"^\| \(\w\) \|.*\| ([^|]*) \|$", findings, re.MULTILINE)
     java = (

@@ -1,4 +1,4 @@
-"""Pages of findings and specification say what the specification says."""
+"""The pages about findings and the specification match the specification."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ bounds = st.sampled_from((PLAIN, *EXPLORATIONS.values()))
 
 @pytest.mark.long
 def test_the_page_is_fresh() -> None:
-    """The file is what the law says now; `python -m longpoll_spec.render.spec_page > docs/spec.md` writes it anew."""
+    """`python -m longpoll_spec.render.spec_page > docs/spec.md` updates it."""
     # In a process of its own: in which order a junction's parts are told depends on what was built before.
     told = subprocess.run(
         [sys.executable, "-m", "longpoll_spec.render.spec_page"], capture_output=True, text=True, check=True
@@ -96,7 +96,6 @@ def _wrong_firsts(rows: dict[str, tuple[str, str]]) -> set[str]:
 
 
 def test_first_values_are_those_of_the_models_first_states() -> None:
-    """What the page says of a variable's first value is what the first state of every model has."""
     rows = _rows_of_variables()
 
     assert {"announced", "wants[r]", "next_scan", "running"} <= set(rows)
@@ -265,7 +264,7 @@ def _cases() -> list[ParameterSet]:
 
 @pytest.mark.parametrize(("page", "command"), _cases())
 def test_every_command_does_what_the_page_says(page: str, command: str) -> None:
-    """A command in a page ends as the page says: proved and held, or violated where it says so."""
+    """A command on a page ends as shown: proved and held, or violated."""
     words = shlex.split(command)
     done = CliRunner().invoke(main, words[1:])
 

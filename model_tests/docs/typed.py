@@ -1,8 +1,8 @@
-"""A reader of a page who types all that it shows, in its order, and nothing else.
+"""A reader who types every command of a page, in its order.
 
-What a page calls `/tmp`, `HOST:PORT` or port 10911 is the reader's own; a program that serves until Ctrl-C is left
-running for the commands after it, and is stopped before its record is judged. What follows a history is ended by Ctrl-C
-once it has said how far it is. Where a page asks "any broker", ours is started. Leaves out what else is printed.
+`/tmp`, `HOST:PORT` and port 10911 become the reader's own. A server keeps running for the next commands, and stops
+before its record is judged. A command that follows a history gets Ctrl-C after its first progress report. Where a page
+says "any broker", ours is started.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def unread(text: str) -> list[str]:
 
 
 class NotTypedError(Exception):
-    """A command of a page cannot be typed, or ends otherwise than it should; the text says which."""
+    """A command of a page cannot be typed, or ends with another result; the text says which."""
 
 
 @define
 class Program:
-    """One that a page leaves running, and where its record is."""
+    """A program that a page leaves running, with the place of its record."""
 
     process: subprocess.Popen[str]
     line: str
@@ -117,7 +117,7 @@ class Program:
 
 @define
 class Reader:
-    """Types a page's commands in a directory of its own, which has what the project's folder has."""
+    """Types a page's commands in a separate directory that has the project's files."""
 
     directory: Path
     instead: Mapping[str, str]
@@ -203,7 +203,7 @@ class Reader:
         return os.environ | own | dict(self.environment)
 
     def _whole(self, line: str) -> str:
-        """What is typed for a line: with smaller numbers where it takes time, and with what it takes for granted."""
+        """The command to type for a line: with smaller numbers if slow, and with its requirements."""
         typed = self._real(self.shorter.get(line, line))
         if A_TEST.match(line):
             typed += " --collect-only -q"
@@ -284,7 +284,7 @@ class Reader:
         raise NotTypedError(f"{typed}: ends, or says nothing for {PATIENCE_S} s\n{said}")
 
     def _follow(self, typed: str) -> tuple[int, str]:
-        """Follow until it is told how far, look at the metrics, and press Ctrl-C; the code, and what was said."""
+        """Follow until the first progress report, read the metrics, and press Ctrl-C; returns code and output."""
         port = free_port()
         words = shlex.split(re.sub(r"--metrics-port \d+", f"--metrics-port {port}", typed))
         program, said = self._start(words, typed, SO_FAR.pattern)
@@ -300,7 +300,7 @@ class Reader:
         return program.process.returncode, said
 
     def _capture(self, line: str) -> None:
-        """Capture the port of the page's broker, and have it serve somebody meanwhile."""
+        """Capture the port of the page's broker while it serves a client."""
         self._broker_for(f"longpoll observe --broker {BROKER}")
         there = self.addresses[BROKER]
         words = shlex.split(re.sub(r"\d+$", there.rpartition(":")[2], line))
@@ -346,7 +346,7 @@ def _ended_after(process: subprocess.Popen[str], patience_s: float) -> Iterator[
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
+    """A port without a listener."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

@@ -52,7 +52,7 @@ def fetched(directory: Path) -> str:
 
 
 def violations(browser: Browser, axe: str) -> list[str]:
-    """What axe-core finds wrong in the page that is shown: the rule, the element and where it is."""
+    """axe-core's violations in the current page: the rule, the element and its place."""
     browser.run(f"void ({{}}); {axe}; true")
     found: list[str] = browser.run(RUN)
     return found

@@ -19,7 +19,7 @@ FETCHED: Final = {"img": "src", "script": "src", "link": "href", "iframe": "src"
 
 @define
 class Page(HTMLParser):
-    """What a page names: what it links to, what it fetches, and what it can be entered at."""
+    """A page's links, fetched resources, and anchors."""
 
     links: list[str] = field(factory=list)
     fetched: list[str] = field(factory=list)
@@ -65,7 +65,7 @@ def lost_links(site: Path) -> list[str]:
 
 
 def fetched_elsewhere(site: Path) -> list[str]:
-    """Page and address, for whatever a browser would fetch from elsewhere by itself."""
+    """Page and address of everything that a browser would fetch from other sites."""
     return [
         f"{path.relative_to(site)}: {address}"
         for path in site.rglob("*.html")
@@ -75,7 +75,7 @@ def fetched_elsewhere(site: Path) -> list[str]:
 
 
 def build_or_skip(factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The site, made once for all tests of a process, and what Sphinx said; skips where there is no Sphinx."""
+    """The site, built once a process, and Sphinx's output; skips without Sphinx."""
     if importlib.util.find_spec("sphinx") is None:
         pytest.skip("NO SITE: Sphinx is not installed, see requirements/docs.lock")
     from docs.site.build import build  # noqa: PLC0415 - only where it can be used

@@ -184,7 +184,7 @@ def test_a_planted_fault_is_found(browser: Browser, site: Path, axe: str, fault:
 
 
 def test_what_is_open_is_mended() -> None:
-    """What scrolls gets a place among what keys reach, once; a corner is no heading; landmarks differ."""
+    """Scrollable parts get one tab stop, a corner is not a heading, and landmarks differ."""
     page = '<th class="head"><p></p></th><pre>a</pre><pre tabindex="0">b</pre><th class="head">c</th><prefix>'
     region = '<div role="region" aria-label="Formula">'
 

@@ -24,7 +24,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def executed(notebook: Path, output: Path) -> subprocess.CompletedProcess[str]:
-    """What came of running it, as `jupyter execute` does."""
+    """The result of running it with `jupyter execute`."""
     if importlib.util.find_spec("nbclient") is None:
         pytest.skip("NO NOTEBOOK: nbclient is not installed, see requirements/notebook.lock")
     words = [sys.executable, "-c", EXECUTE, str(notebook), f"--output={output}", "--kernel_name=python3"]

@@ -56,7 +56,7 @@ new Promise((done) => {{ const look = () => ({condition}) ? done(true) : setTime
 
 @define
 class Reader:
-    """Somebody with a mouse: sees, clicks, and waits until there is what the click has brought."""
+    """A reader with a mouse, who sees, clicks, and waits for the click's result."""
 
     browser: Browser
     clicks: int = 0
@@ -151,7 +151,7 @@ def test_from_the_start_page_to_ones_own_mutant_caught(start: tuple[Browser, Pat
     ],
 )
 def test_a_button_that_nobody_can_click_is_seen(start: tuple[Browser, Path], fault: str) -> None:
-    """One that is hidden, lies below something, or is off: the path ends there."""
+    """A hidden, covered or disabled button ends the path."""
     browser, page = start
     browser.show(page, width=1_400, dark=False)
     reader = Reader(browser)

@@ -115,7 +115,7 @@ def test_a_page_that_is_too_wide_is_seen(browser: Browser, site: Path) -> None:
 
 
 def lost_on_paper(browser: Browser) -> list[str]:
-    """What is cut off of the page that is shown, when it is printed."""
+    """The parts of the page that are cut off in print."""
     browser.call("Emulation.setEmulatedMedia", media="print")
     found = [*browser.run(CUT_OFF), *browser.run(HIDDEN)]
     browser.call("Emulation.setEmulatedMedia", media="")
@@ -171,7 +171,7 @@ def served(site: Path) -> Iterator[str]:
     ],
 )
 def test_pythons_own_server_serves_it_as_well(browser: Browser, served: str, page: str, shown: str) -> None:
-    """Where a browser gives pages of a folder less than those of a server; nobody else is asked."""
+    """A browser gives `file:` pages less than served ones; no other site is asked."""
     browser.call("Page.navigate", url="about:blank")
     browser.addresses.clear()
     browser.call("Page.navigate", url=f"{served}/{page}")
@@ -182,7 +182,7 @@ def test_pythons_own_server_serves_it_as_well(browser: Browser, served: str, pag
 
 
 def test_a_step_is_taken_on_the_start_page(browser: Browser, site: Path) -> None:
-    """The explorer in the page answers a click, and its run is told."""
+    """The explorer in the page answers a click and shows its run."""
     browser.show(site / "index.html", width=1_400, dark=False)
     frame = browser.run("document.querySelector('iframe.lp-explorer').getAttribute('src')")
     browser.show(site / frame, width=1_400, dark=False)

@@ -26,7 +26,7 @@ def test_every_page_has_its_place() -> None:
 
 
 def test_links_lead_into_the_site(tmp_path: Path) -> None:
-    """To a page's place, else to a copy of the file; one to nothing is named; what stands in a block is left alone."""
+    """To an anchor, else to a copy of the file. Broken links are named; blocks are left alone."""
     page = tree.DOCS / "planted.md"
     page_text = (
         "[a](law.md#why) [b](../README.md) [c](../spec/longpoll_spec/errors.py) [d](../spec/longpoll_spec/terms)"
@@ -91,7 +91,7 @@ def test_a_chain_of_arrows_is_followed() -> None:
 
 
 def test_every_command_has_a_page_with_its_options() -> None:
-    """And each order below it; what keeps its breaks stands in a block."""
+    """Subcommands too; texts that keep their line breaks are in a block."""
     pages = commands.pages()
 
     assert set(pages) == {"index.md", *(f"{name}.md" for name in COMMANDS)}

@@ -1,4 +1,4 @@
-"""Programs that do what no hold table does: each has a clear end, and leaves no process behind."""
+"""Hostile programs: each has a clear end, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ PROTOCOL = {
 
 
 def found_in(source: str, directory: Path, *, bounds: Bounds = BOUNDS, answer_s: float = ANSWER_S) -> Finding:
-    """What the dojo finds wrong with a program."""
+    """The dojo's findings about a program."""
     (directory / "program.py").write_text(source)
     words = [sys.executable, "-S", str(directory / "program.py")]
     search = Search(bounds, Allowances())
@@ -84,7 +84,7 @@ def test_what_is_not_of_the_protocol_is_told(name: str, tmp_path: Path) -> None:
 
 
 def test_a_complaint_is_kept(tmp_path: Path) -> None:
-    """What a program writes to its standard error before it ends is shown, the last of it."""
+    """The end of a program's standard error is shown."""
     does = "    if kind == 'tick': sys.stderr.write('x' * 300_000); raise ValueError('odd tick')"
     finding = found_in(odd(does), tmp_path)
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_run_is_a_mistake(words: list[str]) -> None:
 
 
 def test_a_program_may_start_slowly(tmp_path: Path) -> None:
-    """What holds for a turn does not hold for the first."""
+    """The limit of a step does not apply to the first one."""
     (tmp_path / "program.py").write_text("import select\nselect.select([], [], [], 0.5)\n" + RIGHT)
     words = [sys.executable, "-S", str(tmp_path / "program.py")]
     with Program(words, answer_s=0.4, start_s=20) as program:

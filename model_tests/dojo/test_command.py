@@ -1,4 +1,4 @@
-"""`longpoll dojo` as it is called: what it says of a program, its exit codes, and what Ctrl-C leaves."""
+"""`longpoll dojo` on the command line: its output, its exit codes, and the effect of Ctrl-C."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_what_a_program_writes_steers_no_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["true"], ["cat"], ["echo", "hello"], ["sh", "-c", "echo odd >&2; exit 7"]])
 def test_a_program_that_is_none_is_a_mistake(words: Sequence[str]) -> None:
-    """It says what was expected, and what it wrote."""
+    """It shows the expected and the actual output."""
     done = dojo(*words)
 
     assert done.exit_code == Exit.USER

@@ -33,7 +33,7 @@ def words_of(program: Starter, directory: Path) -> list[str]:
 
 
 def searched(words: list[str], bounds: Bounds) -> Search:
-    """What the dojo says of a program."""
+    """The dojo's result for a program."""
     search = Search(bounds, Allowances())
     search.run(lambda: Program(words), seed=None, seconds=0)
     return search
@@ -93,7 +93,7 @@ def test_faults_are_in_every_language() -> None:
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    """What is there stays, and the mistake is told."""
+    """Existing files stay, and an error reports them."""
     (tmp_path / "right.py").write_text("mine")
 
     with pytest.raises(StarterError, match=r"right\.py already exists"):

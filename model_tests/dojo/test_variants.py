@@ -63,7 +63,7 @@ SHORT = Bounds(moves=2, interleaved=1)
 
 
 def searched(source: str, directory: Path, bounds: Bounds) -> Search:
-    """What the dojo says of a program."""
+    """The dojo's result for a program."""
     (directory / "program.py").write_text(source)
     search = Search(bounds, Allowances())
     search.run(lambda: Program([sys.executable, "-S", str(directory / "program.py")]), seed=None, seconds=0)
@@ -101,7 +101,7 @@ def test_an_extreme_is_found_by_the_fewest_moves(name: str, tmp_path: Path) -> N
 
 
 def test_a_notifier_that_looks_again_after_it_kept_is_right(tmp_path: Path) -> None:
-    """What it had taken stood in no table meanwhile, and nobody was late for it."""
+    """The pulls that it had taken were in no table meanwhile, and none was late."""
     search = searched(RIGHT.replace(SCAN, KEEP + RECHECK), tmp_path, Bounds(moves=3, interleaved=2))
 
     assert search.finding is None

@@ -1,4 +1,4 @@
-"""What is right and what is not, told by scripted partners: each property is seen broken, and by nothing it allows."""
+"""Each property is broken by a scripted partner, and by nothing that it allows."""
 
 from __future__ import annotations
 
@@ -88,7 +88,6 @@ RIGHT: dict[str, tuple[str, Script]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken_is_seen(name: str) -> None:
-    """By the property that says so."""
     token, script, prop = BROKEN[name]
 
     found = played(token, script)
@@ -113,14 +112,14 @@ def test_what_is_allowed_is_let_be(name: str) -> None:
     ],
 )
 def test_a_scan_may_be_allowed_its_time(token: str, script: Script, allowances: Allowances) -> None:
-    """What is wrong without an allowance is right with it, and wrong again when it is used up."""
+    """A fault without the allowance is permitted with it, until the allowance is used up."""
     assert played(token, script) is not None
     assert played(token, script, allowances) is None
     assert played(token, {}, allowances) in {"no_lost_wakeup", "answered_by_deadline"}
 
 
 def test_every_property_has_a_hint_and_is_seen_broken() -> None:
-    """Those that take two processes are seen in `test_attacks`."""
+    """Those that need two processes are in `test_attacks`."""
     assert {prop for _token, _script, prop in BROKEN.values()} | {"forgets_at_reset", "same_again"} == HINTS.keys()
 
 
@@ -155,7 +154,7 @@ class Right:
 
 
 def test_every_order_is_another() -> None:
-    """None is played twice, none is left out that a walk of one's own makes, and a right table breaks nothing."""
+    """No schedule is played twice or left out, and a correct table breaks nothing."""
     bounds = Bounds(moves=3)
     found = list(orders(Right(), bounds, Allowances(), 3, plain=True))
     tokens = [token_of(each.moves) for each in found]
@@ -188,13 +187,12 @@ def test_no_token_is_told(token: str) -> None:
 
 @pytest.mark.parametrize("token", ["g1", "td", "tb", "c1", "p1a100.p1a100", "p1a1.c1.p1a1"])
 def test_an_order_that_cannot_be_played_is_told(token: str) -> None:
-    """It is no fault of the program's."""
     with pytest.raises(TokenError, match="is impossible"):
         played(token, {})
 
 
 def test_moves_are_left_out_with_what_leads_them_on() -> None:
-    """And later messages are numbered anew."""
+    """And later messages are renumbered."""
     moves = steps_of("dojo1.p1a9.aa.g1.g2.w.g1.ab.g3")
 
     assert token_of(without(moves, 0)) == "dojo1.aa.g1.w.ab.g2"

@@ -31,11 +31,11 @@ TIMEOUT_S: Final = 900
 
 
 class ReleaseError(Exception):
-    """What was built is not to be released; the text says why."""
+    """A built file must not be released; the text gives the reason."""
 
 
 def ran(*words: str | Path, cwd: Path) -> str:
-    """What a command prints; raises ReleaseError with all that it said where it fails."""
+    """A command's output; raises ReleaseError with all output if it fails."""
     done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     if done.returncode:
         raise ReleaseError(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -76,7 +76,7 @@ def check_same(wheel: Path, sdist: Path, scratch: Path) -> None:
 
 
 def check_installs(wheel: Path, scratch: Path) -> str:
-    """What `longpoll --version` says where nothing but the wheel is installed; raises ReleaseError."""
+    """`longpoll --version` in an environment with only the wheel; raises ReleaseError."""
     environment = scratch / "environment"
     venv.create(environment, with_pip=True)
     words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)]

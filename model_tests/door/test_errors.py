@@ -1,4 +1,4 @@
-"""Every exception class of every package survives pickle and copy, and says what Python's own classes would."""
+"""Every exception class of every package survives pickle and copy, and prints like Python's own."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_an_error_of_a_user_s_own_is_whole_too() -> None:
 
 
 class OwnError(errors.UnreachableError):
-    """An error with fields of its own."""
+    """An error with extra fields."""
 
     def __init__(self, number: int, *, why: str) -> None:
         super().__init__(f"{number}: {why}")
@@ -122,7 +122,7 @@ class OwnError(errors.UnreachableError):
     ],
 )
 def test_errors_are_python_s_own_too(kind: type[errors.ClientError], base: type[OSError]) -> None:
-    """Who catches ConnectionError or TimeoutError catches them; the system had no error number for it."""
+    """`except ConnectionError` and `except TimeoutError` catch them; they have no errno."""
     error = kind(TEXT)
 
     assert isinstance(error, base)
@@ -130,7 +130,7 @@ def test_errors_are_python_s_own_too(kind: type[errors.ClientError], base: type[
 
 
 def test_which_errors_are_worth_another_try() -> None:
-    """Those that the network or a busy broker is the reason of."""
+    """Those caused by the network or a busy broker."""
     codes = [code for code in ResponseCode if errors.RefusedError("PULL", code, None).retriable]
 
     assert codes == sorted(errors.RETRIED_CODES)

@@ -1,4 +1,4 @@
-"""What is installed with an extra: each command does what it promises without the others, or says which to install."""
+"""Each extra alone: every command works, or names the extra to install."""
 
 from __future__ import annotations
 

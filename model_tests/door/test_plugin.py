@@ -1,4 +1,4 @@
-"""The pytest plugin, in a pytest of its own: its fixtures in files that a newcomer would write."""
+"""The pytest plugin in a separate pytest run: its fixtures in files that a newcomer would write."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_relay(rocketmq_broker, rocketmq_topic):
 
 
 def run(directory: Path, *sources: str, words: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """What pytest says of files with these texts."""
+    """Pytest's output for files with these texts."""
     for number, source in enumerate(sources):
         (directory / f"test_mine_{number}.py").write_text(source)
     call = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-rA", *words, str(directory)]
@@ -182,7 +182,7 @@ def test_each_test_has_its_own(policy: str, tmp_path: Path) -> None:
 
 
 def test_the_broker_ends_last_in_whichever_order_a_test_names_its_fixtures(tmp_path: Path) -> None:
-    """Clients of the user's own close before the history is judged, and warn of nothing."""
+    """The user's clients close before the history is judged, without a warning."""
     done = run(tmp_path, WRONG_ORDER)
 
     assert done.returncode == 0, done.stdout + done.stderr

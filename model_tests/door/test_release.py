@@ -1,4 +1,4 @@
-"""What is released: sdist, wheel, image, and the client's own wheel."""
+"""Release files: sdist, wheel, image, and the client's own wheel."""
 
 from __future__ import annotations
 
@@ -128,12 +128,12 @@ print("alone")
 
 
 def declared() -> dict[str, Any]:
-    """What the client's project says of itself."""
+    """The metadata of the client's project."""
     return tomllib.loads((CLIENT / "pyproject.toml").read_text())
 
 
 def held(project: dict[str, Any]) -> dict[Path, str]:
-    """The modules that its wheel holds, by where they stand in the tree."""
+    """The modules in its wheel, by their path in the tree."""
     modules = {}
     for source, target in project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"].items():
         start = (CLIENT / source).resolve()
@@ -154,7 +154,7 @@ def imported(path: Path) -> set[str]:
 
 
 def missing(modules: Iterable[Path], names: set[str], dependencies: set[str]) -> set[str]:
-    """What these modules import, and neither Python, nor the wheel, nor a dependency has."""
+    """Imports of these modules that neither Python, nor the wheel, nor a dependency has."""
     wanted = {name for path in modules for name in imported(path)}
     there = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names}
     known = sys.stdlib_module_names | set().union(*(IMPORT_NAMES[name] for name in dependencies))
@@ -188,7 +188,7 @@ def test_it_is_of_the_same_version() -> None:
 @pytest.mark.long
 @pytest.mark.xdist_group("wheel")
 def test_it_sends_and_consumes_where_nothing_else_is_installed(tmp_path: Path) -> None:
-    """Its wheel and what that asks for, in an environment of their own, and a broker elsewhere."""
+    """Its wheel and dependencies in a separate environment, with a broker elsewhere."""
     wheel = built("wheel", CLIENT, tmp_path / "wheel")
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment" / "bin" / "python"

@@ -81,7 +81,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installed(wheel: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """Install the wheel with an extra into an environment of its own; its interpreter."""
+    """Install the wheel with an extra into a new environment; returns its interpreter."""
 
     def install(extra: str) -> Path:
         venv.create(tmp_path / "environment", with_pip=True)
@@ -100,7 +100,7 @@ def installed(wheel: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 
 def size_mb(python: Path) -> float:
-    """What is installed besides pip and what venv puts there."""
+    """The installed size without pip and the files of venv."""
     (site,) = (python.parents[1] / "lib").glob("python3*/site-packages")
     kept = [path for path in site.iterdir() if path.name.split("-")[0] not in {"pip", "setuptools", "pkg_resources"}]
     files = (file for path in kept for file in (path.rglob("*") if path.is_dir() else [path]))

@@ -1,4 +1,4 @@
-"""The tokens of docs/findings.md, and what replay says of each on each version."""
+"""The tokens of docs/findings.md, and the result of replay for each on each version."""
 
 from __future__ import annotations
 

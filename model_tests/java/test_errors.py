@@ -1,4 +1,4 @@
-"""What keeps a replay from beginning is one sentence that says what to do next, and nothing is left running."""
+"""A replay that cannot begin prints one sentence with the next step, and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -75,7 +75,6 @@ def test_without_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_maven_that_resolves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What Maven says is in the sentence."""
     program(tmp_path, "java", "exit 0")
     program(tmp_path, "mvn", "echo no network; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
@@ -131,7 +130,7 @@ def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_jars_of_a_folder_are_asked_whether_the_rules_fit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str, says: str
 ) -> None:
-    """What the checker says of them is said before anything is started, and no answer is no yes."""
+    """The checker's message appears before anything starts; no message counts as a failure."""
     program(tmp_path, "java", f"echo '{told}'")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with Breakpoints() as stage, pytest.raises(JavaUnavailableError, match=says):
@@ -160,7 +159,7 @@ def test_a_broker_that_never_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_a_token_of_another_law() -> None:
-    """One of another format, and one whose law has changed since, are told apart from a damaged one."""
+    """Another format, a changed spec and a damaged token get different messages."""
     assert_mistake(
         ran("replay", f"lp2.{TOKEN[4:]}", "--on", "java-4.9.7"), "not a token of this version", "longpoll check"
     )
@@ -171,7 +170,7 @@ def test_a_token_of_another_law() -> None:
 
 
 def test_a_port_that_is_taken_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Somebody else listens on it: that is not taken for the broker, and what Java says of it is in the sentence."""
+    """Another listener is not taken for the broker, and Java's message is in the sentence."""
     program(tmp_path, "java", "sleep 0.2; echo Address already in use; exit 255")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -39,7 +39,7 @@ QUICK_SCAN_MS = 1_000
 
 
 def jars_of(version: str) -> Jars:
-    """The version's jars; the test is skipped, and says so, where they cannot be had."""
+    """The version's jars; the test is skipped with a reason if they are unavailable."""
     try:
         return resolved(version)
     except JavaUnavailableError as error:
@@ -65,7 +65,7 @@ def trace_for(version: str, policy: str, name: str) -> Trace:
 
 
 def played(broker: JavaBroker, policy: str, name: str, scan_ms: int = SCAN_MS) -> Played:
-    """What a broker does with a finding's run."""
+    """A broker's result for a finding's run."""
     version = broker.jars.version
     trace = trace_for(version, policy, name)
     gates = breakpoints_of(version, lmq=policy == "rocketmq-lmq")
@@ -83,7 +83,7 @@ def assert_shown(done: Played) -> None:
 @pytest.mark.parametrize("version", [*VERSIONS, "5.4.0"])
 @pytest.mark.parametrize("lmq", [False, True])
 def test_every_place_is_in_the_jars(version: str, lmq: bool, tmp_path: Path) -> None:
-    """Byteman's checker finds class, method and place of each gate, and the types of what is told there."""
+    """Byteman's checker finds the class, method and place of each breakpoint, and the types."""
     jars = jars_of(version)
     script = tmp_path / "gates.btm"
     script.write_text(rules_of(breakpoints_of(version, lmq=lmq)))
@@ -133,7 +133,7 @@ def test_what_pull_request_7359_closes_and_what_it_leaves() -> None:
 
 
 class Seen(list[Arrival]):
-    """What a stage sees, with who looked again told apart."""
+    """A stage's result, with rechecks marked."""
 
     def __init__(self, rechecked: list[int]) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ def test_a_version_that_mended_it_does_not_show_it(broker: JavaBroker) -> None:
 
 
 def test_exported_files_run_by_themselves(tmp_path: Path) -> None:
-    """In a folder of its own, by the two commands of its README."""
+    """In a separate folder, by the two commands of its README."""
     jars_of("5.5.0")
     token = token_of("rocketmq-5", "commit_never_regresses")
     done = CliRunner().invoke(main, ["export", "--to", "byteman", token, str(tmp_path / "out"), "--on", "java-5.5.0"])
@@ -284,7 +284,7 @@ def test_a_million_steps_follow_the_law(version: str, tmp_path: Path) -> None:
 
 
 def recorded(version: str, directory: Path, messages: int, queues: int, rest_s: int, *more: str) -> dict[str, Any]:
-    """What `observe --inside` says of a load."""
+    """The record of `observe --inside` for a load."""
     words = ["observe", "--inside", f"java-{version}", "--messages", messages, "--queues", queues, "--json"]
     words += ["--rest-s", rest_s, *more]
     done = CliRunner().invoke(main, [*map(str, words), "--record", str(directory)])
@@ -335,7 +335,7 @@ def test_every_finding_every_time(scanning: tuple[JavaBroker, int], name: str) -
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_stopping_broker_says_nothing_every_time(version: str) -> None:
-    """Finding (p), twenty times, each on a broker of its own."""
+    """Finding (p), twenty times, each on a new broker."""
     jars = jars_of(version)
     for _ in range(TRIES):
         with Breakpoints() as stage, JavaBroker(jars, stage) as running:

@@ -329,7 +329,7 @@ def test_a_touched_pull_and_a_visited_queue_are_seen() -> None:
 
 
 def test_a_round_that_is_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scan that has begun before the run would come to its pulls and be nobody's step: the run begins after it."""
+    """A scan that began earlier would take the run's pulls, so the run waits for its end."""
     with fake(lambda _gate: None) as broker:
         stage = broker.stage
         begun = Asker(stage.port, "round", thread="PullRequestHoldService")

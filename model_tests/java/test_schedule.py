@@ -50,7 +50,7 @@ def test_every_gate_of_a_step_has_a_rule(version: str, lmq: bool) -> None:
 
 
 def test_a_lost_wakeup_as_moves() -> None:
-    """Finding (a): the pull's thread stands before the hold while the dispatcher goes by."""
+    """Finding (a): the pull's thread stops before the hold while the dispatcher passes."""
     trace = replay(token_of("rocketmq-4.9", "lost_by_hold"))
     schedule = with_after(schedule_of(trace, GATES), shown_by(trace))
     assert [step.label for step in schedule.steps] == [
@@ -73,7 +73,7 @@ def test_a_lost_wakeup_as_moves() -> None:
     "finding", findings(), ids=lambda each: f"{each.policy}-{each.property_name}-{each.token[-6:]}"
 )
 def test_every_finding_is_a_schedule_or_says_why_not(finding: Finding) -> None:
-    """What can be shown ends with moves that show it; what cannot names its step."""
+    """Findings that can be shown end with steps that show them; others name the missing step."""
     trace = finding.trace
     assert breaks(trace)
     gates = breakpoints_of("5.5.0" if finding.policy == "rocketmq-5" else "4.9.7", lmq=finding.policy == "rocketmq-lmq")
@@ -111,7 +111,7 @@ def test_a_run_that_keeps_its_property_shows_nothing() -> None:
 
 
 def test_a_walk_that_breaks_off_as_moves() -> None:
-    """Finding (m): the slave acts as master, somebody waits at either queue, and the walk stands before it takes."""
+    """Finding (m): the slave acts as master, a pull waits at each queue, and the traversal stops before it takes."""
     trace = replay(token_of("rocketmq-5", "return_is_whole"))
     schedule = with_after(schedule_of(trace, breakpoints_of("5.5.0")), shown_by(trace))
     assert schedule.slave
@@ -151,14 +151,13 @@ def _walked(model: Model, labels: list[str]) -> Trace:
 
 
 def test_the_exported_driver_knows_every_move() -> None:
-    """`Replay.java` has a case for each kind of move, and none besides."""
+    """`Replay.java` has a case for each kind of step, and no others."""
     text = files("longpoll_java.exported").joinpath("Replay.java").read_text(encoding="utf-8")
     body = text[text.index("String act(String kind") : text.index("String come(")]
     assert set(re.findall(r'case "(\w+)":', body)) == set(get_args(Kind))
 
 
 def test_exported_files_hold_the_schedule() -> None:
-    """Every move of the schedule stands in its file, and what an answer must not be after each step."""
     trace = replay(token_of("rocketmq-4.9", "lost_by_keep"))
     schedule = with_after(schedule_of(trace, GATES), shown_by(trace))
     sentences = [f"sentence {number}" for number in range(trace.depth)]

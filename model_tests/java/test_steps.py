@@ -1,4 +1,4 @@
-"""A trace becomes steps: what lies between two lines of a thread, and what the load saw; a torn trace is no step."""
+"""Converts a trace to steps: the lines of each thread and the load's view; a torn trace gives no step."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def judged(directory: Path) -> tuple[str, int]:
 
 
 def covered(*directories: Path) -> dict[str, Any]:
-    """What `longpoll coverage` says of the one law of some histories."""
+    """The output of `longpoll coverage` for the one spec of some histories."""
     done = CliRunner().invoke(main, ["coverage", *map(str, directories), "--json"])
     assert done.exit_code == 0, done.output
     (law,) = json.loads(done.stdout)["laws"]
@@ -57,7 +57,7 @@ def covered(*directories: Path) -> dict[str, Any]:
 
 
 def test_which_transitions_were_seen(tmp_path: Path) -> None:
-    """Each step of the trace in its class, once; the ticks that the scan needs are there, and nothing besides."""
+    """Each step of the trace, with its class, occurs once; the scan's ticks are added."""
     law = covered(history(tmp_path, LOST_BY_HOLD))
     seen = {name: {word: times for word, times in words.items() if times} for name, words in law["transitions"].items()}
     assert (law["policy"], law["sources"], law["steps"], law["beyond"]) == ("rocketmq-4.9", 1, 11, {})
@@ -73,7 +73,6 @@ def test_which_transitions_were_seen(tmp_path: Path) -> None:
 
 
 def test_a_history_without_steps_is_no_history_of_steps(tmp_path: Path) -> None:
-    """One that declares no law is refused, in one sentence."""
     directory = history(tmp_path, LOST_BY_HOLD)
     meta = json.loads((directory / "meta.json").read_text())
     (directory / "meta.json").write_text(json.dumps({key: value for key, value in meta.items() if key != "law"}))
@@ -138,7 +137,6 @@ def test_it_follows_no_law_that_cannot(tmp_path: Path, knob: str) -> None:
     ],
 )
 def test_a_broker_that_leaves_a_step_out_is_seen(tmp_path: Path, planted: str, instead: str) -> None:
-    """What it does afterwards is no step any more."""
     assert planted in LOST_BY_HOLD
     assert judged(history(tmp_path, LOST_BY_HOLD.replace(planted, instead)))[0] == "invalid"
 
@@ -175,7 +173,6 @@ def test_what_does_not_go_together(tmp_path: Path, words: list[str], said: str) 
 
 
 def test_a_directory_that_is_there_is_kept(tmp_path: Path) -> None:
-    """Nothing is written beside what somebody else has recorded."""
     done = CliRunner().invoke(main, ["observe", "--inside", "java-4.9.7", "--record", str(tmp_path)])
     assert done.exit_code == 2
     assert "new directory" in done.stderr

@@ -120,7 +120,7 @@ class Browser:
             pass  # each question is answered by the page that is there by then
 
     def picture(self) -> bytes:
-        """What is seen of the page without scrolling, as PNG."""
+        """The visible part of the page, as PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def click(self, x: float, y: float) -> None:
@@ -131,7 +131,7 @@ class Browser:
 
 @contextmanager
 def open_browser(directory: Path) -> Iterator[Browser]:
-    """A browser with a profile of its own in the directory; skips the test where there is none."""
+    """Open a browser with a new profile in the directory; skip the test without a browser."""
     program = next((found for name in NAMES if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip("NO BROWSER: install Debian's chromium to have the page looked at")

@@ -9,10 +9,10 @@ import numpy as np
 
 
 class CaseOfParts(SimpleNamespace):
-    """Stands for a `Case`, with `pulls` and `events` among its parts."""
+    """A stand-in for `Case`, made of `pulls` and `events`."""
 
     def told(self, name: str) -> Any:
-        """What the answer of each pull tells; -1 where there is none."""
+        """The answer's value for each pull; -1 without an answer."""
         pairs = zip(self.pulls.answer_row.tolist(), self.pulls.is_answered.tolist(), strict=True)
         found = [int(self.events.integers(name, np.array([row]))[0]) if there else -1 for row, there in pairs]
         return np.array(found, dtype=np.int64)

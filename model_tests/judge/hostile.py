@@ -131,7 +131,7 @@ def _pull(dice: random.Random, here: Row, end: int, *, is_inside: bool) -> list[
 
 
 def _of_source(dice: random.Random, source: str) -> list[Row]:
-    """Where a source begins and ends, and what it tells of its connections and of itself."""
+    """The events that begin and end a source, and those about its connections and itself."""
     found = [{"event": "source_started", "source": source, "at": -1, "width": 0}]
     for _time in range(dice.choice([0, 0, 1, 3])):
         at, event = dice.randrange(60), dice.choice(OTHERS[:4])
@@ -200,7 +200,7 @@ def _cut(dice: random.Random, table: pa.Table) -> list[pa.Table]:
 
 
 def _told_beside(dice: random.Random, sources: list[str]) -> History:
-    """What the meta files of such a history say."""
+    """The meta files of such a history."""
     settable = dice.choice([[], [], [], sources[:1], sources])
     policies = dice.choice([[], ["strict"], ["rocketmq-4.9"], ["strict", "rocketmq-5"]])
     return History(

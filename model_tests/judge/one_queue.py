@@ -30,7 +30,7 @@ def ns(moment_ms: float) -> int:
 
 
 def facts(last_ms: float = LONG_MS, *, holes: RecordGaps | None = None, is_steady: bool = True) -> SourceFacts:
-    """A source that tells of that long."""
+    """A source that was watched for that long."""
     found = SourceFacts(ns(last_ms), None, is_steady=is_steady)
     return found if holes is None else SourceFacts(ns(last_ms), None, holes, is_steady=is_steady)
 
@@ -41,7 +41,7 @@ def holes(*pairs: tuple[float, float]) -> RecordGaps:
 
 
 def context(**fields: Any) -> Context:
-    """What is known besides; by default of two sources inside that go on for long."""
+    """The context of a verdict; by default two sources inside the broker that go on for long."""
     known: dict[str, Any] = {
         "wake_ns": ns(WAKE_MS), "late_ns": ns(LATE_MS), "answers_on_stop": False, "closes": {},
         "sources": {name: facts() for name in ("s", "t")}, "inside": frozenset({"s", "t"}),

@@ -61,7 +61,7 @@ class Standalone:
     processes: list[subprocess.Popen[bytes]] = field(factory=list)
 
     def conf(self) -> dict[str, str]:
-        """What a driver on this machine is told."""
+        """The settings of a driver on this machine."""
         return {
             "spark.driver.host": self.host,
             "spark.driver.bindAddress": self.host,
@@ -110,7 +110,7 @@ class Standalone:
 
 
 def until_said(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
-    """What the group of a pattern is, as soon as a log has it; fails where the process ends before."""
+    """The pattern's group as soon as a log has it; fails if the process ends first."""
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s:
         found = re.search(pattern, log.read_text(errors="replace"))

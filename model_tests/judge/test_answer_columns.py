@@ -1,4 +1,4 @@
-"""The answers of a queue as columns: which count, what their bodies hold, and what the log says of them."""
+"""The answers of a queue as columns: their bodies and what the log shows about them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,6 @@ def case_of(expressions: Any = (None,), tags: tuple[str, ...] = (), answer_row: 
 
 
 def test_answers_are_those_that_tell_of_a_read() -> None:
-    """Neither refusals nor what lacks a field, and no pull without an answer; each beside its pull."""
     answers = pull_results(case_of())
     assert answers.pull.tolist() == [0, 1, 5, 6]
     assert answers.code.tolist() == [0, 19, 21, 0]
@@ -135,7 +134,6 @@ def test_how_many_messages_an_answer_could_have_had() -> None:
 
 
 def test_a_message_is_visible_for_certain_a_slack_after_it_may_be() -> None:
-    """One that never is stays so."""
     case = case_of()
     case.first_visible = array(0, 0, 0), array(5, 6, NEVER)
     assert first_visible_before(answers_of(case, [1, 0, 2], [], [])).tolist() == [13, 12, NEVER]

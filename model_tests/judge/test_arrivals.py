@@ -1,4 +1,4 @@
-"""What Spark's streams bring to a follower: a query that fails is begun anew, on a machine that is busy it may."""
+"""Spark's streams for a follower: a failed query starts again, and busy machines get time."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def lose_a_socket() -> list[str]:
 
 
 def test_who_leaves_first_takes_no_filter_from_another() -> None:
-    """A stream's batches come on a thread of their own while the follower judges on Spark as well."""
+    """A stream's batches come on a separate thread while the follower judges on Spark."""
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         first, second = unclosed_sockets_ignored(), unclosed_sockets_ignored()

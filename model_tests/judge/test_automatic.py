@@ -141,7 +141,7 @@ def test_the_main_job_judges_on_spark(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_without_pyspark_a_long_history_is_judged_here(clean: Path) -> None:
-    """With a note; where the user names a cluster it is an error that says which extra to install."""
+    """With a note. If the user names a cluster, an error names the missing extra."""
     calls: dict[tuple[str, ...], int] = {(): 0, ("--follow",): 0, ("--master", "local[1]"): 2}
     # One process for all calls, since its imports cost the most.
     done = subprocess.run(

@@ -68,7 +68,7 @@ def table_of(events: Events) -> pa.Table:
 
 
 def place(event: dict[str, Any]) -> tuple[Any, ...]:
-    """Where an event stands in its queue."""
+    """An event's position in its queue."""
     return event["after_ns"], event["before_ns"], event["source"], event["sequence"]
 
 
@@ -86,7 +86,7 @@ def test_queues_are_apart_and_in_order(events: Events) -> None:
 
 
 def in_order(events: Events) -> dict[Any, Any]:
-    """What each queue's events tell, one after the other."""
+    """The values of each queue's events in order."""
     queues = make_batch(table_of(events)).queues() if events else ()
     return {name: [queue.evidence([row]) for row in range(len(queue))] for name, queue in queues}
 
@@ -159,7 +159,7 @@ def test_events_are_told_alike_one_by_one_and_by_column(events: Events, border: 
 @example(events=[TWICE, TWICE | {"source": "other"}])
 @example(events=[TWICE, TWICE])
 def test_it_is_known_of_all_events_whether_any_lacks_a_number_or_comes_twice(events: Events) -> None:
-    """As plain Python counts them; where a name is told, a request by its source and its identifier."""
+    """The expected values come from plain Python."""
     batch = make_batch(table_of(events))
     for event in ("request_received", "answer_sent", "hold"):
         mine = [each for each in events if each["event"] == event]
@@ -170,7 +170,6 @@ def test_it_is_known_of_all_events_whether_any_lacks_a_number_or_comes_twice(eve
 
 @pytest.mark.parametrize("every", [1, 20])
 def test_what_one_of_many_rows_tells_is_taken(every: int) -> None:
-    """Though it is told by the last of them alone, be they most of the table's or few."""
     count = 1_100 * every
     table = table_of([TWICE] * count)
     values = {"lost_count": 7, "tag": "x", "may_hold": True, "offsets": [5]}

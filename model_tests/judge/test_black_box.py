@@ -79,7 +79,7 @@ def test_the_strict_broker_is_valid_from_outside(strict: tuple[Path, float]) -> 
 
 @pytest.mark.long
 def test_rocketmqs_late_answers_are_found_from_outside(tmp_path: Path) -> None:
-    """A pull of half a second waits for the scan; what the answers say is right all the same."""
+    """A pull of half a second waits for the scan; the answers' contents are right."""
     result = judged(run_load(tmp_path, ROCKETMQ_4_9), 200)
     assert ANSWERED_BY_DEADLINE in {one.property for one in result.findings if one.verdict == "violated"}
     assert {finding.property for finding in result.findings} <= {ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP}

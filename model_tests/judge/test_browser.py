@@ -176,7 +176,6 @@ def test_a_page_of_many_pulls_fits(browser: Browser, many: Path, width: int, dar
     ],
 )
 def test_what_does_not_fit_is_noticed(browser: Browser, lost: Path, fault: str, told: str) -> None:
-    """A page with one fault put into it is told of."""
     browser.show(lost, width=390, dark=False)
     assert browser.run(MEASURE) == []
     browser.run(f"void ({fault})")

@@ -1,4 +1,4 @@
-"""What has one cause is told once: by the keys that findings share, whichever way they hang together."""
+"""Findings with one cause are reported once, whichever keys link them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def found(clause: str, *own: str, verdict: FindingVerdict = "violated", at_ms: f
 
 
 def told(*causes: Cause) -> list[list[str]]:
-    """What is told of them, each with what follows from it."""
+    """The reported findings, each with its consequences."""
     return [[one.clause, *(each.clause for each in one.follows)] for one in told_once(causes)]
 
 
@@ -104,7 +104,6 @@ def test_told_is_the_one_that_says_most() -> None:
 
 
 def test_what_follows_is_counted_by_kind() -> None:
-    """What is certain apart from what is not."""
     one, same = found("log.append.gapless", "k"), found("pull.found.next", "k", at_ms=2)
     perhaps = found("pull.found.next", "k", verdict="unknown", at_ms=3)
     (finding,) = told_once([one, same, same, perhaps])
@@ -121,14 +120,13 @@ def test_a_finding_from_afar_is_about_the_messages_of_its_queue() -> None:
 
 
 def test_the_certain_comes_first_and_then_the_early() -> None:
-    """In the list that is told."""
     early, late = found("pull.none.true", at_ms=1).finding, found("pull.none.true", at_ms=2).finding
     perhaps = found("pull.none.true", verdict="unknown", at_ms=0).finding
     assert sorted([perhaps, late, early], key=finding_order) == [early, late, perhaps]
 
 
 def late(came_ms: float, clause: str = "send.answered", *, due_ms: float = 0, **fields: Any) -> Cause:
-    """A late answer to a request of its own."""
+    """A late answer to a separate request."""
     name = f"{came_ms} {due_ms} {fields}"
     asked = event("request_received", name, **fields) | {"after_ns": int(due_ms * 10**6), "timeout_ms": 100}
     answered = event("answer_sent", name, **fields) | {"after_ns": int(came_ms * 10**6)}

@@ -138,7 +138,7 @@ def test_a_skewed_queue_is_salted_by_windows(faulted: Path, tmp_path: Path, spar
 
 @pytest.mark.long
 def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: SparkEngine) -> None:
-    """A rule that needs the whole record is a task of its own, elsewhere, and sees every event."""
+    """A rule that needs the whole record is a separate task on another worker, and sees every event."""
 
     def count(tables: Tables, _context: Context) -> Outcome:
         return Outcome([], left_out=sum(len(table) for _number, table in tables()), share=Share(os.getpid(), 0))
@@ -183,7 +183,7 @@ def test_the_archive_is_the_same_each_time() -> None:
 
 
 def judged(history: Path, *words: str) -> subprocess.Popen[str]:
-    """`longpoll judge` in a process of its own: one process has one Spark session."""
+    """`longpoll judge` in a separate process: one process has one Spark session."""
     return subprocess.Popen(
         [sys.executable, "-m", "longpoll", "judge", str(history), "--json", *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -197,7 +197,7 @@ def on(found: Standalone) -> list[str]:
 
 
 def checked(checkpoint: Path, *words: str) -> subprocess.Popen[str]:
-    """`longpoll check` of a law whose larger levels are for jobs, in a process of its own."""
+    """`longpoll check` in a separate process, with jobs for the larger levels."""
     law = ["--policy", "strict", "--requests", "3", "--messages", "3", "--tags", "2", "--property", "no_lost_wakeup"]
     return subprocess.Popen(
         [sys.executable, "-m", "longpoll", "check", *law, "--engine", "spark", "--checkpoint", str(checkpoint),
@@ -208,7 +208,7 @@ def checked(checkpoint: Path, *words: str) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def packed() -> dict[str, Any]:
-    """What the packed engine finds of that law."""
+    """The packed engine's result for that spec."""
     found = explore(
         specification_of(preset("strict"), named("small", preset("strict"), requests=3, messages=3, tags=2)), []
     )
@@ -299,7 +299,6 @@ def test_spark_submit(faulted: Path, tmp_path: Path) -> None:
 
 
 def test_settings_that_are_none_are_refused(faulted: Path) -> None:
-    """And those of Spark beside an engine that has none."""
     for words, text in (
         (["--conf", "executor.memory"], "write spark.NAME=VALUE"),
         (["--conf", "memory=1"], "write spark.NAME=VALUE"),

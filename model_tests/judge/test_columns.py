@@ -134,7 +134,7 @@ def test_percentiles_of_nothing_are_none() -> None:
 
 @pytest.mark.parametrize(("late", "p99"), [(2, 1e-06), (3, 0.000145)])
 def test_the_ninety_ninth_percentile_is_exceeded_by_one_in_a_hundred(late: int, p99: float) -> None:
-    """Of 200 latencies it is the 198th; a millisecond is told to six places."""
+    """Of 200 latencies it is the 198th; a millisecond has six decimals."""
     counts = {1: 200 - late, 500: late}
     assert percentiles(counts, 10**6) == Percentiles(count=200, p50=1e-06, p99=p99, max=1.0)
 
@@ -256,7 +256,7 @@ print(before - first, faults() - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc")
 def test_columns_of_the_same_size_take_the_memory_of_those_before_them() -> None:
-    """The system is not asked for it anew, page by page, until it is given back; in another process."""
+    """The memory is not requested again page by page. Runs in another process."""
     found = subprocess.run([sys.executable, "-c", AGAIN_AND_AGAIN], capture_output=True, text=True, check=True)
 
     kept, given_back = map(int, found.stdout.split())

@@ -75,7 +75,6 @@ def test_the_exit_code_is_the_verdict(clean: Path, tmp_path: Path, fault: str | 
     "arguments", [["/nonexistent"], ["/nonexistent", "--wake-ms", "-1"], ["--engine", "abacus", "/nonexistent"], []]
 )
 def test_a_mistake_is_exit_2_without_traceback(arguments: list[str]) -> None:
-    """Each mistake is told in words."""
     result = run(*arguments)
 
     assert result.exit_code == 2
@@ -106,7 +105,7 @@ def test_a_report_over_the_evidence_is_refused(clean: Path, tmp_path: Path, name
 
 
 def test_a_report_without_room_leaves_the_question_open(clean: Path, tmp_path: Path) -> None:
-    """A full disk is nobody's mistake: exit 3, and a sentence that names the file."""
+    """Exit 3, and a sentence that names the file."""
     (tmp_path / "report.json").symlink_to("/dev/full")
     with pytest.raises(SystemExit) as ended:
         exit_codes.ended(
@@ -118,7 +117,6 @@ def test_a_report_without_room_leaves_the_question_open(clean: Path, tmp_path: P
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e300", "-1", "x"])
 def test_a_limit_is_a_finite_number(clean: Path, number: str) -> None:
-    """What cannot be reckoned with is the caller's mistake."""
     refused = run(clean, f"--wake-ms={number}")
 
     assert refused.exit_code == 2

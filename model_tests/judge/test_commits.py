@@ -1,4 +1,4 @@
-"""A group that is told an older offset than it committed is found, while a history grows too."""
+"""Findings about offsets older than a group committed, also while a history grows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Kind = tuple[str, int, int, int]
 
 
 def events_of(kinds: list[Kind]) -> list[Event]:
-    """The exchanges as events; the group is told the offset of an `ask`."""
+    """The exchanges as events; `ask` gets the offset."""
     made: list[dict[str, Any]] = []
     for number, (kind, offset, received_ms, answered_ms) in enumerate(kinds):
         code = {"pull": 11, "ask": 14, "reset": 207}.get(kind, 15)
@@ -79,7 +79,7 @@ RIGHT: Final[dict[str, list[Kind]]] = {
 
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_an_older_commit_over_a_newer_one_is_found(tmp_path: Path, name: str) -> None:
-    """The finding names the commit, the question and what was told, and nothing else is said."""
+    """The finding names the commit, the query and its answer, and it is the only one."""
     result = judged(tmp_path / "history", events_of(REGRESSIONS[name]))
     (finding,) = result.findings
 
@@ -169,7 +169,7 @@ def few_at_hand(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def drawn(seed: int) -> list[Kind]:
-    """Exchanges at random moments, most of them right; what a group is told is now and then anything."""
+    """Exchanges at random times, mostly right; sometimes a group gets any offset."""
     dice = random.Random(seed)
     now_ms, committed, kinds = 0, 0, list[Kind]()
     for _number in range(70):
@@ -189,10 +189,10 @@ def drawn(seed: int) -> list[Kind]:
 def check(
     kinds: list[Kind], directory: Path, seed: int, pieces: int, renamed: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Counter[str], set[str], bool]:
-    """Nothing is told that the whole does not find.
+    """Check that every finding of the growing history is one of the whole.
 
-    Returns how often each clause was told, what of the whole was not, and whether too much was open. `renamed` gives
-    requests, which are `r` and their number, the identifiers of others.
+    Returns how often each clause was reported, which findings of the whole were missed, and whether too much was open.
+    `renamed` gives requests, which are `r` and their number, the identifiers of others.
     """
     events = numbered(sorted(events_of(kinds), key=lambda event: event.after_ns))
     replaced = [msgspec.structs.replace(each, request=renamed.get(each.request, each.request)) for each in events]
@@ -227,7 +227,7 @@ def test_random_exchanges_are_told_of_rightly(seed: int, tmp_path: Path) -> None
 @pytest.mark.timeout(1_800)
 @pytest.mark.usefixtures("few_at_hand")
 def test_more_random_exchanges_are_told_of_rightly(tmp_path: Path) -> None:
-    """Of every clause that is told while a history grows something is told, and most of what there is."""
+    """Every clause is reported at least once while the history grows, and most findings are."""
     told, missed = Counter[str](), 0
     for seed in range(2, 300):
         found, left, _is_over = check(drawn(seed), tmp_path / str(seed), seed, 15)
@@ -238,7 +238,7 @@ def test_more_random_exchanges_are_told_of_rightly(tmp_path: Path) -> None:
 
 
 def test_a_one_way_commit_is_not_forgotten(few_at_hand: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It may take effect at any time; without it a right answer would be told as wrong, as the check sees."""
+    """It may take effect at any time; without it a right answer would be reported."""
     kinds: list[Kind] = [("one_way", 5, 1, 1), *(("pull", 9, 5_000 * n, 5_000 * n + 1) for n in range(1, 9))]
     kinds += [("ask", 5, 50_000, 50_001), ("pull", 9, 60_000, 60_001)]
     few_at_hand.setattr(committed_offsets, "EVENTS_MAX", 6)
@@ -253,7 +253,7 @@ def test_a_one_way_commit_is_not_forgotten(few_at_hand: pytest.MonkeyPatch, tmp_
 def test_a_commit_whose_identifier_comes_again_excuses(
     late_ms: int, few_at_hand: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Nobody knows which answer is its own, so when it was committed; at hand or long gone."""
+    """It is uncertain which answer is its own, so when it was committed."""
     few_at_hand.setattr(committed_offsets, "EVENTS_MAX", 3)
     kinds: list[Kind] = [("ask", 0, 1, 2), ("explicit", 1, 3, 4), ("pull", 9, 15, 16), ("ask", 1, 40, 41)]
     kinds += [("ask", 1, late_ms, late_ms + 1), ("pull", 9, 60_000, 60_001)]
@@ -263,7 +263,7 @@ def test_a_commit_whose_identifier_comes_again_excuses(
 
 
 def test_too_many_open_requests_are_left_to_the_end(few_at_hand: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Memory is bounded: then nothing more is told of offsets."""
+    """Memory is bounded; then offsets are not judged until the end."""
     few_at_hand.setattr(committed_offsets, "EVENTS_MAX", 6)
     few_at_hand.setattr(committed_offsets, "LASTING_MAX", 3)
     kinds: list[Kind] = [("one_way", n, 5_000 * n, 5_000 * n) for n in range(1, 12)]

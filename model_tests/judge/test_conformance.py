@@ -36,7 +36,7 @@ def as_dicts(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def found(load: StepLoad, *, is_whole: bool = True) -> list[Finding]:
-    """What is found in a run."""
+    """The findings of a run."""
     checker = Checker(model_of(load.policy, load.law), frozenset(load.law.hidden))
     return judge_run(checker, as_dicts(run_of(load).events), is_whole=is_whole)[0]
 
@@ -71,7 +71,6 @@ def test_a_fault_is_found_where_the_run_leaves_the_law(policy: str, fault: Fault
 
 
 def test_a_run_of_another_policy_is_none_of_this_one() -> None:
-    """What 4.9 does is no run of the strict law: the verdict hangs on the policy that is declared."""
     as_it_was = attrs.evolve(LOAD, policy="rocketmq-4.9", law=Law(requests=2))
     checker = Checker(model_of("strict", as_it_was.law))
 
@@ -92,14 +91,13 @@ def test_the_whole_pipeline_judges_histories_of_steps(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_is_cut_back_is_the_law_s_own_affair(tmp_path: Path) -> None:
-    """Where the law lets a queue shrink, and a crash begin it anew, the visible end may move back."""
     load = attrs.evolve(LOAD, law=Law(requests=2, aspects=["truncate", "crash"]), steps=300)
 
     assert judged(tmp_path / "history", load).verdict == "valid"
 
 
 def test_what_was_lost_cannot_convict(tmp_path: Path) -> None:
-    """A run that lacks steps is unknown where the observer says so, and where the numbers show it."""
+    """A run without some steps is unknown if the observer says so or the numbers show it."""
     load = attrs.evolve(LOAD, overlapping=0.0)
     events = list(observed(load))
     lost = next(at for at, event in enumerate(events) if event.event == "pull_read")
@@ -138,7 +136,7 @@ def test_who_acted_may_be_left_out() -> None:
     ("policy", "law"), [("no-such", LAW), ("strict+expiry=never", LAW), ("strict", Law(requests=0)), ("", LAW)]
 )
 def test_a_law_that_there_is_not_is_a_gap(tmp_path: Path, policy: str, law: Law) -> None:
-    """A policy or bounds that nobody knows leave the history unjudged, which is named and never valid."""
+    """An unknown policy or bounds leave the history unjudged; it is never valid."""
     declared = attrs.evolve(LOAD, policy=policy, law=law)
     write(tmp_path / "history", observed(LOAD), meta_of(declared))
     result = judge([tmp_path / "history"], engine="local")
@@ -149,7 +147,6 @@ def test_a_law_that_there_is_not_is_a_gap(tmp_path: Path, policy: str, law: Law)
 
 @pytest.mark.parametrize("actors", ["7", "0,q9,t0", "q" + "9" * 5000, "²", ",,,"])
 def test_actors_that_there_are_not_are_no_step(actors: str) -> None:
-    """An event about nobody is told as such."""
     events = as_dicts([Event(event="hold", after_ns=1, before_ns=1, source="a", sequence=0, actors=actors)])
     ((finding,), _placed) = judge_run(Checker(model_of("strict", LAW)), events, is_whole=True)
 
@@ -166,7 +163,6 @@ def test_too_many_possibilities_are_unknown() -> None:
 
 
 def test_a_value_that_was_seen_is_compared() -> None:
-    """A wrong offset after a read is no step of the law."""
     law = Law(requests=1)
     events = as_dicts(run_of(attrs.evolve(LOAD, law=law, overlapping=0.0)).events)
     next(event for event in events if event["event"] == "pull_read")["offset"] += 1
@@ -179,7 +175,6 @@ def test_a_value_that_was_seen_is_compared() -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_says_the_same(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """A history of steps has the same findings on both engines, alone and beside another one."""
     faults: dict[str, Fault] = {"right": "", "wrong": "disabled_step"}
     for name, fault in faults.items():
         load = attrs.evolve(LOAD, fault=fault)

@@ -1,4 +1,4 @@
-"""How much was judged, for each property: one pull at a time, each lacking one thing."""
+"""How much was judged, by property: one pull at a time, each lacking one thing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ASKED |= {"answer_is_right", "held_as_asked"}
 
 
 def counts(rows: list[Row], *, answers_on_stop: bool = True) -> dict[str, int]:
-    """What is counted of a queue that the source `s` told of until it stopped in order, and `t` until it broke off."""
+    """The counts of a queue whose source `s` stopped in order and whose source `t` broke off."""
     sources = {"s": SourceFacts(ns(10**6), ns(10**6)), "t": facts()}
     return dict(judged_counts(case_of(rows, context(sources=sources, answers_on_stop=answers_on_stop))))
 

@@ -1,4 +1,4 @@
-"""Events that cannot be used: what they stood for may have happened, so nobody is convicted by its absence."""
+"""Unusable events: the event behind them may have happened, so its absence proves nothing."""
 
 from __future__ import annotations
 
@@ -129,7 +129,6 @@ def test_no_answer_comes_before_its_request(clean: Path, tmp_path: Path, plant: 
 
 
 def test_what_lacks_its_offset_is_damaged_whatever_else_it_tells(clean: Path, tmp_path: Path) -> None:
-    """An answer to a question for an offset that tells none is no answer, though it tells the ends of a queue."""
     recording = load(clean)
     early_about_offsets(recording, QUERY)
     place = next(n for n, one in enumerate(recording.events) if one.request == "about-offsets")

@@ -31,7 +31,7 @@ GOLDEN = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.tar
 
 @pytest.fixture(scope="module")
 def java_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the Java broker 4.9.7 left after a clean stop."""
+    """The store of the Java broker 4.9.7 after a clean stop."""
     directory = tmp_path_factory.mktemp("java")
     with tarfile.open(GOLDEN) as archive:
         archive.extractall(directory, filter="data")
@@ -103,7 +103,7 @@ def test_units_lead_to_their_records(java_store: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("place", "why"), [(4, "no record begins here"), (0, "cannot have"), (100, "is wrong")])
 def test_damage_is_a_row(java_store: Path, tmp_path: Path, place: int, why: str) -> None:
-    """A changed byte is told with its place; what comes before it is read."""
+    """A changed byte is reported with its place; earlier records are read."""
     log = tmp_path / "commitlog"
     log.mkdir()
     whole = records(ranges(java_store, "commitlog"))

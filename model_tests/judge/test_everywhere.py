@@ -77,7 +77,7 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def here(histories: Path) -> Results:
-    """What the engine without Spark says of each, by its name."""
+    """The local engine's result for each, by name."""
     return {each.name: said(judge([each], engine="local")) for each in sorted(histories.iterdir())}
 
 
@@ -88,7 +88,7 @@ def differing(here: Results, there: Results) -> list[str]:
 
 
 def judged_on(histories: Path, master: str, *conf: str, disturb: Callable[[], None] = lambda: None) -> Results:
-    """What Spark says of each, in a process of its own; something may happen to it meanwhile."""
+    """Spark's result for each, in a separate process; something may happen to it meanwhile."""
     environment = {name: value for name, value in os.environ.items() if name != cluster.REMOTE}
     with subprocess.Popen(
         [sys.executable, "-c", ASKING, str(histories), master, *conf],

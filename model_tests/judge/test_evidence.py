@@ -1,4 +1,4 @@
-"""Evidence convicts by itself, and one cause gives one finding."""
+"""The evidence alone proves a violation, and one cause gives one finding."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FAR = 500
 
 
 def subject(finding: Finding) -> tuple[object, ...]:
-    """What a finding says of whom."""
+    """The subject of a finding."""
     return finding.clause, finding.verdict, finding.topic, finding.queue, finding.request, finding.messages
 
 
@@ -69,7 +69,7 @@ def not_convicting(result: Result, directory: Path) -> list[object]:
     "name", quick_if([name for name, fault in FAULTS.items() if fault.verdict == "invalid"], lambda name: name in QUICK)
 )
 def test_the_evidence_of_every_planted_fault_convicts_alone(clean: Path, tmp_path: Path, name: str) -> None:
-    """Judged by itself it is invalid by the same clause, of the same request and message, and by nothing else."""
+    """Judged alone it breaks the same clause, for the same request and message, and nothing else."""
     plant(clean, name, tmp_path / "planted")
     result = judge([tmp_path / "planted"], engine="local")
 
@@ -110,7 +110,7 @@ def test_the_evidence_of_systematic_faults_convicts_alone(tmp_path: Path, world:
 
 
 def test_an_excerpt_convicts_and_never_acquits(clean: Path, tmp_path: Path) -> None:
-    """With its fault mended it is not valid: most of the history is left out. And without `omitted` it has holes."""
+    """Without its fault it is not valid, because most of the history is left out."""
     plant(clean, "forgotten_at_the_stop", tmp_path / "planted")
     (finding,) = judge([tmp_path / "planted"], engine="local").findings
     shown = [event for event in finding.evidence if event["event"] != "omitted"]
@@ -185,7 +185,7 @@ def test_one_wrong_acknowledgement_is_one_finding(tmp_path: Path, by: int, insid
 
 
 def test_one_lost_append_is_one_finding(clean: Path, tmp_path: Path) -> None:
-    """The gap in the log is told, and the deliveries and the visible end that rest on the message follow from it."""
+    """The gap in the log is reported; the deliveries and the visible end follow from it."""
     plant(clean, "append_missing", tmp_path / "planted")
     result = judge([tmp_path / "planted"], engine="local")
 
@@ -216,7 +216,6 @@ def test_one_broken_connection_is_one_finding(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["wake_delayed", "answer_deleted"])
 def test_one_late_answer_is_one_finding(clean: Path, tmp_path: Path, name: str) -> None:
-    """What comes long after its deadline, or never, came too late for its message as well."""
     plant(clean, name, tmp_path / "planted")
     (finding,) = judge([tmp_path / "planted"], engine="local").findings
 

@@ -43,7 +43,7 @@ def exchange(
 
 
 def judged(*splits: list[Row], known: Context = PLAIN) -> tuple[list[Finding], int]:
-    """What is found of some splits of a history, and how much is left out."""
+    """The findings about some splits of a history, and how many are left out."""
     made = [table_of(each) for each in splits]
     found, left_out = judge_offset_regression(lambda: iter(enumerate(made)), known)
     return [one for one in found if one.verdict != "observed"], left_out
@@ -90,7 +90,7 @@ def test_an_end_that_falls_is_found_with_both_exchanges() -> None:
 
 
 def test_evidence_is_in_the_order_of_time() -> None:
-    """An answer may be told with a moment before its request's, when one of two clocks is behind."""
+    """An answer's timestamp may be before its request's if one of two clocks is behind."""
     found, _left_out = judged([*exchange(0, 3), *exchange(50, 2, told=(40, 45))])
     told = [(event["request"], event["after_ns"]) for event in found[0].evidence]
     assert told == [("r0", ns(0)), ("r0", ns(2)), ("r50", ns(40)), ("r50", ns(50))]
@@ -102,7 +102,6 @@ def test_both_ends_may_fall() -> None:
 
 
 def test_splits_are_one_history() -> None:
-    """An answer's request may stand in another split, and so may the answer before it."""
     found, _left_out = judged(exchange(0, 3, 9), [], exchange(10, 2, 9))
     assert [[event["request"] for event in each.evidence] for each in found] == [["r0", "r0", "r10", "r10"]]
     pull, answer = exchange(10, 2, 9)
@@ -138,7 +137,6 @@ def test_the_other_pull_codes_count() -> None:
 
 
 def test_a_message_that_was_delivered_was_visible() -> None:
-    """Whatever that answer tells of the end; the last of its messages counts."""
     found, _left_out = judged([*exchange(0, 0, 5, FOUND, (3, 8, 7)), *exchange(10, 0, 8)])
     assert [(each.clause, each.why.rpartition(" ")[2]) for each in found] == [(MAX, "9")]
     assert falls(exchange(0, 0, 5, FOUND, (3, 7)), exchange(10, 0, 8)) == []
@@ -146,7 +144,6 @@ def test_a_message_that_was_delivered_was_visible() -> None:
 
 
 def test_only_found_delivers() -> None:
-    """A list beside another code is damage of its own."""
     assert falls(exchange(0, 0, 5, MISSED, (8,)), exchange(10, 0, 6)) == []
 
 
@@ -156,7 +153,6 @@ def test_what_a_later_answer_delivers_does_not_help_it() -> None:
 
 
 def test_each_list_belongs_to_its_answer() -> None:
-    """Of several in one split, some empty, some beside other codes."""
     answers = (
         exchange(0, 0, 1, FOUND, (2, 3), queue=1),
         exchange(20, 0, 1, MISSED, (90, 91), queue=2),
@@ -189,7 +185,7 @@ def test_the_highest_end_before_it_is_compared() -> None:
 
 
 def test_one_answer_that_tells_too_much_is_told_once() -> None:
-    """The first of those that fall by it stands for them, by their moments; another fall is told besides."""
+    """The earliest of the falls stands for them; a different fall is reported too."""
     high, low = exchange(0, 5), exchange(20, 2)
     assert falls(high, low, exchange(10, 3), exchange(30, 4)) == [(MIN, "r0", "r10")]
     assert falls(high, exchange(10, 3), exchange(20, 9), exchange(30, 8)) == [(MIN, "r0", "r10"), (MIN, "r20", "r30")]
@@ -205,7 +201,6 @@ def test_what_lies_elsewhere_is_not_compared(field: str) -> None:
 
 
 def test_without_a_connection_nothing_is_compared() -> None:
-    """Then nobody knows that the earlier answer was sent first."""
     assert falls(exchange(0, 3, connection=""), exchange(10, 2, connection="")) == []
 
 
@@ -233,7 +228,7 @@ def test_a_deleted_topic_begins_anew() -> None:
 
 
 def test_a_visible_end_that_a_source_shows_is_judged_by_that() -> None:
-    """The minimum is judged all the same, and so are other queues."""
+    """The minimum is judged, and so are other queues."""
     known = context(shown=frozenset({("b", "T", 0)}))
     assert falls(exchange(0, 3, 9), exchange(10, 2, 8), known=known) == [(MIN, "r0", "r10")]
     assert falls(exchange(0, 3, 9, queue=1), exchange(10, 3, 8, queue=1), known=known) == [(MAX, "r0", "r10")]
@@ -243,7 +238,6 @@ def test_a_visible_end_that_a_source_shows_is_judged_by_that() -> None:
 
 
 def test_moments_that_order_nothing_make_it_uncertain() -> None:
-    """Those of the later answer's source; one that the record does not tell of is taken for steady."""
     unsteady = {"s": facts(is_steady=False)}
     assert falls(exchange(0, 3), exchange(10, 2), known=context(sources=unsteady)) == [(MIN + "?", "r0", "r10")]
     assert falls(exchange(0, 3), exchange(10, 2), known=context(sources={})) == [(MIN, "r0", "r10")]

@@ -167,7 +167,7 @@ def test_every_injected_fault_is_found_and_named(clean: Path, longer: Path, tmp_
 
 
 def test_a_deleted_answer_whose_number_stays_missing_convicts_nobody(clean: Path, tmp_path: Path) -> None:
-    """Taking a line out by hand leaves a hole, in which the answer may have been: nobody is convicted by it."""
+    """A line deleted by hand leaves a gap, which may have held the answer."""
     request = next(
         answer.request for pull, answer in load(clean).exchanges() if answer.cause == "expired" and pull.offset > 0
     )

@@ -52,7 +52,6 @@ def test_an_address_that_cannot_be_is_a_sentence(uri: str, said: str) -> None:
 
 
 def test_a_name_has_no_options() -> None:
-    """The kind of a part is told by its name, wherever it lies."""
     uri = files.beside("s3://bucket/deep/history?scheme=http", "part-00000.parquet")
 
     assert uri == "s3://bucket/deep/history/part-00000.parquet?scheme=http"
@@ -64,7 +63,7 @@ def test_a_name_has_no_options() -> None:
 def test_parts_below_are_found_elsewhere_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_history_within: bool
 ) -> None:
-    """As on a disk: a partitioned table is named by its first file, and a history within by nobody."""
+    """A partitioned table is named by its first file; a history inside is not read."""
     served = filesystems.SubTreeFileSystem(str(tmp_path), filesystems.LocalFileSystem())
     monkeypatch.setattr(files, "_file_system", lambda _root, _shown: (served, ""))
     for name in ("history/_tool/part-0.parquet", "history/day=1/queue=2/0.parquet", "history/day=2/0.parquet"):
@@ -96,7 +95,6 @@ def test_a_mark_before_a_text_is_no_damage(clean: Path, tmp_path: Path) -> None:
 def test_a_directory_that_may_not_be_looked_at_is_damage(
     clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows whether parts lie in it, so that the verdict is not valid."""
     history = Path(shutil.copytree(clean, tmp_path / "history"))
     closed = history / "closed"
     closed.mkdir()

@@ -63,7 +63,7 @@ def growing(tmp_path: Path) -> Iterator[tuple[Path, Grow]]:
 
 
 def followed(directory: Path, actions: list[Callable[[], None]]) -> tuple[Result, list[Result]]:
-    """Follow without Spark, while each wait does one of the actions; the last result, and all that were told."""
+    """Follow without Spark; each wait does one action. Returns the last result and all reported ones."""
     told: list[Result] = []
     rest = iter(actions)
 
@@ -79,7 +79,7 @@ def followed(directory: Path, actions: list[Callable[[], None]]) -> tuple[Result
 
 
 def test_a_finding_is_told_before_the_history_is_complete(growing: tuple[Path, Grow]) -> None:
-    """Whatever is torn while it grows is no damage; the last verdict is that of the complete history."""
+    """Unfinished writes are not damage; the last verdict is that of the complete history."""
     directory, grow = growing
     content = lines_of(faulty_events())
     half = len(content) // 2
@@ -96,7 +96,6 @@ def test_a_finding_is_told_before_the_history_is_complete(growing: tuple[Path, G
 
 
 def test_nothing_new_is_not_judged_again(growing: tuple[Path, Grow]) -> None:
-    """While nothing is written nothing is told, and the end does not judge a second time."""
     directory, grow = growing
     grow(lines_of(faulty_events()[:50]))
     last, told = followed(directory, [lambda: None, lambda: None])
@@ -144,7 +143,7 @@ def test_a_part_counts_once_it_is_whole(growing: tuple[Path, Grow]) -> None:
 
 @pytest.mark.long
 def test_ctrl_c_ends_with_the_verdict_so_far(growing: tuple[Path, Grow]) -> None:
-    """The command tells of a finding while it follows; interrupted it prints the verdict, and exits with its code."""
+    """The command reports a finding while it follows. On interrupt it prints the verdict and exits with its code."""
     directory, grow = growing
     command = [sys.executable, "-m", "longpoll", "judge", str(directory), "--engine", "local", "--follow", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
@@ -287,7 +286,7 @@ def test_what_changes_while_it_is_judged_convicts_nobody(
 def test_who_follows_on_spark_judges_again(
     parts: list[Path], spark_engine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker finds another part than was looked over: it is told as without Spark, and judged again."""
+    """A worker finds another part than was surveyed; the follower reports that and judges again."""
     from longpoll_judge.run.spark.engine import SparkReading  # noqa: PLC0415 - a run without Spark does not pay for it
 
     changes = iter([lambda: of_the_same_moments(parts[1])])
@@ -373,7 +372,6 @@ def test_who_has_read_a_part_says_that_another_of_its_size_is_there(
 
 @pytest.mark.parametrize("times", [TRIES - 1, TRIES])
 def test_who_follows_judges_again(times: int, parts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is there then; unless parts change all the time."""
     contents = [part.read_bytes() for part in parts[1:]]
     left = iter(range(times))
 
@@ -432,7 +430,6 @@ def test_a_part_that_vanishes_when_it_was_listed_is_not_there(tmp_path: Path, mo
 
 
 def test_a_part_that_cannot_be_read_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is there, and nobody may take the rest for all."""
     write(tmp_path, simulate(Load(events=300, timeout_ms=60)), simulated_meta(), events_per_part=100)
     closed = sorted(tmp_path.glob("part-*"))[1]
 

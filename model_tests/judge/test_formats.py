@@ -151,7 +151,7 @@ def test_nothing_is_null_as_it_is_written_and_anything_may_be_as_it_is_read(in_p
 def test_texts_of_which_the_reader_makes_no_dictionary_are_judged_alike(
     in_parquet: Path, tmp_path: Path, encoding: str, has_nulls: bool
 ) -> None:
-    """DuckDB writes them so in version 2, most of them; each row group says by itself how."""
+    """DuckDB writes most texts so in version 2; each row group says how."""
     shutil.copytree(in_parquet, tmp_path / "copy")
     (part,) = (tmp_path / "copy").glob("part-*")
     table = plainly(parquet.read_table(part))
@@ -235,7 +235,6 @@ def test_what_is_left_out_is_told_by_the_statistics_of_numbers(tmp_path: Path, l
 def test_what_type_a_column_has_shows_however_little_is_read(
     tmp_path: Path, name: str, column: pa.Array, count: int
 ) -> None:
-    """Texts of each kind are read; where some column cannot be, there is no event for who reads a third either."""
     moments = {"after_ns": [1, 2], "before_ns": [1, 2], "sequence": [0, 1]}
     plain = plainly(pa.table({"event": ["a"] * 2, "source": ["s"] * 2, **moments}))
     parquet.write_table(plain.set_column(plain.schema.get_field_index(name), name, column), tmp_path / "part-0.parquet")
@@ -247,7 +246,6 @@ def test_what_type_a_column_has_shows_however_little_is_read(
 
 
 def test_a_column_that_is_left_out_is_added_up_all_the_same(tmp_path: Path) -> None:
-    """What a split was looked over by is what is read of it again, though nothing in it tells of a queue."""
     moments = {"after_ns": [1, 2], "before_ns": [1, 2], "sequence": [0, 1]}
     table = pa.table({"event": ["lost", "lost"], "source": ["s", "s"], **moments, "lost_count": [1, 1]})
     parquet.write_table(table, tmp_path / "part-0.parquet")
@@ -281,7 +279,7 @@ def test_answers_without_a_queue_are_placed_in_windows_too(clean: Path, tmp_path
 
 
 def damaged(directory: Path) -> list[str]:
-    """What the judge says is wrong with the files; it must not call them valid."""
+    """The damage that the judge reports; the files must not be valid."""
     result = judge([directory], engine="local")
     assert result.verdict == "unknown"
     return [gap["why"] for gap in result.gaps if gap["kind"] == "damage"]
@@ -290,7 +288,7 @@ def damaged(directory: Path) -> list[str]:
 @pytest.mark.long
 @on_spark
 def test_what_spark_writes_is_judged_alike(in_parquet: Path, spark_engine: SparkEngine, tmp_path: Path) -> None:
-    """In several files, with rows in no order, and beside files of its own that are no parts."""
+    """In several files, with unordered rows, and next to Spark's own files."""
     events = spark_engine.session.read.parquet(str(in_parquet / "part-*"))
     events.repartition(3).write.option("compression", "zstd").parquet(str(tmp_path / "copy"))
     shutil.copy(in_parquet / "meta.json", tmp_path / "copy")
@@ -397,7 +395,7 @@ def of_columns(**columns: list[str]) -> Callable[[Path], None]:
 
 
 def with_a_column_twice(part: Path) -> None:
-    """Nobody knows which of both is meant."""
+    """It is ambiguous which of both is meant."""
     names = ["event", "source", "sequence", "after_ns", "before_ns", "queue", "queue"]
     parquet.write_table(pa.Table.from_arrays([pa.array(["1"])] * len(names), names), part)
 
@@ -445,7 +443,7 @@ def test_a_table_of_partitions_alone_is_the_users_mistake(tmp_path: Path) -> Non
     "name", ["_delta/part-0.parquet", ".old/part-0.ndjson", "notes/read.txt", "other/part-0.ndjson"]
 )
 def test_what_is_no_part_of_it_is_left_alone(clean: Path, tmp_path: Path, name: str) -> None:
-    """What tools keep for themselves, files of other kinds, and a history within another one."""
+    """Files that tools keep for themselves, other formats, and a history inside another one."""
     write(tmp_path, load(clean).events, simulated_meta())
     (tmp_path / name).parent.mkdir()
     (tmp_path / name).write_bytes(b"")
@@ -470,7 +468,7 @@ def test_nothing_is_overwritten(clean: Path) -> None:
 
 
 def test_the_command_converts(clean: Path, tmp_path: Path) -> None:
-    """It says how many events it wrote; a mistake is exit 2 and one line."""
+    """It prints the number of events; a mistake is exit 2 and one line."""
     runner = CliRunner()
     told = runner.invoke(main, ["history", "convert", str(clean), str(tmp_path / "new"), "--json"])
     again = runner.invoke(main, ["history", "convert", str(clean), str(tmp_path / "new")])

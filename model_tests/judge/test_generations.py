@@ -27,12 +27,12 @@ INSIDE = ("append", "make_visible", "hold", "expire")
 
 
 def one_life(seed: int, events: int = 700) -> list[Event]:
-    """What a source tells between its beginning and its end."""
+    """A source's events between its beginning and its end."""
     return list(simulate(Load(events=events, queues=2, timeout_ms=60, seed=seed)))[1:-1]
 
 
 def outside(events: list[Event]) -> list[Event]:
-    """What a proxy sees of it."""
+    """A proxy's view of it."""
     named = [change(each, event="message_acknowledged") if each.event == "append" else each for each in events]
     return [each for each in named if each.event not in INSIDE]
 
@@ -43,7 +43,7 @@ def inside(events: list[Event]) -> list[Event]:
 
 
 def later(events: list[Event], after: list[Event], pause_ns: int, name: str = "again-") -> list[Event]:
-    """The events so long after others, with requests of their own."""
+    """The events so much later, with separate requests."""
     delay_ns = max(event.before_ns for event in after) + pause_ns - START_NS
     return [moved(change(event, request=event.request and name + event.request), delay_ns) for event in events]
 
@@ -74,7 +74,6 @@ def meta_of(*sources: str) -> Meta:
 def test_lives_of_neighbouring_queues_do_not_meet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: int | None, accused: set[str]
 ) -> None:
-    """A queue's life after a deletion is none of the next queue's before it, though both are told by one number."""
     if weight is not None:
         monkeypatch.setattr(cross_queue, "_LIFE_WEIGHT", np.uint64(weight))
     place = {"topic": TOPIC, "connection": "c"}
@@ -102,7 +101,7 @@ SEEN = pytest.mark.parametrize("seen", [inside, outside], ids=["inside", "outsid
 
 
 def made_anew(seen: Seen, *, deleted: bool = True, pause_ns: int = PAUSE_NS) -> list[Event]:
-    """A topic that is deleted when nothing is going on, and made anew with other messages."""
+    """A topic that is deleted while idle and created again with other messages."""
     first = one_life(1)
     second = later(one_life(2), first, pause_ns)
     deletion = told(
@@ -138,7 +137,7 @@ def test_either_life_is_judged(tmp_path: Path, seen: Seen, name: str) -> None:
 
 @SEEN
 def test_a_deletion_amid_traffic_accuses_nobody(tmp_path: Path, seen: Seen) -> None:
-    """The topic is made anew at once: until nobody can doubt which life it is, either explains an answer."""
+    """The topic is created again at once; near the change either generation explains an answer."""
     result = judged(tmp_path / "history", life_of(SOURCE, made_anew(seen, pause_ns=2 * MS)), SOURCE)
 
     assert violated(result) == []
@@ -238,7 +237,7 @@ BROKEN = {
 
 
 def clauses(directory: Path, clause: str, hole_ms: int | None) -> set[str]:
-    """What is violated of a history with these events, where some are missing around a moment."""
+    """The clauses that a history with these events breaks, with some events missing around a time."""
     earlier, later = BROKEN[clause]
     seen = [event("source_started", 0), *earlier, *later]
     seen += [event("connection_opened", moment_ms, connection="2") for moment_ms in range(100, 20_000, 1_000)]

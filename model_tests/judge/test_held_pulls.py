@@ -37,7 +37,7 @@ Told = dict[str, Any]
 
 
 def told(name: str, request: str, at_ms: int, **fields: Any) -> Told:
-    """An event of a pull, on a connection of its own."""
+    """An event of a pull, on a separate connection."""
     place: Told = {"topic": "T", "queue": 0, "connection": f"c{request}", "visible_end": 0, "source": "s"}
     code: Told = {"code": PULL} if name == "request_received" else {}
     moments: Told = {"after_ns": at_ms * MS, "before_ns": at_ms * MS, "sequence": at_ms, "request": request}
@@ -56,7 +56,7 @@ def closed(request: str, at_ms: int, **fields: Any) -> Told:
 
 
 class Grown:
-    """What is at hand of a source that promises to hold one pull at most."""
+    """The events in memory of a source that promises to hold at most one pull."""
 
     def __init__(self, *, is_steady: bool = True, limits: dict[str, int] | None = None) -> None:
         self.held, self.is_steady = Held(), is_steady
@@ -124,7 +124,6 @@ def test_closes_of_its_own_source_take_a_pull_out() -> None:
 
 
 def test_what_is_not_certain_goes_with_its_pulls() -> None:
-    """A source whose clock was set convicts nobody, and may be asked again."""
     grown = Grown(is_steady=False)
     grown.add(asked("1"), told("hold", "1", 2), asked("2", 3), told("hold", "2", 4), settled_ms=0)
     assert [one.verdict for one in grown.held.findings()] == ["unknown"]
@@ -143,7 +142,7 @@ def test_a_pull_that_is_taken_and_kept_twice_is_held_in_between() -> None:
 
 
 def _walk(chance: random.Random) -> list[Told]:
-    """What is told of two pulls, in any order and as often as it likes."""
+    """Events of two pulls, in any order and number."""
     walked: list[Told] = []
     for request in ("1", "2"):
         walked.append(asked(request, chance.randint(0, 3)))
@@ -184,7 +183,7 @@ def test_nothing_is_at_hand_where_nothing_is_promised() -> None:
 
 @pytest.mark.parametrize(("answered_ms", "is_kept"), [(9, False), (10, True), (11, True)])
 def test_a_pull_that_was_answered_is_kept_until_that_is_settled(answered_ms: int, is_kept: bool) -> None:
-    """A hold may be told of after its answer; what has none is kept."""
+    """A hold may be reported after its answer; a hold without one is kept."""
     events = (asked("1"), told("answer_sent", "1", answered_ms))
     assert pulls_at_hand((events, 10)) == (["1"] if is_kept else [])
     assert pulls_at_hand((events, 0), ((asked("2", 12),), 10)) == (["1", "2"] if is_kept else ["2"])
@@ -199,7 +198,6 @@ def test_a_pull_that_was_held_and_answered_is_let_go() -> None:
 
 
 def test_a_hold_without_its_request_is_left_to_the_end() -> None:
-    """Once it is settled that none comes; one without either is no hold."""
     assert Grown().add(told("hold", "1", 5), settled_ms=5) == {}
     assert Grown().add(told("hold", "1", 5), asked("2", 5), settled_ms=6) == {STRANGE: 1}
     assert pulls_at_hand(((told("hold", "1", 5), asked("2", 5)), 6)) == ["2"]
@@ -210,7 +208,6 @@ def test_a_hold_without_its_request_is_left_to_the_end() -> None:
 
 @pytest.mark.parametrize(("more_ms", "is_left"), [(0, False), (1, True)])
 def test_a_pull_that_is_held_for_ten_minutes_is_left_to_the_end(more_ms: int, is_left: bool) -> None:
-    """One that is open and not held goes as well, and nothing is said of it."""
     grown = Grown()
     left = grown.add(asked("1"), told("hold", "1", 2), asked("2", 2), settled_ms=2 + OPEN_MS + more_ms)
     assert left == ({LONG: 1} if is_left else {})
@@ -219,7 +216,6 @@ def test_a_pull_that_is_held_for_ten_minutes_is_left_to_the_end(more_ms: int, is
 
 @pytest.mark.parametrize(("closed_ms", "is_kept"), [(9, False), (10, True)])
 def test_a_pull_goes_some_time_after_its_connection(closed_ms: int, is_kept: bool) -> None:
-    """It may be held by what is told of it until then; the close itself stays no longer."""
     events = (asked("1"), told("hold", "1", 2), closed("1", closed_ms), asked("2"), told("hold", "2", 2))
     grown = Grown(limits={"s": 2})
     grown.add(*events, settled_ms=10 + CLOSED_MS)
@@ -263,7 +259,7 @@ def test_too_many_that_are_open_are_left_to_the_end(pulls: int, is_over: bool, m
     ("limit", "verdict", "is_killed"), [(5, "invalid", False), (5, "invalid", True), (12, "valid", False)]
 )
 def test_a_promise_leaves_the_sum_the_whole(limit: int, verdict: str, is_killed: bool, tmp_path: Path) -> None:
-    """One that is broken is told early, and its evidence is a history that shows it again."""
+    """A broken promise is reported early, and its evidence is a history that shows it again."""
     history = written(Recording(simulated(1, 800).events, meta_with(limit)), tmp_path / "history")
     whole = judge([history], engine="local")
     found = follow_pieces(history, 5, 1, kept=tmp_path / STATE_FILE if is_killed else None)

@@ -20,7 +20,7 @@ LONG_MS: Final = 30_000
 
 
 def found(*rows: Row, **known: Any) -> list[tuple[str, str, list[str]]]:
-    """What is said of one queue's events."""
+    """The findings about one queue's events."""
     case = case_of(rows, context(**known))
     suspects = judge_holding(case)
     for each in suspects:
@@ -194,7 +194,6 @@ def inside(last: float, *, cause: str = "stopped", stop: bool = False, **known: 
     ],
 )
 def test_a_broker_that_says_so_and_ends_has_stopped(went_on: int, keeps_role: bool, clause: list[str]) -> None:
-    """One that goes on has not; a change of role is told in the same words, where there is one."""
     assert inside(1 + went_on, keeps_role=keeps_role) == clause
 
 
@@ -250,7 +249,6 @@ def test_what_took_too_long_is_told() -> None:
 
 
 def test_an_answer_that_was_not_read_may_have_been_in_time() -> None:
-    """Nobody read its connection at some moment in between."""
     rows = asked((0, 5), may_hold=False), told((ALLOWED + 7, ALLOWED + 9))
     blocked = {("s", "c"): holes((ALLOWED + 9, ALLOWED + 20))}
     assert clauses(*rows, **OUTSIDE, blocked=blocked) == [UNHELD + "?"]
@@ -270,7 +268,7 @@ def hold(at: float | tuple[float, float], request: str = "r", **fields: Any) -> 
 
 
 def visible(end: int, at: float | tuple[float, float] = 0) -> Row:
-    """A queue's visible end is told, from inside."""
+    """An inside source reports a queue's visible end."""
     return event("make_visible", at, visible_end=end, request="")
 
 
@@ -338,7 +336,6 @@ def test_a_hold_past_the_end_is_found() -> None:
 
 
 def test_a_hold_of_nobody_says_nothing() -> None:
-    """Without a request, or with one that is not in the record; others' holds are judged beside it."""
     assert clauses(asked(), hold(1, ""), told(100)) == []
     assert clauses(asked(0, "a"), hold(1, "lost"), told(100, request="a")) == []
     rows = (asked(0, "a", may_hold=False), hold(1, "lost"), hold(1, "a"), told(5, request="a"))

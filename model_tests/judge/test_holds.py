@@ -1,4 +1,4 @@
-"""What is certainly held at a moment, by the events of one source: on either side of where an event decides."""
+"""Which pulls are certainly held at a time, by the events of one source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Told = dict[str, Any]
 
 
 def told(name: str, request: str, after_ns: int, before_ns: int | None = None, **fields: Any) -> Told:
-    """An event of a pull, on a connection of its own, at a moment or between two."""
+    """An event of a pull, on a separate connection, at a time or in an interval."""
     moments: Any = {"after_ns": after_ns, "before_ns": after_ns if before_ns is None else before_ns}
     place: Told = {"topic": f"T{request}", "queue": int(request or 0), "connection": f"c{request}", "visible_end": 0}
     event = Event(event=name, source="s", broker="b", sequence=after_ns, request=request, **moments, **(place | fields))
@@ -74,7 +74,6 @@ def test_a_pull_may_be_gone_from_the_beginning_of_what_takes_it_out(name: str) -
 
 
 def test_a_pull_is_gone_with_its_connection() -> None:
-    """Whichever of its events tells which that is; other connections' closes take nothing out."""
     close = told("connection_closed", "", 50, 60, connection="c1")
     assert not is_counted(told("hold", "1", 1), close)
     assert not is_counted(told("hold", "1", 1, connection=""), told("recheck", "1", 2), close)
@@ -98,7 +97,6 @@ def test_a_recheck_takes_out_whom_it_finds_something_for() -> None:
 
 
 def test_the_first_hold_of_a_pull_counts() -> None:
-    """What is told again changes nothing."""
     assert is_counted(told("hold", "1", 1), told("hold", "1", 50, 200))
     assert is_counted(told("request_received", "1", 1), told("request_received", "1", 2, 200), told("hold", "1", 3))
 
@@ -112,7 +110,6 @@ def test_a_pull_that_was_perhaps_never_held_makes_no_room_for_another() -> None:
 
 
 def test_events_are_counted_in_the_order_of_their_moments() -> None:
-    """Whatever order they are told in."""
     assert found(told("hold", "2", 100), told("take", "1", 50), told("hold", "1", 1)) is None
 
 
@@ -163,7 +160,6 @@ def test_what_may_have_gone_unseen_is_not_certain(options: dict[str, Any], verdi
 
 
 def test_a_source_of_which_nothing_is_told_is_not_counted() -> None:
-    """Its promise stands in `meta.json` alone."""
     history: Any = SimpleNamespace(hold_limits={"silent": 0}, splits=[])
     survey: Any = SimpleNamespace(sources={}, excerpts=())
     context: Any = SimpleNamespace(sources={})

@@ -44,7 +44,7 @@ QUICK = ("answer_deleted", "visible_too_soon", "next_wrong", "visible_moves_back
 
 
 def check(recording: Recording, directory: Path, pieces: int, seed: int) -> tuple[Followed, Result]:
-    """A sum that says so is the whole's; nothing is told that the whole does not find."""
+    """Check that every finding is one of the whole, and that a sum that claims to be whole is."""
     whole = judge([written(recording, directory)], engine="local")
     found = follow_pieces(directory, pieces, seed, looks=0.3)
     if found.is_whole:
@@ -54,7 +54,6 @@ def check(recording: Recording, directory: Path, pieces: int, seed: int) -> tupl
 
 
 def test_a_history_without_a_fault_is_judged_once(tmp_path: Path) -> None:
-    """The sum of the pieces is the verdict on the whole, and says so."""
     found, whole = check(simulated(1, 700), tmp_path / "history", 8, 1)
 
     assert found.is_whole
@@ -63,7 +62,7 @@ def test_a_history_without_a_fault_is_judged_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", QUICK)
 def test_an_injected_fault_is_told_or_left_to_the_whole(fault: str, tmp_path: Path) -> None:
-    """No fault is told that the whole does not have, and none is missed without a doubt."""
+    """Every reported fault is one of the whole, and none is missed without a doubt."""
     recording = simulated(3, 1_000)
     FAULTS[fault].apply(recording)
     check(recording, tmp_path / "history", 6, 3)
@@ -73,7 +72,6 @@ def test_an_injected_fault_is_told_or_left_to_the_whole(fault: str, tmp_path: Pa
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_every_injected_fault_is_told_or_left_to_the_whole(seed: int, tmp_path: Path) -> None:
-    """Most kinds are told before the end, all of pulls and logs."""
     sums, missed, count = 0, [], 0
     for number, (name, fault) in enumerate(FAULTS.items()):
         recording = simulated(seed, 2_500)
@@ -93,7 +91,6 @@ def test_every_injected_fault_is_told_or_left_to_the_whole(seed: int, tmp_path: 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["java-4.9.7-lost-wakeup", "java-5.5.0-lost-wakeup", "java-4.9.7-late", "strict"])
 def test_real_recordings_are_told_of_rightly(name: str, tmp_path: Path) -> None:
-    """From outside, with sends: whatever is told the whole finds too."""
     for seed in range(3):
         recording = load(RECORDINGS / name)
         found, whole = check(recording, tmp_path / "history", min(15, len(recording.events) - 1), seed)
@@ -102,7 +99,6 @@ def test_real_recordings_are_told_of_rightly(name: str, tmp_path: Path) -> None:
 
 
 def test_an_event_that_comes_late_is_a_doubt(tmp_path: Path) -> None:
-    """An append long after its moment may change what was judged, and the sum says so."""
     recording = simulated(5, 700)
     late = next(event for event in recording.events[200:] if event.event == "append")
     recording.events.remove(late)
@@ -147,7 +143,7 @@ def test_a_log_that_is_let_go_too_early_is_no_sum(tmp_path: Path, monkeypatch: p
 
 
 def test_sends_are_judged_beside_the_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of a send is told while the history grows, and the sum does not pass for the whole."""
+    """A fault of a send is reported while the history grows, and the sum is not final."""
     monkeypatch.setattr(recent_events, "FRESH_NS", 0)
     recording = simulated(4, 800)
     FAULTS["sends_inverted"].apply(recording)
@@ -180,7 +176,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[InputSplit]:
 
 
 def followed(directory: Path, contents: Iterator[bytes | None]) -> tuple[Result, list[Result]]:
-    """Follow a part while it gets each of the contents; the last result, and all that were told."""
+    """Follow a part while it gets each of the contents; returns the last result and all reported ones."""
     told: list[Result] = []
 
     def stops(_seconds: float) -> bool:
@@ -244,7 +240,6 @@ def test_a_part_that_is_written_anew_is_noticed(
     ("now", "told"), [(b"two\n" * 9, [1, 0, 0]), (b"one\n" * 12, [0, 0, 0])], ids=["anew", "grown"]
 )
 def test_a_part_that_is_written_anew_is_noticed_once(now: bytes, told: list[int], read: int, tmp_path: Path) -> None:
-    """Before half of it is read; what is kept of the part is then what stands there."""
     part = tmp_path / "part-0.ndjson"
     part.write_bytes(b"one\n" * 9)
     parts, before = following.Parts(), {str(part): read} if read else {}
@@ -271,7 +266,6 @@ def requests(names: list[str], source: str = "s") -> pa.Table:
 @settings(max_examples=12)
 @given(pieces=st.lists(st.lists(st.tuples(st.sampled_from("st"), NAMES), max_size=12), max_size=6))
 def test_what_is_remembered_is_the_set_of_identifiers(pieces: list[list[tuple[str, str]]]) -> None:
-    """Of each source, whatever their names are; one that comes again is told once."""
     known = Asked()
     seen: set[tuple[str, str]] = set()
     again: set[tuple[str, str]] = set()

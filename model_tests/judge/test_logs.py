@@ -32,7 +32,7 @@ def shown(end: int, at: Moment, **fields: Any) -> Row:
 
 
 def suspects_of(*told: Row, first: int | None = None, **known: Any) -> list[Suspects]:
-    """Those that there are any of."""
+    """The suspects, without empty ones."""
     queues = list(make_batch(table_of(list(told))).queues()) if told else []
     found = [judge_log(events, context(**known), first) for _name, events in queues]
     return [each for several in found for each in several if len(each.members)]
@@ -105,7 +105,6 @@ def test_nothing_is_concluded_from_what_lacks_its_place() -> None:
 
 
 def test_each_life_of_a_queue_is_judged_by_itself() -> None:
-    """What may belong to either is left out; by moments that may be wrong nothing is for certain."""
     told = [appended(1, 1), appended(1, 2), appended(1, 2), appended(1, 11), appended(1, 12)]
     (found,) = suspects_of(*told, deleted={("b", "T"): holes((2, 2), (10, 10))})
     assert (found.rows.tolist(), found.is_timeless) == ([4], False)

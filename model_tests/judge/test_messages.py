@@ -1,4 +1,4 @@
-"""What became of each message, by who it is: of each analysis a good history, a bad one and what must not count."""
+"""Each analysis of messages with a good history, a bad one and one that must not count."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def asked(ms: int, request: str, *, may_hold: bool = False) -> Told:
 
 
 def answered(ms: int, request: str) -> Told:
-    """It is told that there is nothing new."""
+    """An answer without new messages."""
     place = {"topic": "t", "queue": 0, "offset_next": 0, "offset_min": 0, "offset_max": 0}
     return ms, {"event": "answer_sent", "request": request, "connection": "c", "code": 19, **place}
 
@@ -81,7 +81,7 @@ HISTORIES: dict[str, tuple[tuple[Told, ...], list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_a_name_that_comes_again_is_another_connection(name: str, tmp_path: Path) -> None:
-    """Nobody is convicted by the close of an earlier connection, nor excused by it."""
+    """The close of an earlier connection of that name proves and explains nothing."""
     told, wanted = HISTORIES[name]
     rows = [(0, {"event": "source_started"}), *told, (30_000, {"event": "source_stopped"})]
     events = [

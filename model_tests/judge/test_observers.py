@@ -1,4 +1,4 @@
-"""A source that starts or stops wrongly is a gap with its own sentence."""
+"""Each way in which a source begins or ends wrongly is a gap with a separate sentence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from longpoll_spec.history import Law
 
 
 def found(*, laws: dict[str, tuple[str, Law]] | None = None, declared: frozenset[str] = frozenset({"b"})) -> History:
-    """The meta file of one source `b`."""
+    """The findings about the meta file of one source `b`."""
     return History([], [], declared, frozenset(), frozenset(), laws or {}, {}, {}, {})
 
 
@@ -58,7 +58,7 @@ def test_a_source_begins_once_and_ends_once(starts: list[int], stops: list[int],
 
 
 def attended(*events: Mapping[str, object]) -> Observers:
-    """The observers that a split of these events shows."""
+    """The observers of a split of these events."""
     moments = [{"after_ns": number, "before_ns": number, "sequence": number} for number in range(len(events))]
     columns = {name: None for event in events for name in event}
     rows = [columns | moment | dict(event) for moment, event in zip(moments, events, strict=True)]
@@ -66,7 +66,6 @@ def attended(*events: Mapping[str, object]) -> Observers:
 
 
 def test_each_source_has_its_own_counts() -> None:
-    """A split reports the events of the inside and of requests that it has."""
     kinds = ("source_started", "request_received", "append", "make_visible", "append", "message_acknowledged")
     told = attended(
         *({"event": kind, "source": source} for source in "bc" for kind in kinds[: 6 if source == "b" else 3])
@@ -90,7 +89,6 @@ def test_the_ends_that_answers_tell_are_those_of_answers_that_tell_one() -> None
 
 
 def test_a_source_that_declares_its_law_needs_no_ends() -> None:
-    """It records states instead; another source next to it needs them."""
     declared = found(laws={"b": ("strict", Law(requests=1))})
     everyone = Observers({"b": Seen(last=5), "c": Seen(last=5)})
 
@@ -101,14 +99,12 @@ def test_a_source_that_declares_its_law_needs_no_ends() -> None:
 
 
 def test_who_is_declared_and_silent_is_missed() -> None:
-    """The meaning of an unknown policy is a gap."""
     gaps = observer_gaps(Observers({"b": Seen([0], [5], 5)}), found(declared=frozenset({"b", "c"})), ("strict", "x"))
 
     assert [(gap.kind, gap.where) for gap in gaps] == [("source silent", "c"), ("unknown policy", "x")]
 
 
 def test_splits_are_put_together() -> None:
-    """Counts of one source are added over splits; the highest number is kept."""
     first = Observers({"b": Seen([0], [], 5, 1, 2, {"x": 1})}, [("b", "T", 1, 2)], 1, 2, 3, 4, 5, 6, 7)
     second = Observers({"b": Seen([], [7], 7, 1, 2, {"x": 1, "y": 1}), "c": Seen([0])}, [], 1, 2, 3, 2, 9, 6, 8)
     add(first, second)

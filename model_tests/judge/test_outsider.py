@@ -63,7 +63,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
 
 
 def clauses(result: Result) -> set[str]:
-    """What findings and gaps rest on."""
+    """The clauses of findings and gaps."""
     return {told.clause for finding in result.findings for told in finding.told()} | {
         str(gap["clause"]) for gap in result.gaps
     }

@@ -1,4 +1,4 @@
-"""What the judge's page is made of: where things lie, which events are drawn; texts of strangers stay texts."""
+"""The judge's page: where things are drawn, which events are, and hostile texts stay texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVIL: Final = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\u
 
 
 class Page(HTMLParser):
-    """Collects the tags of a page, its addresses, and what stands in its scripts."""
+    """Collects the tags, addresses and script contents of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def late(clean: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result,
 
 
 def events_of(name: str) -> list[dict[str, Any]]:
-    """A recording's events as they stand in its file."""
+    """A recording's events in file order."""
     lines = (RECORDINGS / name / "part-000000.ndjson").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
@@ -117,7 +117,7 @@ def test_the_lost_wakeup_overruns(lost: tuple[Result, Drawn, Picture]) -> None:
 
 
 def test_a_late_answer_overruns_its_deadline() -> None:
-    """The overrun begins at the deadline and what is allowed after it: recorded beside Java 4.9.7."""
+    """The overrun begins after the deadline and its margin; recorded with Java 4.9.7."""
     result, drawn = looked(RECORDINGS / "java-4.9.7-late")
     finding = next(one for one in result.findings if one.property == ANSWERED_BY_DEADLINE)
     bar = next(bar for bar in picture(result, drawn).bars if bar.request == finding.request)
@@ -175,7 +175,6 @@ def test_a_clicked_event_has_its_line(lost: tuple[Result, Drawn, Picture]) -> No
 
 
 def test_an_end_that_goes_back_is_seen(late: tuple[Result, Drawn, Picture]) -> None:
-    """What the broker itself wrote is drawn as it is; bounds from below never fall."""
     result, drawn, shown = late
     ends = [steps.points for steps in shown.queues if len(steps.points) > 2]
     last = max((one for one in drawn.events if one["event"] == "make_visible"), key=lambda one: int(one["before_ns"]))
@@ -207,7 +206,6 @@ def test_a_long_record_is_drawn_around_its_finding(
 
 
 def test_a_valid_history_has_nothing_red(clean: Path) -> None:
-    """No overrun and no mark; the sentence says so."""
     result, drawn = looked(clean)
     shown = picture(result, drawn)
 
@@ -219,7 +217,6 @@ def test_a_valid_history_has_nothing_red(clean: Path) -> None:
 
 
 def test_a_record_without_pulls_has_nothing_to_draw(tmp_path: Path, lost: tuple[Result, Drawn, Picture]) -> None:
-    """The page says so, and shows no empty picture."""
     (tmp_path / "meta.json").write_text('{"format_version":1,"sources":[]}')
     nothing = render_html(*looked(tmp_path))
     result, drawn, _shown = lost

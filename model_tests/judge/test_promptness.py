@@ -1,4 +1,4 @@
-"""When a pull is late for a message, for its deadline and for a stop: columns by hand, on either side of each limit."""
+"""Limits of lateness for messages, deadlines and stops, on either side of each limit."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ns(moments: Any) -> Any:
 
 
 def pulls_of(ones: tuple[One, ...]) -> Pulls:
-    """The columns of some pulls, each of a source of its own; the offset of each is its number and three."""
+    """The columns of some pulls, each of a separate source; a pull's offset is its number plus three."""
     count = len(ones)
     is_open = np.array([one.code == OPEN for one in ones], dtype=np.bool_)
     rows = ROW_STEP * np.arange(count)
@@ -113,7 +113,7 @@ def case_of(ones: tuple[One, ...], *, answers_on_stop: bool, is_white_box: bool)
 
 
 def judged(*ones: One, answers_on_stop: bool = False, is_white_box: bool = True) -> Promptness:
-    """What is found of these pulls."""
+    """The findings about these pulls."""
     return judge_promptness(case_of(ones, answers_on_stop=answers_on_stop, is_white_box=is_white_box))
 
 
@@ -185,7 +185,7 @@ def test_who_is_not_woken_is_not_late_for_a_message() -> None:
     ],
 )
 def test_a_late_wake_is_doubted_where_the_answer_may_not_have_been_seen(one: One, verdict: str, doubt: str) -> None:
-    """In a hole of the record, from before the wake was due, or on a connection that nobody read."""
+    """The answer lies in a gap that begins before the wake was due, or on an unread connection."""
     assert verdicts(WAKE, one) == [verdict]
     why = explained(WAKE, one).why
     assert ("may be in it" in why, "not read" in why) == ("a hole" in doubt, "not read" in doubt)
@@ -323,7 +323,6 @@ def test_how_late_answers_were_is_measured() -> None:
     ],
 )
 def test_a_pull_that_is_open_when_its_broker_stops_is_answered(changes: dict[str, Any], verdict: str) -> None:
-    """Under a policy that says so, unless it came right before the stop; doubted where its answer may be unseen."""
     one = evolve(unanswered(50, visible=None, stopped=50), **changes)
     assert verdicts(STOP, one, answers_on_stop=True) == [verdict]
     assert verdicts(STOP, one) == [""]
@@ -331,7 +330,6 @@ def test_a_pull_that_is_open_when_its_broker_stops_is_answered(changes: dict[str
 
 
 def test_a_pull_that_is_late_already_is_not_found_again_at_the_stop() -> None:
-    """One fault is told once."""
     one = unanswered(500, visible=None, stopped=500)
     assert (verdicts(LATE, one, answers_on_stop=True), verdicts(STOP, one, answers_on_stop=True)) == (
         ["violated"],

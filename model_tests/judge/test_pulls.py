@@ -25,7 +25,7 @@ LOG: Final = event("append", 0, queue_offset=0)
 
 
 def codes(*answers: tuple[int | None, Row], log: tuple[Row, ...] = (LOG,)) -> Found:
-    """What is said of pulls at offsets from 5 on, each with the code of its answer and fields of the pull."""
+    """The findings about pulls at offsets from 5 on, each with its answer's code and extra fields."""
     rows = [*log]
     for number, (code, fields) in enumerate(answers):
         rows.append(asked(1, f"r{number}", offset=5 + number, **fields))
@@ -59,7 +59,6 @@ def test_a_code_may_be_wrong_or_unexplained(answers: list[tuple[int | None, Row]
 
 
 def test_a_wrong_code_is_told_with_its_exchange() -> None:
-    """Nothing is said of the pulls beside it, nor of a failure of a queue of which no message is known."""
     pull = "a pull at offset 6 was answered with code"
     others: list[tuple[int | None, Row]] = [(0, {}), (2, {}), (-1, {}), (None, {})]
     found = codes(others[0], (STRANGE, {}), *others[1:])
@@ -87,7 +86,7 @@ def pulled(request: str = "r", *, code: int | None = 19, **fields: Any) -> list[
 
 
 def steps(*rows: Row, **known: Any) -> Found:
-    """What is said of the steps of a queue."""
+    """The findings about the steps of a queue."""
     case = case_of(rows, context(**known))
     suspects = judge_handling(case)
     assert {(each.property, each.verdict) for each in suspects if len(each.members)} <= {(HELD_AS_ASKED, "violated")}
@@ -143,7 +142,7 @@ def test_other_events_are_left_out(rows: list[Row]) -> None:
 
 
 def test_each_step_belongs_to_its_pull() -> None:
-    """Suspects stand in the order of the record; one step may break several clauses."""
+    """Suspects are in the order of the record; one step may break several clauses."""
     pulls = [*pulled("a"), *pulled("b", may_hold=False, offset=6), *pulled("c", may_hold=False, offset=8)]
     rows = [
         *pulls,
@@ -166,7 +165,6 @@ def test_each_step_belongs_to_its_pull() -> None:
 
 
 def test_a_clause_may_hold_whatever_the_moments_are() -> None:
-    """The contract says which does."""
     known = context(sources={"s": facts(is_steady=False)})
     suspects = judge_handling(case_of([*pulled(may_hold=False), step("stop", 1)], known))
     assert {each.explain(0).clause: each.is_timeless for each in suspects if len(each.members)} == {

@@ -57,7 +57,7 @@ def exchanged(windows: WindowReader, groups: QueueGroups) -> Iterator[pa.RecordB
 
 
 def in_groups(one: Hostile, salts: list[int]) -> list[tuple[object, ...]]:
-    """Result rows of a history that is judged in groups of queues."""
+    """The findings about a history in groups of queues."""
     plan = WindowPlan(one.overviews, one.window_events)
     windows = WindowReader(plan, one.splits.__getitem__, one.is_unplaced)
     count = len(plan.windows)

@@ -78,7 +78,7 @@ def test_200_missing_events_accuse_nobody(
 def test_a_record_that_breaks_off_is_named(
     clean: Path, tmp_path: Path, kept: float, seen: Callable[[Recording], None]
 ) -> None:
-    """An observer that was killed leaves no source_stopped; that is a gap by itself, even if no pull is open."""
+    """A killed observer leaves no source_stopped, which is a gap even without open pulls."""
     recording = load(clean)
     seen(recording)
     recording.events = recording.events[: int(kept * len(recording.events))]

@@ -1,4 +1,4 @@
-"""What a judgement looks like: page, Markdown, JUnit XML, windows; hostile names stay text."""
+"""The output of the judge: page, Markdown, JUnit XML, windows; hostile names stay text."""
 
 from __future__ import annotations
 

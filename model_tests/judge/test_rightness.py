@@ -1,4 +1,4 @@
-"""What answers to pulls say, one queue and one clause at a time, on either side of each limit, in milliseconds."""
+"""Contents of answers to pulls, one queue and one clause at a time, at each limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AT: Final = 10
 
 
 def found(*rows: Row, log: tuple[Row, ...] = LOG, **known: Any) -> list[tuple[str, str, list[int]]]:
-    """What is said of a queue's answers: the clause, with a `?` if it is not certain, the words, and the messages."""
+    """The findings about a queue's answers: clause (with `?` if uncertain), words, and messages."""
     case = case_of([*log, *rows], context(**known))
     lines = []
     for suspects in judge_rightness(case):
@@ -128,7 +128,6 @@ ITSELF: Final[dict[str, list[tuple[tuple[Row, Row], str, list[int]]]]] = {
 
 @pytest.mark.parametrize("clause", ITSELF)
 def test_an_answer_may_be_wrong_by_itself(clause: str) -> None:
-    """Whatever the log says; the first clause that is broken is told."""
     for rows, why, messages in ITSELF[clause]:
         said = [(clause, f"{name(rows[1]['code'], rows[0]['offset'])} {why}", messages)]
         assert found(*rows) == found(*rows, log=()) == said
@@ -216,7 +215,7 @@ def test_a_message_that_was_never_appended_is_found() -> None:
 
 
 def test_a_message_that_may_be_of_this_life_of_the_queue_is_not_missed() -> None:
-    """Its append came about when the queue was deleted and made anew: it shows nothing for certain, nor its lack."""
+    """Its append was near the deletion of the queue, so it proves nothing."""
     case = case_of([*LOG[:2], *LOG[3:], *of(0, 3, 4, 5)], context())
     for perhaps, count in (([5], 0), ([4, 6], 1)):
         here = evolve(case, log=evolve(case.log, perhaps=np.array(perhaps)))
@@ -224,7 +223,6 @@ def test_a_message_that_may_be_of_this_life_of_the_queue_is_not_missed() -> None
 
 
 def test_a_message_with_another_tag_is_found() -> None:
-    """As it was appended; of one that the record lacks nobody knows the tag, and no hole explains it."""
     why = f"{name(0)} carries message 4 (tag 'b'), whose tag does not match"
     assert found(*of(0, 3, 4, 5, pull=ONLY_A)) == [("pull.found.tag", why, [4])]
     assert clauses(of(0, 3, 4, 5, pull=ONLY_A), **GAP) == ["pull.found.tag"]
@@ -250,7 +248,6 @@ def test_a_message_that_was_left_out_is_found() -> None:
 
 
 def test_retention_may_have_removed_what_was_passed_over() -> None:
-    """What lies before all that is delivered, of a broker that is not one of ours; not what lies behind."""
     assert clauses(of(0, 5, pull=ONLY_A)) == ["pull.found.complete?"]
     assert clauses(of(0, 3, 5)) == ["pull.found.complete"]
     assert clauses(of(20, offset=4, pull=ONLY_A, offset_next=8)) == ["pull.passed.none_match?"]
@@ -330,7 +327,6 @@ def test_an_end_beyond_what_can_have_been_visible_is_found() -> None:
 
 
 def test_a_next_offset_beyond_what_can_have_been_visible_is_found() -> None:
-    """Of what tells of a read of messages."""
     why = f"{name(20)} says offset_next 9, but no more than 8 can have been visible"
     rows = of(20, offset=3, pull={"expression": "z"}, offset_next=9)
     assert found(*rows) == [("pull.next.visible", why, [])]
@@ -431,7 +427,6 @@ def test_an_excerpt_is_asked_its_own_clause_alone() -> None:
 
 
 def test_where_moments_order_nothing_what_needs_none_is_told_first() -> None:
-    """It is certain all the same."""
     rows = of(0, 4, 3, offset_max=9)
     early = (asked((AT + 5, AT + 6)), told((AT, AT + 1), 0, offsets=[4, 3], offset_min=3, offset_max=8, offset_next=5))
     assert clauses(early) == ["answer.after_request"]
@@ -459,7 +454,6 @@ def lines(found_: list[Suspects], rows: list[Row]) -> list[tuple[str, str, list[
 
 
 def test_any_answer_before_its_request_is_found() -> None:
-    """Those that tell of a read are told among what else they break, and damaged ones may be another's."""
     rows = [event("request_received", (5, 6), request="q", code=10), event("answer_sent", (1, 4), request="q", code=14)]
     why = "the answer 14 was sent before its request was received"
     assert lines(judge_order(case_of(rows, context())), rows) == [
@@ -478,7 +472,6 @@ def test_any_answer_before_its_request_is_found() -> None:
 
 
 def test_a_refused_pull_before_its_request_is_found() -> None:
-    """Its answer tells of no read."""
     rows = [asked((5, 6)), told((1, 4), 1, offset_next=None, offset_min=None, offset_max=None)]
     assert [clause for clause, *_ in lines(judge_order(case_of(rows, context())), rows)] == ["answer.after_request"]
 

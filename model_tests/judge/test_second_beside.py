@@ -1,6 +1,6 @@
-"""The judge beside the second one: correct brokers in every trouble, and thousands of histories with one fault each.
+"""Compares the judge with the second one, on correct brokers and thousands of faulty histories.
 
-`LONGPOLL_SEED` (0 by default) chooses which histories: any number gives others, on which the same must hold.
+`LONGPOLL_SEED` (default 0) chooses the histories; the tests must pass with any seed.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def quick() -> list[tuple[str, History, bool]]:
 
 
 def compared(piece: int, count: int, directory: Path, judge: Judge | None = None) -> Agreement:
-    """The two beside each other on so many changed histories."""
+    """Compare the two on so many changed histories."""
     found = Agreement() if judge is None else Agreement(judge)
     for operation, history, was_open in quick() if count == QUICK_CHANGED else islice(faulty(piece), count):
         found.compare(history, operation, directory, was_open=was_open)
@@ -123,7 +123,7 @@ def test_what_once_set_them_apart_does_not(seed: int, place: int, operation: str
 
 @pytest.mark.parametrize("verdict", ["unknown", "valid"])
 def test_a_judge_that_knows_one_verdict_alone_is_found_out(verdict: str, tmp_path: Path) -> None:
-    """One that leaves everything open agrees with everybody and is too careful; one that excuses all disagrees."""
+    """A judge that leaves everything open is too cautious; one that permits everything disagrees."""
 
     def judge(_history: History, _directory: Path) -> Judged:
         return Judged(verdict, frozenset(), ())
@@ -167,5 +167,4 @@ def befallen() -> Counter[str]:
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_every_trouble_befalls_some_broker(trouble: str, befallen: Counter[str]) -> None:
-    """What the test above says that it looks at is there."""
     assert befallen[trouble] >= 5, befallen

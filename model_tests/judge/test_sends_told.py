@@ -55,7 +55,7 @@ def delivered(at: Moment, *offsets: int, request: str = "p", **fields: Any) -> R
 
 
 def judged(*splits: Sequence[Row], known: Context | None = None) -> tuple[list[Finding], int, Share, list[Gap]]:
-    """What is found of these splits."""
+    """The findings about these splits."""
     tables = [table_of(list(rows)) for rows in splits]
     return judge_sends(lambda: iter(enumerate(tables)), context() if known is None else known)
 
@@ -113,7 +113,7 @@ def test_an_acknowledgement_on_another_connection_is_found() -> None:
 
 
 def test_a_later_send_with_a_lower_offset_is_found() -> None:
-    """One that came certainly after the other was acknowledged; both exchanges are shown, the cause is told once."""
+    """Both exchanges are shown, and the cause is reported once."""
     rows = send(0, "a"), acked((1, 2), 7, "a"), send((3, 4), "b"), acked(5, 6, "b")
     why = "a message that was sent after another one was acknowledged has the lower queue offset (queue offset 6)"
     shown = [(kind, request) for request in "ab" for kind in ("request_received", "message_acknowledged")]
@@ -127,7 +127,6 @@ def test_a_later_send_with_a_lower_offset_is_found() -> None:
 
 @pytest.mark.parametrize("code", [10, 11])
 def test_of_an_identifier_that_came_twice_nobody_knows_which_was_acknowledged(code: int) -> None:
-    """With a pull's or another send's, seen first or last: no order of what came, or was told, is held against it."""
     again, late = send(20, "a", code=code), send(5, "a")
     for rows in ([late, again], [again, late]):
         assert clauses(*rows, acked(2, 7, "a")) == []
@@ -211,7 +210,6 @@ def test_an_acknowledgement_between_two_closes_is_found(
 
 
 def test_a_second_acknowledgement_is_found() -> None:
-    """After the first had certainly come; so is one of a send that was refused; each send is told once."""
     why = "a send was answered once more after it was answered (queue offset 1)"
     shown = [("request_received", "r"), ("message_acknowledged", "r"), ("message_acknowledged", "r")]
     assert found(send(0), acked((1, 2), 0), acked((3, 4), 1)) == [(ONCE, why, shown)]
@@ -230,7 +228,6 @@ def test_a_second_acknowledgement_is_found() -> None:
 
 
 def test_an_acknowledgement_in_another_place_is_found() -> None:
-    """Than the send named, if it named one; a broker stores some messages elsewhere by itself."""
     why = "a message was acknowledged in another queue than it was sent to (queue offset 0)"
     assert found(send(0), acked(1, queue=1))[0][:2] == (PLACE_, why)
     assert clauses(send(0), acked(1, topic="U")) == [PLACE_]
@@ -284,7 +281,6 @@ DUE: Final = 5 + SEND_MS
     ],
 )
 def test_a_send_that_nobody_answers_is_found(rows: tuple[Row, ...], known: dict[str, Any], clause: list[str]) -> None:
-    """Where its connection and its source went on, and the source says which sends it acknowledges."""
     assert clauses(send((0, 5)), *rows, **known) == clause
 
 
@@ -300,7 +296,6 @@ def test_what_was_not_answered_is_told() -> None:
 
 
 def test_a_message_delivered_before_its_send_is_found() -> None:
-    """Certain only where the answer's last moment lies before the send's first; the first of several is told."""
     rows = send((5, 6)), acked(9, 3), delivered((1, 4), 2, 3)
     shown = [("answer_sent", "p"), ("request_received", "r"), ("message_acknowledged", "r")]
     ((clause, said, evidence),) = found(*rows)
@@ -327,14 +322,12 @@ def test_each_message_of_an_answer_is_looked_at() -> None:
 
 
 def test_of_two_sends_with_one_offset_the_first_is_meant() -> None:
-    """A message at an offset may be acknowledged twice, which is told elsewhere: it came with the earlier send."""
     sent = send(0, "a"), acked(9, 3, "a"), send(5, "b"), acked(9, 3, "b")
     assert clauses(*sent, delivered(2, 3)) == []
     assert clauses(*sent[2:], *sent[:2], delivered(2, 3)) == []
 
 
 def test_a_queue_that_began_anew_in_between_has_other_messages() -> None:
-    """Between the delivery and the acknowledgement, of its own broker and topic."""
     rows = send((5, 6)), acked(9, 3), delivered((1, 4), 3)
     assert clauses(*rows, deleted={("b", "T"): holes((9, 12))}) == []
     assert clauses(*rows, deleted={("b", "T"): holes((10, 12))}) == [DELIVERED]
@@ -395,7 +388,6 @@ def test_an_acknowledged_message_with_another_tag_is_found() -> None:
 
 
 def test_an_acknowledged_message_that_is_not_shown_is_found() -> None:
-    """With the end that was told instead and its append; the queue is not told again for what was only appended."""
     rows = send(0), acked(5, 3), visible(2, 3), appended(1, 3)
     why = f"a message was acknowledged, and not visible {SHOWN_MS} ms later (queue offset 3)"
     assert found(*rows) == [(SHOWN, why, [("append", ""), ("make_visible", ""), ("message_acknowledged", "r")])]
@@ -405,7 +397,6 @@ def test_an_acknowledged_message_that_is_not_shown_is_found() -> None:
 
 
 def test_an_appended_message_that_is_not_shown_is_doubted() -> None:
-    """Nobody knows that it was stored whole."""
     why = f"a message was appended, and not visible {SHOWN_MS} ms later (queue offset 3)"
     assert found(appended(1, 3), visible(2, 3)) == [(SHOWN + "?", why, [("append", ""), ("make_visible", "")])]
 
@@ -475,7 +466,6 @@ def test_a_torn_batch_is_found() -> None:
 
 
 def test_a_code_that_no_send_gets_is_found() -> None:
-    """Of an identifier that came twice nobody knows which request was answered."""
     assert clauses(send(0), refused(5, code=19)) == ["send.code.known"]
     assert clauses(send(0), send(1), refused(5, code=19)) == []
 

@@ -28,7 +28,7 @@ def message(queue_offset: int = 0, at: Moment = (NOW, NOW + 1), **fields: Any) -
 
 
 def end(visible_end: int, at: Moment = (NOW, NOW + 1), **fields: Any) -> Row:
-    """A visible end was told."""
+    """A reported visible end."""
     return event("make_visible", at, visible_end=visible_end, **fields)
 
 
@@ -41,7 +41,7 @@ def gathered(rows: list[Row], column: str) -> Gathered:
 
 
 def late(messages: list[Row], ends: list[Row], known: Context = PLAIN) -> list[tuple[int, int]]:
-    """The messages that were late, each with the end that was told instead, by their rows."""
+    """The late messages, each with the end that was reported instead, by their rows."""
     found = not_shown(gathered(messages, "queue_offset"), gathered(ends, "visible_end"), known)
     return list(zip(*(rows.tolist() for rows in found), strict=True))
 
@@ -73,7 +73,6 @@ def test_the_limit_is_counted_from_when_the_message_was_there_for_certain() -> N
 
 
 def test_the_highest_end_counts_that_was_told_by_then() -> None:
-    """It is what is shown; where none was told by then, the first of the queue."""
     ends = [end(1), end(3), end(2), end(9, (DUE + 1, DUE + 2))]
     assert late([message(3)], ends) == [(0, 1)]
     assert late([message(2)], ends) == []
@@ -102,7 +101,6 @@ def test_a_source_that_ends_before_the_limit_is_not_asked() -> None:
 
 
 def test_a_law_is_not_asked() -> None:
-    """It may take an end back; a source beside it is asked."""
     known = context(lawful=frozenset({"s"}))
     messages, ends = [message(3), message(3, source="t")], [end(1), end(1, source="t")]
     assert late(messages, ends, known) == [(1, 1)]
@@ -130,7 +128,6 @@ def test_each_queue_has_its_own() -> None:
 
 @pytest.mark.parametrize("topic", ["T", ""])
 def test_a_message_that_its_topic_s_deletion_may_have_taken_is_not_asked(topic: str) -> None:
-    """One that touches the time from when it was there first until it must be shown; an empty name is any topic."""
     for start, stop in ((0, NOW), (NOW + 1, NOW + 2), (DUE, LONG), (0, LONG)):
         assert late([message(3)], [end(1)], context(deleted={("b", topic): holes((start, stop))})) == []
     for later in (DUE + 1, DUE + 0.000001):
@@ -140,7 +137,6 @@ def test_a_message_that_its_topic_s_deletion_may_have_taken_is_not_asked(topic: 
 
 
 def test_other_changes_of_a_queue_excuse_too() -> None:
-    """A queue that began anew without a deletion, and a time in which nobody watched for one."""
     assert late([message(3)], [end(1)], context(begun_anew={("b", "T", 0): holes((DUE, DUE))})) == []
     assert late([message(3)], [end(1)], context(begun_anew={("b", "T", 1): holes((DUE, DUE))})) == [(0, 0)]
     assert late([message(3)], [end(1)], context(life_holes={"b": holes((DUE, DUE))})) == []
@@ -148,7 +144,6 @@ def test_other_changes_of_a_queue_excuse_too() -> None:
 
 
 def test_only_its_own_message_is_excused() -> None:
-    """The next one of the queue is asked, and stands for it."""
     known = context(deleted={("b", "T"): holes((10, NOW))})
     assert late([message(3), message(4, (NOW + 1, NOW + 2))], [end(9, (0, 1))], known) == [(1, 0)]
 
@@ -167,7 +162,6 @@ def test_an_end_of_the_life_before_shows_nothing(broker: str, topic: str) -> Non
 
 
 def test_of_several_lives_each_has_its_own_first() -> None:
-    """One late message of each is told."""
     known = context(deleted={("b", "T"): holes((20_000, 20_001))})
     messages = [message(3), message(4), message(5, (30_000, 30_001)), message(6, (30_002, 30_003))]
     assert late(messages, [end(1), end(2, (30_000, 30_001))], known) == [(0, 0), (2, 1)]
@@ -210,7 +204,6 @@ def doubted(messages: list[Row], known: Context) -> list[bool]:
 
 
 def test_a_hole_before_the_limit_makes_it_uncertain() -> None:
-    """From the beginning on, for the end may have been told in it; only of its own source."""
     for start, stop, expected in ((0, 1, True), (DUE, LONG, True), (DUE + 0.000001, LONG, False)):
         sources = {"s": facts(LONG, holes=holes((start, stop))), "t": facts(LONG)}
         assert doubted([message(), message(source="t")], context(sources=sources)) == [expected, False]

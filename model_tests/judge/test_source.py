@@ -63,7 +63,7 @@ def test_the_schema_is_the_specs() -> None:
 @pytest.mark.parametrize("line", BAD_LINES)
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_a_bad_line_is_named_and_the_rest_goes_on(tmp_path: Path, line: bytes, place: int) -> None:
-    """Three good lines are read whatever stands before, between or after them; file and byte are named."""
+    """Three good lines around it are read; file and byte are named."""
     lines = [msgspec.json.encode(event(sequence)) for sequence in range(3)]
     lines.insert(place, line)
     write(tmp_path, [], simulated_meta())
@@ -106,7 +106,6 @@ def test_lines_of_any_system_are_read_at_once(end: bytes) -> None:
 
 
 def test_another_field_twice_is_ignored_beside_a_bad_line_too(tmp_path: Path) -> None:
-    """What is said of a line does not depend on the others: one by one, or all at once."""
     line = msgspec.json.encode(event(0))[:-1] + b',"more":1,"more":2}'
     write(tmp_path, [], simulated_meta())
     (tmp_path / "part-000000.ndjson").write_bytes(line + b"\ngarbage\n")
@@ -172,7 +171,6 @@ def test_a_moment_that_a_clock_moves_out_of_range_is_at_its_end(tmp_path: Path, 
 
 
 def test_another_format_is_left_unread_and_named(tmp_path: Path, clean: Path) -> None:
-    """A history of a newer format makes the verdict unknown, beside one that is read."""
     write(tmp_path, [event(0)], msgspec.structs.replace(simulated_meta(), format_version=99))
     result = judge([tmp_path, clean], engine="local")
 
@@ -186,7 +184,6 @@ DAMAGED_METAS = [b"", b"{", b"[]", b'{"format_version":"x"}', b"\xff", NAMED_TWI
 
 @pytest.mark.parametrize("content", DAMAGED_METAS)
 def test_a_damaged_meta_file_is_a_gap(tmp_path: Path, content: bytes) -> None:
-    """Whatever stands in meta.json, the events are read and the damage is named."""
     write(tmp_path, [event(0)], None)
     (tmp_path / META_FILE).write_bytes(content)
     result = judge([tmp_path], engine="local")
@@ -197,7 +194,6 @@ def test_a_damaged_meta_file_is_a_gap(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_meta_file_that_is_no_file_is_a_gap(tmp_path: Path) -> None:
-    """A pipe that nobody writes into is named and not waited for."""
     write(tmp_path, [event(0)], None)
     os.mkfifo(tmp_path / META_FILE)
     result = judge([tmp_path], engine="local")
@@ -246,7 +242,6 @@ def test_a_source_declared_twice_and_not_alike_has_a_clock_that_is_not_known(tmp
 def test_a_name_that_another_directory_declares_says_nothing_of_one_that_is_not_declared_here(
     tmp_path: Path, clean: Path
 ) -> None:
-    """The source of a directory without meta.json is none of a like name beside it."""
     write(tmp_path, [event(0)], None)
 
     found = source.find([clean, tmp_path])

@@ -26,7 +26,7 @@ main()
 
 
 def start(clean: Path, directory: Path, *options: str) -> subprocess.Popen[str]:
-    """`longpoll judge` in a process of its own, with its own directory and temporary files below it."""
+    """`longpoll judge` in a separate process, with a new directory and temporary files below it."""
     (directory / "work").mkdir()
     (directory / "temporary").mkdir()
     return subprocess.Popen(
@@ -41,7 +41,7 @@ def start(clean: Path, directory: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def left_over(directory: Path) -> list[str]:
-    """What the process left behind."""
+    """The files that the process left."""
     return sorted(path.name for path in directory.glob("*/*") if not path.name.startswith("hsperfdata"))
 
 

@@ -120,7 +120,6 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_part_that_was_written_anew_is_refused(tmp_path: Path) -> None:
-    """What was judged is not what stands there; a part that is gone is not asked for."""
     directory = written(simulated(1, EVENTS), tmp_path / "history")
     part = directory / "part-0.ndjson"
     end = part.stat().st_size
@@ -135,7 +134,6 @@ def test_a_part_that_was_written_anew_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_written_anew_while_it_is_kept_is_refused_later(tmp_path: Path) -> None:
-    """What tells that it is the same is made when it is read, and not again whenever it is kept."""
     part, kept = tmp_path / "part-0.ndjson", tmp_path / STATE_FILE
     part.write_bytes(b"one\ntwo\n")
     steps = Steps.begun(LIMITS, kept)

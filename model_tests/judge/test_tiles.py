@@ -84,7 +84,7 @@ def test_a_fault_in_any_tile_is_found_and_named(base: list[Event], tmp_path: Pat
 
 @pytest.mark.long
 def test_a_seam_that_is_wrong_is_noticed(base: list[Event], tmp_path: Path) -> None:
-    """Tiles put down with the wrong numbers are no valid history: the check above can fail."""
+    """Tiles with wrong numbers are not a valid history."""
     tile = make_tile(base)
     write_meta(tmp_path)
     first, second = plan([tile], 2)
@@ -98,7 +98,6 @@ def test_a_seam_that_is_wrong_is_noticed(base: list[Event], tmp_path: Path) -> N
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_writes_the_same_history(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """Whoever writes the tiles, the events are the same, and Spark finds them valid."""
     load = Load(events=20_000, queues=3)
     assert write_on_spark(spark_engine.session, tmp_path / "spark", load, tile_events=2_000) == write_large(
         tmp_path / "local", load, tile_events=2_000

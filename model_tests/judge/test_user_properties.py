@@ -1,4 +1,4 @@
-"""A property of the user's own: the example of docs/judge.md finds what is planted, alike on both engines."""
+"""The user-defined property of docs/judge.md finds an injected fault on both engines."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def says_nothing(pulls: pa.Table) -> list[tuple[int, Any]]:
 
 
 def judged(engine: Engine, history: Path, *properties: Any) -> Result:
-    """The result, but for what differs from run to run."""
+    """The result without the fields that differ between runs."""
     result = judge_on(engine, find([history]), wake_ms=100, late_ms=50, say=lambda _stage: None, properties=properties)
     return msgspec.structs.replace(result, seconds=0.0)
 
@@ -117,7 +117,7 @@ def test_both_engines_say_the_same(spark_engine: Engine, mine: Path, tmp_path: P
         (raises, "ValueError: three"),
         (exits, "SystemExit: 0"),
         (names_no_row, "the row 2, but there are 2"),
-        (says_nothing, "no row's number"),
+        (says_nothing, "instead of a row number"),
     ],
 )
 def test_a_faulty_property_leaves_the_verdict_unknown(own: Any, why: str, tmp_path: Path) -> None:

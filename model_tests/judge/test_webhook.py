@@ -1,4 +1,4 @@
-"""Each finding is posted until it is taken, in order, beside the judging and not before it; Prometheus hears of all."""
+"""Findings are posted in order until accepted, without delaying the judge; Prometheus counts them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_it_is_tried_again_until_it_is_taken() -> None:
 
 @pytest.mark.parametrize("code", [400, 302])
 def test_what_is_refused_is_not_tried_again(code: int) -> None:
-    """A redirection is a refusal: nobody asks elsewhere, and nothing counts as taken."""
+    """A redirect counts as a refusal."""
     receiver, said = Receiver([code]), list[str]()
     with received(receiver) as url, posting(url, said) as webhook:
         webhook.put("one", b"{}")
@@ -132,7 +132,7 @@ def test_what_is_refused_is_not_tried_again(code: int) -> None:
 
 
 def test_who_offers_never_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A receiver that does not answer keeps nobody: what is too much is dropped and counted, and posted next time."""
+    """If the receiver does not answer, surplus findings are dropped, counted, and posted next time."""
     monkeypatch.setattr(webhook_module, "WAITING_MAX", 3)
     monkeypatch.setattr(webhook_module, "ANSWER_S", 0.05)
     receiver = Receiver()
@@ -171,7 +171,7 @@ def test_who_offers_never_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nobody_there_is_no_fault_of_ours() -> None:
-    """A port that nobody listens at is tried until the end, and said once."""
+    """A port without a listener is tried until the end, and logged once."""
     receiver, said = Receiver(), list[str]()
     with received(receiver) as url:
         pass
@@ -193,7 +193,7 @@ def test_what_is_no_url_is_said_before_the_work(url: str) -> None:
 
 
 def told(where: str) -> dict[tuple[str, ...], float]:
-    """What is served: by name and values of labels."""
+    """The served metrics, by name and label values."""
     with urllib.request.urlopen(f"http://{where}/metrics", timeout=PATIENCE_S) as answer:
         text = answer.read().decode()
     return {

@@ -48,7 +48,7 @@ def said(rows: pa.Table) -> tuple[list[str], dict[str, int]]:
 
 
 def in_splits(splits: list[pa.Table]) -> list[tuple[Any, ...]]:
-    """What is said of the splits, each a window."""
+    """The findings about the splits, each a window."""
     return in_windows(windows_of(splits, unplaced=True), context())
 
 
@@ -107,7 +107,7 @@ OF_ONE_QUEUE: Final[dict[str, list[Row]]] = {
 
 @pytest.mark.parametrize("rows", OF_ONE_QUEUE.values(), ids=OF_ONE_QUEUE)
 def test_of_two_requests_of_one_queue_neither_is_judged(rows: list[Row]) -> None:
-    """Which of them was held and answered nobody knows: a truthful broker is not convicted, in windows neither."""
+    """It is unknown which of them was held and answered, so no violation is reported."""
     table = ordered(rows)
     whole = judge_table(table, context())
 
@@ -134,7 +134,6 @@ def test_one_that_names_another_topic_or_broker_is_as_one_of_another_queue(place
 
 @pytest.mark.parametrize("place", [{"topic": "T"}, {"broker": "b"}, {"topic": "T", "broker": "b"}], ids=str)
 def test_one_that_names_no_other_is_placed(place: Row) -> None:
-    """What it tells agrees; and a request that names no broker does not contradict an answer that names one."""
     table = place_answers(ordered([asked(0), told(900, **(NOWHERE | place))]))
     unnamed = place_answers(ordered([asked(0, broker=""), told(900, **(NOWHERE | place))]))
 

@@ -49,7 +49,7 @@ SOME = range(40)
 
 
 def both(one: Hostile) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """What is said of a history in windows, and of the whole."""
+    """The findings about a history in windows and as a whole."""
     windows = WindowReader(WindowPlan(one.overviews, one.window_events), one.splits.__getitem__, one.is_unplaced)
     whole = judge_table(windows.placed(joined(one.splits)), one.context)
     return in_windows(windows, one.context), added_up(whole)
@@ -264,7 +264,7 @@ def test_an_end_before_its_message_is_seen_in_windows(fault: str) -> None:
 
 
 def swept(windows: WindowReader) -> Swept:
-    """What is judged within its window, and what is left."""
+    """The requests judged within their window, and the rest."""
     return sweep(windows, (0, len(windows.plan.windows)), STEADY, NO_KEYS, lambda _keys: None)
 
 
@@ -289,7 +289,6 @@ def test_sends_and_committed_offsets_are_judged_at_home() -> None:
 
 
 def test_a_pull_that_is_never_answered_needs_no_whole_log() -> None:
-    """It is judged beside the message that it waited for, and beside what came while it was held."""
     table = faulty_history("answer_deleted")
     windows = windows_of(cut(table, range(0, len(table), 50)), 50)
     whole = added_up(judge_table(table, STEADY))

@@ -25,7 +25,7 @@ Handle = tuple[http.client.HTTPConnection, str, int]
 
 
 class HttpService:
-    """A service of `services` on a port of its own, until `stop`."""
+    """A service of `services` on a separate port, until `stop`."""
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed

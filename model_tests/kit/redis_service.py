@@ -1,6 +1,6 @@
-"""Redis as a subject: `RPUSH` publishes, `BLPOP` polls, `CLIENT UNBLOCK` cancels; its protocol written by hand.
+"""Redis as a subject: `RPUSH` publishes, `BLPOP` polls, `CLIENT UNBLOCK` cancels; a minimal client.
 
-Each poll has a connection of its own, on which it has asked for its client's id before: a cancel names that.
+Each poll has a connection, on which it first asks for its client id, because a cancel needs that.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Connection:
 
 
 class RedisServer:
-    """A server on a socket in a directory of its own, with a log of what it was told; `stop` ends it."""
+    """A server on a socket in a separate directory, with a command log; `stop` ends it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -100,7 +100,7 @@ class RedisSubject(LongPollSubject):
         self.call(b"RPUSH", queue.encode(), body)
 
     def call(self, *words: bytes) -> Any:
-        """A command on a connection of its own."""
+        """Run a command on a new connection."""
         connection = Connection(self.server.path)
         try:
             return connection.call(*words)

@@ -45,7 +45,7 @@ class Feed:
         self.polls: weakref.WeakSet[Poll] = weakref.WeakSet()
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Append a message and wake whoever waits."""
+        """Append a message and wake all waiting polls."""
         with self.changed:
             self.queues[queue].append(body)
             self.changed.notify_all()
@@ -90,14 +90,14 @@ class TakeQueue(Feed):
 
 
 class LooksThenWaits(Feed):
-    """The lost wakeup: a message that comes after the look and before the wait wakes nobody."""
+    """The lost wakeup: a message between the look and the wait wakes no poll."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waiting: dict[str, list[Poll]] = defaultdict(list)
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Append a message and wake whoever is on the list."""
+        """Append a message and wake all polls on the list."""
         self.queues[queue].append(body)
         for poll in self.waiting.pop(queue, []):
             poll.woken.set()
@@ -126,10 +126,10 @@ class SlowToHold(LooksThenWaits):
 
 
 class NotifiesThenAppends(LooksThenWaits):
-    """The same from the other side: a poll is told of a message that is not there yet."""
+    """The reverse: a poll is notified of a message that is not there yet."""
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Wake whoever is on the list, then append."""
+        """Wake all polls on the list, then append."""
         for poll in self.waiting.pop(queue, []):
             poll.woken.set()
         self.queues[queue].append(body)
@@ -224,7 +224,7 @@ class MixesQueues(Feed):
 
 
 class ForgetsOnRestart(Feed):
-    """What was acknowledged is gone."""
+    """Acknowledged messages are gone after a restart."""
 
     def restart(self) -> None:
         super().restart()
@@ -233,7 +233,7 @@ class ForgetsOnRestart(Feed):
 
 
 class TakesAfterCancel(TakeQueue):
-    """A poll that was cancelled waits on, and takes a message that nobody gets."""
+    """A cancelled poll waits on, and takes a message that no client gets."""
 
     def poll(self, poll: Poll) -> list[bytes]:
         """Wait; when it was cancelled, drop what was taken."""
@@ -276,14 +276,14 @@ class TakesLastFirst(TakeQueue):
 
 
 class AnswersNothingAtTimes(TakeQueue):
-    """A poll that finds messages is told that there are none when they are many."""
+    """A poll that finds many messages returns none."""
 
     def answer(self, poll: Poll) -> list[bytes]:
         return super().answer(poll) if len(self.queues[poll.queue]) < MESSAGES_MAX else []
 
 
 class NeverEndsAMillisecond(Feed):
-    """A wait of less than 2 ms is rounded down to none, which stands for no deadline."""
+    """A wait of less than 2 ms is rounded down to 0, which means no deadline."""
 
     def poll(self, poll: Poll) -> list[bytes]:
         if poll.timeout_ms == 1:

@@ -1,4 +1,4 @@
-"""The kit finds what is wrong with a service, says which property it breaks, and accuses no correct one."""
+"""The kit finds faults of a service, names the broken property, and passes correct services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/kit.md: its snippets run, and say what the page says."""
+"""The snippets of docs/kit.md run, with the results that the page shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def run(directory: Path, service: str) -> subprocess.CompletedProcess[str]:
-    """What pytest says of the page's test and a service."""
+    """Pytest's result for the page's test and a service."""
     (directory / "service.py").write_text(service)
     (directory / "test_service.py").write_text(FILES["test_service.py"])
     (directory / "conftest.py").write_text(
@@ -39,7 +39,7 @@ def run(directory: Path, service: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("is_broken", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_page_s_test_says_what_the_page_says(tmp_path: Path, *, is_broken: bool) -> None:
-    """Green, and red with the line that the page tells of."""
+    """It passes, or fails with the line that the page shows."""
     right = "            self.changed.wait_for(lambda: self.queues[queue], timeout_s)\n"
     wrong = "            if not self.queues[queue]:\n                self.changed.wait(timeout_s)\n"
     assert right in FILES["service.py"]
@@ -51,7 +51,7 @@ def test_the_page_s_test_says_what_the_page_says(tmp_path: Path, *, is_broken: b
 
 
 def test_the_other_snippets_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """One after the other; the defaults that they tell of are so."""
+    """In order; the defaults on the page are correct."""
     names: dict[str, Any] = {}
     for snippet in SNIPPETS:
         exec(compile(snippet, "docs/kit.md", "exec"), names)  # noqa: S102 - our own page

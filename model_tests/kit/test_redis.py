@@ -27,7 +27,7 @@ SOME: Final = settings(max_examples=12, stateful_step_count=15, database=None, p
 
 
 class PollsBehindTheKitsBack(RedisSubject):
-    """A client that pops a message besides, and tells nobody."""
+    """A client that secretly pops a second message."""
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> tuple[Connection, bytes]:
         """Take one first, of three and more."""
@@ -75,7 +75,7 @@ def test_redis_is_valid(server: RedisServer) -> None:
     ],
 )
 def test_a_wrong_use_of_redis_is_found(server: RedisServer, subject: type[RedisSubject], properties: set[str]) -> None:
-    """A message taken by somebody else, the wrong end, a cancel that is none."""
+    """A message taken by another client, the wrong end, a cancel without effect."""
     report = machine(lambda: subject(server), wake_ms=300, long_ms=1_000).exercise(SOME, 14)
 
     assert report.verdict == "invalid", report
@@ -98,7 +98,7 @@ class Streams:
     """Where every read begins, whatever was asked: a planted fault."""
 
     def publish(self, stream: str, offset: int) -> None:
-        """Add message `offset`, and tell that it is acknowledged."""
+        """Add message `offset`, and acknowledge it."""
         since_ns = self.history.now_ns()
         connection = Connection(self.server.path)
         connection.call(b"XADD", stream.encode(), b"%d-0" % (offset + 1), b"body", b"x")

@@ -1,4 +1,4 @@
-"""A run that is told to a history: the judge finds the same faults in it, and accuses no correct service."""
+"""A run that is recorded as a history: the judge finds the same faults, and passes correct services."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ QUICK: Final = {services.WakesOne, services.LeavesOneOut}
 def told(
     directory: Path, service: type[Feed], chosen: settings, **attributes: Any
 ) -> tuple[KitReport, Result, dict[str, set[str]]]:
-    """What the kit says of a service, what the judge says of the history of the same run, and the findings' properties.
+    """The kit's result, the judge's result for the same run's history, and the findings' properties.
 
-    The properties are by the findings' verdicts.
+    The properties are grouped by the findings' verdicts.
     """
     with longpoll.HistoryWriter(longpoll.RealRuntime(), directory) as history:
         report = machine(lambda: InMemory(service()), **attributes).exercise(chosen, SEED, history=history)
@@ -78,7 +78,7 @@ def test_the_judge_convicts_a_faulty_one(service: type[Feed], tmp_path: Path, mo
 @pytest.mark.long
 @pytest.mark.parametrize("is_planted", [False, True])
 def test_one_delay_convicts_nobody(is_planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be the machine's doing, so it is told as none; planted: told as it was seen, it would convict."""
+    """The machine may have caused it, so it is not recorded. Injected: recorded as seen, it is a violation."""
     monkeypatch.setattr(LateOnce, "was_late", False)
     excuse_nothing(monkeypatch)
     if is_planted:
@@ -110,7 +110,7 @@ def test_what_the_contract_says_nothing_of_is_not_told(
 
 @define
 class Heard:
-    """A history that keeps what it is told."""
+    """A history that keeps its events in memory."""
 
     told: list[tuple[object, ...]] = field(factory=list)
 
@@ -118,7 +118,7 @@ class Heard:
         self.told.append(("published", queue, offset, since_ns))
 
     def polled(self, queue: str, offset: int, timeout_ms: int, *, since_ns: int | None = None) -> str:
-        """Keep it; the poll is known by what is told of it."""
+        """Keep the poll; its event identifies it."""
         self.told.append(("polled", queue, offset, timeout_ms, since_ns))
         return f"poll from {offset}"
 
@@ -132,7 +132,7 @@ class Heard:
 
 
 def test_what_is_told_claims_no_more_than_was_seen() -> None:
-    """Since when it may have happened; an end that was surely seen; nothing of a poll whose end is no more evidence."""
+    """The earliest possible begin and a certain end; nothing about a poll whose end is uncertain."""
     heard = Heard()
     teller = RecordedHistory(heard, RealRuntime().lock())
     queue = OffsetQueue("q", Allowances())

@@ -1,4 +1,4 @@
-"""No verdict is stronger than what was seen, a machine that stands still accuses nobody, and mistakes are told."""
+"""Verdicts are no stronger than the evidence; a host pause is not a fault; user mistakes get errors."""
 
 from __future__ import annotations
 
@@ -100,7 +100,6 @@ def test_two_machines_have_cases_of_their_own() -> None:
 
 
 def test_one_delay_is_unknown_and_two_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time alone convicts nobody the first time."""
     monkeypatch.setattr(LateOnce, "was_late", False)
     excuse_nothing(monkeypatch)
     many = settings(max_examples=4, stateful_step_count=15, database=None)
@@ -143,7 +142,7 @@ def test_a_machine_that_never_goes_on_ends_the_example(monkeypatch: pytest.Monke
 
 
 def test_a_second_answer_is_seen_where_one_can_look() -> None:
-    """Who cannot look is told so."""
+    """A service without that view gets a note."""
     few = settings(max_examples=4, stateful_step_count=15, database=None, phases=(Phase.generate,))
     twice = machine(lambda: AnswersTwice(Feed())).exercise(few, 14)
     once = machine(lambda: AnswersOnce(Feed()), **PATIENT).exercise(few, 14)
@@ -160,7 +159,7 @@ class Wrong(InMemory):
 
 
 class NoSemantics(Wrong):
-    """It does not say what kind of service it is."""
+    """It does not declare its kind of service."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,7 +200,7 @@ class Incomplete:
     ],
 )
 def test_a_subject_with_a_mistake_is_told_so(subject: Any, said: str) -> None:
-    """In a sentence that says what to write; it is no fault of the service."""
+    """The sentence says what to write; it is not a fault of the service."""
 
     class Mine(longpoll.LongPollMachine):
         pass
@@ -225,7 +224,7 @@ def test_what_a_subject_raises_comes_through() -> None:
 
 @pytest.mark.parametrize("where", ["subject", "publish", "start_poll", "finish_poll", "cancel", "restart", "close"])
 def test_an_error_that_comes_once_is_the_subject_s_own(where: str) -> None:
-    """Hypothesis would say that it is flaky; the user is told what was raised, and in which step."""
+    """Hypothesis would call it flaky; the user gets the exception and its step."""
     calls = 0
 
     def fails() -> None:

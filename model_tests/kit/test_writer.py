@@ -40,7 +40,7 @@ def judged(directory: Path, writes: Writes) -> Result:
 
 
 def good(history: longpoll.HistoryWriter, clock: Clock) -> None:
-    """Woken, found, expired, and abandoned; with another queue beside it."""
+    """Woken, found, expired and abandoned polls; another queue has events too."""
     for number in range(3):
         poll = history.polled("mail", number, 1_000)
         clock.pass_ms(10)
@@ -161,7 +161,7 @@ def test_nothing_written_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_closed_history_takes_no_more(tmp_path: Path) -> None:
-    """A second end does nothing, and a directory that cannot be is told of."""
+    """A second end does nothing, and an impossible directory is an error."""
     history = longpoll.HistoryWriter(longpoll.RealRuntime(), tmp_path / "history")
     history.published("mail", 0)
     history.close()

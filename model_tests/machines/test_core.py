@@ -1,9 +1,9 @@
-"""Drives the broker's real hold table beside the law, one move at a time, and compares all that can be seen.
+"""Drives the broker's real hold table and the spec, one step at a time, and compares all visible state.
 
-The machine draws any move that the law allows in the world of `longpoll.broker_simulation.refinement`: the real
-`HoldService`, `BucketTraversal` and `HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner,
-an executor that may be full, a stop and looks that throw. After each move every variable of the law, read off the table
-and the actors, must be where steps of the law's own actions lead.
+The machine draws any step that the spec allows in `longpoll.broker_simulation.refinement`. That is the real
+`HoldService`, `Walk` and `HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner, a bounded
+executor, a stop and failing looks. After each step every variable of the spec, read off the table and the actors, must
+match the spec's own actions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CoreMachine(RuleBasedStateMachine):
     acted: ClassVar[int] = 0
 
     def make(self) -> Lockstep:
-        """The pair; `run_machine` says of which policy."""
+        """The pair, with the policy of `run_machine`."""
         raise AssertionError("run this machine by run_machine, which says of which policy")
 
     @initialize()

@@ -53,7 +53,7 @@ def run(
 
 
 def explained(report: SuiteReport) -> str:
-    """What a failing test prints."""
+    """The output of a failing test."""
     return f"seed {report.seed}: {report.failure}\n{report.falsifying_example}"
 
 
@@ -106,7 +106,7 @@ def test_the_served_broker_keeps_the_model_for_long(tmp_path: Path, policy: str)
 
 
 def test_a_broker_is_driven_by_its_address_alone(tmp_path: Path) -> None:
-    """A broker that is not ours is never restarted, and its progress is told by example."""
+    """A foreign broker is never restarted, and progress is reported by example."""
     told: list[tuple[int, int]] = []
     with EmbeddedSubject(RealRuntime(), str(tmp_path)) as served:
         subject = RemoteSubject(served.address, served.expectations)
@@ -129,13 +129,13 @@ def test_the_same_seed_makes_the_same_choices(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_not_there_is_the_callers_mistake() -> None:
-    """Where nobody listens the suite says so, and does not call it a falsified property."""
+    """Without a listener the suite reports that, and not a falsified property."""
     with closed_port() as nobody, pytest.raises(UnreachableError, match="no connection to the broker"):
         run_suite(RealRuntime(), RemoteSubject(nobody), max_examples=1, step_count=1)
 
 
 def test_an_interrupt_ends_the_run_at_once(tmp_path: Path) -> None:
-    """Ctrl-C is nobody's fault: it passes through, and the broker serves the next run."""
+    """It passes through, and the broker serves the next run."""
     told: list[int] = []
 
     def interrupt(done: int, _all: int) -> None:
@@ -310,7 +310,6 @@ def silent_stop(patch: pytest.MonkeyPatch) -> None:
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, finding: str) -> None:
-    """Each fault of the broker falsifies the suite, for the right reason."""
     plant(monkeypatch)
     expectations = attrs.evolve(HURRIED, late_ms=300)
     with EmbeddedSubject(RealRuntime(), str(tmp_path), expectations=expectations) as subject:
@@ -361,7 +360,7 @@ def lose_group_offsets(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("between", "finding"), [(lose_last_message, "reaches from 0 to"), (lose_group_offsets, "was committed")]
+    ("between", "finding"), [(lose_last_message, "has offsets 0 to"), (lose_group_offsets, "was committed")]
 )
 def test_what_a_restart_loses_is_found(tmp_path: Path, between: Callable[[Path], None], finding: str) -> None:
     """A restart that loses the last acknowledged message, or the groups' offsets, falsifies the suite."""
@@ -452,7 +451,7 @@ def test_a_machine_that_stood_still_has_more_time(stalled_ms: float, is_patient:
 
 
 def test_a_machine_of_ones_own_tests_a_broker_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pytest runs a `TestCase`: it passes, a planted fault is its failure, and a class without a broker says so."""
+    """As pytest runs a `TestCase`: it passes, an injected fault fails it, and a missing broker is reported."""
     with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_FILES) as broker:
 
         class Mine(ServedMachine):

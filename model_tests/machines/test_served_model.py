@@ -122,8 +122,8 @@ def test_the_answer_of_any_end_that_the_broker_may_have_seen_is_right(tags: list
     ("change", "finding"),
     [
         ({"offset_next": 4}, "expected Read"),
-        ({"offset_min": 1}, "minOffset 1"),
-        ({"offset_max": 9}, "maxOffset 9"),
+        ({"offset_min": 1}, "minOffset is 1"),
+        ({"offset_max": 9}, "maxOffset is 9"),
         ({"code": NOT_FOUND, "stored": ()}, "expected Read"),
         ({"stored": ()}, "expected Read"),
     ],
@@ -142,9 +142,9 @@ def test_a_wrong_answer_is_refused(change: dict[str, Any], finding: str) -> None
     ("change", "finding"),
     [
         ({"body": b"other"}, "has body"),
-        ({"topic": "U"}, "says that it is of U@0"),
-        ({"queue_id": 1}, "says that it is of T@1"),
-        ({"physical_offset": 7}, "stands at 7"),
+        ({"topic": "U"}, "claims to be in U@0"),
+        ({"queue_id": 1}, "claims to be in T@1"),
+        ({"physical_offset": 7}, "has log offset 7"),
         ({"properties": {"TAGS": "b"}}, "has properties"),
         ({"properties": {"TAGS": "a", "KEYS": "k"}}, "has properties"),
         ({"properties": {}}, "has properties"),
@@ -208,15 +208,15 @@ def test_an_answer_is_due_when_there_is_something_to_read() -> None:
         ([0, 1], 1, ""),
         ([0, 2], 2, ""),
         ([0, 0, 3], 3, ""),
-        ([2], 0, "has 2 messages more, though one was sent 1 times"),
-        ([0, 3], 0, "has 3 messages more, though one was sent 2 times"),
+        ([2], 0, "got 2 more messages, although one was sent 1 times"),
+        ([0, 3], 0, "got 3 more messages, although one was sent 2 times"),
         ([0, 0, 0], 0, "though message 0 was sent 3 times"),
     ],
 )
 def test_an_unacknowledged_send_appears_once(
     monkeypatch: pytest.MonkeyPatch, came: list[int], end: int, said: str
 ) -> None:
-    """What was slow and not dropped comes with its next copy, and is noted as well; one more is a violation."""
+    """A slow copy comes with the next one and is noted; a further one is a violation."""
     sent: list[bool] = []
     link = SimpleNamespace(ask=lambda *_request, one_way, **_options: sent.append(one_way))
     example: Any = SimpleNamespace(

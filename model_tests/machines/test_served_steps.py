@@ -1,4 +1,4 @@
-"""What a served broker recorded of itself, on real threads, is a run of the law of its policy."""
+"""A served broker's own record, on real threads, is a run of its policy's spec."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def wait_for_answers(answered: list[int], count: int) -> None:
 
 
 def recorded(directory: Path, policy: str, *, consumers: int = 2, count_max: int = 32, first: int = 0) -> Recording:
-    """A recording of a broker with one producer, whose messages come while pulls are held, woken and run out.
+    """Record a broker with one producer, whose messages come while pulls are held, woken and expired.
 
-    The queue has `first` messages already, which nobody reads.
+    The queue first has `first` unread messages.
     """
     history = directory / "history"
     options: dict[str, Any] = {"policy": preset(policy), "store_config": SMALL_STORE}
@@ -160,7 +160,7 @@ def wrong_offset(events: list[Event]) -> list[Event]:
 
 @pytest.mark.parametrize("spoil", [doubled_run, early_visibility, wrong_offset])
 def test_planted_faults_in_steps_are_found(tmp_path: Path, spoil: Callable[[list[Event]], list[Event]]) -> None:
-    """What a right broker recorded is no run of the law any more once one step is changed."""
+    """A correct record with one changed step is not a run of the spec."""
     steps = project(recorded(tmp_path, "strict-clone"), TOPIC, 0)
     spoilt = [msgspec.structs.replace(event, sequence=at) for at, event in enumerate(spoil(steps.events))]
     write(tmp_path / "steps", spoilt, steps.meta)
@@ -175,11 +175,11 @@ def test_a_recording_that_the_law_has_no_consumers_for_is_refused(tmp_path: Path
     jumping = [msgspec.structs.replace(event, offset=0) if event is jump else event for event in recording.events]
     restarted = [*recording.events, msgspec.structs.replace(recording.events[0], source="again")]
 
-    with pytest.raises(NotProjectableError, match=r"asks for 0; the law's consumer is at"):
+    with pytest.raises(NotProjectableError, match=r"asks for 0; the specification's consumer is at"):
         project(Recording(jumping, recording.meta), TOPIC, 0)
     with pytest.raises(NotProjectableError, match="2 sources"):
         project(Recording(restarted, recording.meta), TOPIC, 0)
-    with pytest.raises(NotProjectableError, match="was full"):
+    with pytest.raises(NotProjectableError, match="left messages"):
         project(recorded(tmp_path / "small", "strict", consumers=1, count_max=1), TOPIC, 0)
 
 

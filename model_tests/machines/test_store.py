@@ -1,7 +1,7 @@
-"""The mapped store beside a plain model: append, dispatch, read, flush, close, kill, open, in any order.
+"""The mapped store compared with a plain model: append, dispatch, read, flush, close, kill, open, in any order.
 
-The model is lists in memory and knows nothing of files but two numbers that show: a read stops at a consume-queue
-file's end, and after opening everything is visible. Files are so small that log and queues roll over within a run.
+The model is lists in memory with two facts about files: a read stops at a consume-queue file's end, and after opening
+everything is visible. Files are so small that log and queues roll over within a run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def no_syncs() -> Iterator[None]:
 
 @define
 class Message:
-    """What the model remembers of a message."""
+    """The model's copy of a message."""
 
     body: str
     tag: str | None
@@ -239,7 +239,7 @@ TestStore = StoreMachine.TestCase
 
 
 def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store with a planted slip is told from the model: each of these turns the machine red."""
+    """Each of these mutants of the store fails the machine."""
     stand_at, hand, append = ConsumeQueue.stand_at, Dispatcher.hand, CommitLog.append
 
     def forgets_a_unit(self: ConsumeQueue, offset: int, physical_end: int) -> None:

@@ -1,7 +1,7 @@
-"""Faults of the broker, or of what records it, that tests once passed over: a change of one text, and who misses it.
+"""Mutants of the broker or its recorder that tests once missed: one change of text, and the test that misses it.
 
-A fault that somebody finds in the broker, or that survives its tests, gets a row here. Leaves out the law's slips
-(`longpoll_spec.mutants.generated`), and the locks of the hold service (`simulate.hold_stress`).
+Add a row for each fault that is found in the broker or survives its tests. Mutants of the spec:
+`longpoll_spec.mutants.generated`. Locks of the hold service: `simulate.hold_stress`.
 """
 
 from __future__ import annotations

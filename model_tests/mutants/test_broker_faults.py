@@ -18,7 +18,7 @@ FAILED: Final = 1
 
 
 def outcome(tree: pathlib.Path, missed_by: str) -> subprocess.CompletedProcess[str]:
-    """What the tests say of a tree."""
+    """The tests' result for a tree."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", missed_by]
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
 

@@ -119,7 +119,7 @@ def test_what_only_tells_people_something_has_no_mutants() -> None:
 
 
 def test_each_mutant_is_another_program_and_its_id_stays_when_lines_move() -> None:
-    """Every one compiles to other code than the text as it is, has an id of its own, and no line in it."""
+    """Each compiles to different code and has a unique id without a line number."""
     right = ast.dump(ast.parse(SUBJECT))
     mutants = mutants_of("m", "m.py", SUBJECT).mutants
     moved = mutants_of("m", "m.py", "# a line\n\n\n" + SUBJECT).mutants

@@ -56,7 +56,7 @@ def _missed(found: Sequence[Catch]) -> list[str]:
 
 
 def test_slips_in_any_action_are_caught() -> None:
-    """Of the slips in every action of our own policy some are planted: a property or the numbers catch all."""
+    """Some mutants of every action of our policy are tried; a property or the counts catch all."""
     found = list(catches(preset("strict"), named("tiny", preset("strict")), every=SAMPLE))
 
     assert _missed(found) == []
@@ -80,7 +80,6 @@ def test_every_slip_in_every_action_is_caught(policy: str, bounds: str) -> None:
 
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
 def test_the_comparison_begins_at_the_pinned_numbers(policy: str) -> None:
-    """What a slip is compared with is what the manifest pins, so a slip in the law itself turns the manifest red."""
     entry = pinned_entry(policy, "tiny")
 
     assert _counts(_right(policy, named("tiny", preset(policy)))) == (
@@ -116,7 +115,6 @@ def _in_plain(rows: Sequence[Row]) -> list[Row]:
 
 
 def test_named_slips_are_told_as_pinned() -> None:
-    """What the table says of a few slips in the plain world is found again, and no proof stands."""
     rows = [row for row, _ in rows_of(preset("strict"), _only(QUICK), ["plain"])]
     known = _in_plain([row for row in pinned() if (row.policy, row.slip) in {("strict", name) for name in QUICK}])
 
@@ -136,7 +134,7 @@ def test_the_table_is_as_pinned(policy: str) -> None:
 
 
 def test_no_pinned_proof_stands_where_a_run_breaks_the_law() -> None:
-    """In the whole table, which has slips by rule besides the named ones, each as the law has it now."""
+    """The whole table, including mutants by rule, for the current spec."""
     rows = pinned()
 
     assert contradictions(rows) == []
@@ -158,7 +156,7 @@ def test_every_named_slip_is_broken_by_a_run_and_stands_in_no_proof() -> None:
 
 @pytest.mark.parametrize("how", [0, 1])
 def test_a_proof_that_stands_against_a_run_is_told(how: int) -> None:
-    """Were one of the proofs to stand in one world, for eight requests or for any number, the table would be red."""
+    """A proof that contradicts a run makes the table fail, for eight requests or any number."""
     row = next(
         row for row in pinned() if row.bounds == "tiny" and row.steps is not None and len(row.worlds) == len(WORLDS)
     )
@@ -172,7 +170,7 @@ def test_a_proof_that_stands_against_a_run_is_told(how: int) -> None:
 
 
 def test_a_run_with_an_aspect_says_nothing_against_a_world_without_it() -> None:
-    """What is broken only where queues are cut back is rightly proved where they are not."""
+    """A feature that only some configurations have cannot contradict the others' proofs."""
     row = Row(
         policy="strict",
         slip="a slip",
@@ -188,7 +186,7 @@ def test_a_run_with_an_aspect_says_nothing_against_a_world_without_it() -> None:
 def test_the_command_tells_of_a_proof_that_stands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a prover that believes everything the command ends with 1 and says which run it contradicts."""
+    """With a prover that accepts everything the command exits 1 and names the contradicting run."""
     monkeypatch.setattr(Proofs, "of", lambda *_: Standing(None, None))
 
     assert main(["--policy", "strict", "--slip", "executor_rejects drops", "--json"]) == 1

@@ -66,7 +66,6 @@ def looked(*words: str) -> list[Cell]:
 
 
 def test_each_bug_can_be_planted() -> None:
-    """Each text that it changes stands in its file once, and another comes of it."""
     for entry in ENTRIES:
         assert entry.changes, entry.id
         for file, text in texts_of(entry).items():
@@ -134,7 +133,7 @@ def test_bugs_of_the_client_are_found_again() -> None:
 
 
 def test_a_handful_of_bugs_is_found_again() -> None:
-    """Each planted in a process of its own: as the table says, 0. Planted: a table that says that nobody found them."""
+    """Each in a separate process, as the table says. Injected: a table with a missed bug."""
     code, text = ran("run", *HANDFUL, "--method", "bytecodes", "--json")
     told = json.loads(text)
     cells = [msgspec.convert(cell, Cell) for cell in told["looked"]]

@@ -257,11 +257,11 @@ KNOWN: Final = (
 
 
 def quick_tests(file: str) -> tuple[str, ...]:
-    """What the zoo runs for a file: those of the first place that fits and names some."""
+    """The zoo's tests for a file: those of the first matching entry that names some."""
     return next(known.quick for known in KNOWN if known.quick and file.startswith(known.place))
 
 
 def known_tests(file: str) -> tuple[str, ...]:
-    """What the mutants of a file meet, each once."""
+    """The tests for a file's mutants, each once."""
     known = next(each for each in KNOWN if file.startswith(each.place))
     return tuple(dict.fromkeys([*known.quick, *known.more]))

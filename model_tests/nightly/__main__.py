@@ -44,7 +44,7 @@ NO_TEST_RAN: Final = 5
 
 @frozen
 class Part:
-    """What one part came to. Counts are tests, or 1 for a command."""
+    """The result of one part. Counts are tests, or 1 for a command."""
 
     name: str
     passed: int
@@ -59,7 +59,7 @@ class Part:
 def _process(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process group; end the whole group at the end of the block.
 
-    SIGINT comes first: pytest then runs its teardowns, which end processes that have sessions of their own.
+    SIGINT comes first: pytest then runs its teardowns, which end processes in other sessions.
     """
     process = subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **environment}, start_new_session=True, stdout=sys.stderr

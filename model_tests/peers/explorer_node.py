@@ -49,11 +49,11 @@ console.log(JSON.stringify(answers));
 def asked_of_node(
     directory: Path, data: str, questions: list[dict[str, Any]], script: str = ""
 ) -> list[dict[str, Any]]:
-    """The interpreter's answers over data, each to a question; `script` in place of its own text.
+    """The interpreter's answers, one for each question; `script` replaces its own text.
 
     A question is {"law": number, "slip": number, names of changes by hand, or None} to explore, {"token": text} to
-    follow, {"law": number, "walk": seed, "steps": number} for a run by chance, or {"places": True} for what a hand may
-    change.
+    follow, {"law": number, "walk": seed, "steps": number} for a random run, or {"places": True} for the places that a
+    user may change.
     """
     program, given, asked = (directory / name for name in ("explore.js", "data.json", "asked.json"))
     program.write_text((script or part("law.js")) + ASKS)

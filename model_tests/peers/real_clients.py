@@ -120,7 +120,7 @@ def play(
 
 
 def faults(received: Sequence[Received], numbers: Sequence[int]) -> set[str]:
-    """What is wrong with what a client saw of the messages of these numbers, each sent once to one of 8 queues."""
+    """Faults in a client's view of the messages with these numbers, each sent once to one of 8 queues."""
     found = set()
     times = Counter(int(message.number) for message in received)
     if set(times) != set(numbers):

@@ -97,7 +97,7 @@ def test_an_interpreter_that_reads_an_operator_wrong_is_seen(right: str, wrong: 
 
 
 def test_tokens_are_the_same_both_ways(tmp_path: Path) -> None:
-    """What Python names is followed to the same state and named alike; each run that is found here replays there."""
+    """Python's tokens lead to the same state and name; each run found here replays there."""
     data = _data("rocketmq-4.9", "tiny")
     followed, explored = asked_of_node(tmp_path, data, [{"token": LOST}, {"law": 0}])
 
@@ -216,7 +216,6 @@ def test_a_hostile_token_is_a_sentence(what: str, tmp_path: Path) -> None:
 
 
 def test_two_knobs_at_once_are_the_law_with_both(tmp_path: Path) -> None:
-    """A law for two knobs where both change a step, and none where one changes nothing beside the other."""
     data = _of_policy("rocketmq-4.9")
     names = [law["policy"] for law in json.loads(data)["laws"]]
     two = [name for name in names if name.count("+") == 2]
@@ -237,7 +236,6 @@ def test_two_knobs_at_once_are_the_law_with_both(tmp_path: Path) -> None:
 
 
 def test_slips_break_here_what_they_break_there(tmp_path: Path) -> None:
-    """States and verdicts of laws with a planted mistake are those of our own engine."""
     policy = preset("rocketmq-4.9")
     data = _of_policy(policy.name)
     told = [slip["what"] for slip in json.loads(data)["slips"]]
@@ -278,7 +276,7 @@ def _of_policy(name: str) -> str:
 def _both_ways(
     names: Sequence[Sequence[str]], changed: Sequence[Changed], tmp_path: Path, limit: int, script: str = ""
 ) -> tuple[list[Any], list[Any]]:
-    """What the interpreter finds of changes by hand, and our own engine of the law with the same changes."""
+    """The results of the interpreter for changes by hand, and of our engine for the spec with the same changes."""
     policy = preset("rocketmq-4.9")
     model = specification_of(policy, named("tiny", policy))
     ask = [{"law": 0, "slip": list(each), "limit": limit} for each in names]

@@ -284,7 +284,7 @@ def test_the_search_finds_what_is_pinned(opened: Browser) -> None:
 
 
 def test_two_knobs_otherwise_at_once(opened: Browser) -> None:
-    """The second list has what changes something beside the first; the page says what, and the token has both."""
+    """The second list has the changes with an effect next to the first; the token has both."""
     first = "[...document.getElementById('knob').options].find((each) => each.text === '{}').value"
     _choose(opened, "knob", opened.run(first.format("recheck_after_hold=after_insert")))
     assert "new steps: recheck" in _text(opened, "#differs")

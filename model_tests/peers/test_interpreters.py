@@ -89,7 +89,7 @@ def _call(command: Command, directory: Path, **environment: str) -> str:
 
 @pytest.fixture(params=list(MAKERS))
 def language(request: pytest.FixtureRequest) -> str:
-    """Each language; a machine without its tools is told so loudly."""
+    """Each language; a missing tool is reported."""
     name: str = request.param
     if shutil.which(NEEDED[name]) is None:
         pytest.skip(f"INTERPRETER IN {name.upper()} NOT TRIED: no {NEEDED[name]} on PATH")
@@ -196,7 +196,7 @@ def _situation(model: Model, state: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _parts(guard: Any) -> list[str]:
-    """What is joined at a guard's top, in the file's words."""
+    """The operands at a guard's top, in the file's words."""
     return [re.sub(r"^\((.*)\)$", r"\1", _text(part)) for part in _joined(guard, "∧")]
 
 
@@ -281,7 +281,7 @@ def test_an_action_that_is_not_there_is_told(command: Command, tmp_path: Path) -
 
 
 def test_a_unit_test_of_a_hold_table_asks_the_law(language: str, command: Command, tmp_path: Path) -> None:
-    """The tests beside each program pass with the law of RocketMQ 4.9, and fail with ours: it has no such race."""
+    """Each program's tests pass with the spec of RocketMQ 4.9, and fail with ours, which has no such race."""
     tests = {
         "go": ["go", "test", "-count=1", "."],
         "rust": ["cargo", "test", "--release", "--locked"],

@@ -1,7 +1,7 @@
-"""A Java name server, its Java broker and ours as one cluster; and what both answer where their versions differ.
+"""A cluster of a Java name server, its Java broker and ours; compares both brokers' answers.
 
-One client sends to both brokers and consumes from both. Then the same is done to each: a queue loses all its records to
-retention, messages wait for a time, members say where they are; what the two tell of it is compared.
+One client sends to both brokers and consumes from both. Then both get the same treatment: retention empties a queue,
+messages are delayed, members register. Their reports are compared.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_one_client_sends_to_both_and_consumes_from_both(cluster: Cluster) -> No
 
 
 def _where_members_are(address: Address, topic: str) -> dict[tuple[str, int], int]:
-    """By broker and queue, as 223 tells of the one member of the group."""
+    """The positions of the group's one member (223), by broker and queue."""
     with RawClient(address) as client:
         answer = client.call(
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": topic, "group": "G", "clientAddr": ""}
@@ -171,7 +171,7 @@ def trimmed(address: Address) -> list[object]:
 
 
 def asked(client: RawClient) -> list[object]:
-    """What a broker says of the queue `Trim`."""
+    """A broker's answers about the queue `Trim`."""
     place = {"topic": "Trim", "queueId": "0"}
     ends = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
     found: list[object] = [(code.name, client.call(code, place).ext_fields) for code in ends]
@@ -204,7 +204,7 @@ def test_a_queue_without_records_is_told_of_as_java_does(cluster: Cluster) -> No
 
 
 def waits(address: Address, version: str) -> dict[str, Any]:
-    """What a broker says of messages that wait for a time, and of its slaves, of which there are none."""
+    """A broker's report on delayed messages and on its slaves, of which there are none."""
     with RawClient(address) as client:
         answers = {
             code: client.call(code)

@@ -157,7 +157,7 @@ class Place:
     broker: str
 
     def java(self, source: str, *arguments: str, told: str = "") -> str:
-        """What a program prints; its files are in `home`."""
+        """A program's output; its files are in `home`."""
         (self.home / "conf").mkdir(parents=True, exist_ok=True)
         (self.home / "conf" / "logback_tools.xml").write_text("<configuration/>")
         (self.home / "TOPICS").write_text('[{"topicName":"listed","readQueueNums":2,"writeQueueNums":2,"perm":6}]')
@@ -193,7 +193,7 @@ def has(got: Sequence[str], count: int) -> bool:
 
 @frozen
 class Administered:
-    """What the tools say of a broker."""
+    """The tools' output about a broker."""
 
     asked: dict[str, list[str]]
     """By number and command what it prints, masked."""
@@ -271,7 +271,7 @@ def test_a_planted_difference_is_seen() -> None:
 
 
 def copies(place: Place, slave: Broker) -> list[str]:
-    """What `haStatus` says of a master when its slave, which is ours, has all that it has, and of the slave."""
+    """`haStatus` of a master and of our slave, once the slave has all data."""
     at_slave = "{}:{}".format(*slave.address)
     wait_until(lambda: slave.store.visible_end("T", 0) + slave.store.visible_end("T", 1) == 4, PATIENCE_S)
     said = place.mqadmin((("haStatus", "-b", place.broker), ("haStatus", *CLUSTER), ("haStatus", "-b", at_slave)))
@@ -370,7 +370,7 @@ def mqadmin(class_path: str, home: Path, name_server: str) -> MqAdmin:
 
 
 def changed(tool: MqAdmin, broker: str) -> tuple[str, str]:
-    """What the tool lists after all changes, and which state it says that the accounts have."""
+    """The tool's list after all changes, and the state of the accounts in its output."""
     for command, *options in CHANGES:
         tool(command, "-b", broker, *options)
     return tool("getAclConfig", "-b", broker), tool("clusterAclConfigVersion", "-b", broker)
@@ -382,7 +382,7 @@ def without_moments(text: str) -> str:
 
 
 def test_the_tools_leave_the_same_file_at_our_broker_as_at_the_java_broker(class_path: str, tmp_path: Path) -> None:
-    """To the letter, but for the moment; what they list is the same too, and they say how often it was changed."""
+    """Identical except for the timestamp; the tools' lists and the number of changes are the same too."""
     ours, theirs = tmp_path / "plain_acl.yml", tmp_path / "home" / "conf" / "plain_acl.yml"
     ours.write_text(ACCOUNTS)
     theirs.parent.mkdir(parents=True)

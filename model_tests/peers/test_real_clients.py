@@ -35,7 +35,7 @@ _READY: dict[str, Client] = {}
 
 
 def client_of(name: str, directory: Path) -> Client:
-    """A client, made ready at its first use; a machine without its tools is told so loudly."""
+    """A client, built at its first use; a missing tool is reported."""
     if name not in _READY:
         try:
             _READY[name] = CLIENTS[name](directory)
@@ -166,7 +166,7 @@ def test_the_java_client_speaks_tls_to_our_broker(tmp_path: Path, tmp_path_facto
 
 
 def a_run() -> list[Received]:
-    """What a faultless run of 800 messages looks like."""
+    """A faultless run of 800 messages."""
     tags = ("red", "green", "blue")
     return [
         Received(f"message-{number}", tags[number % 3], f"key-{number}", str(number), number % 8, number // 8, 0)

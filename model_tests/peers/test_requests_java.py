@@ -196,7 +196,6 @@ def test_java_decodes_our_trace(client: JavaClient, name_server: str) -> None:
 
 
 def test_java_s_trace_has_the_fields_of_ours(client: JavaClient, name_server: str) -> None:
-    """A line that Java writes of a send, beside the one that we write of the same message: place by place."""
     with (
         new_topic(name_server, 1) as topic,
         new_topic(name_server, 1) as theirs_at,
@@ -276,7 +275,7 @@ def answers_of(address: Address) -> dict[str, list[Answered]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_odd_requests_are_answered_alike(version: str, tmp_path: Path) -> None:
-    """Whatever a request's flag says, an answer's is 1; a level that is no number is told without the region."""
+    """An answer's flag is always 1; a level that is not a number is reported without the region."""
     class_path = class_path_of(tmp_path, version)
     with running(class_path, tmp_path / "home") as java:
         theirs = answers_of(java.address)

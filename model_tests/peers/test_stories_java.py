@@ -148,7 +148,7 @@ def test_topics_groups_and_offsets_can_be_asked(name_server: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_our_transactions_are_asked_about_and_ended_at_the_java_broker(version: str, tmp_path: Path) -> None:
-    """What the work commits comes, what it rolls back does not, and what it leaves open the broker asks about."""
+    """Committed messages come, rolled back ones do not, and open ones are checked."""
     class_path = class_path_of(tmp_path, version)
     states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
     left_open = frozenset(range(2, 31, 3))
@@ -182,7 +182,7 @@ def test_our_transactions_are_asked_about_and_ended_at_the_java_broker(version: 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_java_broker_registers_at_our_name_server(version: str, tmp_path: Path) -> None:
-    """Its topics have routes beside our own broker's, clients are served by both, and it is forgotten when it ends."""
+    """Clients use both brokers' routes, and the Java broker is forgotten when it ends."""
     class_path = class_path_of(tmp_path, version)
     with Broker.start(stories.RUNTIME, str(tmp_path / "store")) as broker:
         name_server = "{}:{}".format(*broker.name_server_address)

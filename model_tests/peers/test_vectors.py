@@ -109,7 +109,7 @@ def test_our_broker_passes(policy: Policy, commands: Commands, vectors: Mapping[
 def test_the_java_broker_passes(
     version: str, commands: Commands, vectors: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Its own version's vectors, with SQL92; by one runner after the other, for all at once are too much for it."""
+    """The vectors of its version, with SQL92; one runner at a time, to limit its load."""
     class_path = class_path_of(tmp_path_factory.mktemp("jars"), version)
     home = tmp_path_factory.mktemp("java") / "home"
     whole = {vector.id for vector in recorded(version)}

@@ -90,7 +90,7 @@ class Served:
     """What it writes to stderr."""
 
     def memory_kib(self) -> int:
-        """What it uses of its own memory."""
+        """The process's private memory."""
         told = self.errors.read_text().count(TRIMMED)
         self.process.send_signal(signal.SIGUSR1)
         wait_until(lambda: self.errors.read_text().count(TRIMMED) > told)

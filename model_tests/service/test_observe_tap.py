@@ -645,7 +645,7 @@ def test_what_is_replaced_is_what_json_says(value: Any, spaced: bool) -> None:
 
 
 class Unreachable(RealRuntime):
-    """Connections that are refused once the test says so."""
+    """Connections that are refused on request."""
 
     def __init__(self) -> None:
         super().__init__()

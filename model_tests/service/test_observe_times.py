@@ -196,7 +196,7 @@ CALL_NS = 10
 
 
 class Part:
-    """Stands in for a side or a link."""
+    """A stand-in for a side or a link."""
 
     def __init__(self, **fields: object) -> None:
         self.__dict__.update(fields)

@@ -78,7 +78,7 @@ def loaded(directory: Path) -> ConfigFiles:
 
 
 def found(files: ConfigFiles) -> list[int]:
-    """What every sound table has three of."""
+    """The three entries that every sound table has."""
     topic, group = files.topics.get("T"), files.groups.by_name.get("G")
     return [
         0 if topic is None else topic.read_queue_nums,

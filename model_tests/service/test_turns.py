@@ -371,7 +371,7 @@ def test_slow_once_before_a_flood(broker: Broker, connect: Connect, monkeypatch:
 
 @define(eq=False)
 class Waiting:
-    """Stands in for a channel with slow requests."""
+    """A stand-in for a channel with slow requests."""
 
     is_new: bool
     rest: None = None

@@ -114,7 +114,7 @@ def test_check_takes_sizes_knobs_and_properties() -> None:
 
 
 def test_what_is_not_found_in_time_is_unknown() -> None:
-    """An interrupted search says so, and exits 3 if no violation was found."""
+    """An interrupted search reports that, and exits 3 if it found no violation."""
     made = _json("check", "--bounds", "tiny", "--max-states", "100", code=3)
     shown = _run("check", "--bounds", "tiny", "--max-states", "100")
 
@@ -441,7 +441,7 @@ def test_a_policy_that_holds_says_what_was_covered() -> None:
 
 
 def test_explain_tells_the_worst_at_once() -> None:
-    """The story of the first violation follows the verdict; without one a line says so, and the exit code stays."""
+    """The first violation's trace follows the verdict; without one a line reports that."""
     done, good = run(*TINY, *BROKEN, "--explain"), run(*TINY, "--policy", "strict", "--explain", "--requests", "1")
     token = done.stdout.split("longpoll explain ")[1].split()[0]
 

@@ -1,8 +1,7 @@
-"""Pairs of places in the source that share six or more lines: what is written twice and may drift apart.
+"""Finds pairs of places in the source that share six or more lines and may diverge.
 
-A line counts as it reads, with its names and numbers. Passed over is what says nothing by itself: blank lines,
-comments, lone brackets, imports, and the parameters of a signature, which an overload or a twin must repeat. Lines of
-the same shape with other names are no pair: a list of typed fields is like any other (docs/decisions/0001-packages.md).
+Lines are compared as text. Blank lines, comments, lone brackets, imports, and signature parameters are skipped. Lines
+of the same shape with other names do not match (docs/decisions/0001-packages.md).
 
 `python -m model_tests.tidy.duplicates` lists them.
 """

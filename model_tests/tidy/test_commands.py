@@ -1,7 +1,7 @@
-"""What the docs tell a reader to type is there: each command with its options, each make target, each module.
+"""The commands in the docs exist: each with its options, each make target, each module.
 
-Nothing is run here: `test_every_command` types what the pages show, and the tests of the pages (`test_spec_page`,
-`test_lessons`, `test_book`) look at what is said.
+Nothing runs here: `test_every_command` runs the pages' commands, and the pages' tests (`test_spec_page`,
+`test_lessons`, `test_book`) check the output.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Typed:
 
 
 def commands(text: str) -> Iterator[Typed]:
-    """What a page has of commands of ours, in blocks and in sentences."""
+    """Our commands on a page, in blocks and in sentences."""
     for kind, block in FENCED.findall(text):
         if kind in SHELL:
             yield from (Typed(line, whole=True) for line in TYPED.findall(block))
@@ -119,7 +119,7 @@ def test_each_example_of_a_commands_help_is_there() -> None:
 
 
 def reader_can_type(page: Path, text: str) -> bool:
-    """Whether a page with bare `longpoll` or `python` in a block says what puts them on the PATH, or its room does."""
+    """Whether a page with bare `longpoll` or `python` in a block, or its folder, says how to put them on the PATH."""
     bare = [each for each in commands(text) if each.whole and each.line.startswith(("longpoll", "python"))]
     room = page.parent / "README.md"
     return not bare or ACTIVATED in text or (page != room and room.is_file() and ACTIVATED in room.read_text("utf-8"))
@@ -144,7 +144,7 @@ def test_a_reader_can_type_it_after_make_setup(page: Path) -> None:
     ],
 )
 def test_a_planted_command_is_seen(planted: str) -> None:
-    """Each is found in a block, and in a block of a page that does not say how to get at it."""
+    """In a block, and in a block of a page that does not explain the PATH."""
     (typed,) = commands(f"Text.\n\n```console\n{planted}  # why\n```\n")
 
     assert wrong(typed)

@@ -1,4 +1,4 @@
-"""The locks, the make targets, the wheel's description and the command line say what the docs promise."""
+"""The locks, the make targets, the wheel's metadata and the command line match the docs."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def strays(tracked: Sequence[str]) -> list[str]:
 
 
 def test_no_stray_file_is_tracked() -> None:
-    """Every file stands below a folder or under a name that the tree has on purpose."""
+    """Every file is below a known folder or has a known name."""
     done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert strays(done.stdout.splitlines()) == []
@@ -141,5 +141,5 @@ def test_no_stray_file_is_tracked() -> None:
     "path", ["None/abort", "store/commitlog/0", "docs/page.md.orig", "reference/lock", "nohup.out"]
 )
 def test_a_stray_file_is_seen(path: str) -> None:
-    """What a broker leaves in a directory by mistake, an editor's copy, an unknown name."""
+    """A broker's files, an editor's copy, an unknown name."""
     assert strays(["README.md", path]) == [path]

@@ -73,7 +73,7 @@ def test_the_long_tests_run_in_the_order_of_the_seed(suite: list[str], tmp_path:
 
 
 def test_no_test_starts_after_the_deadline(suite: list[str]) -> None:
-    """What had no turn is counted, and shows nothing."""
+    """Tests that did not run are counted, and prove nothing."""
     part = run_tests("shared", 0.0, 1, [*suite, "-n", "2"])
 
     assert (part.passed, part.failed, part.not_reached) == (0, (), 7)
@@ -117,7 +117,7 @@ def test_the_exit_code_is_of_what_was_shown(parts: list[Part], code: Exit) -> No
 
 
 def test_the_seed_is_printed_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the date, and the line says how to repeat the run."""
+    """It is the date, and the line shows how to repeat the run."""
     monkeypatch.setattr(nightly, "run_soak", lambda *_: [RIGHT])
     monkeypatch.setattr(nightly, "run_tests", lambda *_: evolve(RIGHT, failed=("test_x",)))
     done = CliRunner().invoke(main, ["--minutes", "1"])
@@ -128,7 +128,7 @@ def test_the_seed_is_printed_before_the_work(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_ctrl_c_ends_what_was_started(suite: list[str]) -> None:
-    """The tests are a process group of their own, which the runner ends when it is interrupted."""
+    """The tests are a process group that the runner ends when it is interrupted."""
     code = (
         # A shell starts what runs in the background with SIGINT ignored.
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"

@@ -30,7 +30,7 @@ def names(lock: str) -> set[str]:
 
 
 def lacking(lock: str) -> set[str]:
-    """What the packages of a lock require here, by their metadata, and the lock does not have."""
+    """Requirements of a lock's packages, by their metadata, that the lock does not have."""
     wanted = set()
     for name in names(lock):
         try:
@@ -73,7 +73,7 @@ def test_an_unknown_extra_is_one_sentence() -> None:
 def test_an_old_extra_of_an_environment_is_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One that pyproject.toml has no more; one that is asked for is still an error."""
+    """An extra that pyproject.toml no longer has; a requested one is still an error."""
     monkeypatch.setattr("sys.argv", ["extras.py", "testing", "removed law"])
     assert main() == 0
     assert names(capsys.readouterr().out) == names(selected(["testing", "law"]))

@@ -1,4 +1,4 @@
-"""What the source text must and must not contain; each rule is seen to fail on a planted line."""
+"""Rules for the source text; each rule is seen to fail on an injected line."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def anchors(text: str) -> set[str]:
-    """What links into a page may name: its headings, as hosts of repositories write them."""
+    """The anchors of a page: its headings, as repository hosts write them."""
     headings = re.findall(r"^#+ +(.*?) *$", FENCED.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -163,7 +163,7 @@ def test_markdown_links_lead_somewhere() -> None:
 
 
 def test_a_planted_link_that_leads_nowhere_is_seen() -> None:
-    """To a file, to a heading of another page, and to one of its own."""
+    """To a file, to a heading of another page, and to a heading of its own page."""
     page = ROOT / "README.md"
     good = "[a](docs/safety.md) [b](docs/safety.md#access-control) [c](#here)\n## Here\n"
 

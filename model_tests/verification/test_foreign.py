@@ -1,4 +1,4 @@
-"""verify --broker: a page of rows whatever the broker does, and what a policy does not promise is no violation."""
+"""verify --broker: complete rows for any broker, and no violation without a promise of the policy."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ PATIENCE_MS = 300
 
 
 def job_for(place: tuple[str, int], directory: Path, known: Declared | None = None) -> command.Job:
-    """What `verify --broker` would be asked for."""
+    """A job as `verify --broker` would get it."""
     known = known or declared(STRICT)
     return command.Job(
         known, known.policy.name, (), place, None, None, None, 1, 0.1, directory / "history", directory, RealRuntime()
@@ -124,7 +124,7 @@ def hollow(peer: Peer, request: Command) -> None:
 def test_whatever_a_broker_does_there_is_a_whole_page(
     handler: Callable[[Peer, Command], None], page_of: Callable[[tuple[str, int]], Page]
 ) -> None:
-    """Silence, closed connections and nonsense are rows; the load's is unknown, and the suite says what was asked."""
+    """Silence, closed connections and nonsense become rows; the load's row is unknown."""
     with ScriptedServer(handler) as server:
         page = page_of((server.host, server.port))
 
@@ -139,7 +139,7 @@ def test_whatever_a_broker_does_there_is_a_whole_page(
 
 
 def test_a_broker_that_dies_is_unknown(page_of: Callable[[tuple[str, int]], Page]) -> None:
-    """Who is not there any more has violated nothing that was seen; every stage has its row."""
+    """A dead broker has violated nothing; every stage has its row."""
 
     def dying(peer: Peer, _command: Command) -> None:
         server.refuse_connections()
@@ -201,7 +201,7 @@ def test_a_real_client_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_real_client_is_promised_each_message_at_least_once(
     places: list[tuple[int, int]], born_ms: list[int], outcome: Outcome, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it sends again itself is no fault of the broker's, and what comes twice from one place proves none."""
+    """The client's own resends are not the broker's fault, and repeats from one place prove none."""
     bodies = ["m0", "m1"] if len(places) < 3 else ["m0", "m0", "m1"]
     received = [(body, "", *place, 1) for body, place in zip(bodies, places, strict=False)]
     report = make_report([("m0", "", 0), ("m1", "", 0)], received, 1, born_ms)
@@ -311,7 +311,7 @@ def test_a_declared_delay_is_told_and_an_undeclared_one_convicts(late_history: P
 
 
 def test_a_hole_leaves_what_is_declared_unknown(late_history: Path) -> None:
-    """What a policy declares is excused; evidence that is missing is not, and is still told."""
+    """Declared behaviour is permitted; missing evidence is not, and is reported."""
     with (late_history / "part-damaged.ndjson").open("w") as part:
         part.write("no event\n")
     limits = limits_of(0, wake_ms=None, late_ms=None)
@@ -397,7 +397,7 @@ def test_an_echo_measures_a_slow_broker_and_ends_with_a_silent_one() -> None:
 def test_a_kept_property_is_as_right_as_one_that_may_be_dropped(
     sent: dict[str, str], delivered: dict[str, str], is_right: bool
 ) -> None:
-    """5.x keeps WAIT, 4.9 drops it; neither may change it, or add what nobody sent."""
+    """5.x keeps WAIT, 4.9 drops it; neither may change it or add a property."""
     assert Message(b"", sent, 0, None).is_given_back(delivered) == is_right
 
 
@@ -414,7 +414,7 @@ tries: Counter[int] = Counter()
 
 
 def test_who_is_told_that_there_is_no_room_asks_again() -> None:
-    """Code 2 is no refusal of a good request; a pull is not repeated, for its deadline would begin anew."""
+    """Code 2 is not a refusal of a good request; a pull is not repeated, because its deadline would restart."""
     tries.clear()
     runtime = RealRuntime()
     with ScriptedServer(busy_at_first) as server:
@@ -520,7 +520,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 
 def promised(script: Script, known: Declared, found: Result, again: Result) -> tuple[Result, dict[str, int]]:
-    """What is left of the findings where the judge says something else by longer limits, and what is excused."""
+    """The findings left after longer limits, and the permitted ones."""
     script.says.append(again)
     result, excused = history.by_promises(found, Path("h"), known, LIMITS)
     return result, dict(excused)
@@ -608,7 +608,7 @@ def test_violations_stand_first_and_a_gap_makes_none_of_them_unknown(script: Scr
 
 
 def test_what_was_left_out_is_counted(script: Script) -> None:
-    """A queue lists 50 late answers; how many there were is told by the rate."""
+    """A queue lists 50 late answers; the rate counts all."""
     found = said("invalid", finding(NO_LOST_WAKEUP), rates={NO_LOST_WAKEUP: rate(70, 100)})
 
     assert promised(script, RACES, found, said("valid"))[1] == {NO_LOST_WAKEUP: 70}
@@ -629,7 +629,7 @@ def test_what_was_left_out_is_counted(script: Script) -> None:
 def test_a_row_is_as_good_as_the_verdict(
     known: Declared, result: Result, coarse: bool, outcome: str, script: Script
 ) -> None:
-    """Limits by which nobody is slow take from a valid run alone, where either property of time is promised."""
+    """Lenient limits apply only to a valid run, if a timing property is promised."""
     rows = row_of(script, known, result, Limits(100, 50, are_coarse=coarse))
 
     assert [row.outcome for row in rows] == [outcome]
@@ -637,7 +637,7 @@ def test_a_row_is_as_good_as_the_verdict(
 
 
 def test_what_is_excused_has_a_row_of_its_own(script: Script) -> None:
-    """It says how often, by which hazard, and within what; the run is as the policy declares."""
+    """It shows how often, which finding, and the bounds; the run matches the declared policy."""
     script.says += [said("invalid", finding(NO_LOST_WAKEUP)), said("valid")]
     result, rows = history.judged(Path("h"), RACES, LIMITS, lambda _text: None)
 

@@ -59,7 +59,7 @@ Words = tuple[str, ...]
 
 
 def leaves(command: click.Command = main, path: Words = ()) -> Iterator[tuple[Words, click.Command]]:
-    """Every command that is no group, with the words that lead to it."""
+    """Every command that is not a group, with its words."""
     if not isinstance(command, click.Group):
         yield path, command
         return
@@ -91,7 +91,7 @@ def run(words: Sequence[str]) -> Result:
 
 
 def assert_harmless(result: Result, words: Sequence[str]) -> None:
-    """An exit code of ours, no traceback, nothing that steers, and no line that somebody else has begun."""
+    """Assert a documented exit code, no traceback, no control characters, and no forged line."""
     shown = result.output
     assert result.exit_code in EXITS, (words, result.exit_code, shown)
     assert "Traceback" not in shown, (words, shown)
@@ -109,7 +109,7 @@ def calls(path: Words) -> Iterator[list[str]]:
 
 
 def words_of(path: Words, command: click.Command, wrong: click.Parameter) -> list[str]:
-    """What follows the command's name: what has it end soon, what it needs, and the hostile text in its place."""
+    """The arguments of a command: a short run, its requirements, and the hostile text."""
     options, arguments = list(QUICK_END.get(path[0], ())), []
     if not options and any("--name-server" in one.opts for one in command.params):
         options.append(NOWHERE)
@@ -382,7 +382,7 @@ def assert_shown(text: str, hostile: str) -> None:
 
 @contextmanager
 def consoles(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """What both consoles and stdout are written."""
+    """The texts written to both consoles and stdout."""
     file = io.StringIO()
     with monkeypatch.context() as patch:
         for console in (out, err):

@@ -110,7 +110,7 @@ def letters(text: str) -> str:
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, columns: str | None) -> str:
-    """What a pipe gets of one table with this COLUMNS."""
+    """A table's output in a pipe with this COLUMNS."""
     file = io.StringIO()
     with monkeypatch.context() as patch:
         patch.delenv("COLUMNS", raising=False)
@@ -331,7 +331,7 @@ def test_what_no_script_asks_for_is_one_clear_line(
 
 
 def test_a_command_without_its_extra_offers_nothing_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Called it says what it lacks; while a shell completes, that would stand in the middle of the user's line."""
+    """Called, it names the missing extra; during shell completion that would disturb the user's line."""
 
     def lacking(name: str) -> object:
         raise ModuleNotFoundError(f"No module named 'pyarrow', for {name}", name="pyarrow")

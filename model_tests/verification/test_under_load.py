@@ -160,7 +160,7 @@ UNSPOILED: Fault = lambda _asked, _command, _frame: None  # noqa: E731 - a fault
 
 
 def regresses(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | None:
-    """A group is told the first offset that it was told of a queue, whatever it has committed since."""
+    """A group always gets the first offset that it got of a queue, despite later commits."""
     fields = command["extFields"] or {}
     if asked.command.get("code") != 14 or fields.get("offset", "0") == "0":
         return None
@@ -170,7 +170,7 @@ def regresses(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | No
 
 
 def forgotten(command: dict[str, Any]) -> bytes | None:
-    """Commits come to nothing: a pull's bit is taken off, and what a group commits by itself is put down to another."""
+    """Commits have no effect: a pull's flag is cleared, and a separate commit goes to another group."""
     fields = dict(command["extFields"] or {})
     if command["code"] == 11 and int(fields["sysFlag"]) & COMMITS:
         return again(command, extFields={**fields, "sysFlag": str(int(fields["sysFlag"]) & ~COMMITS)})
@@ -359,7 +359,7 @@ def test_a_good_broker_loses_no_wake_and_a_wake_of_the_wrong_queue_is_found(
     ids=["no recheck", "as it is"],
 )
 def test_a_lost_wakeup_is_found_in_the_default_time(knobs: tuple[str, ...], is_found: bool, tmp_path: Path) -> None:
-    """A broker whose dispatcher is a thread of its own and which does not look after the hold: one try of five."""
+    """A broker with a separate dispatcher thread and no look after the hold: one of five tries."""
     found = []
     for number in range(5):
         options = ["--policy=strict", *(f"--knob={knob}" for knob in knobs)]
@@ -403,7 +403,7 @@ def of_eight(peer: Peer, request: Command) -> None:
 
 
 def test_a_topic_has_the_queues_that_the_broker_gives_it() -> None:
-    """Ids beyond them are left out and told; where no message is taken at all, one sentence says how it was refused."""
+    """Other ids are skipped and reported; if no message is accepted, one sentence says how it was refused."""
     with ScriptedServer(of_eight) as server:
         found = prepare(RealRuntime(), (server.host, server.port), "T", QUEUE_IDS)
     assert dict(found.first_offsets) == dict.fromkeys(range(8), 6)
@@ -475,7 +475,7 @@ def test_what_a_policy_declares_is_counted_and_what_is_later_convicts() -> None:
 
 
 def test_a_machine_that_stands_still_accuses_nobody() -> None:
-    """What is late while nobody else was served may be the machine's, unless it is late by far."""
+    """Lateness while no other client was served may be the machine's fault, unless it is extreme."""
     ours = declared(STRICT)
 
     assert races.told(report_of(2_000, stalled_ms=1_500), FOUR, ours, LIMITS).outcome == "ok"
@@ -575,7 +575,7 @@ def test_a_killed_broker_keeps_every_promise_and_nothing_is_left(
 
 
 def lose_the_log(store: Path) -> None:
-    """What a kill must not take: every record of the log and the queues' units."""
+    """A kill must keep all of this: every record of the log and the queues' units."""
     for file in [*(store / "commitlog").iterdir(), *(store / "consumequeue").rglob("0*")]:
         if file.is_file():
             content = file.read_bytes()[:65_536]
@@ -650,8 +650,8 @@ def test_a_signal_ends_the_broker_and_leaves_nothing(number: int, tmp_path: Path
 PARENT = """
 import subprocess, sys
 from pathlib import Path
-from longpoll.verification import served
-broker = served.ServedBroker(Path(sys.argv[1]), None)
+from longpoll.verification import broker_process
+broker = broker_process.ServedBroker(Path(sys.argv[1]), None)
 print(broker._process.pid, flush=True)
 sys.stdin.read()
 """

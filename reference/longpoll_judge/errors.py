@@ -8,7 +8,7 @@ class JudgeError(LongpollError):
 
 
 class JudgeUserError(JudgeError, UserError):
-    """The user asked for something that cannot be; the text says what to do next."""
+    """A user's mistake, such as an impossible option; the text says what to do next."""
 
 
 class HistoryNotFoundError(JudgeUserError):
@@ -24,7 +24,7 @@ class StoreNotFoundError(JudgeUserError):
 
 
 class SparkUnavailableError(JudgeUserError):
-    """Spark cannot start: there is no Java 17 or later and none is installed."""
+    """Spark cannot start because Java 17 or later is missing."""
 
 
 class ReportNotWrittenError(JudgeUserError):

@@ -1,6 +1,6 @@
-"""What became of every message of a schedule: lost, stuck, come again and why, out of order; and when sends were back.
+"""Accounts for every message of a schedule: lost, stuck, repeated, or out of order; and recovery of sends.
 
-Plain values in, plain values out. Leaves out how they came about (`play`).
+It works on plain values; `play` produces them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Happening:
 
 @frozen
 class Possible:
-    """A time in which sends can succeed: the broker runs, and its network lets pass what is sent anew."""
+    """A time in which sends can succeed: the broker runs, and its network passes new data."""
 
     begun_ns: int
     ended_ns: int
@@ -42,7 +42,7 @@ class Possible:
 
 @frozen
 class Facts:
-    """What is known at the end of a schedule."""
+    """The facts at the end of a schedule."""
 
     acknowledged: Sequence[Sent]
     deliveries: Sequence[Delivery]
@@ -127,9 +127,9 @@ def _copies(facts: Facts) -> tuple[Counter[str], list[str]]:
 
 
 def _repeats(facts: Facts) -> tuple[Counter[str], list[str]]:
-    """A place is given again when its queue changes hands, or when its member begins the queue anew.
+    """A place may be delivered again when its queue moves, or when its member starts the queue again.
 
-    Members that tell of their queues are held to that: within one spell with a queue nothing comes twice.
+    Members that report their queues must not get a message twice while they keep its queue.
     """
     begins: dict[tuple[str, int], list[int]] = defaultdict(list)
     for share in facts.shares:

@@ -47,13 +47,13 @@ def tell(*row: object) -> None:
 
 
 def tell_messages(messages: Sequence[ReceivedMessage]) -> None:
-    """What the listener was given."""
+    """Report the messages that the listener got."""
     for message in messages:
         tell(message.queue_id, message.queue_offset, message.body.decode())
 
 
 def tell_share(topic: str) -> Callable[[MessageQueue, bool], None]:
-    """Say which queues of the topic are this member's."""
+    """Report which queues of the topic this member has."""
 
     def share(queue: MessageQueue, is_ours: bool) -> None:
         if queue.topic == topic:

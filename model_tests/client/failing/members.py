@@ -56,7 +56,7 @@ class Java:
 
 @define(eq=False)
 class Told:
-    """What all members of one schedule have told. Invariant: changes under `lock`."""
+    """Reports of all members of one schedule. Invariant: changes under `lock`."""
 
     lock: threading.Lock = field(factory=threading.Lock)
     deliveries: list[Delivery] = field(factory=list)

@@ -1,7 +1,4 @@
-"""What fails when: a schedule drawn from a seed, as plain values.
-
-Leaves out how anything is made to fail (`play`).
-"""
+"""Which failure happens when: a schedule drawn from a seed, as plain values. `play` applies it."""
 
 from __future__ import annotations
 

@@ -36,13 +36,13 @@ NAMES_FAULTS: Final[dict[str, Fault]] = {
 
 
 def let_pass(time_s: float) -> None:
-    """The schedule's own time: nobody waits for anything."""
+    """Let the schedule's time pass; no event ends this wait."""
     threading.Event().wait(time_s)
 
 
 @frozen
 class Setting:
-    """What a plan is played with."""
+    """The settings with which a plan is played."""
 
     server: Server
     home: Path
@@ -60,7 +60,7 @@ class Setting:
 
 @frozen
 class Played:
-    """What came of a plan."""
+    """The results of a plan."""
 
     plan: Plan
     report: Report
@@ -202,7 +202,7 @@ class _Stage:
     # ------------------------------------------------------------ the whole
 
     def play(self) -> None:
-        """Make everything happen at its moment; what must wait for its end does so on a thread of its own."""
+        """Run each action at its time; actions that must wait for their end run on separate threads."""
         self._look()
         begun_s = time.monotonic()
         threads = []
@@ -227,7 +227,7 @@ class _Stage:
             self.sends.surprised(f"{event.kind}: {error}")
 
     def end_faults(self) -> None:
-        """Everything passes that is sent anew; clients have still to find out which of their connections are dead."""
+        """Let all new data pass; clients must still find out which of their connections are dead."""
         for relay in (self.broker, self.names):
             relay.end()
             relay.tell_server()
@@ -348,7 +348,7 @@ def weighed(histories: Sequence[Path], setting: Setting) -> tuple[str, str, tupl
 
 
 def convictions(verdict: object, findings: Sequence[dict[str, str]], known: frozenset[str]) -> tuple[str, ...]:
-    """Every clause that a broker is convicted of breaking, with its first reason, but for the known ones."""
+    """Every clause that a broker breaks, with its first reason, except for the known ones."""
     if verdict != "invalid":
         return ()
     broken = {finding["clause"]: finding["why"] for finding in reversed(findings) if finding["clause"] not in known}

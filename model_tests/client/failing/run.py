@@ -1,6 +1,6 @@
-"""Plays several schedules at once, each with servers, proxies and relays of its own, and says what came of all.
+"""Plays several schedules at once, each with separate servers, proxies and relays, and prints the results.
 
-A schedule mostly waits, so eight of them take hardly longer than one. By hand, such as to see one again:
+A schedule mostly waits, so eight of them take hardly longer than one. To repeat one by hand:
 
     python -m model_tests.client.failing.run --seed 7 --seconds 180
 """
@@ -28,7 +28,7 @@ JAVA_LATE_MS: Final = 9_000.0
 
 
 def at_once(plans: Sequence[Plan], setting: Callable[[Plan, Path], Setting], directory: Path) -> list[Played]:
-    """Play all of them at the same time, each in a folder of its own."""
+    """Play all of them at the same time, each in a separate folder."""
 
     def one(plan: Plan) -> Played:
         home = directory / f"seed-{plan.seed}"

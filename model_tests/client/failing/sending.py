@@ -1,6 +1,6 @@
-"""Senders that keep on until each message is acknowledged: one on a thread, one by callbacks, one on an event loop.
+"""Senders that retry until each message is acknowledged: on a thread, by callbacks, and on an event loop.
 
-Each has keys of its own and sends a key's messages one after the other. Leaves out what becomes of the messages.
+Each sender has separate keys and sends a key's messages in order.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Sends:
     _numbers: Iterator[int] = field(factory=count)
 
     def next_number(self) -> int:
-        """One that no message has yet."""
+        """A message number that is not used yet."""
         with self._lock:
             return next(self._numbers)
 

@@ -1,13 +1,12 @@
-"""A broker and its name server as processes that can be stopped, killed and started again, each behind a proxy.
+"""A broker and its name server as processes that can be stopped, killed and restarted, each behind a proxy.
 
-Every life of the broker has a recording proxy of its own. A broker that stops in order tells the pulls that it holds to
-ask again, and only the end of their record tells that from answers that come too early. The next life's proxy stands
-there before the stop, so that no moment is unwatched and messages that are lost over it convict. The judge does not
-hold one proxy's commits against what another one's clients are told, so the broker itself is asked for an offset that
-was committed just before the stop. After a kill nobody watches until the broker runs again: a killed broker may forget
-the offsets of the last seconds, which it keeps in memory.
+Every run of the broker has a separate recording proxy. A broker that stops in order tells its held pulls to ask again.
+Only the end of their record distinguishes that from answers that come too early. The next run's proxy starts before the
+stop, so the record has no gap and lost messages are violations. The judge does not compare one proxy's commits with
+answers to another one's clients. So the test itself asks the broker for an offset that was committed just before the
+stop. After a kill nothing is observed until the broker runs again: it may forget the offsets of the last seconds.
 
-Leaves out the relays before the proxies (`relay`), and what is asked of the broker.
+The relays in front of the proxies: `relay`.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Process:
         self._output = output
 
     def ready(self) -> dict[str, object]:
-        """What its first line says, as JSON."""
+        """The first line of its output, as JSON."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"{self._output.name} ended: {self._output.read_text(errors='replace')[-1000:]}"
@@ -278,7 +277,7 @@ class Observed(Closeable):
 
 
 def judged(histories: Sequence[Path], late_ms: float, home: Path) -> dict[str, object]:
-    """What `longpoll judge` says of all of them together, as JSON."""
+    """The result of `longpoll judge` for all of them together, as JSON."""
     command = [LONGPOLL, "judge", *map(str, histories), "--engine", "local", "--json"]
     command += ["--wake-ms", str(late_ms), "--late-ms", str(late_ms)]
     begun_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""What is made of a schedule, on plain values: each thing that can be wrong is named, and nothing else is."""
+"""Tests the accounts of a schedule on plain values: each fault is named, and nothing else."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GOOD = Facts(
 
 
 def test_what_a_broker_is_known_to_break_is_no_fault_and_all_else_is() -> None:
-    """The known clause alone, another beside it, and nothing where the verdict is not against the broker."""
+    """Only the known clause is no fault; another clause, or any other verdict, is."""
     findings = [{"clause": "commit.told.kept", "why": "20"}, {"clause": "pull.answer", "why": "1"}]
     known = frozenset({"commit.told.kept"})
     assert convictions("invalid", findings[:1], known) == ()
@@ -55,7 +55,7 @@ def test_a_good_schedule_has_nothing_to_say() -> None:
 
 
 def test_what_is_lost_and_what_is_stuck() -> None:
-    """Not in the broker; in the broker, and given to nobody, whether it was acknowledged or not."""
+    """Lost: not in the broker. Stuck: in the broker and never delivered, acknowledged or not."""
     assert account(attrs.evolve(GOOD, stored={(0, 0): 0, (0, 1): 1})).lost == (2,)
     assert account(attrs.evolve(GOOD, stored={**GOOD.stored, (0, 3): 9})).stuck == ((0, 3),)
 
@@ -74,7 +74,7 @@ def test_a_copy_has_a_cause_or_none() -> None:
 
 
 def test_a_message_that_comes_again_has_a_cause_or_none() -> None:
-    """Somebody joined or left, or something failed; within one spell with its queue a member gets nothing twice."""
+    """A cause is a member that joined or left, or a failure."""
     again = attrs.evolve(GOOD, deliveries=[*GOOD.deliveries, given(2, 9.0, "b")])
     assert len(account(again).unexplained) == 1
     joined = Happening("join", 8 * S, 8 * S, "b")

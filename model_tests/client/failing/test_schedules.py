@@ -1,8 +1,8 @@
-"""Eight random schedules of failures with our broker, three minutes each and all at once; and planted faults.
+"""Eight random schedules of failures with our broker, three minutes each and all at once; and injected faults.
 
-A broker is stopped, killed and started again, the network resets, slows down, swallows and half-opens connections, name
-servers are gone or mute, and members join, leave and are killed, while three kinds of senders go on. `docs/client.md`
-tells what came of it; `test_requests_java` has the same with Java's brokers and members.
+Brokers stop, die and restart; networks reset, slow down, swallow and half-open connections; name servers disappear or
+hang; members join, leave and are killed. Three kinds of senders go on meanwhile. `docs/client.md` has the results;
+`test_requests_java` tests Java's brokers and members.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1_500), pytest.mark.whole_ma
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """What a client logs while everything fails is not kept."""
+    """Discard the client's log during the failures."""
     caplog.set_level(logging.ERROR, "longpoll_client")
 
 

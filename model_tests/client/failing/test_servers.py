@@ -1,4 +1,4 @@
-"""What the judge says of a broker that is stopped in order and started again, each of its lives behind a proxy."""
+"""The judge's verdict on a broker that stops in order and restarts, each run behind a proxy."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ QUERY = QueryConsumerOffsetRequestHeader(consumer_group=GROUP, topic=TOPIC, queu
 
 
 def restarted(home: Path, between: Callable[[], None], late_ms: float = OUR_LATE_MS) -> tuple[int, dict[str, object]]:
-    """A broker is stopped while it holds a pull, and started again after something else was done.
+    """Stop a broker while it holds a pull, and restart it after another action.
 
-    What the held pull is told, and the verdict. The second life lasts as long as a pull is held, if it is.
+    Returns the answer to the held pull and the verdict. The second run lasts as long as a pull is held, if one is.
     """
     with ExitStack() as stack:
         observed = stack.enter_context(Observed(OurServer(home), home))

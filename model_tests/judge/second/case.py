@@ -1,4 +1,4 @@
-"""What the clauses share: verdicts over intervals, pulls with their answers, and what was visible when."""
+"""Shared by the clauses: verdicts over intervals, pulls with their answers, and visible messages."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def first_answers(record: Record) -> dict[tuple[str, str], Seen]:
 
 
 def exchanges(record: Record) -> Iterator[Exchange]:
-    """Every pull that has an identifier, but for those that are not judged.
+    """Every pull that has an identifier and is judged.
 
-    These are such as have an answer that names another queue, or an identifier that another request of the queue has.
+    A pull is not judged if its answer names another queue, or another request of the queue has its identifier.
     """
     answers = first_answers(record)
     for one in record.of("request_received"):
@@ -119,7 +119,7 @@ def read_answers(record: Record) -> Iterator[tuple[Seen, Seen]]:
 
 
 def seen_inside(record: Record, queue: Queue) -> bool:
-    """Whether ends of this queue are told."""
+    """Whether a source inside the broker reports ends of this queue."""
     return any(one.place == queue for one in record.of("make_visible"))
 
 
@@ -163,7 +163,7 @@ def deleted_between(record: Record, queue: Queue, first: Seen, second: Seen) -> 
 
 
 def begun_anew(record: Record) -> list[tuple[Queue, int, int]]:
-    """evidence.begun_anew: between which moments somebody who passes no observer may have deleted a topic."""
+    """evidence.begun_anew: the intervals in which an unseen client may have deleted a topic."""
     if record.anew is None:
         record.anew = list(_begun_anew(record))
     return record.anew
@@ -184,7 +184,7 @@ def _begun_anew(record: Record) -> Iterator[tuple[Queue, int, int]]:
 
 
 def unwatched(record: Record, broker: str) -> list[tuple[int, int]]:
-    """Between which moments nobody stood before a broker that may have been running."""
+    """The intervals in which a broker may have run without an observer."""
     if broker not in record.unwatched:
         record.unwatched[broker] = _unwatched(record, broker)
     return record.unwatched[broker]
@@ -210,7 +210,7 @@ def lasts_until(record: Record, gone: Seen) -> int:
 
 
 def messages(record: Record, request: Seen, *kinds: str) -> list[Seen]:
-    """What is told of a pull's queue in the life that the pull lies in as a whole, by whomever."""
+    """Messages of a pull's queue, from any source, in the generation that contains the whole pull."""
     own = [one for one in record.of(*kinds) if one.place == request.place]
     answer = first_answers(record).get(request.about) or record.last(request.source)
     if deleted_between(record, request.place, request, answer):
@@ -219,13 +219,13 @@ def messages(record: Record, request: Seen, *kinds: str) -> list[Seen]:
 
 
 def holds(record: Record) -> list[Seen]:
-    """The holds that are told of the queue that their request is told of; of others nobody knows what they mean."""
+    """Holds that name the queue of their request; others have no known meaning."""
     places = {(one.about, one.place) for one in record.of("request_received") if is_sole(record, one)}
     return [one for one in record.of("hold") if (one.about, one.place) in places]
 
 
 def tags(record: Record, request: Seen) -> dict[int, set[str]]:
-    """The tags that are told of each offset of a pull's queue."""
+    """The reported tags of each offset of a pull's queue."""
     found: dict[int, set[str]] = {}
     for kind in ("append", "message_acknowledged", *(() if seen_inside(record, request.place) else ("message_seen",))):
         # What was appended is what is there, whatever its producer was told; and what was appended first, if a later
@@ -242,7 +242,7 @@ def takes(request: Seen, tag: str) -> bool:
 
 
 def became_visible(record: Record, request: Seen, offset: int) -> tuple[int, int] | None:
-    """When this offset became visible, as far as it is told: not before the one, certainly by the other moment."""
+    """The interval in which this offset became visible, as far as it was reported."""
     if seen_inside(record, request.place):
         past = [one for one in messages(record, request, "make_visible") if one.visible_end > offset]
     else:
@@ -270,7 +270,7 @@ def emptied_before(record: Record, request: Seen) -> list[Seen]:
 
 
 def left_to(record: Record, request: Seen, *kinds: str) -> list[Seen]:
-    """What is told of a pull's queue, but for what was certainly deleted before the pull came."""
+    """Events of a pull's queue, without what was certainly deleted before the pull came."""
     emptied = emptied_before(record, request)
     own = [one for one in record.of(*kinds) if one.place == request.place]
     return [one for one in own if not any(before(one, gone) for gone in emptied)]
@@ -300,7 +300,7 @@ def closed_after(record: Record, request: Seen, answer: Seen) -> list[Seen]:
 
 
 def told_to_stop(record: Record, request: Seen, answer: Seen) -> str:
-    """Whether its broker tells that a pull was answered since it stopped: "yes", "perhaps" or "no"."""
+    """Whether its broker reports that it answered a pull because it stopped: "yes", "perhaps" or "no"."""
     says = answer.cause == "stopped" and is_inside(record, request.source)
     if not says and not any(one.about == request.about for one in record.of("stop")):
         return "no"
@@ -327,7 +327,7 @@ def _all_closed(record: Record, answer: Seen, soon: int) -> bool:
 
 
 def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> Iterator[Said]:
-    """What is wrong with a 19, but for a broker that stops: it answers what it holds, and closes its connections."""
+    """Why a response 19 is wrong, unless the broker stops: then it answers held pulls and closes its connections."""
     told = told_to_stop(record, request, answer)
     if told == "yes":
         return

@@ -1,4 +1,4 @@
-"""The judge beside the second one on a history: do they agree, and if not, on which smallest piece of it."""
+"""Compares the judge with the second judge on a history, and shrinks a disagreement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from longpoll_judge.run.pipeline import judge
 
 @frozen
 class Judged:
-    """What the judge says of a history, as far as the two are compared."""
+    """The part of the judge's result that is compared."""
 
     verdict: str
     violated: frozenset[str]
@@ -44,10 +44,10 @@ def judge_it(history: History, directory: Path) -> Judged:
 
 
 def disagreement(first: Judged, second: Opinion) -> str:
-    """Why the two do not agree; empty where they do.
+    """Why the two disagree; empty if they agree.
 
-    `valid` must be harmless to the second, and `invalid` invalid by the same clauses. What the second finds valid
-    or invalid may be `unknown` to the judge: that is caution, and its share is bounded where many are compared.
+    `valid` must be harmless to the second judge, and `invalid` must be invalid by the same clauses. The judge may
+    answer `unknown` where the second does not. That is caution, and its rate has a bound over many histories.
     """
     if first.verdict == "valid" and second.verdict != "valid":
         return f"the judge says valid, the second {second.verdict}: {second.clauses}"
@@ -60,7 +60,7 @@ def disagreement(first: Judged, second: Opinion) -> str:
 
 
 def caution(first: Judged, second: Opinion) -> str:
-    """What the judge leaves open and the second does not; empty where there is nothing of the kind."""
+    """What only the judge leaves open; empty if there is nothing."""
     if first.verdict == "unknown" and second.verdict != "unknown":
         return f"unknown for {second.verdict}"
     if first.verdict == "invalid" and second.violated - first.violated:
@@ -89,7 +89,7 @@ def kind_of(operation: str) -> str:
 
 @define
 class Agreement:
-    """What came of many comparisons."""
+    """The results of many comparisons."""
 
     judge: Judge = judge_it
     pairs: Counter[tuple[str, str]] = field(factory=Counter)
@@ -105,9 +105,9 @@ class Agreement:
     disagreements: list[tuple[str, History]] = field(factory=list)
 
     def compare(self, history: History, what: str, directory: Path, *, was_open: bool = False) -> None:
-        """Compare the two on one more history, which is written anew in the directory.
+        """Compare the two on one more history, which is written to the directory.
 
-        `was_open`: it could not be `valid` as it was before it was changed.
+        `was_open`: before the change it could not be `valid`.
         """
         first, second = self.judge(history, directory), weigh(history.meta, history.events)
         self.pairs[first.verdict, second.verdict] += 1

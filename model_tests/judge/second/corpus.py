@@ -29,10 +29,10 @@ def calm(seed: int, events: int) -> tuple[Plan, Sight]:
 
 
 def troubled(seed: int, events: int) -> tuple[Plan, Sight]:
-    """A correct broker and what may befall it and its observer: little of it, or all at once.
+    """A correct broker with random trouble for it and its observer: little, or all at once.
 
-    Where the record is cut, has holes or a clock that was set back nothing but `unknown` can be said in the end, and
-    what matters is that nobody is accused; the others show that deletions, restarts and the rest are understood.
+    A cut record, gaps or a clock that was set back allow only `unknown`; they test for false positives. The others test
+    deletions, restarts and the like.
     """
     chance = random.Random(f"{seed} troubled")
     share = chance.choice((0.1, 0.3, 0.6))

@@ -37,7 +37,7 @@ class Changed:
 
 
 def renumbered(events: Sequence[Event], source: str) -> Events:
-    """The events, those of one source numbered anew as they stand: an observer that saw them so would write it."""
+    """Renumber one source's events in their current order, as an observer would that saw them so."""
     numbers = itertools.count()
     return [one | {"sequence": next(numbers)} if one["source"] == source else one for one in events]
 
@@ -59,7 +59,7 @@ def duplicate(events: Events, place: int) -> Events:
 
 
 def write_twice(events: Events, place: int) -> Events:
-    """It stands there twice, with one number."""
+    """Write it twice with one number."""
     return [*events[: place + 1], dict(events[place]), *events[place + 1 :]]
 
 
@@ -78,7 +78,7 @@ def swap(events: Events, place: int) -> Events:
 
 
 def swap_contents(events: Events, place: int) -> Events:
-    """It and the next event of its kind change places: each says what the other should."""
+    """Swap its contents with those of the next event of its kind."""
     one = events[place]
     kept = ("event", "after_ns", "before_ns", "sequence", "source", "broker")
     others = [
@@ -125,7 +125,7 @@ def _may_pass(one: Event, source: str, ends: tuple[str, ...]) -> bool:
 
 
 def say_moved(events: Events, place: int, by_ns: int) -> Events:
-    """Its moment is told wrong, and its number stays."""
+    """Report a wrong timestamp and keep the number."""
     one = events[place]
     changed = list(events)
     changed[place] = one | {"after_ns": one["after_ns"] + by_ns, "before_ns": one["before_ns"] + by_ns}

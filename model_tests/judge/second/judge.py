@@ -33,7 +33,7 @@ TIMELESS: Final = (
 
 @frozen
 class Opinion:
-    """What the second judge says."""
+    """The second judge's result."""
 
     verdict: str
     violated: frozenset[str]

@@ -1,4 +1,4 @@
-"""What observers write down of a world: histories as plain events, with clocks, intervals, holes and ends cut off."""
+"""Observers of a simulated world: histories as plain events, with clocks, intervals, gaps and cut ends."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _seen(one: Told, sight: Sight, chance: random.Random) -> dict[str, Any]:
 
 
 def _with_hole(events: list[dict[str, Any]], chance: random.Random) -> list[dict[str, Any]]:
-    """A run of events is missing; a `lost` event tells of it, or nothing does and their numbers are missing too."""
+    """Drop a run of events; a `lost` event reports it, or only the numbers show it."""
     if len(events) < 6:
         return events
     first = chance.randrange(1, len(events) - 2)

@@ -48,7 +48,7 @@ def _key(one: Seen) -> tuple[str, str, str, int]:
 
 
 def _answers(record: Record) -> dict[tuple[str, str], Seen | None]:
-    """The first answer to each request; None where nobody knows whose it is, or what it is about."""
+    """The first answer to each request; None if its request or its subject is uncertain."""
     times = Counter(one.about for one in record.of("request_received"))
     places = {one.about: one.place for one in record.of("request_received")}
     told: dict[tuple[str, str], Seen | None] = {
@@ -59,7 +59,7 @@ def _answers(record: Record) -> dict[tuple[str, str], Seen | None]:
 
 
 def commits(record: Record, query: Seen) -> list[Commit]:
-    """What the group of a query may have committed in its queue, in any source of the broker."""
+    """The commits that a query's group may have made in its queue, in any source of the broker."""
     answers = _answers(record)
     found = []
     for one in record.of("request_received"):
@@ -100,7 +100,7 @@ def queries(record: Record) -> Iterator[tuple[Seen, Seen]]:
 
 
 def certain(record: Record, query: Seen, answer: Seen) -> list[Commit]:
-    """What was certainly committed before a query, in its own source, and not put elsewhere since."""
+    """Certain commits before a query, in its own source, without later moves of the offset."""
     return [
         one
         for one in commits(record, query)
@@ -231,7 +231,7 @@ def told_written(record: Record) -> Iterator[Said]:
 
 
 def _may_be(record: Record, told: tuple[Seen, Seen], since: int) -> bool:
-    """Whether something since a moment may have left the offset that a query was told."""
+    """Whether something since then may have left the offset that a query got."""
     query, answer = told
     value = answer.offset
     for one in commits(record, query):

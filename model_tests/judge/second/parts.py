@@ -1,4 +1,4 @@
-"""What a simulated broker is made of: plans, queues, pulls, lives, and which tag a filter lets through."""
+"""The parts of a simulated broker: plans, queues, pulls, runs, and filters by tag."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def java_hash(text: str) -> int:
 
 @frozen
 class Plan:
-    """What may happen in a world; all of it is drawn."""
+    """The random plan of a world."""
 
     seed: int
     events: int = 120
@@ -126,7 +126,7 @@ class Life:
 
 @define
 class Disk:
-    """What a broker has over its lives."""
+    """The broker's data that outlives its runs."""
 
     topics: dict[str, dict[int, Queue]] = field(factory=dict)
     committed: dict[tuple[str, str, int], int] = field(factory=dict)

@@ -37,7 +37,7 @@ REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
 
 
 def has_unknown_tag(record: Record, one: Exchange) -> bool:
-    """Whether an answer hangs on a message whose tag nobody told."""
+    """Whether an answer depends on a message with an unknown tag."""
     if one.code not in {0, 20} or wanted(one.request) is None or one.answer is None:
         return False
     if deleted_between(record, one.request.place, one.request, one.answer):
@@ -209,7 +209,7 @@ def is_own(record: Record) -> bool:
 
 
 def unless_removed(record: Record, request: Seen, end: int, why: str, at_front: bool) -> Iterator[Said]:
-    """What is passed over before an offset, which retention may have removed if nothing older was delivered."""
+    """Messages passed over before an offset, which retention may have removed if nothing older was delivered."""
     if is_own(record) or not at_front:
         yield violated(request, why)
         return

@@ -108,7 +108,7 @@ class Record:
         self._of.clear()
 
     def is_whole(self, source: str, lo: int, hi: int) -> bool:
-        """Whether what this source does not tell of between two moments did not happen."""
+        """Whether nothing happened between two times that this source did not report."""
         return not any(one.source == source and one.lo <= hi and lo <= one.hi for one in self.holes)
 
     def first(self, source: str) -> Seen:
@@ -163,7 +163,7 @@ def _declared(sources: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, An
 
 
 def _place_resets(record: Record) -> None:
-    """A deletion that names no broker is of the one that its source tells of, or nobody knows of which."""
+    """Give a deletion without a broker the one broker of its source; otherwise its broker is unknown."""
     for one in record.of("request_received"):
         if one.code not in RESETS or one.broker:
             continue
@@ -197,7 +197,7 @@ def _moment(fields: Mapping[str, Any], sources: Mapping[str, Any]) -> Seen:
 
 
 def _placed(events: list[Seen]) -> list[Seen]:
-    """The events, with answers that name no queue at the place of their requests; nobody's where there are several."""
+    """The events, with each answer that names no queue at its request's place; nowhere if there are several."""
     places: dict[object, set[Queue]] = defaultdict(set)
     for one in events:
         if one.event == "request_received":
@@ -248,7 +248,7 @@ def _look_at_numbers(record: Record, source: str, own: list[Seen]) -> None:
 
 
 def _compare_moments(record: Record, source: str, back_ns: int) -> None:
-    """What it means that an event certainly lies so long before one with a lower number."""
+    """What it proves that an event is certainly that long before one with a lower number."""
     if back_ns > CLOCK_STEP_NS:
         record.gaps.append("evidence.clock_jump")
     if back_ns > (0 if source in record.loose else CLOCK_STEP_NS):
@@ -256,7 +256,7 @@ def _compare_moments(record: Record, source: str, back_ns: int) -> None:
 
 
 def _look_at_clocks(record: Record) -> None:
-    """Where several sources tell of one broker and a clock of theirs may be set, nobody knows what came first."""
+    """With several sources of one broker and a clock that may be set, the order of events is unknown."""
     for broker in {one.broker for one in record.events}:
         tellers = {one.source for one in record.events if one.broker == broker}
         if len(tellers) > 1 and tellers & record.loose:
@@ -309,7 +309,7 @@ def _needed(one: Seen, answered: Mapping[Any, int], asked: Mapping[Any, Seen]) -
 
 
 def wanted(request: Seen) -> frozenset[int] | str | None:
-    """The tag hashes that a pull takes, None for everything; a text where that cannot be told."""
+    """The tag hashes that a pull takes, None for everything; a text if they are unknown."""
     if request.expression_type not in {"", "TAG"} or (not request.expression_type and not request.expression):
         return "undecidable"
     if request.expression in {"", "*"}:

@@ -80,7 +80,7 @@ def step(at: float, name: str, event: str = "hold", **fields: object) -> list[To
 
 
 def pull(at: float, name: str, offset: int, code: int, *, end: int, took: float = 1, **fields: object) -> list[Told]:
-    """A pull that may not be held, unless `fields` say so, and its answer."""
+    """A pull and its answer; the pull may not be held unless `fields` allow it."""
     place = {**QUEUE, "request": name, "connection": "1"}
     offsets = {"offsets": list(range(offset, end))} if code == 0 else {}
     asked = {"code": 11, "offset": offset, "count_max": 32, "expression_type": "TAG", "expression": "*", "group": "g"}

@@ -69,7 +69,7 @@ def unread(record: Record, one: Exchange, hi: int) -> bool:
 
 
 def is_blocked(record: Record, request: Seen, lo: int, hi: int) -> bool:
-    """Whether it is told that a direction of a request's connection was not read at a moment between two."""
+    """Whether a direction of a request's connection was reported unread at a time in the interval."""
     mine = (request.source, request.connection)
     told = [one for one in record.of("blocked", "unblocked") if (one.source, one.connection) == mine]
     for direction in {one.direction for one in told}:
@@ -234,7 +234,7 @@ STEPS: Final = ("take", "keep", "expire", "run", "stop")
 
 
 def _steps(record: Record) -> Iterator[tuple[Exchange, Seen]]:
-    """Each pull with each step of it that is told of its queue."""
+    """Each pull with each of its steps in its queue."""
     for one in exchanges(record):
         for step in record.of(*STEPS):
             if step.about == one.request.about and step.place == one.request.place:

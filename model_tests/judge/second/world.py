@@ -318,7 +318,7 @@ class World:
         self._answer(life, now + self.pause(0.2), pull, code, **fields, cause=cause)
 
     def _look(self, pull: Pull) -> tuple[int, Told]:
-        """What RocketMQ's rules say of a pull at this moment: code and fields."""
+        """RocketMQ's answer to a pull now: code and fields."""
         queues = self.disk.topics.get(pull.consumer.topic)
         if queues is None:
             return 17, {}

@@ -1,4 +1,4 @@
-"""`python -m model_tests.mutants.code`: try mutants of the modules that matter, and say which survive."""
+"""`python -m model_tests.mutants.code`: try mutants of the important modules, and print the survivors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def chosen(names: Iterable[str], sample: int | None, seed: int) -> dict[str, lis
 
 
 def results_of(name: str, mutants: Sequence[Mutant], *, anew: bool) -> Iterator[Result]:
-    """What became of a module's mutants: what is kept and still holds, then the others as they are tried."""
+    """Results of a module's mutants: first the stored ones that still hold, then new ones as they come."""
     stamp = kept.stamp_of(name)
     held = {} if anew else kept.still_hold(name, stamp)
     yield from (held[each.id] for each in mutants if each.id in held)

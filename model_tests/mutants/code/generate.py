@@ -1,8 +1,8 @@
 """Makes mutants of a module: small changes of its syntax tree, each of one place in the body of a function.
 
-An operator is a function that is given a node and yields what may stand in its place, or in the place of one of its
-parts. A mutant's id is `module:function:operator:ordinal`, the ordinal counted within one function and operator, so
-lines may move and what was said of a mutant stays true of it.
+An operator is a function that gets a node and yields replacements for it or for one of its parts. A mutant's id is
+`module:function:operator:ordinal`, with the ordinal counted within one function and operator. So an id stays valid when
+lines move.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Offer = tuple[str, Place, ast.AST]
 
 @frozen(eq=False)
 class Mutant:
-    """One change. It can be planted in the tree that it was made from, once, in a process of its own."""
+    """One change. It can be applied once to the tree that it was made from, in a separate process."""
 
     id: str
     change: str
@@ -174,7 +174,7 @@ def unlocked(node: ast.AST, place: Place) -> Iterator[Offer]:
 
 
 def swapped(node: ast.AST, _place: Place) -> Iterator[Offer]:
-    """Two arguments beside each other whose names end with the same word are swapped."""
+    """Swap two adjacent arguments whose names end with the same word."""
     if isinstance(node, ast.Call) and not _is_of(node, {"min", "max"}):
         for index, (one, other) in enumerate(zip(node.args, node.args[1:], strict=False)):
             if _word(one) and _word(one) == _word(other) and ast.dump(one) != ast.dump(other):
@@ -301,7 +301,7 @@ def _text(statement: ast.stmt) -> ast.AST:
 
 
 def _change(statement: ast.stmt, place: Place, after: ast.AST) -> str:
-    """What stands in a statement before and after; the tree is left as it was."""
+    """The text of a statement before and after the change; the tree stays unchanged."""
     before = _at(place) if place[1] != "args" else _constant(None)
     if isinstance(before, ast.stmt):
         return f"{_shown(_text(before))} -> dropped"
@@ -351,6 +351,6 @@ class _Instrument(ast.NodeTransformer):
 
 
 def instrumented(module: Module) -> ast.Module:
-    """A tree whose functions say which statements they come to."""
+    """A tree whose functions record the executed statements."""
     tree: ast.Module = _Instrument().visit(deepcopy(module.tree))
     return tree

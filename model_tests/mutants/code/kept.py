@@ -1,8 +1,8 @@
-"""What is kept of the mutants: the accepted survivors and the figures, as data, and results that still hold.
+"""Stored results of mutants: accepted survivors and figures as data, and results that still hold.
 
-A result holds while the module's text and the test that was red are as they were, and for a survivor while all its
-tests are; `build/mutants` has them, a row a line, so a run that was stopped goes on. Helpers of tests are not looked
-at: whoever changes one runs the command with `--anew`.
+A result holds while the module's text and the failing test are unchanged; for a survivor, all its tests.
+`build/mutants` has one row a line, so a stopped run continues. Test helpers are not compared: after a change of one,
+use `--anew`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLACES: Final = (
     f"{BROKER}/rocketmq/tables",
     *(
         f"{BROKER}/rocketmq/replication/{name}.py"
-        for name in ("replicator", "slave_link", "slave_waits", "flow", "follower")
+        for name in ("replicator", "slave_connection", "slave_waits", "transfer_rate", "follower")
     ),
     STORE,
     RULES,
@@ -54,7 +54,7 @@ class Survivor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the mutants of one module came to."""
+    """The figures of one module's mutants."""
 
     module: str
     mutants: int
@@ -115,13 +115,13 @@ def of_module(name: str, accepted: Iterable[Survivor]) -> list[Survivor]:
 
 
 def unexplained(results: Iterable[Result], accepted: Iterable[Survivor]) -> list[Result]:
-    """Survivors that nobody has given a reason for."""
+    """Survivors without a given reason."""
     known = {(each.id, each.change) for each in accepted}
     return [each for each in results if each.outcome not in KILLED and (each.id, each.change) not in known]
 
 
 def problems(name: str, results: Sequence[Result], accepted: Sequence[Survivor]) -> list[str]:
-    """What is wrong with a module all of whose mutants were tried."""
+    """Faults of a module whose mutants were all tried."""
     alive = {(each.id, each.change) for each in results if each.outcome not in KILLED}
     ids = {each.id for each in results}
     said = [f"{each.id} survives: {each.change}" for each in unexplained(results, accepted)]
@@ -134,7 +134,7 @@ def problems(name: str, results: Sequence[Result], accepted: Sequence[Survivor])
 
 
 def too_many(rows: Iterable[Figures]) -> str:
-    """What is wrong with the share of those that survive in all; empty if nothing is."""
+    """The fault if too many mutants survive in all; empty if not."""
     rows = list(rows)
     alive, every = sum(row.explained + row.open for row in rows), sum(row.mutants for row in rows)
     is_wrong = bool(rows) and alive >= SHARE_MAX * every

@@ -1,4 +1,4 @@
-"""Has mutants of one module tried in a process of its own, and gives their results as they come."""
+"""Tries mutants of one module in a separate process, and yields their results as they come."""
 
 from __future__ import annotations
 

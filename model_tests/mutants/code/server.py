@@ -65,7 +65,7 @@ MEMORY_MAX: Final = 6 << 30
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="result"):
-    """What became of one mutant."""
+    """The result of one mutant."""
 
     id: str
     change: str
@@ -85,7 +85,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 @define
 class Measured:
-    """What the tests do without a change."""
+    """The tests' results without a change."""
 
     seconds: dict[str, float] = field(factory=dict)
     """By test, where it is green."""
@@ -96,7 +96,7 @@ class Measured:
     """By test, the mutants that it has killed."""
 
     def price(self, name: str) -> tuple[float, str]:
-        """What a kill by a test costs, as far as is known: a test that killed many is worth its time."""
+        """The expected price of a kill by a test: a test that killed many is worth its time."""
         return (self.seconds[name] + RUN_S) / (1 + self.kills[name]), name
 
 
@@ -171,7 +171,7 @@ class Server:
         return True
 
     def _measure(self, items: Mapping[str, pytest.Item]) -> None:
-        """Run every test with functions that say which statements they come to; those that are red so, as they are."""
+        """Run every test with functions that record executed statements; a test that fails so counts for all."""
 
         def reaching(say: Callable[[Any], None]) -> None:
             hits: set[int] = set()
@@ -234,10 +234,10 @@ def _pairs(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.I
 
 
 def _run(items: Sequence[pytest.Item], say: Callable[[Any], None], seconds: Mapping[str, float]) -> None:
-    """Run tests, and say of each whether it is green and how long it took.
+    """Run tests; return for each whether it passes and how long it took.
 
-    With `seconds`, what each takes without a change, stop at the first red one, and end by SIGVTALRM when one takes
-    far more of the processor.
+    With `seconds`, the times without a change, stop at the first failure, and send SIGVTALRM when a test takes far more
+    processor time.
     """
     for item, following in _pairs(items):
         reds: list[str] = []
@@ -315,7 +315,7 @@ def _end(child: int, *, is_over: bool) -> int:
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server is to try."""
+    """The work for a server."""
 
     path: str
     name: str

@@ -1,8 +1,7 @@
-"""What stands in the zoo: a bug as a change of our own text, with where it was first seen and how it shows.
+"""An entry of the zoo: a bug as a change of our own text, with where it was first seen and its symptom.
 
-An entry is planted by replacing text in the sources of a checkout. A knob of the policy that already is the bug is
-planted by its value as the default, which the law then has too. Leaves out who finds it (`methods`) and how it gets
-into a process (`plant`).
+Applying an entry replaces text in the sources of a checkout. If a knob of the policy is the bug, its value becomes the
+default, also in the spec. Who finds it: `methods`. How it gets into a process: `plant`.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class Entry:
 
 
 def default_of(setting: str, now: str) -> Change:
-    """A knob's default set otherwise; `now` is what stands there."""
+    """Change a knob's default; `now` is its current text."""
     name, _, value = setting.partition("=")
     if value in {"true", "false"}:
         typed, after = f"{name}: bool", value.title()

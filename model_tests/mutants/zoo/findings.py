@@ -1,4 +1,4 @@
-"""What docs/findings.md tells of RocketMQ's pull path, each as the value of the policy's knob that is the bug."""
+"""The findings of docs/findings.md on RocketMQ's pull path, each as a knob value of the policy."""
 
 from __future__ import annotations
 

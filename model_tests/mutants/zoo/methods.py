@@ -1,8 +1,8 @@
-"""Who may find a bug of the zoo: each method a function that looks for it in the process in which it is planted.
+"""The methods that may find a bug of the zoo: each is a function that searches in the process with the bug.
 
-To add one: write a function `NAME(entry, deadline_s)` that returns what it found (`Seen`) or None, and put a `Method`
-with it into `METHODS`. Everything of the project is imported inside, after the bug was planted. Each method finds
-nothing in the code as it is, which a test sees. Leaves out planting and time limits (`plant`, `run`).
+To add one: write a function `NAME(entry, deadline_s)` that returns its finding (`Seen`) or None, and put a `Method`
+with it into `METHODS`. Import everything of the project inside it, after the bug was applied. A test checks that each
+method finds nothing in the unchanged code. Applying and time limits: `plant`, `run`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STRESSED: Final[tuple[tuple[frozenset[str], str], ...]] = (
 
 @frozen
 class Seen:
-    """What a method saw of a bug."""
+    """A method's finding about a bug."""
 
     what: str
     schedules: int | None = None
@@ -123,7 +123,7 @@ def law(entry: Entry, deadline_s: float) -> Seen | None:
 
 
 def proof(entry: Entry, deadline_s: float) -> Seen | None:
-    """Prove the law with the knob or the slip: what is proved no more, in each world until one says so."""
+    """Prove the spec with the knob or the mutant; return what is no longer proved, by configuration."""
     import attrs
     from model_tests.support.spec.slip_table import name_of, slips_in
 
@@ -165,7 +165,7 @@ def units(entry: Entry, _deadline_s: float) -> Seen | None:
 
 
 def machines(entry: Entry, _deadline_s: float) -> Seen | None:
-    """Run Hypothesis's machine beside the law, or beside the model of the store."""
+    """Run Hypothesis's machine against the spec, or against the model of the store."""
     if any(file.startswith(STORE) for file in entry.files):
         return _run_tests(("machines/test_store.py",), "not planted")
     return _run_tests(("machines/test_core.py::test_the_hold_table_does_what_the_law_says",))
@@ -258,7 +258,7 @@ class _Counted:
 
 
 def steps(entry: Entry, deadline_s: float) -> Seen | None:
-    """Drive the hold service from step point to step point beside the law: tiny worlds whole, larger ones by chance."""
+    """Drive the hold service step by step against the spec: tiny scopes completely, larger ones randomly."""
     from model_tests.simulate.test_refinement import LARGER, TINIEST
 
     from longpoll.broker_simulation.refinement import explore as tried
@@ -361,7 +361,7 @@ def wire(_entry: Entry, _deadline_s: float) -> Seen | None:
 
 @contextlib.contextmanager
 def _forked() -> Iterator[tuple[tuple[str, int], int]]:
-    """A broker with the bug in a process of its own, whose two I/O threads race: its address and its number."""
+    """A broker with the bug in a separate process, whose two I/O threads race: its address and pid."""
     import attrs
 
     from longpoll_broker.broker import Broker

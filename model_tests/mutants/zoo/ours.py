@@ -1,7 +1,7 @@
-"""Faults of our own: those that were mended here, and those that somebody could well make in what is held and woken.
+"""Our own faults: those that we fixed, and likely ones in holding and waking.
 
-The broker's faults that its tests once passed over (`mutants/broker_faults.py`) are entries as they stand there.
-Leaves out removed locks and forgotten wakeups (`locks`).
+The broker's faults that its tests once missed (`mutants/broker_faults.py`) are entries too. Removed locks and missing
+wakeups: `locks`.
 """
 
 from __future__ import annotations

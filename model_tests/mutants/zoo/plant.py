@@ -1,8 +1,7 @@
-"""Puts an entry's changes into this process: the modules that it changes are compiled from the changed text.
+"""Applies an entry's changes to this process: changed modules are compiled from the changed text.
 
-To be called in a process that was made for it: what was imported of the project before is forgotten, so that every
-module reads the changed ones. A process that a test starts anew reads the files as they are, and is not changed.
-Leaves out what is then tried (`methods`).
+Call it in a process made for it: earlier imports of the project are dropped, so every module sees the changes. A
+process that a test starts reads the unchanged files. What is then tried: `methods`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ OURS: Final = ("longpoll", "model_tests")
 
 
 class DoesNotApplyError(Exception):
-    """A change's text does not stand in its file exactly once; the text says which."""
+    """A change's text does not occur exactly once in its file; the error names the text."""
 
 
 def texts_of(entry: Entry) -> dict[str, str]:

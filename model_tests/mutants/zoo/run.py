@@ -1,8 +1,8 @@
-"""Plants entries one at a time, each in a process of its own, and lets the methods look: `python -m` prints a row each.
+"""Applies entries one at a time, each in a separate process, and runs the methods: `python -m` prints a row each.
 
-A process is forked from this one, which has imported what the project needs and nothing of the project that matters;
-so a case begins in milliseconds, and what it leaves ends with it. One that is stuck is ended by its number, after
-three times its limit and a minute, and has found nothing: that it is slow accuses nobody.
+A process is forked from this one, which has imported the dependencies and nothing of the project that matters. So a
+case begins in milliseconds, and its remains end with it. A stuck process is ended by its pid after three times its
+limit and a minute. It has found nothing: slowness is not a finding.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GRACE_S: Final = 60.0
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one method came to with one entry."""
+    """The result of one method for one entry."""
 
     entry: str
     method: str
@@ -58,7 +58,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process sends when it is done; `error` is a fault of the method itself."""
+    """A finished process's message; `error` is a fault of the method itself."""
 
     what: str | None = None
     schedules: int | None = None
@@ -67,11 +67,11 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ZooError(Exception):
-    """A method has failed by itself; the text has its traceback."""
+    """A method failed by its own fault; the text has its traceback."""
 
 
 def look(entry: Entry | None, method_name: str, *, told_to: int, limit_s: float) -> None:
-    """In a process of its own: plant, look, and write what was found."""
+    """In a separate process: apply the entry, search, and write the finding."""
     told = Told(error="the method has left the process")
     try:
         told = _looked(entry, method_name, limit_s)
@@ -136,7 +136,7 @@ def cell_of(entry: Entry | None, method_name: str, limit_s: float) -> Cell:
 
 
 def _wait(child: int, reads: int, limit_s: float) -> tuple[bytes, int]:
-    """What the child wrote, and the signal or code that it ended by; it is ended when its time is over."""
+    """The child's output, and its signal or exit code; it is ended at its time limit."""
     with contextlib.closing(os.fdopen(reads, "rb", buffering=0)) as pipe:
         ready, _, _ = select.select([pipe], [], [], limit_s)
         told = pipe.read(1 << 20) if ready else b""

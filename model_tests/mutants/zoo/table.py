@@ -94,7 +94,7 @@ def write(rows: Sequence[Row]) -> None:
 
 
 def problems(rows: Sequence[Row], entries: Sequence[Entry] = ENTRIES, opened: Mapping[str, str] = OPEN) -> list[str]:
-    """What is wrong with a table: rows and entries that do not agree, and those that too few methods find."""
+    """Faults of a table: rows that do not match entries, and entries that too few methods find."""
     by_id = {row.id: row for row in rows}
     said = [f"{name}: no such entry" for name in (*by_id, *opened) if name not in {entry.id for entry in entries}]
     for entry in entries:

@@ -1,6 +1,6 @@
-"""The four runners of conformance vectors, each made ready by its own language's tools, and what they say of a broker.
+"""The four runners of conformance vectors, each built by its language's tools, and their results.
 
-Leaves out brokers, and what the runners must say (`test_vectors`). What is made stands in a temporary directory.
+Built files are in a temporary directory. The expected results: `test_vectors`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _made(command: list[str], directory: Path) -> None:
 
 
 def play(command: Sequence[str], file: Path, place: Place, only: Collection[str] = ()) -> Outcome:
-    """What a runner says of a broker, of all vectors of a file or of some."""
+    """A runner's results for a broker, for all vectors of a file or some."""
     addresses = [f"{host}:{port}" for host, port in (place.broker, place.name_server)]
     words = [
         str(file),
@@ -112,7 +112,7 @@ def play_until_steady(command: Sequence[str], file: Path, place: Place, only: Co
 
 
 def at_once(tasks: Mapping[str, Callable[[], Outcome]]) -> dict[str, Outcome]:
-    """What several runners say, each played beside the others."""
+    """The results of several runners that run at the same time."""
     with ThreadPoolExecutor(len(tasks)) as pool:
         futures = {name: pool.submit(task) for name, task in tasks.items()}
         return {name: future.result() for name, future in futures.items()}

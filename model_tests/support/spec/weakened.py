@@ -64,7 +64,7 @@ SIZES: Final = {
 }
 """Small scopes, one for each feature."""
 PINNED: Final = "weakened.json"
-_MODULES: Final = ("answers", "aspects", "deadlines", "order", "recovery", "wakeups")
+_MODULES: Final = ("answers", "features", "deadlines", "order", "recovery", "wakeups")
 Edit = Callable[[ast.AST], ast.AST]
 
 

@@ -81,7 +81,7 @@ class Batch:
 
     @cached_property
     def request_key(self) -> Integers:
-        """Equal for equal (source, request), -1 where there is no request; by place."""
+        """Request numbers by row: equal for equal (source, request), -1 for an event without a request."""
         sources, source_names = self.codes("source")
         requests, request_names = coded_texts(self.table, "request")
         key = requests[self.order].astype(np.int64)
@@ -175,7 +175,7 @@ class Events:
         return self.batch.order[self.start : self.end]
 
     def table_rows(self, rows: Integers) -> Integers:
-        """Where these rows stand in the batch's table."""
+        """The indices of these rows in the batch's table."""
         return self._places[rows]
 
     def integers(self, name: str, rows: Integers) -> Integers:
@@ -208,7 +208,7 @@ class Events:
 
     @property
     def request_key(self) -> Integers:
-        """Equal for equal (source, request), -1 where there is no request."""
+        """Request numbers: equal for equal (source, request), -1 for an event without a request."""
         return self.batch.request_key[self.start : self.end]
 
     def bodies(self, rows: Integers) -> tuple[Integers, Integers, Integers]:
@@ -239,9 +239,9 @@ class Events:
         return Events(part, 0, len(part.order))
 
     def is_told_anywhere(self, rows: Integers, event: str, queue_min: int = -1) -> NDArray[np.bool_]:
-        """Whether the request of each of these rows has such an event in any of the queues that are here.
+        """Whether the request of each of these rows has such an event in any queue of this batch.
 
-        Of these only those whose number is no less than `queue_min` count: -1 is none.
+        Only events whose number is at least `queue_min` count; -1 means an event without a queue.
         """
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)

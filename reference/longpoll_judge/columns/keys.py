@@ -70,7 +70,7 @@ def ranges_of(keys: Keys, count: int) -> list[Keys]:
 
 
 def repeated(groups: Iterable[Keys]) -> Keys:
-    """The keys that stand in two of the groups, or twice in one."""
+    """The keys that occur in two of the groups, or twice in one."""
     # The groups are sorted as a rule: the stable sort merges such runs, three times as fast as the other one sorts.
     keys = np.sort(np.concatenate([NO_KEYS, *groups]), kind="stable")
     return np.unique(keys[1:][keys[1:] == keys[:-1]])
@@ -83,12 +83,12 @@ class Received:
     _splits: list[Keys] = field(factory=list)
 
     def add(self, table: pa.Table, rows: Integers) -> None:
-        """The rows of one split that tell of a receipt and have an identifier."""
+        """Add the receipts of one split that have an identifier."""
         self._splits.append(request_keys(table, rows))
 
     @cached_property
     def again(self) -> Keys:
-        """Those that came more than once, when all splits are seen."""
+        """The keys that came more than once, after all splits were added."""
         return repeated(self._splits)
 
 

@@ -1,8 +1,8 @@
-"""Has the C library keep the memory of columns that are done with for those that come next.
+"""Makes the C library keep freed column memory for the next columns.
 
-glibc gives freed memory at the end of its heap back to the system at once, unless told otherwise, and takes it again
-page by page: a column of a split has 500 pages, and these cost more than most of what numpy does with them. Leaves out
-what Arrow holds, which has an allocator of its own.
+By default glibc returns freed memory at the end of its heap to the system at once and gets it back page by page. A
+column of a split has 500 pages, and getting these costs more than most numpy operations on them. Arrow has its own
+allocator and is not affected.
 
 Source: mallopt(3).
 """
@@ -35,9 +35,9 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_memory() -> None:
-    """Give back to the system what is kept for columns to come; to take it again costs a fraction of judging a window.
+    """Return the kept memory to the system.
 
-    For when columns of another kind come next, which would lie beside what is kept.
+    Call it before columns of another kind are made. Getting the memory back costs a fraction of judging a window.
     """
     pa.default_memory_pool().release_unused()
     try:

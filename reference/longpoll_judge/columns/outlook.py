@@ -1,7 +1,4 @@
-"""What lies outside of the part of a queue's log that is at hand.
-
-Leaves out how it is known (`windows`) and what is made of it (`window_pulls`).
-"""
+"""Summaries of the parts of a queue's log that are not loaded. `windows` makes them and `window_pulls` uses them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 
 @frozen
 class Gap:
-    """What a queue's log has between two pieces of it that are at hand."""
+    """A summary of a queue's log between two loaded parts."""
 
     reach: int
     """It shows no offset below this."""
@@ -26,7 +23,7 @@ class Gap:
 
 @frozen
 class Outlook:
-    """What lies outside of a window's neighbourhood of one queue's log."""
+    """A summary of one queue's log outside a window and its neighbours."""
 
     is_white_box: bool
     """Whether visibility was seen from within the broker, anywhere."""

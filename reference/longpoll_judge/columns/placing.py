@@ -1,10 +1,9 @@
 """Gives answers that name no queue the broker, topic and queue of their requests.
 
-Rule 4 of a history says that answers carry them; other recorders may leave them out, at the price of this join. An
-answer whose identifier requests of several queues bear is placed nowhere: whose it is nobody knows; and one that names
-another broker or topic than its request stays there. So who places by
-some of the events does so for as long as he looks at them, and hands them on as they are told. Leaves out how requests
-and their answers come together (`window_sweep`, `wide_pulls`).
+Rule 4 of a history says that answers carry these names. Other recorders may omit them; the judge then joins them here.
+An answer stays unplaced if requests of several queues share its identifier. An answer that names another broker or
+topic than its request keeps its own. The caller places answers only while it reads them and passes the events on
+unchanged. Requests and answers are joined in `window_sweep` and `wide_pulls`.
 """
 
 from __future__ import annotations
@@ -46,6 +45,6 @@ def place_answers(table: pa.Table) -> pa.Table:
 
 
 def _names_another(told: pa.ChunkedArray, asked: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which answers tell a name that is not their request's; where either tells none there is no other."""
+    """Which answers name another value than their request. An empty name on either side never differs."""
     are_named = compute.and_(compute.not_equal(told, ""), compute.not_equal(asked, ""))
     return compute.fill_null(compute.and_(are_named, compute.not_equal(told, asked)), False)

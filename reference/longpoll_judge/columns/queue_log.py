@@ -81,7 +81,7 @@ def _highest(by_time: tuple[Integers, Integers], moment_ns: Integers, side: Any)
 
 @frozen(eq=False)
 class QueueLog:
-    """What the record shows of one queue's log."""
+    """One queue's log as the record shows it."""
 
     offsets: Integers
     """Offsets whose messages were seen, ascending, each once."""

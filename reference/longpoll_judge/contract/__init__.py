@@ -1,1 +1,1 @@
-"""What a correct broker may do, line by line, and what is said of one that did not."""
+"""The judge's contract, clause by clause, and the results of judging."""

@@ -1,13 +1,13 @@
-"""One cause, one finding: what rests on the same wrong event is told once, and the rest as what follows from it.
+"""Groups findings by cause: one finding of each group is reported, the others are listed below it.
 
-A finding has keys: the events of the log that it would be due to if these told something wrong, a message that is
-missing, an answer that is wrong, one that is late, and a connection on which nothing came. Findings that share a key,
-directly or by way of others, have one cause. A lost wakeup joins such findings and makes none: two pulls that one
-message did not wake are two losses, unless the message itself is in doubt. Answers that were all due at one instant and
-all came late together count as one cause too: that of a broker, or a host, that stood still. Told is the one that says
-most of it: certain before unknown, of the log before of sends before of answers, then the earliest.
+A finding has keys: the log events that would explain it if they were wrong, a missing message, a wrong answer, a late
+answer, and a silent connection. Findings that share a key, directly or through others, have one cause. A lost wakeup
+joins findings but does not link them: two pulls that one message did not wake are two losses, unless the message is
+itself in doubt. Answers that were all due at one instant and all came late together have one cause: a host pause or a
+broker pause. The reported finding is the strongest one: violations before unknowns, then those of the log, of sends,
+and of answers, then the earliest.
 
-Leaves out which events a rule blames (`case.Explanation`).
+`case.Explanation` says which events a rule blames.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def alone(findings: Iterable[Finding]) -> Iterator[Cause]:
 
 
 def _lateness(finding: Finding) -> tuple[str, int, int] | None:
-    """The source of a late answer, since when it was due, and when it came; None of what is no late answer."""
+    """The source of a late answer, when it was due, and when it came; None if the finding is about something else."""
     of_it = [event for event in finding.evidence if event.get("request") == finding.request]
     asked = next((event for event in of_it if event["event"] == "request_received"), None)
     answer = next((event for event in of_it if event["event"] in {"answer_sent", "message_acknowledged"}), None)
@@ -220,7 +220,7 @@ def _told(causes: list[Cause]) -> Finding:
 
 
 def _follow(same: list[Finding]) -> Follow:
-    """What follows from a finding, of one kind."""
+    """The consequences of one kind that follow from a finding."""
     first = same[0]
     return Follow(
         property=first.property,

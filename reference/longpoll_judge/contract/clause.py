@@ -1,7 +1,4 @@
-"""What a line of the judge's contract is, and the numbers that several lines share.
-
-Leaves out the lines (`pulls`, `others`).
-"""
+"""A clause of the judge's contract, and the constants that several clauses share. The clauses: `pulls`, `others`."""
 
 from __future__ import annotations
 

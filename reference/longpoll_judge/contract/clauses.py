@@ -1,8 +1,8 @@
-"""The judge's contract: what a correct broker may do on the pull path, clause by clause, as data.
+"""The judge's contract as data: what a correct broker may do on the pull path, clause by clause.
 
-Every finding and every gap names the clause that it rests on by its id; `docs/contract.md` prints these rows beside the
-definitions that they use, and a test plants a fault for each. Leaves out how a clause is judged (`rightness`,
-`promptness`, `holding`, `logs`, `sends`, `commits`, `holds`, `conformance`, `survey`).
+Every finding and every gap names its clause by id. `docs/contract.md` prints these clauses and their definitions, and a
+test injects a fault for each. The rules that judge them: `rightness`, `promptness`, `holding`, `logs`, `sends`,
+`commits`, `holds`, `conformance`, `survey`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def finding_of(
     why: str,
     messages: Sequence[int] = (),
 ) -> Finding:
-    """What these events show: it is at the place of one of them, `subject`."""
+    """A finding of these events; one of them, `subject`, gives its location."""
     return Finding(
         property=CLAUSE[clause].property,
         clause=clause,

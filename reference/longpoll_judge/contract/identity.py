@@ -1,11 +1,11 @@
-"""A name for each finding that stays the same however often, and from however much of its record, it is found.
+"""A stable name for each finding.
 
-Who follows a history is told of a finding once, and knows it by its name in the report at the end. So a name rests on
-nothing that more events may change: not on the sentence or the window, and not on which of the clauses about lateness
-is told, since a pull without an answer becomes one with a late answer, nor on which of those that one answer breaks.
-A finding of a request is named by the request, one of a log by its last event, which is the one at fault.
+A follower reports a finding once and finds it again by this name in the last report. So the name must not depend on
+anything that later events may change: the sentence, the window, or which lateness clause it breaks. A pull without an
+answer may become one with a late answer. A finding about a request is named after the request. A finding about a log is
+named after its last event, which is the faulty one.
 
-Leaves out who is told, and where (`longpoll_judge.show.stream`).
+The follower's output: `longpoll_judge.show.stream`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def identified(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _name_of(finding: Finding) -> str:
-    """Of the evidence as the rules give it, before it is made a history by itself."""
+    """The name of a finding from the evidence that the rule gave, before that is completed to a history."""
     kind = LATE if finding.clause in OF_LATENESS else WRONG if finding.clause in ANSWERS else finding.clause
     events = sorted(finding.evidence, key=order_of)
     own = [event for event in events if finding.request and event.get("request") == finding.request]

@@ -1,7 +1,4 @@
-"""What the judge says: findings, evidence gaps, latencies and the one overall verdict.
-
-Leaves out how any of it is found, and how it is shown (`report`, and the command).
-"""
+"""The judge's result: findings, evidence gaps, latencies and one overall verdict. `report` shows it."""
 
 from __future__ import annotations
 

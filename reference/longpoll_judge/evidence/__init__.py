@@ -1,1 +1,1 @@
-"""What a history says about its own evidence: where it begins and ends, and where it has holes."""
+"""What a history shows about its own completeness: where its sources begin and end, and its gaps."""

@@ -1,6 +1,6 @@
-"""When a broker's queues began anew, or may have: topics that were deleted, and times of which nobody tells.
+"""Finds where a new generation of a queue begins, or may begin: deleted topics, and times without any observer.
 
-Leaves out what follows for requests (`generations`), and where a source's own holes are (`source_survey`).
+Consequences for requests: `generations`. Gaps of one source: `source_survey`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DELETION_NS: Final = 5_000 * 1_000_000
 
 
 class GenerationStart(NamedTuple):
-    """A sign that a queue, or all of a topic's, began anew."""
+    """A sign that a new generation begins, of one queue or of all queues of a topic."""
 
     broker: str
     topic: str
@@ -35,10 +35,10 @@ class GenerationStart(NamedTuple):
 def deletions(
     deleted: Iterable[GenerationStart], sources: Mapping[str, SourceSurvey], settable: Collection[str]
 ) -> tuple[dict[tuple[str, str], RecordGaps], RecordGaps]:
-    """When each topic was deleted, and when some broker's was: at any time after, by a clock that may be set.
+    """When each topic was deleted, and when a topic of some broker was. Later times follow a clock that may be set.
 
-    A deletion that names no broker is of the one that its source tells of. Where that is none, or are several, nobody
-    knows whose queues it concerns.
+    A deletion without a broker's name belongs to the one broker of its source. If the source has none or several, the
+    deletion may concern any of them.
     """
     found: dict[tuple[str, str], list[Interval]] = {}
     unplaced: list[Interval] = []
@@ -55,10 +55,10 @@ def deletions(
 def begun_anew(
     first: Iterable[GenerationStart], deleted: dict[tuple[str, str], RecordGaps], inside: Collection[str]
 ) -> dict[tuple[str, str, int], RecordGaps]:
-    """When a queue began anew though nobody is seen to delete it: one source had its offset 0 acknowledged twice.
+    """When a queue got a new generation without a visible deletion: one source had its offset 0 acknowledged twice.
 
-    Somebody who does not pass an observer outside may have deleted the topic at any time between the two; who stands
-    inside the broker sees every request. Nor has one send, acknowledged twice, messages in two lives.
+    A client that an outside observer does not see may have deleted the topic at any time between the two. An observer
+    inside the broker sees every request. Nor does one send that is acknowledged twice have messages in two generations.
     """
     told: dict[tuple[str, tuple[str, str, int]], list[GenerationStart]] = {}
     for each in first:
@@ -85,11 +85,11 @@ def lasting(holes: RecordGaps, *, is_settable: bool) -> RecordGaps:
 def broker_holes(
     sources: Mapping[str, SourceSurvey], holes_of_source: Mapping[str, RecordGaps], inside: Collection[str]
 ) -> dict[str, RecordGaps]:
-    """When something may have happened to a broker's queues that none of its sources tells.
+    """Intervals in which no source watched a broker, so that anything may have happened to its queues.
 
-    A source that names no broker may be one of any. What a source without an end missed ends where the next one of the
-    same broker begins: that is the next life of its observer. From outside nobody knows what a broker does between two
-    observers; one inside it that ends in order ends with it.
+    A source without a broker's name may belong to any broker. If a source has no end, its gap lasts until the next
+    source of the same broker begins. An outside observer leaves a gap after it ends; an observer inside the broker that
+    ends in order ends with its broker.
     """
     found = {}
     for broker in {broker for seen in sources.values() for broker in seen.brokers}:

@@ -1,11 +1,11 @@
-"""The lives of a queue: between two changes of life its log only grows, and what was seen of it holds.
+"""The generations of a queue: within one, its log only grows.
 
-A life ends when the topic is deleted (215; the next one begins empty), and may end in a hole of the record, where
-nobody knows what happened: a broker that was killed and started again may have lost what was not on disk, and kept what
-was never told. A request that lies within one life for certain is judged by what certainly or possibly belongs to this
-life; one that touches a change may have been served in either, and is judged by what needs no log.
+A generation ends when the topic is deleted (215); the next one begins empty. It may also end in a gap of the record: a
+broker that was killed and restarted may have lost messages that were not on disk, and kept messages that no event
+shows. A request that certainly lies within one generation is judged by the events that may belong to it. A request
+that touches a change may have been served in either generation, so only rules that need no log judge it.
 
-Leaves out how changes are found (`survey`).
+How changes are found: `survey`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Generations:
         return np.where((before_ns < next_ns) | (life == len(self.changes)), life, NEITHER).astype(np.int64)
 
     def life(self, number: int) -> Generation:
-        """What is known of one life."""
+        """The events of one generation."""
         begun_ns = int(self.changes.ends[number - 1]) if number > 0 else -INTEGER_LIMIT
         start_ns = int(self.changes.starts[number - 1]) if number > 0 else -INTEGER_LIMIT
         deleted = np.flatnonzero((self.deletions.starts == start_ns) & (self.deletions.ends == begun_ns))
@@ -67,7 +67,10 @@ class Generation:
         return found
 
     def possible(self, after_ns: Integers, before_ns: Integers) -> Booleans:
-        """Which events may tell of its log: they touch a change, or are of an earlier life and may have outlived it."""
+        """Which events may describe its log.
+
+        They touch a change, or are of an earlier generation and may have outlived it.
+        """
         if self.number == NEITHER:
             return np.zeros(len(after_ns), dtype=np.bool_)
         numbers = self.lives.number(after_ns, before_ns)

@@ -1,6 +1,6 @@
-"""Who watched: where each source begins and ends, whether it stood inside a broker, and which topics were deleted.
+"""The observers: where each source begins and ends, whether it was inside a broker, and which topics were deleted.
 
-A part of the survey, taken of each split and merged in any order. Leaves out what is missing in between (`survey`).
+A part of the survey: made for each split and merged in any order. Gaps within a source: `survey`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Integers = NDArray[np.int64]
 
 @with_table
 class Seen(msgspec.Struct):
-    """What splits show of one source."""
+    """One source as the splits show it."""
 
     starts: list[int] = msgspec.field(default_factory=list)
     """Sequence numbers of its `source_started`."""
@@ -68,7 +68,7 @@ class Seen(msgspec.Struct):
 
 @with_table
 class Observers(msgspec.Struct):
-    """What splits show of all sources."""
+    """All sources as the splits show them."""
 
     sources: dict[str, Seen] = msgspec.field(default_factory=dict)
     deletions: list[Deletion] = msgspec.field(default_factory=list)
@@ -86,7 +86,7 @@ class Observers(msgspec.Struct):
 
 
 def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
-    """What one split shows; `missing` is what it lacks (`lacking`)."""
+    """The observers of one split. `missing` lists its missing columns (`lacking`)."""
     found = Observers()
     codes, names = coded(table, "event")
     sources, source_names = coded(table, "source")
@@ -124,7 +124,7 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
 
 
 def _ends_of_told(values: Integers) -> tuple[int, int]:
-    """The least and the highest of the values that are told, which are not negative; `NEVER` and -1 if none is."""
+    """The least and the highest of the values that are not negative; `NEVER` and -1 if there is none."""
     most = int(values.max(initial=-1))
     # Read as numbers without a sign the negative ones are the highest.
     return (int(values.view(np.uint64).min()), most) if most >= 0 else (NEVER, -1)
@@ -186,7 +186,7 @@ def field_gaps(observers: Observers, lawful: Iterable[str]) -> list[Gap]:
 
 
 def observer_gaps(observers: Observers, history: History, policies: Iterable[str]) -> list[Gap]:
-    """Sources that do not begin or end as they must, or are not there at all, and policies that nobody knows."""
+    """Sources that are missing or do not begin or end properly, and unknown policies."""
     gaps = []
     for name, seen in sorted(observers.sources.items()):
         if name in history.laws:
@@ -207,7 +207,7 @@ def observer_gaps(observers: Observers, history: History, policies: Iterable[str
 
 
 def _fault(event: str, sequences: Sequence[int], *, lacks: str, misplaced: str) -> str:
-    """What is wrong with an event that a source must have once: it is missing, there twice, or at the wrong place."""
+    """Why an event that a source must have exactly once is wrong: missing, repeated, or out of place."""
     if not sequences:
         return lacks
     if len(sequences) > 1:

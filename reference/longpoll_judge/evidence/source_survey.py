@@ -1,6 +1,6 @@
-"""What splits show of one source: its numbers, its moments, and where these leave holes or tell of a clock set back.
+"""Surveys one source: its numbers, its timestamps, its gaps and clocks that were set back.
 
-Leaves out what becomes of it (`survey`).
+`survey` merges the results.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Span(NamedTuple):
 
 @with_table
 class SourceSurvey(msgspec.Struct):
-    """What one split, or all of them, show of one source."""
+    """One source as one split, or all of them, show it."""
 
     runs: list[Run] = msgspec.field(default_factory=list)
     first_ns: int = 0
@@ -88,7 +88,7 @@ def survey_source(
 ) -> SourceSurvey:
     """The survey of a source's events in one split, in any order.
 
-    Each stands for the numbers from `sequence` to `last`; for its own alone where `last` is None.
+    Each event covers the numbers from `sequence` to `last`, or its own number if `last` is None.
     """
     # Inside a broker every moment is exact as a rule: what is known of one end of the intervals is of the other too.
     is_exact = np.array_equal(after_ns, before_ns)
@@ -154,7 +154,7 @@ def whole_of(seen: SourceSurvey) -> SourceSurvey:
 
 
 def _runs(sequence: Integers, last: Integers, after_ns: Integers, before_ns: Integers) -> list[Run]:
-    """The sorted numbers as runs; a number that stands twice begins a run of its own."""
+    """The sorted numbers as runs; a repeated number begins a new run."""
     breaks = np.flatnonzero(sequence[1:] - last[:-1] != 1) + 1
     firsts, lasts = np.concatenate(([0], breaks)), np.concatenate((breaks - 1, [len(sequence) - 1]))
     columns = (sequence[firsts], last[lasts], after_ns[firsts], before_ns[lasts])
@@ -184,7 +184,7 @@ def merge_source(one: SourceSurvey, other: SourceSurvey) -> SourceSurvey:
 
 @frozen
 class SequenceFaults:
-    """What is wrong with a source's sequence numbers."""
+    """The faults of a source's sequence numbers."""
 
     missing_count: int
     first_missing: int

@@ -1,7 +1,7 @@
-"""What the whole history says about its own evidence: where each source begins and ends, and what is missing.
+"""Surveys the evidence of a whole history: where each source begins and ends, and what is missing.
 
-A survey is taken of each split and the surveys are merged; merging is associative and commutative, so neither the order
-of the files nor their number matters. `run.queue_verdict` judges requests with a `Context` from here.
+Each split has a survey, and surveys are merged. Merging is associative and commutative, so the order and number of the
+files do not matter. `run.queue_verdict` judges requests with a `Context` from here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _NOTHING: Final[Integers] = np.empty(0, dtype=np.int64)
 
 
 class Block(NamedTuple):
-    """A direction of a connection was, or was no longer, left unread."""
+    """The start or end of an interval in which one direction of a connection was not read."""
 
     source: str
     connection: str
@@ -80,7 +80,7 @@ class Block(NamedTuple):
 
 @with_table
 class Survey(msgspec.Struct):
-    """What splits show of their sources, connections and damage."""
+    """The sources, connections and damage that some splits show."""
 
     event_count: int = 0
     sources: dict[str, SourceSurvey] = msgspec.field(default_factory=dict)
@@ -119,7 +119,7 @@ class Survey(msgspec.Struct):
 
 @frozen
 class SourceFacts:
-    """What the verdict on a request needs to know of its source."""
+    """The facts about a source that the verdict on its requests needs."""
 
     last_ns: int
     stopped_ns: int | None
@@ -137,7 +137,7 @@ UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None)
 
 @frozen
 class Context:
-    """What every queue's verdict needs beyond the queue's own events."""
+    """What every queue's verdict needs in addition to the queue's own events."""
 
     wake_ns: int
     late_ns: int
@@ -198,13 +198,13 @@ class Context:
         return Generations(changes=union((*deleted, *unsure)), deletions=union(deleted))
 
     def orders(self, source: str, broker: str) -> bool:
-        """Whether the moments that a source tells of a broker order anything."""
+        """Whether the timestamps of a source about a broker order anything."""
         return self.sources.get(source, UNSEEN).is_steady and broker not in self.unsteady_brokers
 
     def all_closed_ns(self, source: str, moment_ns: Integers) -> Integers:
-        """From when on no connection of a source may be open that was opened before each moment; `NEVER` for never.
+        """When the connections of a source that were opened before each timestamp are certainly closed.
 
-        Of a source that tells of none that was opened that is not known: never.
+        `NEVER` if unknown, as for a source that reports no opened connections.
         """
         opened_ns, closed_ns = self.spans.get(source, (_NOTHING, _NOTHING))
         at = np.searchsorted(opened_ns, moment_ns, side="right")
@@ -328,7 +328,7 @@ def queue_text(name: tuple[str, str, int]) -> str:
 
 
 def _left_out(table: pa.Table, flags: NDArray[np.bool_]) -> Integers:
-    """How many numbers after its own each event stands for: 0 but where an excerpt leaves events out, by the flags."""
+    """How many numbers each event covers after its own, by the flags. Only events of an excerpt cover more than 0."""
     return np.where(flags, np.clip(table["lost_count"].to_numpy(), 1, INTEGER_LIMIT) - 1, 0).astype(np.int64)
 
 
@@ -404,7 +404,7 @@ def merge(surveys: Iterable[Survey]) -> Survey:
 
 
 def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_ms: float) -> tuple[Context, list[Gap]]:
-    """What the verdicts need, and the evidence that is missing."""
+    """The context of the verdicts, and the gaps in the evidence."""
     damages = sorted(history.damages + survey.damages)
     gaps = [Gap("damage", damage.file, damage.count, _damage_text(damage)) for damage in damages]
     facts = {}
@@ -477,10 +477,10 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
 
 
 def _unsteady(survey: Survey, settable: Collection[str]) -> frozenset[str]:
-    """The sources whose moments order nothing, since a clock was set back, or may have been without its showing.
+    """The sources whose timestamps order nothing, because a clock was set back or may have been.
 
-    That of a clock that may be set shows in an event that lies before one with a lower number, be it by a microsecond.
-    What two such clocks tell of one broker has no numbers in common, so that nothing shows which of them is wrong.
+    A clock that was set back shows when an event is earlier than one with a lower number, even by a microsecond. Two
+    such clocks that watch one broker share no numbers, so nothing shows which of them is wrong.
     """
     found = {name for name, seen in survey.sources.items() if seen.steps or (seen.is_inverted and name in settable)}
     tellers: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""What a planted fault is. Leaves out the faults (`plant`, `plant_more`)."""
+"""An injected fault. The faults themselves: `plant`, `plant_more`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from longpoll_judge.faults.recording import Recording
 
 @frozen
 class Fault:
-    """A fault, and what the judge must say of it."""
+    """A fault, and the judge's expected finding."""
 
     sentence: str
     apply: Callable[[Recording], None]

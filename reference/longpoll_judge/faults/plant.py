@@ -125,13 +125,13 @@ def _messages_out_of_order(recording: Recording) -> None:
 
 
 def _next_stays(recording: Recording) -> None:
-    """A pull whose answer passes over messages is told to ask for the same again."""
+    """The answer to a pull that passes over messages says to ask for the same offset again."""
     _request, answer = pick(recording, lambda _request, answer: answer.code == 20)
     recording.replace(answer, change(answer, offset_next=_request.offset))
 
 
 def _wrong_tag(recording: Recording) -> None:
-    """A selective pull gets, beside its own, a message passed over because of its tag."""
+    """A selective pull also gets a message that its tag excludes."""
     tags: dict[tuple[str, int], dict[int, str]] = {}
     for event in recording.events:
         if event.event in ("append", "message_acknowledged"):

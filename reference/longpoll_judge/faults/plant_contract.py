@@ -241,7 +241,7 @@ def _without(name: str) -> Callable[[Recording], None]:
 
 
 def _visible_past_the_log(recording: Recording) -> None:
-    """At the end of the history, when nobody waits any more."""
+    """At the end of the history, when no pull waits any more."""
     last = next((event for event in reversed(recording.events) if event.event == "make_visible"), None)
     stop = next((event for event in recording.events if event.event == "source_stopped"), None)
     if last is None or stop is None:
@@ -267,7 +267,7 @@ def _never_shown(recording: Recording) -> None:
 
 
 def _visible_too_soon(recording: Recording) -> None:
-    """The visible end moves when the message's append begins: nobody can have read it yet."""
+    """The visible end moves when the message's append begins, before any client can have read it."""
     appends = [event for event in recording.events if event.event == "append"]
     for event in recording.events:
         if event.event == "make_visible":

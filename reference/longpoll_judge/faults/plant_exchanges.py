@@ -1,6 +1,6 @@
-"""Faults of exchanges that a history need not have: sends and questions for offsets are put behind its last event.
+"""Faults in exchanges that a history may lack: sends and offset queries, appended after its last event.
 
-Everything about them is right but for the one fault. Leaves out faults of what was recorded (`plant_contract`).
+Each exchange is correct except for the one fault. Faults in recorded events: `plant_contract`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _misplaced(recording: Recording) -> None:
 
 
 def _two_sends(second_at: int, offsets: tuple[int, int]) -> Callable[[Recording], None]:
-    """Two sends whose messages are appended in order; which offset each is told, and when the second comes."""
+    """Two sends whose messages are appended in order; `offsets` are acknowledged, the second send is at `second_at`."""
 
     def apply(recording: Recording) -> None:
         place, end = _place(recording)
@@ -119,7 +119,7 @@ def _closed_before(recording: Recording) -> None:
 
 
 def _answered_again(recording: Recording) -> None:
-    """The second acknowledgement is of a message that somebody else sent."""
+    """The second acknowledgement names a message of another sender."""
     place, end = _place(recording)
     _asked, *second = _sent(place, 1, end + 1, (0, 40, 50, 60))
     _append_events(recording, [*_sent(place, 1, end, (0, 10, 20, 30)), *second])

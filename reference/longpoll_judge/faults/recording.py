@@ -49,7 +49,7 @@ class Recording:
                 yield request, event
 
     def replace(self, old: Event, *new: Event) -> None:
-        """Put events in another's place and number their source's later ones anew."""
+        """Replace an event by others and renumber the later events of their source."""
         at = next(place for place, event in enumerate(self.events) if event is old)
         self.events[at : at + 1] = new
         shift = len(new) - 1
@@ -103,7 +103,7 @@ def deadline_ns(request: Event) -> int:
 
 
 def last_ns(recording: Recording, source: str) -> int:
-    """The last moment that the source tells of."""
+    """The last timestamp of the source."""
     return max(event.after_ns for event in recording.events if event.source == source)
 
 
@@ -124,10 +124,12 @@ def load(directory: Path) -> Recording:
     """Read a history that is whole; raises `HistoryNotFoundError` and `DamagedHistoryError`."""
     parts = sorted(directory.glob(PART_GLOB))
     if not parts or not (directory / META_FILE).exists():
-        raise HistoryNotFoundError(f"{directory} holds no whole history: {META_FILE} and {PART_GLOB} are needed")
+        raise HistoryNotFoundError(f"{directory} is not a complete history: it needs {META_FILE} and {PART_GLOB}")
     decoder = msgspec.json.Decoder(Event)
     try:
         meta = msgspec.json.decode((directory / META_FILE).read_bytes(), type=Meta)
         return Recording([event for part in parts for event in decoder.decode_lines(part.read_bytes())], meta)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
-        raise DamagedHistoryError(f"{directory} is no whole history: {error}; `longpoll judge` says where") from error
+        raise DamagedHistoryError(
+            f"{directory} is not a complete history: {error}; `longpoll judge` shows where"
+        ) from error

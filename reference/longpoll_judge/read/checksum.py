@@ -1,7 +1,7 @@
-"""Whether a part still is what was read of it: a checksum of a few places, which costs the same for a part of any size.
+"""Checks whether a part is still the one that was read, by a checksum of a few places, at the same cost for any size.
 
-One that was written anew differs at each place as a rule: its events have other moments. One of which a single byte was
-changed elsewhere is not noticed. Leaves out when anybody asks (`follow`, `local`).
+A rewritten part normally differs at each place because its events have other timestamps. One changed byte elsewhere
+goes undetected. `follow` and `local` use this.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PLACE_BYTES: Final = 4_096
 
 
 def checksum_before(part: str, end: int, start: int = 0) -> int:
-    """The checksum of a part of lines between two bytes; of another part that of all of it, for it is whole.
+    """The checksum of a part of lines between two bytes, or of all of any other part.
 
-    `GONE` of one that is not there any more.
+    `GONE` if the part no longer exists.
     """
     found = files.entry(part)
     if found is None:

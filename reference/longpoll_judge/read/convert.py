@@ -1,7 +1,7 @@
-"""Writes a history anew in another format; its verdict stays the same.
+"""Converts a history to another format; its verdict stays the same.
 
-A damaged history is not converted: a line that cannot be read would become an event that is missing, and the judge
-weighs these differently. Leaves out the formats themselves (`ndjson`, `parquet`).
+A damaged history is not converted: an unreadable line would become a missing event, which the judge weighs differently.
+The formats: `ndjson`, `parquet`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
 
 A schema with some of a history's columns is all that is read of its Parquet parts: Spark 4.0 cannot tell a source in
 Python which columns a query uses. A partition is a split of a history, or a range of a file; both must lie where every
-worker can read them. What could not be read of a history becomes a row whose `event` is `damage` and whose `cause` says
-why. The reading itself: `source`, `rocketmq_store`.
+worker can read them. Unreadable data of a history becomes a row with the `event` `damage` and the reason as `cause`.
+The readers: `source`, `rocketmq_store`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class HistorySource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is called with."""
+        """The name for `format`."""
         return "longpoll-history"
 
     def schema(self) -> str:
@@ -106,7 +106,7 @@ class StoreSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is called with."""
+        """The name for `format`."""
         return "rocketmq-store"
 
     def schema(self) -> str:

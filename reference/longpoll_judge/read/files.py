@@ -42,7 +42,7 @@ _OF_ARROW: Final = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfs
 
 @frozen
 class Stamp:
-    """What tells without reading a file that it may not be what it was; one that was only touched differs too."""
+    """Shows, without reading a file, that it may have changed. It also differs after a mere `touch`."""
 
     size: int
     changed_ns: int = 0
@@ -64,7 +64,7 @@ class Entry:
 
     @property
     def stamp(self) -> Stamp:
-        """What differs once the file was written, or another one is in its place."""
+        """A value that changes when the file is written or replaced."""
         return Stamp(self.size, self.changed_ns, self.number)
 
 
@@ -131,11 +131,10 @@ def entries(directory: str, pattern: str) -> list[Entry]:
 
 
 def first_within(directory: str, suffixes: tuple[str, ...], but_beside: str) -> str | None:
-    """A file with such a name in the directories of a directory, however deep; None where there is none.
+    """Return a file with such a name in a directory, at any depth; None if there is none.
 
-    Names that begin with a dot or an underscore are nobody's data, as everywhere, and what stands beside a file named
-    `but_beside` is a directory of its own. No more is listed than it takes to find one. Raises OSError where a
-    directory may not be looked at.
+    Names that begin with a dot or an underscore are skipped, and so is a directory that holds a file named
+    `but_beside`. The search lists no more than it needs. Raises OSError if a directory cannot be listed.
     """
     waiting = _directories(directory)
     while waiting:
@@ -171,7 +170,7 @@ def _is_data(name: str) -> bool:
 
 
 def _elsewhere(path: str, info: Any) -> Entry:
-    """A file by what its file system tells of it; Arrow says -1, or nothing, of a time that it does not know."""
+    """A file as its file system describes it. Arrow gives -1 or None for an unknown time."""
     changed_ns = max(info.mtime_ns or 0, 0)
     return Entry(path, info.size or 0, info.type == filesystems.FileType.File, changed_ns)
 
@@ -188,7 +187,7 @@ def _local_entries(directory: str, pattern: str) -> list[Entry]:
 
 
 def _here(path: str, seen: os.stat_result | None) -> Entry:
-    """A file of this machine; what is no file has no size."""
+    """A file of this machine; anything but a regular file has no size."""
     return Entry(path, seen.st_size, True, seen.st_mtime_ns, seen.st_ino) if seen else Entry(path, 0, False)
 
 
@@ -221,7 +220,7 @@ def read(path: str) -> bytes:
 
 
 def to_arrow(path: str) -> Any:
-    """What Arrow's readers take: a path, which they may map, or an open file."""
+    """An input for Arrow's readers: a path, which they may map, or an open file."""
     if not is_uri(path):
         return path
     system, within = _opened(path)

@@ -1,8 +1,8 @@
-"""A history that is still written: as much of it as is whole, so that the line that is being written is no damage.
+"""Finds the complete part of a history that is still being written, so that an unfinished line is not damage.
 
-NDJSON grows line by line, and counts up to its last newline. Parquet has its table of contents at its end, and is whole
-once that can be read; a part of another kind once it has stopped changing between two looks. Leaves out who looks, and
-when (`follow`), and Spark's stream (`stream`).
+NDJSON counts up to its last newline. Parquet has its table of contents at its end and is complete once that can be
+read. A part of another kind is complete once it has not changed between two looks. `follow` and Spark's `stream` use
+this.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class GrowingHistory:
         return stamps_of(self.paths) != self.stamps
 
     def look(self) -> History:
-        """What is whole now; raises `HistoryNotFoundError`."""
+        """Return the complete parts; raises `HistoryNotFoundError`."""
         before, self.stamps = self.stamps, stamps_of(self.paths)
         settled = {part for part, stamp in self.stamps.items() if before.get(part) == stamp}
         history = find(self.paths, self._row_groups)
@@ -81,7 +81,7 @@ class GrowingHistory:
         return attrs.evolve(history, splits=splits, damages=damages)
 
     def _looked_at(self, part: str, size: int) -> int:
-        """How much of a part of lines is whole; one that cannot be read counts to its end, and its reader says so."""
+        """The complete length of a part of lines. An unreadable part counts whole, and its reader reports the error."""
         try:
             return whole_end(part)
         except FileNotFoundError:
@@ -92,5 +92,5 @@ class GrowingHistory:
             return size
 
     def _is_whole(self, part: str, settled: Collection[str]) -> bool:
-        """Whether a part that is not read by lines is there to its end; one whose contents are told is."""
+        """Whether a part that is not read by lines is complete; one with a readable table of contents is."""
         return part in settled or kind_of(part) == PARQUET_SUFFIX

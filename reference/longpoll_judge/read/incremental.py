@@ -1,7 +1,7 @@
-"""What is new in a history that is written: from where the last look ended on, each byte read once.
+"""Reads the new part of a growing history: from the end of the last look, each byte once.
 
-Several pieces of 8 MiB are read at a time, on as many threads, and handed on in order. Leaves out what is whole by now
-(`growing_history`), and what is made of the events.
+Several chunks of 8 MiB are read at a time by as many threads, and returned in order. `growing_history` finds the
+complete part.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class IncrementalRead:
     """By part: where the next look begins, a byte of lines or a row group."""
 
     def look(self) -> tuple[History, list[InputSplit]]:
-        """What there is now, and what of it is new; raises `HistoryNotFoundError`."""
+        """Return the current history and its new part; raises `HistoryNotFoundError`."""
         history = self.growth.look()
         new: list[InputSplit] = []
         for part in history.splits:

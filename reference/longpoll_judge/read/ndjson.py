@@ -132,10 +132,10 @@ def _parse_fast(content: bytes) -> pa.Table | None:
 
 
 def _count_lines(content: bytes) -> int:
-    """How many lines there are, if between any two of them an object ends and another one begins; else 0.
+    """Count the lines if exactly one object ends between each two of them; else return 0.
 
-    Arrow's reader asks for no newline between two objects and takes any within one. Texts hold none that is not
-    escaped, so what stands at such an end is whole: as many objects as lines are one in each.
+    Arrow's reader requires no newline between two objects and allows newlines inside one. Newlines within texts are
+    escaped, so as many objects as lines means one object a line.
     """
     octets = np.frombuffer(content, dtype=np.uint8)
     ends = np.flatnonzero(octets[:-1] == _NEWLINE)
@@ -189,17 +189,17 @@ def _parse_slowly(content: bytes, position: int, path: str, damages: list[Damage
 
 
 def name_twice(content: bytes) -> str:
-    """The first field of the schema that an object of JSON names more than once; empty for none.
+    """The first schema field that a JSON object names more than once; empty if there is none.
 
-    Each reader of JSON takes another one of the values, so that nobody knows what was meant. Arrow's refuses such a
-    line as well, and takes fields of other names, which are ignored, however often they are there.
+    JSON readers differ in which of the values they keep, so the line is ambiguous. Arrow rejects such a line too.
+    Unknown fields are ignored and may repeat.
     """
     names = [name for name, _value in _PAIRS(content.decode()) if name in FIELD_TYPES]
     return next((name for name in names if names.count(name) > 1), "")
 
 
 def _check_line(line: bytes) -> bytes:
-    """The line as this project would write it; raises a msgspec error that says what is wrong with it."""
+    """Return the line in this project's own form; raises a msgspec error that describes its fault."""
     present = {name: value for name, value in _DECODE_LINE(line).items() if value is not None}
     if twice := name_twice(line):
         raise msgspec.ValidationError(f"the field {twice} occurs twice")

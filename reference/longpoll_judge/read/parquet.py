@@ -1,8 +1,8 @@
 """Reads and writes Parquet parts: a row group is a split, texts are dictionary columns.
 
-Whatever a foreign file holds is brought to `schema.EVENT_SCHEMA`: unknown columns are not read, missing ones are
-defaults, and rows that are no event become `Damage`. A file without its end (its writer was killed) cannot be read at
-all, and says so. Leaves out clocks and sources (`source`).
+Foreign files are converted to `schema.EVENT_SCHEMA`: unknown columns are not read, missing ones get defaults, and rows
+that are not events become `Damage`. A file without its footer, because its writer was killed, becomes `Damage` as a
+whole. Clocks and sources: `source`.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _doubtful(schema: pa.Schema) -> list[str]:
 
 
 def _undecodable(table: pa.Table) -> str:
-    """The first column with a text that is no UTF-8; empty for none."""
+    """The first column with a text that is not UTF-8; empty if there is none."""
     for name in NAMES:
         for chunk in table[name].chunks if name in table.column_names else ():
             texts = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk

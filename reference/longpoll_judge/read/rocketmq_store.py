@@ -1,9 +1,9 @@
 """Reads the files of a RocketMQ store directory into Arrow, a range of one file at a time; never writes to it.
 
-The judge's own reader, so that what a broker stored can be laid beside its history without trusting that broker's code.
-A commit-log range owns the records that begin in it; to find the first one the file is followed from its beginning,
-size by size. A place that holds no record ends its file: it becomes a row with `problem`, unless it is the blank that
-fills a file or the zeros of what was never written. Leaves out the index and the checkpoint.
+The judge's own reader, so that stored data can be compared with a history without trusting the broker's code. A
+commit-log range owns the records that begin in it. To find the first one, the reader follows the file from its
+beginning, size by size. An invalid record ends its file and becomes a row with `problem`. The blank that fills a file
+and zeros that were never written end it without one. The index and the checkpoint are not read.
 
 All integers are big-endian and signed (`CommitLog.java`, `ConsumeQueue.java`):
 

@@ -65,7 +65,7 @@ class InputSplit(msgspec.Struct, frozen=True, order=True):
 
 @frozen
 class History:
-    """What was found under the paths, before any event is read."""
+    """The parts found under the paths, before any event is read."""
 
     splits: list[InputSplit]
     damages: list[Damage]
@@ -89,7 +89,7 @@ def find(places: Iterable[Path | str], known: RowGroups | None = None) -> Histor
 
     Args:
         places: Where histories are.
-        known: What was known of Parquet parts by an earlier look, which is not read again; what is new is added.
+        known: Parquet parts that an earlier look read, which are not read again; new ones are added.
 
     Raises `HistoryNotFoundError` for a place that holds no history.
     """
@@ -156,10 +156,10 @@ def _check_is_history(directory: str) -> None:
 
 
 def _unread_below(directory: str) -> Damage | None:
-    """Data in the directories of a history, as a partitioned table has it; None where there is none.
+    """Data in subdirectories of a history, as in a partitioned table; None if there is none.
 
-    Its columns stand in the names of the directories, so that its files are no events by themselves. Where it is not
-    known whether there is any, that is damage too.
+    The directory names hold some of its columns, so its files are not complete events. If the search fails, that is
+    damage too.
     """
     try:
         found = files.first_within(directory, PART_SUFFIXES, META_FILE)
@@ -195,7 +195,7 @@ def _read_meta(directory: str, damages: list[Damage]) -> Meta | None:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> None:
-    """Raise a msgspec error where an object has a name twice: nobody knows which of the values was meant."""
+    """Raise a msgspec error if an object names a field twice, because its value is then ambiguous."""
     names = [name for name, _value in pairs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -206,7 +206,7 @@ _OBJECTS: Final = JSONDecoder(object_pairs_hook=_each_once, parse_int=str, parse
 
 
 def _odd_declaration(source: Source, meta: Meta) -> Iterator[str]:
-    """What is wrong with what a source says of itself."""
+    """Why a source's description of itself is invalid."""
     if any(other != source for other in meta.sources if other.name == source.name):
         yield f"source {source.name!r} is declared more than once, and not alike"
     if abs(source.offset_ns) >= INTEGER_LIMIT:
@@ -224,7 +224,7 @@ def _cut(
     damages: list[Damage],
     known: RowGroups,
 ) -> list[InputSplit]:
-    """The splits of one part; what is no readable part is named in `damages`."""
+    """The splits of one part; unreadable parts are added to `damages`."""
     kind = kind_of(part.path)
     if kind not in PART_SUFFIXES:
         damages.append(Damage(part.path, -1, f"no kind of part that is read here ({', '.join(PART_SUFFIXES)})"))

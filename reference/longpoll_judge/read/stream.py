@@ -58,7 +58,7 @@ def read_columns(part: InputSplit, names: Sequence[str]) -> tuple[pa.Table, list
 
 
 def _new(part: InputSplit, start: dict[str, int], end: dict[str, int]) -> Iterator[InputSplit]:
-    """What lies in the split between two offsets."""
+    """The part of the split between two offsets."""
     if kind_of(part.path) != NDJSON_SUFFIX:
         if part.path not in start and part.path in end:
             yield part

@@ -1,4 +1,4 @@
-"""What could not be read, as every kind of part names it. Leaves out the reading (`ndjson`, `parquet`)."""
+"""Unreadable data, in the form that every reader reports it. The readers: `ndjson`, `parquet`."""
 
 from __future__ import annotations
 

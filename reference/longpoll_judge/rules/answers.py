@@ -1,7 +1,4 @@
-"""The answers of one queue as columns, and what its log has to say of each.
-
-Leaves out the rules that these are measured by (`rightness`).
-"""
+"""The answers of one queue as columns, with the facts about its log that each needs. The rules: `rightness`."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ OFFSET_ILLEGAL: Final = 21
 
 @frozen(eq=False)
 class Answers:
-    """The answers of one queue that carry a pull result, one row each, beside their pulls."""
+    """The answers of one queue that carry a pull result, one row each, with their pulls."""
 
     case: Case
     pull: Integers

@@ -1,6 +1,6 @@
-"""What breaks a clause, as rows of events gathered from anywhere in a history, and the findings that are made of it.
+"""Breaches of a clause, as rows of events from anywhere in a history, and their findings.
 
-Leaves out the rules (`sends`, `messages`).
+The rules: `sends`, `messages`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def once(events: Gathered, members: Integers, cause: Integers) -> Integers:
 
 
 def _order(events: Gathered, rows: Integers) -> Integers:
-    """Where rows stand that are put in order by what they tell, the one that ended first before the others.
+    """The indices of rows sorted by their contents, those that ended first before the others.
 
-    So what is told does not hang on the order in which they were read.
+    So a report does not depend on the order in which the rows were read.
     """
     offset = events.values.get("queue_offset", events.after_ns)
     keys = (events.tag, events.connection, events.request, events.place, offset, events.after_ns, events.before_ns)
@@ -65,7 +65,7 @@ def earliest(events: Gathered, rows: Integers, keys: Keys, wanted: Keys) -> Inte
 
 
 def placed_at(count: int, members: Integers, rows: Integers) -> Integers:
-    """By member a row; -1 for those that are no members."""
+    """The position of each row among the members; -1 for other rows."""
     found = np.full(count, -1, dtype=np.int64)
     found[members] = rows
     return found
@@ -78,7 +78,7 @@ def breach_of(
     why: str,
     weak: Booleans | None = None,
 ) -> Breach:
-    """A breach that is certain, but for its `weak` members."""
+    """A breach that is certain, except for its `weak` members."""
     return Breach(clause, members, np.zeros(0, np.bool_) if weak is None else weak, events, why)
 
 

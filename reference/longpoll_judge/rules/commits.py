@@ -1,20 +1,21 @@
-"""commit_never_regresses and commit_is_told: what a group is told of its committed offset.
+"""commit_never_regresses and commit_is_told: which committed offset a group is told.
 
-None below one that it had certainly committed, none that it cannot have committed, and one if it has; and each query,
-or commits by itself, is answered.
+The offset is not below one that the group had certainly committed, and not one that it cannot have committed. A group
+that has committed gets an offset. Each query and each separate commit is answered.
 
-A commit comes with a pull (`commit_offset`) or by itself (request 15), and what became of it shows when the group asks
-(request 14). RocketMQ keeps whichever commit comes last, so a client may put its offset back. A pull that came earlier
-may not: pulls overtake each other. So the offset told is wrong if a greater one was certainly committed by then, unless
-a commit of no more than what was told may have come after that. A commit that nobody
-answered, as one-way ones are, counts as such an excuse and as nothing else. So does one of whose answer nobody knows
-that it is its own: its identifier came twice, or its answer names another queue. What convicts was seen by the observer
-of the question, in one life; what excuses, by any observer of the broker.
+A commit comes with a pull (`commit_offset`) or in its own request (15); a query (14) shows its effect. RocketMQ keeps
+the commit that comes last, so a client may put its offset back. An earlier pull may not, because pulls overtake each
+other. So the offset is wrong if a greater one was certainly committed before, unless a commit of at most this offset
+may have come after that.
 
-Commits, questions and answers are held in memory. Once a group or topic was deleted, or its offsets were put elsewhere
-on the broker (207, 215, 222, 314), nothing earlier counts. Leaves out slaves.
+An unanswered commit, such as a one-way commit, can only explain a lower offset. So can one whose answer is uncertain:
+its identifier came twice, or its answer names another queue. The evidence for a violation comes from the query's own
+observer and one generation; an explanation may come from any observer of the broker.
 
-Source: `PullMessageProcessor` and `ConsumerOffsetManager.commitOffset` (4.9.8), the property of the law of this name.
+Commits, queries and answers are held in memory. Earlier commits stop counting once a group or topic was deleted, or its
+offsets were moved on the broker (207, 215, 222, 314). Slaves are not judged.
+
+Source: `PullMessageProcessor` and `ConsumerOffsetManager.commitOffset` (4.9.8), the spec's property of this name.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ Flags = NDArray[np.bool_]
 
 
 def judge_commits(history: History, context: Context) -> tuple[list[Finding], Share, list[Gap]]:
-    """Judge what the groups of all histories were told of their offsets; how many questions, and fields they lack."""
+    """Judge the offsets that the groups of all histories got.
+
+    Also returns how many queries there were and which fields they lack.
+    """
     return judge_exchanges(exchanges(read_split(part, COLUMNS)[0] for part in history.splits), context)
 
 
@@ -206,7 +210,7 @@ def _answer_rows(asked: pa.Table, answers: pa.Table) -> Integers:
 
 @frozen(eq=False)
 class _Group:
-    """What one group committed and was told of one queue, by all sources, in the order of its requests."""
+    """The commits and queries of one group and queue, from all sources, in the order of its requests."""
 
     asked: pa.Table
     answers: pa.Table
@@ -229,7 +233,7 @@ class _Group:
 
     @property
     def unsaid_count(self) -> int:
-        """How many questions were told that there is an offset, and not which."""
+        """How many answers to queries say that there is an offset but do not give it."""
         is_asked = (self.asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)
         unsaid = (self._of_answers("code") == SUCCESS) & (self._of_answers("offset") < 0)
         return int(np.count_nonzero(is_asked & unsaid))
@@ -237,7 +241,7 @@ class _Group:
     def findings(
         self, resets: Iterable[_Reset], ends: Mapping[tuple[str, str, int], int], context: Context
     ) -> Iterator[Finding]:
-        """What is wrong with the answers to this group's requests."""
+        """The findings about the answers to this group's requests."""
         (place,) = self.asked.slice(0, 1).to_pylist()
         if not place["group"] or not place["topic"]:
             return
@@ -283,7 +287,7 @@ class _Group:
         return column
 
     def _told(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
-        """What is wrong with the answer to one question; `resets` are those that may have come before it."""
+        """The finding about the answer to one query; `resets` may have come before it."""
         since_ns = max((reset.until_ns for reset in resets), default=-NEVER)
         # Answered for certain before the question came, by the same observer, whose clock orders both.
         before = (all_.source == all_.source[question]) & (all_.done_ns < all_.after_ns[question])
@@ -407,7 +411,7 @@ class _Group:
         yield self._finding("commit.told.written", shown, why, context, certain=certain)
 
     def _outlived(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
-        """An offset of before a deletion that has taken effect: some brokers keep it, for the next queue."""
+        """An offset from before a deletion; some brokers keep it for the next queue."""
         told = int(all_.told[question])
         ends = [reset.after_ns for reset in resets if reset.deletes and reset.until_ns < all_.after_ns[question]]
         written = all_.may_take & (all_.value == told) & (all_.after_ns <= all_.done_ns[question])
@@ -554,7 +558,7 @@ def _offset(all_: _Exchanges, question: int) -> str:
 def _are_elsewhere(asked: pa.Table, answers: pa.Table, answer: Integers) -> Flags:
     """Which requests have an answer that names another queue, or no queue and another broker or topic.
 
-    One that names none of them is about the queue of its request.
+    An answer without any of these names is about its request's queue.
     """
     has_queue = np.append(answers["queue"].to_numpy() >= 0, False)[answer]
     told_queue = np.append(answers["queue"].to_numpy(), -1)[answer]
@@ -574,7 +578,7 @@ def _flags(column: pa.BooleanArray) -> Flags:
 
 
 def _groups(asked: pa.Table, answers: pa.Table, twice: Keys) -> Iterator[_Group]:
-    """The exchanges of each group and queue in which the group asks for its offset, or commits one by itself."""
+    """The exchanges of each group and queue in which the group queries its offset or commits one separately."""
     answer = _answer_rows(asked, answers)
     is_doubtful = np.isin(request_keys(asked, np.arange(len(asked))), twice) | _are_elsewhere(asked, answers, answer)
     answer[is_doubtful] = -1

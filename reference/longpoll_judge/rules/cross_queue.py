@@ -1,8 +1,8 @@
-"""What hangs on events that may lie anywhere in a history: they are gathered as columns of numbers, and shown again.
+"""Gathers events from anywhere in a history as columns of numbers, and returns to the events for a report.
 
-Texts are held as numbers of eight bytes (`keys.text_hashes`): what is equal has equal numbers, and whatever is found by
-these is looked at again before it is told. About eighty bytes a gathered event are held in memory. Leaves out what is
-made of them (`sends`, `offset_regression`).
+Texts are held as 8-byte hashes (`keys.text_hashes`). Equal texts have equal hashes, and every match is checked against
+the texts before it is reported. A gathered event takes about 80 bytes of memory. `sends` and `offset_regression` judge
+them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Gathering:
     _parts: list[Gathered] = field(factory=list)
 
     def add(self, table: pa.Table, number: int, rows: Integers, values: dict[str, Integers] | None = None) -> None:
-        """Take these rows of a split; `values` stand in for its columns."""
+        """Add these rows of a split; `values` replace its columns of these names."""
         names = {name: hashes(table, name, rows) for name in ("source", "broker", "topic", "connection", "tag")}
         place = (names["source"] * WEIGHT + names["broker"]) * WEIGHT + names["topic"]
         queue = table["queue"].to_numpy()[rows].astype(np.int64)
@@ -120,7 +120,7 @@ def together(parts: Sequence[Gathered], columns: Iterable[str]) -> Gathered:
 
 
 def hashes(table: pa.Table, name: str, rows: Integers) -> Keys:
-    """The numbers that stand for the texts of a column; 0 for none."""
+    """The hashes of a column's texts; 0 for null."""
     codes, texts = coded_texts(table, name)
     found: Keys = np.where(are_named(texts), text_hashes(texts), np.uint64(0))[codes[rows]]
     return found
@@ -188,20 +188,20 @@ def events_at(tables: Tables, places: Iterable[tuple[int, int]]) -> dict[tuple[i
 
 
 def hashes_of(texts: Iterable[str]) -> Keys:
-    """The numbers that stand for texts."""
+    """The hashes of texts."""
     return text_hashes(pa.array(list(texts), pa.string()))
 
 
 def hash_of(text: str) -> np.uint64:
-    """The number that stands for a text."""
+    """The hash of a text."""
     found: np.uint64 = text_hashes(pa.array([text], pa.string()))[0]
     return found
 
 
 def generations(asked: Gathered, answered: Gathered, context: Context) -> Keys:
-    """Which of its queue's lives each exchange belongs to; one that may lie in two is alone in its own.
+    """The generation of its queue that each exchange belongs to. One that may lie in two gets a generation alone.
 
-    A topic's queues begin anew once it was deleted, and a queue may have where its first offset was given twice.
+    A new generation begins after a topic was deleted, and may begin when a queue's first offset is given twice.
     """
     life, doubtful = numbered_generations(asked, answered, context)
     alone = np.flatnonzero(doubtful).astype(np.uint64)
@@ -225,7 +225,7 @@ def numbered_generations(asked: Gathered, answered: Gathered, context: Context) 
 
 
 def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, RecordGaps]]:
-    """When queues began anew, or may have where no source watched, and which of the events are of these queues."""
+    """When new generations began, or may have begun unobserved, and which of the events are of these queues."""
     for (broker, topic), holes in context.deleted.items():
         mine = events.broker == _named(broker)
         yield (mine & (events.topic == _named(topic)) if topic else mine), holes

@@ -64,10 +64,10 @@ class Spans:
 
 
 def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context: Context) -> Spans:
-    """The connections of these answers to these requests; `opened` tells when connections were opened.
+    """The connections of these answers to these requests; `opened` has the times when connections were opened.
 
-    Those of a broker without a name are linked within their source alone, and so is what a clock tells that orders
-    nothing. A name that was closed may come again: such a connection is linked with none.
+    Connections of an unnamed broker are linked only within their source. The same holds for a clock whose timestamps
+    order nothing. The name of a closed connection may come again, so such a connection is linked with none.
     """
     keys = np.concatenate([answers.source * WEIGHT + answers.connection, opened.source * WEIGHT + opened.connection])
     names, of = np.unique(keys, return_inverse=True)

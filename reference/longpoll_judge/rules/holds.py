@@ -1,11 +1,11 @@
 """hold_limit_kept: a broker holds no more pulls at once than it promises (`hold_limit` of its source in meta.json).
 
-Only from inside a broker it is seen that a pull is held: for certain from the end of its `hold`, or of a walker's
-`keep`, to the beginning of what takes it out of the table, which a `take` does as well, since after that nobody knows.
-So what is counted is never too much. A source that held no more pulls in all than it may at once needs no counting. A
-finding is of the first moment at which there are too many, one a source.
+Only an observer inside the broker sees held pulls. A pull is certainly held from the end of its `hold`, or of a
+traversal's `keep`, to the beginning of the step that takes it out of the table. A `take` ends that too, because the
+pull's state is then unknown. So the count is never too high. A source with no more pulls than its limit is not counted.
+Each source has at most one finding, at the first time with too many pulls.
 
-Leaves out the limit of one queue.
+The limit of one queue is not judged.
 """
 
 from __future__ import annotations
@@ -125,9 +125,9 @@ class _Table:
 
 
 def _may_find(held: Event, recheck: Event) -> bool:
-    """Whether a recheck may have seen more than the pull has read; a put-back tells of its walker's end, not of that.
+    """Whether a recheck may have seen more than the pull has read.
 
-    It did not where both tell the same end. One of two cannot have been where the recheck tells a lower one.
+    It did not if `hold` and recheck report the same end. A put-back reports its traversal's end, so it may have.
     """
     return bool(held["event"] != "hold" or not 0 <= recheck["visible_end"] == held["visible_end"])
 
@@ -159,7 +159,7 @@ def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Fin
 
 
 def _whole(held: list[_Held], facts: SourceFacts) -> Iterator[_Held]:
-    """What was held for certain only until the next hole of the record, which may hide its end."""
+    """The intervals of certain holding, cut at the next gap of the record, which may hide their end."""
     begins = np.array([each.begin_ns for each in held], dtype=np.int64)
     for each, hole_ns in zip(held, facts.holes.begin_from(begins).tolist(), strict=True):
         yield evolve(each, end_ns=max(min(each.end_ns, hole_ns), each.begin_ns))

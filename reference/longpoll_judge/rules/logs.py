@@ -1,11 +1,11 @@
-"""Properties of a queue's log, and of its visible end: what hangs on no request.
+"""Properties of a queue's log and of its visible end that need no request.
 
-offsets_in_order: inside a broker every append takes the next queue offset, each once; from outside no two messages are
-acknowledged with the same one. visible_is_monotone: the visible end never moves back, and never past the log. Both
-within one life of one observer: a crash or a truncation begins a new one. Of two events it is only certain which came
-first where their intervals do not overlap. Leaves out what answers say of the log (`rightness`).
+offsets_in_order: inside a broker every append takes the next queue offset, each once. Seen from outside, no two
+messages are acknowledged with the same one. visible_is_monotone: the visible end never moves back and never passes the
+log's end. Both hold within one generation and one observer; a crash or truncation begins a new one. The order of two
+events is certain only if their intervals do not overlap. What answers report about the log: `rightness`.
 
-Source: `ConsumeQueue.putMessagePositionInfo`, and the properties of the law of the same names.
+Source: `ConsumeQueue.putMessagePositionInfo`, and the spec's properties of the same names.
 """
 
 from __future__ import annotations

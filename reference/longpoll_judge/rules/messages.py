@@ -1,12 +1,11 @@
-"""message_is_delivered: what became of each message, told by who it is, and of what each member of a group asks for.
+"""message_is_delivered: follows each message by its identity, and each group member's pulls.
 
-As Jepsen's workload for Kafka asks: one offset with two values, duplicates, aborted reads, what comes early or late, is
-never seen, is skipped or read again. Each analysis is a function from what was gathered to what is wrong; the clause of
-the same name says whether that is a violation or an observation. What an event does not tell is compared with nothing.
+The checks are those of Jepsen's workload for Kafka: one offset with two values, duplicates, aborted reads, early, late
+and unseen messages, skipped and repeated reads. Each analysis is a function from the gathered events to breaches. The
+clause of the same name says whether a breach is a violation or an observation. Missing fields are not compared.
 
 Lost messages and writes out of order need no identity: `pull.found.complete`, `pull.passed.none_match` and
-`send.sequential`. Leaves out how events are gathered (`sends`, `offset_regression`) and what becomes of a breach
-(`breaches`).
+`send.sequential`. Gathering: `sends`, `offset_regression`. Reports: `breaches`.
 
 Source: https://github.com/jepsen-io/redpanda; `TransactionalMessageServiceImpl`, `ScheduleMessageService`.
 """
@@ -58,7 +57,7 @@ _NO_EVENTS: Final = Gathering(
 
 @frozen(eq=False)
 class View:
-    """What was gathered of messages, a row a message; and pulls with their answers, a row each."""
+    """The gathered messages, one a row, and the pulls with their answers, one a row."""
 
     tables: Tables
     context: Context
@@ -74,7 +73,7 @@ class View:
 
 @frozen(eq=False)
 class Wrong:
-    """What one analysis found; see `Breach`."""
+    """The breaches that one analysis found; see `Breach`."""
 
     members: Integers
     events: tuple[tuple[Gathered, Integers], ...]
@@ -86,7 +85,7 @@ Analysis = Callable[[View], Wrong]
 
 
 def breaches_of(analyses: Mapping[str, Analysis], view: View) -> Iterator[Breach]:
-    """What each of the analyses finds, by its clause."""
+    """The breaches that each analysis finds, by clause."""
     for clause, find in analyses.items():
         wrong = find(view)
         yield Breach(clause, wrong.members, wrong.weak, wrong.events, wrong.why)
@@ -96,7 +95,7 @@ def breaches_of(analyses: Mapping[str, Analysis], view: View) -> Iterator[Breach
 
 
 def identity(table: pa.Table, rows: Integers, nth: Integers) -> dict[str, Integers]:
-    """Who the `nth` message of each row is."""
+    """The identity of the `nth` message of each row."""
     return {"id": _item(table, "ids", rows, nth, 0), "body": _item(table, "bodies", rows, nth, -1)}
 
 
@@ -109,7 +108,7 @@ def _item(table: pa.Table, name: str, rows: Integers, nth: Integers, none: int) 
 
 
 def outcomes(table: pa.Table, rows: Integers) -> Integers:
-    """What each row tells of a transaction, by number; 0 for nothing."""
+    """The outcome of the transaction of each row, as a number; 0 if it has none."""
     codes, names = coded(table, "transaction")
     return np.array([OUTCOMES.get(name, 0) for name in names], dtype=np.int64)[codes[rows]]
 
@@ -268,7 +267,7 @@ def _due_ns(
 
 
 def early(view: View) -> Wrong:
-    """Messages that are delivered before their time. What a level means is the broker's to set."""
+    """Messages that are delivered before their time. The broker's configuration says what a delay level means."""
     got = view.delivered
     due_ns, has_level = _due_ns(view, _least, view.sent.after_ns, BEGINNING)
     send = first_of(_of_message(got), _of_message(view.sent))

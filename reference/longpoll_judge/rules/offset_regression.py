@@ -1,8 +1,8 @@
-"""Of the ends of a queue that answers tell: in one life of the broker neither falls from a read to a later one.
+"""Both ends of a queue as answers report them: within one run of the broker neither falls from one read to a later one.
 
-Connections do not outlive their broker, so those that overlap are of one life (`generations`), and a restart is no
-fall. A topic that was deleted begins again. The visible end is asked of queues that are seen from outside only, since
-the inside shows it itself (`rightness`). What one answer says: `rightness`. Which messages it passes over: `filters`.
+Connections do not outlive their broker, so overlapping ones are of one run (`generations`), and a restart is not a
+fall. A deleted topic begins again. The visible end is judged only for queues seen from outside, because the inside
+shows it directly (`rightness`). Single answers: `rightness`. Messages passed over: `filters`.
 
 Source: `DefaultMessageStore.getMinOffsetInQueue` and `getMaxOffsetInQueue`.
 """
@@ -88,7 +88,7 @@ class Ends:
 
 
 def _delivered_end(table: pa.Table) -> Integers:
-    """Of each event the end of what it delivers or passes over: that was visible, whatever it tells of the end."""
+    """The end of the messages that each event delivers or passes over. It was visible, whatever the answer reports."""
     lists = table["offsets"].combine_chunks()
     bounds, values = lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
     passed = is_one_of(table["code"].to_numpy(), (FOUND, NO_MATCHED_MSG))
@@ -165,10 +165,10 @@ class _Fall:
 def _unwatched(
     tables: Tables, exchanges: tuple[Gathered, Gathered], acknowledged: Gathered, others: Booleans, context: Context
 ) -> Iterator[Finding]:
-    """What may be a fault, and may be a restart or a full disk: the first of each queue.
+    """Possible faults that a restart or a full disk could explain: the first of each queue.
 
-    The end of a queue lies below what an earlier answer or acknowledgement shows, perhaps of another life of the
-    broker; or a message is gone soon after its acknowledgement. `others` are the answers that certainly show no fall.
+    The queue's end lies below one that an earlier answer or acknowledgement shows, perhaps from another run of the
+    broker. Or a message is gone soon after its acknowledgement. `others` are the answers that certainly show no fall.
     """
     asked, answers = exchanges
     told = evolve(context, life_holes={})
@@ -220,7 +220,7 @@ def _gone(answers: Gathered, own: Keys, acknowledged: Gathered, life: Keys) -> t
 
 
 def _doubtful(clause: str, evidence: list[dict[str, Any]]) -> Finding:
-    """An answer that the contract cannot decide, beside what speaks against it."""
+    """An answer that the contract cannot decide, with the evidence against it."""
     subject = evidence[1]
     if clause == "pull.min.kept":
         message = evidence[2]["queue_offset"]

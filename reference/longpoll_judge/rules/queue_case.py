@@ -1,6 +1,6 @@
-"""What is judged at once, one queue, and what a property's code hands back: suspects, each with a way to explain it.
+"""The unit of judging, one queue, and a property's results: suspects, each with a function that explains it.
 
-Leaves out the properties (`promptness`, `rightness`) and their assembly (`queue_verdict`).
+The properties: `promptness`, `rightness`. Their assembly: `queue_verdict`.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Case:
         return after_ns, before_ns
 
     def told(self, name: str) -> Integers:
-        """What the answer of each pull tells, by column; -1 where there is none."""
+        """The answer's value for each pull, by column; -1 if there is no answer."""
         if name not in self._told:
             values = self.events.integers(name, self.pulls.answer_row)
             values[~self.pulls.is_answered] = -1
@@ -311,7 +311,7 @@ class Case:
 
 @frozen(eq=False)
 class Log:
-    """What one queue's cases share, however its requests are divided among them."""
+    """The data that one queue's cases share, however its requests are divided among them."""
 
     events: Events
     context: Context
@@ -328,7 +328,7 @@ class Log:
 
 
 def make_log(events: Events, context: Context, outlook: Outlook | None = None) -> Log:
-    """The log of one queue; an outlook says what lies outside where the events are not all."""
+    """The log of one queue. If some events are missing, an outlook summarises the rest of the log."""
     return Log(events, context, outlook)
 
 

@@ -38,10 +38,10 @@ MS: Final = 1_000_000
 def queue_log(
     events: Events, slack_ns: int, outlook: Outlook | None = None, life: Generation | None = None
 ) -> QueueLog:
-    """The queue's log; `slack_ns` is used only when the broker's inside was not seen.
+    """The queue's log; `slack_ns` is used only without an observer inside the broker.
 
-    Where the events are not all of the log, an outlook says what lies before them. Of a queue with several lives it is
-    the log of one: what only may belong to it bounds what can have been visible, and shows nothing for certain.
+    If the events are not the whole log, an outlook summarises the rest. For a queue with several generations this is
+    the log of one. Events that may belong to it bound what can have been visible, and prove nothing.
     """
     moved = events.rows("make_visible")
     is_white_box = len(moved) > 0 if outlook is None else outlook.is_white_box
@@ -132,9 +132,8 @@ class Pulls:
 def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
     """Join every pull with its first answer and with what is known of its connection and source.
 
-    Left out are pulls whose answer names another queue: they are answered, and whichever of both is wrong, neither says
-    what was asked of which log. So are those whose identifier another request of the queue has too: nobody knows which
-    of them was held and answered.
+    Pulls whose answer names another queue are left out: either may be wrong, so it is unclear which log was asked.
+    Pulls that share an identifier are left out too: it is unclear which of them was held and answered.
     """
     received = events.rows("request_received")
     received = received[events.request_key[received] >= 0]

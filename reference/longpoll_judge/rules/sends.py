@@ -1,7 +1,7 @@
-"""send_is_kept: a send is acknowledged after it came and where it came, with the place that its message got.
+"""send_is_kept: a send is acknowledged after it came, on its connection, with its message's place.
 
-From outside a send's request bounds when its message can have been there: not before. From inside the append does,
-and tells what was stored. Leaves out logs as such (`logs`), and whether a message that was acknowledged stays.
+From outside, a message cannot have been there before its send's request. From inside, the append shows when it was
+stored and what was stored. Logs as such: `logs`.
 
 Source: `SendMessageProcessor.handlePutMessageResult`, `CommitLog.putMessage`.
 """
@@ -80,7 +80,7 @@ OWN_TOPICS: Final = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHEC
 
 @define
 class Messages:
-    """What is known of sends, their messages and the pulls that got these."""
+    """The gathered sends, their messages and the pulls that got these."""
 
     sends: Gathering = field(factory=lambda: Gathering(()))
     acknowledged: Gathering = field(factory=lambda: Gathering(("queue_offset", "is_moved", "is_named", *IDENTITY)))
@@ -148,9 +148,10 @@ class Messages:
 def judge_sends(
     tables: Tables, context: Context, *, most: int = FINDINGS_MAX
 ) -> tuple[list[Finding], int, Share, list[Gap]]:
-    """Judge all sends; `most` findings of each kind, how many more there are, how many were acknowledged of how many.
+    """Judge all sends.
 
-    The gaps are acknowledgements that name a send that is not there, though their source tells of sends, and refusals.
+    Returns at most `most` findings of each kind, how many more there are, how many sends were acknowledged and how many
+    there are. The gaps are refusals, and acknowledgements of an unseen send whose source records sends.
     """
     messages = Messages()
     for number, table in tables():
@@ -332,9 +333,9 @@ def _as_answers(
 
 
 def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Context) -> Iterator[Breach]:
-    """Sends that nobody answered, though their connection and their source went on for long.
+    """Sends without an answer, though their connection and their source went on for long.
 
-    Not of sources that tell acknowledgements without saying which send they answer.
+    Sources whose acknowledgements do not name their send are skipped.
     """
     due_ns = sends.before_ns + SEND_MS * MS
     # Neither acknowledged nor refused, by a source that names the sends it acknowledges, on a connection open until
@@ -410,16 +411,16 @@ def _message_keys(messages: Gathered) -> Keys:
 
 
 def _since_ns(sends: Gathered, send: Integers) -> Integers:
-    """From which moment on each acknowledged message can have been appended: since its send came, where that is known.
+    """The earliest time at which each acknowledged message can have been appended: its send's arrival, if known.
 
-    An identifier that came twice does not say which send that was.
+    An identifier that came twice does not show which send it was.
     """
     _names, first, counts = np.unique(sends.request, return_inverse=True, return_counts=True)
     return np.append(np.where(counts[first] == 1, sends.after_ns, BEGINNING), BEGINNING)[send]
 
 
 def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Context) -> Iterator[Breach]:
-    """Acknowledged messages beside what was appended; only of sources that write appends."""
+    """Acknowledged messages that differ from what was appended; only for sources that write appends."""
     inside = np.isin(told.source, np.unique(appended.source))
     if not inside.any():
         return
@@ -447,7 +448,7 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
 
 
 def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context) -> Iterator[Breach]:
-    """Messages that nobody was shown; of one that was not acknowledged nobody knows that it was stored whole."""
+    """Messages that were never shown. It is unknown whether an unacknowledged one was stored whole."""
     late, end = not_shown(told, moved, context)
     missing = first_of(_message_keys(told.take(late)), _message_keys(appended))
     shown = (told, placed_at(len(told), late, late)), (moved, placed_at(len(told), late, end))

@@ -1,6 +1,6 @@
-"""Events of a history of steps as steps of the law: which actions each may have been, and what it tells of the state.
+"""Maps events of a history of steps to steps of the spec: possible actions, and facts about the state.
 
-| field           | of                     | says of the state after the step                          |
+| field           | of                     | fact about the state after the step                       |
 |-----------------|------------------------|-----------------------------------------------------------|
 | `actors`        | every step             | nothing: who took part; `?` for one that is not known     |
 | `queue`         | a step with a queue    | nothing: which queue, where `actors` does not say         |
@@ -8,7 +8,7 @@
 | `visible_end`   | any step               | the visible end of the queue                              |
 | `offset`        | a step with a request  | the next offset that the request's consumer reads         |
 
-Also says in words why a step does not fit. Leaves out whether the steps are a run (`longpoll_spec.engines.conform`).
+Also explains why a step does not fit. `longpoll_spec.engines.conform` checks whether the steps are a run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def model_of(policy: str, law: Law) -> Model:
 
 
 def is_step(event: Mapping[str, Any]) -> bool:
-    """Whether the event is named after an action; the others tell of observers and connections."""
+    """Whether the event is named after an action; other events are about observers and connections."""
     return event["event"] in ACTION_NAMES
 
 
@@ -70,7 +70,7 @@ class StepReader:
     """By an event's name, actors and queue the labels of the actions that it may be."""
 
     def step(self, event: Mapping[str, Any]) -> SeenStep:
-        """The step that an event tells of; one without actions where the law has none that fits."""
+        """The step that an event describes; it has no actions if the spec has none that fits."""
         actors = event["actors"].split(",") if event["actors"] else []
         known = tuple(self._known(event, actors))
         is_known = all(name in self.variables for name, _value in known)

@@ -1,7 +1,7 @@
-"""Which messages were acknowledged, or appended, and not shown in time, though their source went on: sends' last step.
+"""Finds messages that were acknowledged or appended but not shown in time, though their source went on.
 
-Asked of queues of which a source tells the visible end: a dispatcher that stopped looks from inside like a log that
-nobody reads. Leaves out how a pull's answer is judged meanwhile (`rightness`), and how a finding is written (`sends`).
+Only queues with a reported visible end are judged: from inside, a stopped dispatcher looks like a log without readers.
+A pull's answer meanwhile: `rightness`. The findings: `sends`.
 
 Source: `DefaultMessageStore.ReputMessageService`, which dispatches whatever is in the log.
 """
@@ -19,9 +19,9 @@ from longpoll_judge.rules.queue_columns import MS
 
 
 def not_shown(messages: Gathered, moved: Gathered, context: Context) -> tuple[Integers, Integers]:
-    """The first message of each queue's life that was not shown in time, and for each an end that was told instead.
+    """The first message of each queue's generation that was not shown in time, and for each an end that was reported.
 
-    Both are rows. A message that its topic's deletion may have taken along is none.
+    Both are rows. A message that its topic's deletion may have removed is not included.
     """
     due_ns = messages.before_ns + SHOWN_MS * MS
     goes_on = np.zeros(len(messages), dtype=np.bool_)

@@ -1,11 +1,11 @@
-"""Makes the evidence of a finding a history by itself: judged alone it breaks the same clause again.
+"""Completes the evidence of a finding to a history: judged alone it breaks the same clause again.
 
-The rules name the events that show a fault. What these rest on without naming it is added here: where each source
-begins and ends, what became of their connections, deletions of the topic, that a source stood inside its broker. What
-is left out was recorded, and `omitted` events say so: a number that is missing in the history stays missing. Only
-violations are completed; what leaves a finding open is often what was not recorded, and no excerpt can show that.
+The rules name the events that show a fault. This module adds the events that these depend on: the begin and end of each
+source, the end of their connections, deletions of the topic, and that a source was inside its broker. `omitted` events
+stand for recorded events that are left out, so a number that is missing in the history stays missing. Only violations
+are completed, because an open question often depends on events that were not recorded.
 
-Leaves out which events show a fault (the rules), and how excerpts are written (`window`).
+Which events show a fault: the rules. How excerpts are written: `window`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def with_excerpts(result: Result, tables: Tables, survey: Survey, history: Histo
 
 @define
 class Scene:
-    """Events that findings rest on without naming them, as they stand in the whole history."""
+    """Events that findings depend on without naming them, as in the whole history."""
 
     of_source: dict[str, list[Event]] = field(factory=dict)
     of_connection: dict[tuple[str, str], list[Event]] = field(factory=dict)
@@ -89,7 +89,7 @@ class Scene:
             self.deletions.append(event)
 
     def around(self, finding: Finding) -> Iterator[Event]:
-        """What goes with the events of a finding."""
+        """The events that complete those of a finding."""
         bounds = list(self._bounds(finding))
         yield from bounds
         events = [*finding.evidence, *bounds]
@@ -123,7 +123,7 @@ class Scene:
 
 @define
 class End:
-    """What shows how much of a queue can have been visible at a moment, as far as it was seen by now."""
+    """The events that bound how much of a queue can have been visible at some time."""
 
     until_ns: int
     first: Event | None = None
@@ -289,7 +289,7 @@ def _omitted(finding: Finding, source: str, shown: Iterable[Event], survey: Surv
 
 
 def _pieces(shown: list[Event], seen: SourceSurvey) -> Iterator[_Piece]:
-    """What lies between the shown events of a source, within each run of its numbers."""
+    """The intervals between the shown events of a source, within each run of its numbers."""
     runs = joined(seen.runs)
     last_run = runs[-1]
     if len(runs) > RUNS_MAX:

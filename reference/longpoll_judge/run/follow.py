@@ -1,13 +1,12 @@
-"""Judges a history while it is written, until `stops` says so.
+"""Judges a history while it is written, until `stops` returns True.
 
-A short history is judged anew each time, by the same code as one that is complete. A judgement takes as long as it
-takes, and the next one begins after as long again at the earliest, so at most half of the time goes into judging. The
-sizes and times of the parts tell of new events; without Spark what is whole is read once.
+A short history is judged again each time, by the same code as a complete one. The next judgement begins after a pause
+of at least the last one's duration, so at most half of the time goes into judging. The sizes and times of the parts
+show new events; without Spark, each byte is read once.
 
-A long history, and one with more findings than a result lists, is judged by what is new in it (`growing`), to tell of
-findings, each of them once, however many there were; on Spark its workers read that, and a stream brings it. The last
-result is that of a judgement of the whole, so it is always the verdict on what there was.
-Leaves out what is whole (`growth`) and how results are shown (the command).
+A long history, or one with more findings than a result lists, is judged by its new events (`growing`). Each finding is
+reported once. On Spark, workers read the new events and a stream brings them. The last result always judges the whole
+history, so it is the verdict on everything recorded. The complete parts: `growth`. The output: the command.
 """
 
 from __future__ import annotations
@@ -94,15 +93,15 @@ def follow(
     progress: Progress | None = None,
     kept: Path | None = None,
 ) -> Result:
-    """Judge until it `stops`, and `tell` of each judgement; the last one is returned, for which there is a `look`.
+    """Judge until `stops`, and call `tell` for each judgement; return the last one, for which there is a `look`.
 
-    What the last one rests on is noted in `progress`, which others may ask. A file `kept` takes, now and then, what was
-    judged of a long history, and the next call goes on from there, on either engine.
+    `progress` holds the input of the last judgement, for other threads. The file `kept` saves the state of a long
+    history now and then; the next call continues from there, on either engine.
 
-    `stops(seconds)` waits for that long, or until it is time to stop, and says whether it is.
+    `stops(seconds)` waits for that long, or until it is time to stop, and returns whether it is.
 
-    Raises `HistoryNotFoundError`, `HistoryChangedError` where parts change faster than they are judged,
-    `SparkUnavailableError`, and `CheckpointError` where what was kept cannot be used.
+    Raises `HistoryNotFoundError`, `HistoryChangedError` if parts change faster than they are judged,
+    `SparkUnavailableError`, and `CheckpointError` if the saved state cannot be used.
     """
     growth = GrowingHistory(sorted({absolute(place) for place in paths}))
     limits = Limits(wake_ms, late_ms)
@@ -122,7 +121,7 @@ def follow(
         return msgspec.structs.replace(result, engine=engine)
 
     def counted(result: Result) -> Result:
-        """The result, which says how much more there is where nothing tells that one by one."""
+        """The result, with the number of further findings if none of these is reported one by one."""
         return _with_gaps(result, not_told(result.findings_left_out)) if has_law else result
 
     has_law = bool(growth.look().laws)
@@ -152,14 +151,14 @@ def _with_gaps(result: Result, gaps: Sequence[Gap]) -> Result:
 
 
 class Arriving(Protocol):
-    """What is new in a history that is written, each byte once."""
+    """The new events of a growing history, each byte once."""
 
     growth: GrowingHistory
     ends: dict[str, int]
     """By part, how far it was handed on."""
 
     def look(self) -> tuple[History, Sequence[Any]]:
-        """What there is now, and what of it is new, in terms of its own."""
+        """Return the current state and its new part, in this implementation's terms."""
         ...
 
     def read(self, new: Any, /) -> Iterator[Read]:
@@ -220,7 +219,7 @@ def _follow_growing(
 
 @define(eq=False)
 class Parts:
-    """Notices parts that were written anew, or cut, after they were read."""
+    """Notices parts that were rewritten or cut after they were read."""
 
     known: dict[str, tuple[int, int]] = field(factory=dict)
     """By part how far it was read, and what tells that it is still the same."""
@@ -236,7 +235,7 @@ class Parts:
         }
 
     def note(self, ends: Mapping[str, int]) -> int:
-        """What was read up to these ends is as it is now; how many parts were written anew while they were read."""
+        """Note that the parts up to these ends are as read; return how many were rewritten during the read."""
         new = {part: end for part, end in ends.items() if part not in self.known or self.known[part][0] != end}
         now = {part: (end, checksum_before(part, end)) for part, end in new.items()}
         anew = [part for part, place in now.items() if self._is_other(part, place)]
@@ -267,9 +266,9 @@ class Parts:
 
 @define(eq=False)
 class Steps:
-    """Makes results of what has come so far, and keeps it.
+    """Makes results of the events so far, and saves the state.
 
-    Invariant: what is kept was told before, so nothing is lost that a result showed and a later one does not.
+    Invariant: a result is reported before its state is saved, so no finding is lost.
     """
 
     growing: Growing
@@ -301,7 +300,7 @@ class Steps:
         return cls(found.growing, limits, kept, engine, ends=ends, shown=shown, picked=picked, parts=parts)
 
     def note(self, ends: Mapping[str, int]) -> None:
-        """Parts were read up to these ends; who was written anew meanwhile is a doubt."""
+        """Note that parts were read up to these ends; a part that was rewritten meanwhile is a doubt."""
         self.growing.doubt(WRITTEN_ANEW, self.parts.note(ends))
 
     def keep(self, *, is_last: bool = False) -> None:
@@ -342,7 +341,7 @@ class Steps:
         return result
 
     def _gaps(self, so_far: SoFar) -> list[Gap]:
-        """What only a judgement of the whole can tell, or has not been judged yet."""
+        """What only a judgement of the whole can decide, or has not been judged yet."""
         survey = self.growing.survey
         later = {
             **self.growing.doubts,
@@ -374,7 +373,7 @@ def _reading_once(running: Engine) -> Iterator[Engine]:
 
 @contextmanager
 def _arriving(running: Engine, growth: GrowingHistory, ends: dict[str, int]) -> Iterator[Arriving]:
-    """What is new from where each part ends that was judged; on Spark its stream brings it."""
+    """The new events from the judged end of each part; on Spark a stream brings them."""
     streaming = _streaming(running)
     if streaming is None:
         yield IncrementalRead(growth, threads=os.cpu_count() or 1, ends=ends)

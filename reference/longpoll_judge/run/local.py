@@ -66,7 +66,7 @@ class LocalReading:
         return checksum_before(part.path, part.end, part.start) if self._kept and stays(part) else 0
 
     def _known(self, number: int) -> Overview | None:
-        """What an earlier reading saw of a split that has not changed."""
+        """The result of an earlier reading of a split that has not changed."""
         return self._kept.overview(self._splits[number], self._marks[number]) if self._kept else None
 
     def _read_ahead(self, splits: Sequence[InputSplit]) -> Iterator[tuple[pa.Table, Overview]]:

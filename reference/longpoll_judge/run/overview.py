@@ -1,6 +1,6 @@
 """Surveys one input split, and summarises each queue's log in it.
 
-It reads a third of the columns. The numbers say which part of a log can matter to a request, and whether a log can be
+It reads a third of the columns. The summary shows which part of a log can matter to a request, and whether a log can be
 judged window by window (`windows`). Requests are judged in `window_pulls`.
 """
 
@@ -33,7 +33,7 @@ OVERVIEW_COLUMNS: Final = tuple(dict.fromkeys((*_LOG_COLUMNS, *SURVEY_COLUMNS)))
 
 @with_table
 class LogSpan(msgspec.Struct, frozen=True, array_like=True):
-    """What one split shows of one queue's log through one source; a least value of nothing is `NEVER`, a highest -1."""
+    """One split's view of one queue's log through one source. Without values the least is `NEVER`, the highest -1."""
 
     broker: str
     topic: str

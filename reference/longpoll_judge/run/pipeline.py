@@ -79,7 +79,7 @@ class Reading(Protocol):
         ...
 
     def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:
-        """What each of the rules finds, in their order."""
+        """The outcome of each rule, in order."""
         ...
 
 
@@ -118,9 +118,9 @@ def judge(
         session: The caller's own Spark session, which stays open.
         wake_ms: How long after a message became visible a held pull may be answered.
         late_ms: How long after its deadline a pull may be answered.
-        properties: The caller's own (`longpoll_judge.run.user_properties`), which are asked besides.
-        say: Hears of each stage.
-        look: Is shown the events beside the result, for a page that draws them.
+        properties: The caller's additional properties (`longpoll_judge.run.user_properties`).
+        say: Called with the name of each stage.
+        look: Called with the result and its events, for a page that draws them.
 
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
     """
@@ -215,13 +215,13 @@ Pick = Callable[[list[Finding]], tuple[list[Finding], int]]
 def added_up(
     rows: pa.Table, gaps: list[Gap], survey: Survey, history: History, *, beside: Iterable[Finding], pick: Pick
 ) -> Result:
-    """The result of rows of queues, and of findings beside these, as many as were kept."""
+    """The result of the rows of queues and of other findings, as many as were kept."""
     others = Others(judged=_counts_of(survey, history), findings=list(beside))
     return _add_up(rows, others, gaps, pick=pick, looked_at_max=None)
 
 
 def _with_own(result: Result, properties: Sequence[OwnProperty], tables: Tables, context: Context) -> Result:
-    """The result with what the caller's own properties say besides."""
+    """The result with the findings of the caller's own properties added."""
     found, left_out, lacking, judged = judge_own(properties, tables, context)
     findings = [*result.findings, *identified(found)]
     gaps = [*result.gaps, *({"clause": gap.clause, **attrs.asdict(gap)} for gap in lacking)]
@@ -241,7 +241,7 @@ def _overall_of(findings: Sequence[Finding], gaps: Sequence[object]) -> Verdict:
 
 @define
 class Others:
-    """What was judged beside the queues."""
+    """The results that belong to no single queue."""
 
     judged: dict[str, int]
     """By property."""
@@ -301,7 +301,7 @@ def _add_up(
     pick: Pick | None = None,
     looked_at_max: int | None = LOOKED_AT_MAX,
 ) -> Result:
-    """One result from the rows of all queues, whatever their order, and what is no queue's own."""
+    """One result from the rows of all queues, in any order, and the results that belong to no single queue."""
     counts: Counter[tuple[str, str]] = Counter()
     buckets: dict[str, Counter[int]] = {"wake": Counter(), "late": Counter()}
     highest = {"wake_max": 0, "late_max": 0}

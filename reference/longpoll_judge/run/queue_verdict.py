@@ -110,7 +110,7 @@ def judge_queue(name: QueueName, events: Events, log: Log, context: Context) -> 
 
 @frozen(eq=False)
 class Judged:
-    """What came of some requests."""
+    """The results of some requests."""
 
     rows: list[Row]
     wake_ns: Integers
@@ -321,9 +321,9 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
 
 
 def _told_elsewhere(case: Case, orphans: Integers) -> int:
-    """How many answers, of which no request names their queue, have one that names another.
+    """How many answers name another queue than their request, when no request names their queue.
 
-    One that names no queue would be with its request if both named one topic and broker, unless there are several.
+    An answer without a queue would be with its request if both named one topic and broker, unless there are several.
     """
     events, names_none = case.events, case.name[2] < 0
     found = events.is_told_anywhere(orphans, "request_received", queue_min=0 if names_none else -1)

@@ -35,7 +35,7 @@ class Spill:
     """Those that are in memory."""
 
     def put(self, part: InputSplit, table: pa.Table, overview: Overview, mark: int = 0) -> None:
-        """Keep the events of a split; a `mark` tells it from what may stand in its place another time."""
+        """Keep the events of a split; its `mark` distinguishes it from a later split of the same place."""
         key = key_of(part), mark
         if len(table) + sum(map(len, self._tables.values())) <= IN_MEMORY_EVENTS:
             self._tables[key] = fill(compacted(table, 1))
@@ -48,7 +48,7 @@ class Spill:
         self._end += len(content)
 
     def overview(self, part: InputSplit, mark: int = 0) -> Overview | None:
-        """What was seen of a split; None of one that is not kept."""
+        """The overview of a split; None if it is not kept."""
         kept = self._kept.get((key_of(part), mark))
         return None if kept is None else kept[2]
 

@@ -24,8 +24,8 @@ FIRST_KEPT: Final = 10
 class Tally:
     """The sum of some result rows.
 
-    Invariant: of each group of findings `LOOKED_AT_MAX` are kept, the others are counted as left out: the earliest are
-    kept, or, for who tells of them while they come, those that came last and a few that came first.
+    Invariant: each group of findings keeps `LOOKED_AT_MAX`, and counts the others as left out. It keeps the earliest
+    ones; for a follower it keeps the latest and a few of the first.
     """
 
     keeps_latest: bool = False
@@ -76,7 +76,7 @@ class Tally:
         self._fresh.clear()
 
     def look(self) -> pa.Table:
-        """The sum, as rows again, for who tells of all that is new in it."""
+        """The sum, as rows again, for a follower that reports all new findings."""
         self._fresh.clear()
         return self.rows()
 

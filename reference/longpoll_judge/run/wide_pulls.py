@@ -86,7 +86,7 @@ def _by_window(plan: WindowPlan, rest: pa.Table) -> tuple[Iterator[tuple[int, in
 
 @frozen(eq=False)
 class _Group:
-    """Queues that are judged together, beside the logs of some windows."""
+    """Queues that are judged together, with the logs of some windows."""
 
     names: list[QueueName]
     faulty: frozenset[QueueName]
@@ -158,7 +158,7 @@ NO_SHARE: Final = Share(0, 0)
 
 @frozen
 class Outcome:
-    """What a rule finds in a history."""
+    """The outcome of a rule for a history."""
 
     findings: list[Finding]
     left_out: int = 0

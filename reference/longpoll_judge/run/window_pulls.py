@@ -47,7 +47,7 @@ _SPARSE: Final = 8
 
 @frozen(eq=False)
 class Settled:
-    """What became of some events."""
+    """The results for some events."""
 
     rows: pa.Table
     """Of `RESULT_SCHEMA`."""
@@ -157,9 +157,9 @@ def are_single(table: pa.Table) -> Booleans:
 
 
 def _are_whole(table: pa.Table, rows: Integers, queue: NDArray[Any], held: Keys, *, unanswered: bool) -> Booleans:
-    """Which of the rows belong to a request that is here once, with an answer or `unanswered`, and all in one queue.
+    """Which rows belong to a request that is here once, in one queue, with an answer or `unanswered`.
 
-    An acknowledgement answers a send: it is told with the log, so that it is not among the rows.
+    Acknowledgements answer sends; they come with the log and are not among the rows.
     """
     codes, names = coded(table, "event")
     kinds = codes[rows]
@@ -235,10 +235,9 @@ def _is_without_base(case: Case, outlook: Outlook) -> bool:
 
 
 def _lie_within(case: Case, outlook: Outlook, first_ns: int, last_ns: int) -> bool:
-    """Whether by their extremes none of the pulls hangs on what lies outside, as is the rule (`is_away`).
+    """Whether, by their extremes, none of the pulls depends on anything outside; this is the usual case (`is_away`).
 
-    When an offset was visible rises with the offset, and the end that was reached with the moment: the highest tells of
-    all.
+    Visibility times rise with the offset and the visible end rises with time, so the highest values suffice.
     """
     pulls, log = case.pulls, case.log
     if outlook.gap is not None or first_ns <= outlook.ended_before_ns or last_ns >= outlook.begins_after_ns:
@@ -277,11 +276,11 @@ def asked_range(case: Case) -> tuple[Integers, Integers, Integers, Integers]:
 
 
 def _hangs_on_gap(case: Case, highest: Integers, told: Integers, gap: Gap) -> Booleans:
-    """Which pulls hang, or might hang, on what lies between the messages that they ask for and their own moment.
+    """Which pulls depend, or might depend, on the gap between the messages that they ask for and their own time.
 
-    Those do not whose messages were all visible before it begins and have lower offsets than it shows; nor does any end
-    that they tell, or that can be shown against them, lie in it. A pull that a message might have woken, or that was
-    told that there is none, hangs on the first that it takes as well.
+    A pull does not if all its messages were visible before the gap and have lower offsets than the gap shows. Also no
+    end that it reports, or that can contradict it, may lie in the gap. A pull that a message might have woken, or that
+    got an empty answer, depends on the first message that it takes as well.
     """
     pulls, log = case.pulls, case.log
 

@@ -39,7 +39,7 @@ assert REACH == 1, "a sweep holds the window that comes next, and no more"
 
 @frozen(eq=False)
 class Swept:
-    """What a run of windows comes to."""
+    """The results of a run of windows."""
 
     rows: pa.Table
     """Of `RESULT_SCHEMA`."""

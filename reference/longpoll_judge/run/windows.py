@@ -1,9 +1,9 @@
-"""Cuts a large history into time windows, and says what a queue's log has outside of each.
+"""Cuts a large history into time windows, and summarises each queue's log outside them.
 
 A window joins input splits in order of time. Its requests are judged with the log of the window and its two neighbours.
-An `Outlook` says what of a queue's log lies outside of these, so a rule knows whether anything there could matter.
-Splits may overlap in time and logs may grow unevenly. Then fewer requests can be judged within a window
-(`window_pulls`), and the others are judged with more of the log (`wide_pulls`).
+An `Outlook` summarises a queue's log outside of these, so a rule knows whether anything there could matter. Splits may
+overlap in time and logs may grow unevenly. Then fewer requests can be judged within a window (`window_pulls`), and the
+others are judged with more of the log (`wide_pulls`).
 """
 
 from __future__ import annotations
@@ -109,15 +109,15 @@ class WindowPlan:
         return self._queues
 
     def around(self, first: int, last: int, name: QueueName) -> Outlook:
-        """What a queue's log has outside of the windows from first to last and their neighbours."""
+        """A summary of a queue's log outside the windows from first to last and their neighbours."""
         return self._outlook(name, slice(0, max(first - REACH, 0)), slice(last + REACH + 1, None))
 
     def apart(self, read: tuple[int, int], asked: tuple[int, int], name: QueueName) -> Outlook:
-        """What a queue's log has outside of two runs of windows (first, last), each with its neighbours.
+        """A summary of a queue's log outside two runs of windows (first, last), each with its neighbours.
 
         Args:
             read: The earlier run, whose messages are read.
-            asked: The later one, in which they are asked for and told.
+            asked: The later run, with the pulls and their answers.
             name: The queue.
         """
         outlook = self.around(*asked, name)
@@ -160,7 +160,7 @@ class WindowPlan:
         return np.minimum(found, len(self.windows) - 1)
 
     def beside(self, loaded: NDArray[np.bool_], name: QueueName) -> Outlook:
-        """What a queue's log has outside of some windows, of which none that is left out can matter later."""
+        """A summary of a queue's log outside some windows, if no omitted window can matter later."""
         return self._outlook(name, ~loaded, slice(0, 0))
 
     def _outlook(self, name: QueueName, before: slice | NDArray[np.bool_], after: slice) -> Outlook:

@@ -1,6 +1,6 @@
-"""The names of all that was told, in 8 bytes each: who tells for weeks still tells nothing twice.
+"""The names of all reported findings, in 8 bytes each, so that a follower of weeks reports nothing twice.
 
-A name is known by 64 bits of its checksum, as many as the name of a finding has itself. Leaves out what is told.
+A name is stored as 64 bits of its checksum, as many as a finding's name has.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Names:
 
     @property
     def nbytes(self) -> int:
-        """What the names that are in their place take, in bytes."""
+        """The size of the stored names in bytes."""
         return self._sorted.nbytes
 
 

@@ -81,7 +81,7 @@ def render_section(result: Result) -> str:
 
 
 def _observations(result: Result) -> list[str]:
-    """What a broker may do, and what could not be judged, where there is any of it."""
+    """Permitted but notable behaviour, and requests that could not be judged, if there are any."""
     parts = []
     if result.observations:
         rows = ((one.clause, f"{one.topic} / {one.queue}", told_of(one), one.why) for one in result.observations)

@@ -75,7 +75,7 @@ def told_of(finding: Finding) -> str:
 
 
 def followed_by(finding: Finding) -> list[str]:
-    """What follows from the same cause, a line a clause."""
+    """The findings with the same cause, one line a clause."""
     return [
         f"follows from it: {each.count} of {each.clause} {each.verdict} in {each.topic}/{each.queue}"
         + (f" ({', '.join(each.requests[:REQUESTS_SHOWN_MAX])})" if each.requests else "")

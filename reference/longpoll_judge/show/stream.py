@@ -1,8 +1,7 @@
-"""A file of findings, one a line as JSON, each once, whatever ends the process that writes it.
+"""A file of findings, one JSON line each, without duplicates even if the writer is killed.
 
-A line is written with its newline and then put on disk. What a killed process left of a line is cut off when the file
-is opened again, and the finding, whose name is then not in the file, is added anew. So a finding is in the file once
-however often it is put there, and nobody else adds to it meanwhile. Leaves out where findings come from.
+Each line is written with its newline and synced to disk. When the file is opened again, an incomplete last line is cut
+off; its finding is then missing and can be added again. Only one process writes at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BEGINS: Final = (b'{"property":', b'{"id":')
 
 @with_table
 class _Named(msgspec.Struct):
-    """What a line must have."""
+    """The required fields of a line."""
 
     id: str
 

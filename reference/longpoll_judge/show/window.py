@@ -67,7 +67,7 @@ def _value(value: Any) -> Any:
 def write_evidence(directory: Path, findings: Sequence[Finding]) -> int:
     """Write the evidence of every violation as a history; returns how many there were.
 
-    That of a property of the user's own is the two events of a pull, and no history.
+    The evidence of a user's own property is two events of a pull, and no history.
     """
     violated = [(number, one) for number, one in enumerate(findings, 1) if one.verdict == "violated" and one.meta]
     for number, finding in violated:

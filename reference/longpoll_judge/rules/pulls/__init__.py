@@ -1,1 +1,1 @@
-"""What is asked of pulls and their answers."""
+"""The rules for pulls and their answers."""

@@ -1,7 +1,7 @@
-"""Codes of answers to pulls: none that no broker gives, and no failure that nothing explains.
+"""Response codes to pulls: only known codes, and no failure without an explanation.
 
-A refusal tells that there was no read, and mostly no history can tell whether it was right (`contract.pulls`). Leaves
-out answers that tell of a read (`rightness`).
+A refusal shows that the broker read nothing; a history mostly cannot show whether it was right (`contract.pulls`).
+Answers to a read: `rightness`.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def judge_handling(case: Case) -> list[Suspects]:
 
 
 def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
-    """What contradicts the table of held pulls: a step of one that is not in it, and one that is taken out twice."""
+    """Contradictions in the table of held pulls: a step of a pull outside it, and a pull that is taken out twice."""
     pulls, events = case.pulls, case.events
     holds = events.rows("hold")
     holds = holds[events.request_key[holds] >= 0]
@@ -128,9 +128,10 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
 
 
 def _owner(case: Case, rows: Integers) -> Integers:
-    """The pull of each step; -1 where it is none of this queue, and where another clause tells of it.
+    """The pull of each step; -1 if it is not of this queue, or if another clause covers the step.
 
-    That is of a step before the receipt of its pull, or after its answer. One that is written twice counts once.
+    Another clause covers a step before its pull's receipt or after its answer. A step that is written twice counts
+    once.
     """
     events, pulls = case.events, case.pulls
     owner = events.batch.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))

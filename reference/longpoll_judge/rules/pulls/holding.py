@@ -1,7 +1,7 @@
 """held_as_asked: a pull is held if it may be, once, at the end of its queue, and no shorter than it asked for.
 
-From outside only the moment of an answer tells how long a pull was held; from inside a `hold` does. Leaves out pulls
-that are held too long (`promptness`), and how many are held at once (`holds`).
+Seen from outside, only the time of the answer shows how long a pull was held; inside, a `hold` does. Pulls held too
+long: `promptness`. How many are held at once: `holds`.
 
 Source: `PullMessageProcessor.processRequest`, `PullRequestHoldService` 4.9 and 5.x.
 """
@@ -35,10 +35,10 @@ def judge_holding(case: Case) -> list[Suspects]:
 
 
 def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
-    """Which of these answered pulls were perhaps answered because their broker stopped: likely, and possibly.
+    """Which of these pulls were likely, and which possibly, answered because their broker stopped.
 
-    Inside the answer says so, and its source ends. Outside its connection closes soon after, and so, likely, does
-    every other one; a proxy goes on.
+    Inside, the answer shows it and its source ends. Outside, its connection closes soon after, and probably every other
+    connection too; a proxy continues.
     """
     pulls = case.pulls
     told, _perhaps = is_told_to_stop(case, pull)
@@ -57,10 +57,10 @@ def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
 
 
 def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
-    """Of which answered pulls their broker itself tells that it stopped: it does, and it may.
+    """Which pulls were answered because their broker stopped, as the broker itself reports: certainly, and possibly.
 
-    Only from inside that is known, and only the end of the source shows it: one that goes on for long did not stop. A
-    change of role is answered in the same words, and no event tells of it.
+    Only a source inside the broker shows it, by its end: a source that continues for long did not stop. A role change
+    gets the same answer text, and no event records it.
     """
     pulls = case.pulls
     causes, names = case.events.codes("cause", pulls.answer_row[pull])
@@ -170,7 +170,7 @@ def _cannot_be_held(case: Case) -> Booleans:
 
 
 def _holds(case: Case) -> list[Suspects]:
-    """What `hold` events say; nothing from outside."""
+    """The `hold` events; none for a source outside the broker."""
     pulls, events = case.pulls, case.events
     holds = events.rows("hold")
     holds = holds[events.request_key[holds] >= 0]

@@ -109,7 +109,7 @@ def _doubt(missing: bool, unread: bool) -> str:
 
 
 def _fits(visible_after_ns: int, received_before_ns: int) -> str:
-    """Which known race a late wake looks like; a hint, for a history shows moments and not steps."""
+    """The known race that a late wake resembles. It is only a hint: a history shows timestamps, not steps."""
     if visible_after_ns < received_before_ns + RACE_NS:
         return "; it fits a message that came between the pull's read and its hold (RocketMQ #7358)"
     return "; it fits a notification that came while another walk had the held pulls out"

@@ -58,7 +58,7 @@ def _no_messages(_answer: int) -> list[int]:
 
 @frozen(eq=False)
 class Rule:
-    """One conjunct of answer_is_right: which answers break it, whether for certain, and how to say so."""
+    """One conjunct of answer_is_right: which answers break it, which of them certainly, and the report's sentence."""
 
     clause: str
     broken: Booleans
@@ -129,7 +129,7 @@ def _weak(rule: Rule, whole: Booleans) -> Booleans:
 
 
 def _weak_of(rules: list[Rule], first_rule: Integers, whole: Booleans) -> Booleans:
-    """The same of the rule by which each answer is told."""
+    """Which answers the rule that reports them cannot decide."""
     weak = np.zeros_like(whole)
     for number in np.unique(first_rule[first_rule >= 0]).tolist():
         weak |= (first_rule == number) & _weak(rules[number], whole)
@@ -266,7 +266,7 @@ def _found(answers: Answers) -> list[Rule]:
         return f"{_name(answers, answer)} says offset_next {answers.next[answer]}; {rule}"
 
     def left_out(answer: int) -> list[int]:
-        """Those that match, as many as the answer cannot have told of; first those that it does not carry."""
+        """Matching messages that the answer cannot have covered, by count; first those that it does not carry."""
         carried = set(_body(answers, answer))
         matching = _matching(answers, answer, int(first[answer]), int(end[answer]), len(carried) + 1)
         missing = sorted(matching, key=lambda offset: offset in carried)
@@ -278,7 +278,7 @@ def _found(answers: Answers) -> list[Rule]:
         return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages although {count}{doubt}"
 
     def carries(clause: str, flags: Booleans, why: str, rests_on: RestsOn, *, needs_whole_record: bool = True) -> Rule:
-        """The answers that carry a flagged message; it is told first."""
+        """The answers that carry a flagged message; that message is reported first."""
         return Rule(
             clause,
             answers.any_in_body(flags),
@@ -373,7 +373,7 @@ def _not_found(answers: Answers) -> list[Rule]:
 
 
 def _itself(answers: Answers) -> list[Rule]:
-    """What an answer must not say beside the rest of what it says."""
+    """Fields that contradict the rest of the same answer."""
     low = answers.any_in_body(answers.body < answers.min[answers.owner])
     # The answer's own end: no record of the log is needed.
     is_read = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG))
@@ -485,7 +485,7 @@ def _first_matching(answers: Answers, answer: int) -> list[int]:
 def judge_order(case: Case) -> list[Suspects]:
     """Judge whether any request was answered before it came; a member is an answer's row.
 
-    Of the answers that tell of a read `judge_rightness` says so, among the rest of what it finds in them.
+    For answers to a read, `judge_rightness` reports this.
     """
     events, pulls = case.events, case.pulls
     rows = events.rows("answer_sent")

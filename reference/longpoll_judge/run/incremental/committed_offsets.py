@@ -1,12 +1,11 @@
-"""Judges what groups are told of their committed offsets while a history grows.
+"""Judges the committed offsets that groups get while a history grows.
 
-The last exchanges about offsets are judged as a record by itself. What was answered before these is a hole of it: it
-convicts nobody here, and cannot excuse what was committed after it. What can excuse at any time stays at hand: requests
-that have no answer, such as one-way commits, or none that is certainly theirs, since their identifier came again, and
-those that put offsets elsewhere. What rests on all that was ever committed, and on commits of long ago, is left to a
-judgement of the whole; so is everything once too much would have to stay at hand.
+The last exchanges about offsets are judged as a separate record, and everything before them counts as a gap. So an
+older answer proves no violation and explains no later commit. Requests that may explain an offset at any time stay in
+memory: those without an answer, such as one-way commits; those with a repeated identifier; and those that move offsets.
+Anything that depends on older commits is left to a judgement of the whole. So is everything once memory is full.
 
-Leaves out what is right (`rules.commits`).
+The rules: `rules.commits`.
 """
 
 from __future__ import annotations
@@ -55,9 +54,10 @@ class Offsets:
     """Whether too much would have to stay at hand."""
 
     def add(self, table: pa.Table, context: Context, survey: Survey, settled_ns: int, again: Keys) -> None:
-        """Take what is new, and judge what lies before the settled moment if it is enough.
+        """Add new events, and judge those before the settled time if there are enough.
 
-        `again` are the requests whose identifier came again: they convict nobody, and what they commit may excuse.
+        `again` are the requests with a repeated identifier: they prove no violation, and their commits may explain an
+        offset.
         """
         if self.is_over:
             return

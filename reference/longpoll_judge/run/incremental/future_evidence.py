@@ -1,7 +1,4 @@
-"""What a case of pulls tells of what may come yet.
-
-Leaves out what follows (`queue_judge`).
-"""
+"""Finds what later events may still change about judged pulls. `queue_judge` uses it."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from longpoll_judge.run.window_pulls import asked_range
 
 
 def may_stop(case: Case, settled_ns: int) -> Booleans:
-    """Which pulls were told early that there is nothing new, which the end of their source may explain (`holding`)."""
+    """Which pulls got an early empty answer that the end of their source may explain (`holding`)."""
     pulls = case.pulls
     code = np.where(pulls.is_answered, case.events.integers("code", pulls.answer_row), -1)
     is_early = pulls.answered_before_ns < pulls.received_before_ns + pulls.timeout_ns

@@ -1,11 +1,11 @@
-"""Counts what is held at once while a history grows, for sources that promise a limit (`rules.holds`).
+"""Counts pulls held at once while a history grows, for sources that promise a limit (`rules.holds`).
 
-At hand are the events of pulls that are held or may come to be: those that have no answer yet, and those of before the
-settled moment are let go once they are answered. So what is counted is the same as in the whole history, as long as no
-pull is held again after that. A bound is looked at first, made of columns; only where that is over the limit the pulls
-are counted one by one. What is let go too early, or came without its request, is not counted, and that is said.
+The events of pulls that are held or may become held stay in memory. Events before the settled time are dropped once
+their pull is answered. So the count equals that of the whole history unless a pull is held again later. A bound from
+columns comes first; only above the limit are pulls counted one by one. Pulls that are dropped too early, or came
+without their request, are not counted; the result reports that.
 
-Leaves out what is certainly held (`rules.holds`).
+Which pulls are certainly held: `rules.holds`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Held:
 
 @frozen(eq=False)
 class _Pulls:
-    """What is at hand of each pull; the rows are in the order in which events count."""
+    """The events in memory of each pull, in the order in which they count."""
 
     table: pa.Table
     row: Integers
@@ -185,7 +185,7 @@ class _Pulls:
 
     @property
     def may_be_held(self) -> Booleans:
-        """By pull whether what was told last put it into the table."""
+        """By pull, whether its last event put it into the table."""
         found: Booleans = self.last_begin > self.last_end
         return found
 

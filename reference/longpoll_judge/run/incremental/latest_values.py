@@ -1,6 +1,6 @@
-"""The latest of what is found again and again, so that what is new is at hand when it is told, for weeks.
+"""The latest values of a repeated search, so that a follower can report the new ones for weeks.
 
-Leaves out what is told of it (`run.follow`).
+`run.follow` reports them.
 """
 
 from __future__ import annotations

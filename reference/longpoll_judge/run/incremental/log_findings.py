@@ -1,6 +1,6 @@
-"""What is certainly wrong with logs while a history grows, of which each look finds some again.
+"""Certain faults of logs while a history grows; each look finds some of them again.
 
-Leaves out which logs are looked at (`queue_judge`).
+`queue_judge` chooses the logs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The numbers of logs as they grow, and what they say of the part of a log that is not at hand.
+"""Summaries of growing logs, and what they show about the part of a log that is not in memory.
 
-Leaves out where the numbers come from (`overview`) and which part is at hand (`queue_judge`).
+The numbers come from `overview`; `queue_judge` chooses the part in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _JOINS: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
 
 @frozen(eq=False)
 class Outlooks:
-    """What lies outside of the window, of each queue."""
+    """Summaries of each queue's log outside the window."""
 
     before: dict[QueueName, list[LogSpan]]
     whole: dict[QueueName, list[LogSpan]]

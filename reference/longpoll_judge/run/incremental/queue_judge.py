@@ -1,16 +1,14 @@
-"""Judges a history by what is new in it, as long as it is written: what was judged is added up and not looked at again.
+"""Judges the new events of a growing history once, and adds up the results.
 
-Events come in pieces. A request is judged once all that can matter to it has come: its events lie before the settled
-moment, which is as far before the end of the record as the record was ever seen out of order, and its messages are in
-the log that is at hand (`window`), the last seconds of it. `window_pulls` asks the same, here of
-the past and of the future. Of the log before the window a few numbers are kept for each queue (`Before`). What is
-still open waits.
+Events come in batches. A request is judged once its events lie before the settled time and its messages are in the part
+of the log in memory (`window`), the last seconds. The settled time lies as far before the end of the record as events
+have ever come out of order. `window_pulls` asks the same about past and future. For the log before the window a few
+numbers are kept for each queue (`Before`). Other requests wait.
 
-What is judged so rests on what has come, and some of what may come yet would change it: an event from before the
-settled moment, a lower offset, a hole. `doubts` names each such thing that did come. So the sum tells what is found
-while a record goes on, and the last word is that of a judgement of the whole.
+Later events may change such a result: an event from before the settled time, a lower offset, a gap. `doubts` names each
+one that came. So the sum serves while a record goes on, and the final verdict is a judgement of the whole.
 
-Leaves out what belongs to no queue alone (`recent_sends`), and reading (`tail`).
+Sends and other events without a single queue: `recent_sends`. Reading: `tail`.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ CLOSES_MAX: Final = 20_000
 
 @define(eq=False)
 class Piece:
-    """What came at once, of the logs."""
+    """The new events of one batch, with their logs."""
 
     spans: dict[Log, LogSpan]
     log: pa.Table
@@ -144,7 +142,7 @@ class Growing:
         return ((number, fill(table)) for number, table in enumerate(at_hand) if len(table))
 
     def _sole(self, table: pa.Table) -> pa.Table:
-        """What is new without requests whose identifier came again, of which what is at hand is let go too."""
+        """The new events without requests whose identifier came again; such requests are also dropped from memory."""
         doubts = self.beside.ask(table)
         for why, count in doubts.items():
             self.doubt(why, count)
@@ -254,7 +252,7 @@ class Growing:
         self.unstopped.update({name: counts[name] for name in self._going_on() & counts.keys()})
 
     def _kept(self, pending: pa.Table) -> pa.Table:
-        """What is still to be judged, without what has waited for too long."""
+        """Requests that are still to be judged, without those that have waited too long."""
         if not len(pending):
             return pending
         keys = np.unique(request_keys(pending, np.arange(len(pending))), return_inverse=True)[1]
@@ -384,11 +382,11 @@ class Growing:
 
     @property
     def untold(self) -> int:
-        """How many violations were let go before anybody asked for a judgement."""
+        """How many violations were dropped before a judgement was requested."""
         return self.tally.untold + self.logged.latest.left_out + self.beside.untold
 
     def so_far(self, history: History) -> SoFar:
-        """A judgement of everything that has come, as if nothing came after it; who asks tells what is new in it."""
+        """A judgement of all events so far, as if none came later; the caller reports the new findings."""
         context, gaps = self._context(history)
         judge = WindowJudge(self._log(), self._outlook(NEVER + 1), context)
         settled = judge.settle(self.pending, unanswered=True)
@@ -404,7 +402,7 @@ class Growing:
 
 @frozen(eq=False)
 class SoFar:
-    """What has come to light."""
+    """The results so far."""
 
     rows: pa.Table
     """Of `RESULT_SCHEMA`."""
@@ -419,9 +417,9 @@ def _last_before_ns(seen: SourceSurvey) -> int:
 
 
 def _folded(survey: Survey) -> Survey:
-    """The same survey, that does not grow with every piece: what is in order is told in one run and one span.
+    """The same survey in constant size: events in order are merged into one run and one span.
 
-    What a later piece is compared with are the extremes of all before it, as long as its numbers follow theirs.
+    A later batch is compared with the extremes of all earlier ones, as long as its numbers follow theirs.
     """
     sources = {
         name: msgspec.structs.replace(seen, runs=_joined(seen.runs), spans=[_span_of(seen.spans)])

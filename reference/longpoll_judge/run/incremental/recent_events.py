@@ -1,6 +1,6 @@
-"""The last events of some kinds while a history grows, which are judged again and again as a record by itself.
+"""The last events of some kinds while a history grows, which are judged repeatedly as a separate record.
 
-What came before them is a hole of this record. Leaves out what is judged (`recent_sends`, `committed_offsets`).
+Earlier events count as a gap of this record. `recent_sends` and `committed_offsets` judge it.
 """
 
 from __future__ import annotations

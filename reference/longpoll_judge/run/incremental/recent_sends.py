@@ -1,11 +1,11 @@
-"""Judges what belongs to no queue alone while a history grows: what is sent, and the ends that answers tell.
+"""Judges sends, and the ends of queues in answers, while a history grows.
 
-The last seconds are judged as a record by itself, again and again, each event twice or more. What came before them is a
-hole of this record, and what may come after it too, so what would rest on either is unknown here, and what is certain
-stands. What lies further apart than the seconds that are at hand is left to a judgement of the whole.
+The last seconds are judged repeatedly as a separate record, each event at least twice. Earlier and later events count
+as gaps of this record. So anything that depends on them is unknown, and certain findings stand. Events further apart
+than the seconds in memory are left to a judgement of the whole.
 
-Identifiers that come again are noticed here too (`request_ids`). More has to be at hand for committed offsets
-(`committed_offsets`) and for how many pulls are held at once (`held_pulls`).
+Repeated identifiers are noticed here too (`request_ids`). Committed offsets (`committed_offsets`) and the count of held
+pulls (`held_pulls`) need more events in memory.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Beside:
 
     @property
     def untold(self) -> int:
-        """How much was let go before anybody asked."""
+        """How many findings were dropped before a judgement was requested."""
         return self.found.left_out + self.offsets.found.left_out + self.beyond
 
     def add(

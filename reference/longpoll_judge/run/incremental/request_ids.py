@@ -1,12 +1,12 @@
-"""Which identifiers requests had while a history grows, so that one that comes again is noticed however late it does.
+"""The identifiers of requests in a growing history, so that a repeated one is noticed however late it comes.
 
-Nobody knows which of the requests with one identifier an answer is told of, but for what it says itself. Who judges
-what is new has judged the first of them by then: it stays in the sum, which is doubtful from then on, and what comes
-later with that identifier is left to a judgement of the whole, which has all of them together.
+If requests share an identifier, only an answer's own fields show which request it answers. The first request may be
+judged by then. It stays in the sum, which becomes doubtful; later requests with that identifier are left to a judgement
+of the whole.
 
-Recorders number their requests, on each connection or all together, so identifiers are remembered as a text and a span
-of the numbers behind it: `7-1`, `7-2` and `7-3` are one. Those that end in no number, or in one that no other is next
-to, take 24 bytes each, and are forgotten all once there are too many; that is a doubt of its own.
+Recorders number their requests, for each connection or all together. So identifiers are stored as a text and a span of
+numbers: `7-1`, `7-2` and `7-3` are one entry. An identifier without a number, or without an adjacent one, takes 24
+bytes. If there are too many, all of these are forgotten, which is a separate doubt.
 """
 
 from __future__ import annotations

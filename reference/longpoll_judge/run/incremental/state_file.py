@@ -1,11 +1,11 @@
-"""Puts what was judged of a growing history on disk, so that who follows it goes on from there after a kill.
+"""Saves the state of judging a growing history, so that a killed follower can continue.
 
-One file, `judging.state`: a line that names what it is and its version, a checksum, and what a `Growing` holds as
-MessagePack, its events as Arrow streams. It is written under another name first, so it is there whole or as it was
-before. How far each part was read stands in it too, and a checksum of some of what lies before that (`read.checksum`):
-a part that was written anew is noticed, one that is gone is not asked for.
+The file `judging.state` has a line with its name and version, a checksum, and the contents of a `Growing` as
+MessagePack, with events as Arrow streams. It is written under another name and renamed, so it is always complete. It
+also holds how far each part was read, and a checksum of some earlier bytes (`read.checksum`). So a rewritten part is
+noticed, and a deleted one is not read.
 
-Leaves out what was told (`show.checkpoint`), which is known beyond this: what is judged again is not told again.
+Reported findings are stored separately (`show.checkpoint`): findings that are judged again are not reported again.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _Kept(msgspec.Struct):
 
 @define
 class State:
-    """What is kept of a follower."""
+    """The saved state of a follower."""
 
     growing: Growing
     ends: dict[str, tuple[int, int]] = field(factory=dict)
@@ -158,9 +158,9 @@ def write_state(file: Path, state: State) -> None:
 
 
 def read_state(file: Path, growing: Growing) -> State | None:
-    """What was kept; None where nothing was.
+    """The saved state; None if there is none.
 
-    Raises `CheckpointError` where it is damaged, of another version or thresholds, or not of these parts any more.
+    Raises `CheckpointError` if it is damaged, of another version or thresholds, or of other parts.
     """
     try:
         title, _newline, rest = file.read_bytes().partition(b"\n")
@@ -180,7 +180,7 @@ def read_state(file: Path, growing: Growing) -> State | None:
     except (msgspec.DecodeError, pa.ArrowInvalid, OSError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}; {_REMEDY}") from None
     if (kept.wake_ms, kept.late_ms) != (growing.wake_ms, growing.late_ms):
-        raise CheckpointError(f"{file} is of other thresholds; {_REMEDY}")
+        raise CheckpointError(f"{file} has other thresholds; {_REMEDY}")
     for part, (end, known) in kept.ends.items():
         if files.entry(part) is not None and checksum_before(part, end) != known:
             raise CheckpointError(f"{part} has changed since it was judged; remove {file}, and {_THEN}")

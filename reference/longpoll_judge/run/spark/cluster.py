@@ -1,7 +1,7 @@
-"""Which Spark the judge runs on: a session that the caller has, Spark Connect, spark-submit's, or one of its own.
+"""Chooses the Spark session: the caller's, Spark Connect, spark-submit's, or a new one.
 
-A session that is not the judge's own stays open, with the settings that it had. Leaves out how one of its own is opened
-(`session`) and what runs on it (`engine`).
+A session that the judge did not open stays open and gets its settings back. Opening a new one: `session`. The work on
+it: `engine`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Running:
 
 
 def _active(master: str | None) -> SparkSession | None:
-    """The session that this process has already: there can be no other beside it."""
+    """The session that this process already has; a process can have only one."""
     if SparkContext._active_spark_context is None:  # noqa: SLF001 - `getActiveSession` forgets it in other threads
         return None
     if master is not None:
@@ -127,7 +127,7 @@ def _connected(remote: str) -> Iterator[SparkSession]:
 
 
 def _check_listens(remote: str) -> None:
-    """Raise `SparkUnavailableError` where nobody listens: the client would try again for minutes."""
+    """Raise `SparkUnavailableError` if no server listens; otherwise the client would retry for minutes."""
     try:
         parts = urlsplit(remote.partition("/;")[0])
         socket.create_connection((parts.hostname or "", parts.port or CONNECT_PORT), CONNECT_S).close()
@@ -176,7 +176,7 @@ def failures_told() -> Iterator[None]:
 
 @contextmanager
 def stage(running: Running, text: str) -> Iterator[None]:
-    """Jobs of this block are told by this text, as Spark's UI shows it; on Spark Connect they have a tag."""
+    """Label the jobs of this block with this text in Spark's UI; on Spark Connect they get a tag."""
     session = running.session
     if is_remote(session):
         session.addTag(JOB_GROUP)

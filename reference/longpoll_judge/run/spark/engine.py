@@ -62,7 +62,7 @@ OUTCOMES: Final = pa.schema([("rule", pa.int64()), ("findings", pa.int64()), ("o
 
 
 def _ruler(splits: Sequence[InputSplit], extents: Sequence[Extent], rules: Sequence[Rule], context: Context) -> Work:
-    """What a task does with the numbers of its rules."""
+    """The work of a task on the numbers of its rules."""
 
     def tables() -> Iterator[tuple[int, pa.Table]]:
         for number, part in enumerate(splits):
@@ -204,7 +204,7 @@ class SparkEngine:
 
     @contextmanager
     def read(self, splits: Sequence[InputSplit]) -> Iterator[SparkReading]:
-        """See `pipeline.Engine.read`; a failure is told where it happens, so that who follows may judge again."""
+        """See `pipeline.Engine.read`; a failure is raised here, so that a follower may judge again."""
         with failures_told():
             yield SparkReading(self.running, self.parallel, splits, self.window_events)
 
@@ -213,7 +213,7 @@ class SparkEngine:
 def open_engine(
     master: str | None = None, conf: Mapping[str, str] | None = None, session: SparkSession | None = None
 ) -> Iterator[SparkEngine]:
-    """An engine on a session of its own, or on another; see `cluster.open_cluster`."""
+    """An engine on a new session or an existing one; see `cluster.open_cluster`."""
     with open_cluster(master, conf, session) as running:
         parallel = running.parallel
         partitions = {"spark.sql.shuffle.partitions": str(max(_SHUFFLE_PARTITIONS_MIN, 4 * parallel))}

@@ -54,9 +54,9 @@ class Batch:
 
 @define(eq=False)
 class Arrivals:
-    """What a query has brought (`follow.Arriving`); of batches one waits here, and one in Spark.
+    """The batches of a query (`follow.Arriving`); at most one waits here, and one in Spark.
 
-    A query that ends is begun anew where the ends stand, which is all that it would go on from.
+    A query that ends is started again from the current ends.
     """
 
     engine: SparkEngine
@@ -80,7 +80,7 @@ class Arrivals:
         self._query = writer.option("checkpointLocation", mkdtemp(dir=self.kept)).start()
 
     def take(self, batch: DataFrame, _number: int) -> None:
-        """Hand over a batch of Spark's, on a thread of its own."""
+        """Take a batch from Spark, on Spark's thread."""
         with unclosed_sockets_ignored():
             rows = batch.toArrow().sort_by("number")
         if not len(rows):
@@ -131,7 +131,7 @@ _DAMAGES: Final = msgspec.msgpack.Decoder(list[Damage])
 
 @contextmanager
 def arriving_events(engine: SparkEngine, growth: GrowingHistory, ends: dict[str, int]) -> Iterator[Arrivals]:
-    """What is new from these ends on, read by workers; the ends are moved as it is taken."""
+    """The new events from these ends on, read by workers; the ends advance as events are taken."""
     engine.session.dataSource.register(NewEventSource)
     with TemporaryDirectory(prefix="longpoll-stream-") as kept:
         found = Arrivals(engine, growth, ends, Path(kept))

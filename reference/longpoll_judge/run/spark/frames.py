@@ -79,7 +79,7 @@ def history_of(frame: DataFrame) -> Iterator[History]:
 
 
 def _damages(events: DataFrame) -> list[Damage]:
-    """What `longpoll-history` could not read, as its rows say."""
+    """The damage that `longpoll-history` reports in its rows."""
     columns = ("source", "sequence", "cause", "lost_count")
     if not set(columns) <= set(events.columns):
         return []

@@ -103,9 +103,9 @@ def queue_groups(plan: WindowPlan, parallel: int, *, unplaced: bool) -> QueueGro
     """Groups of about equal size, some for each task that runs at once.
 
     Args:
-        plan: The windows, which say how much of a log each queue has.
+        plan: The windows, with the size of each queue's log.
         parallel: How many tasks run at once.
-        unplaced: There are answers that name no queue, so that queues cannot be told apart before requests are joined.
+        unplaced: Whether some answers name no queue, so that queues can only be separated after requests are joined.
     """
     windows, everywhere = len(plan.windows), np.ones(len(plan.windows), dtype=np.bool_)
     names = list(plan.queues)
@@ -151,7 +151,7 @@ class GroupedWindows(WindowReader):
 
 @frozen
 class GroupJudge:
-    """What a task does with the sorted events of some groups: it gives rows of `SWEPT`."""
+    """The work of a task on the sorted events of some groups; returns rows of `SWEPT`."""
 
     groups: QueueGroups
     plan: WindowPlan

@@ -52,9 +52,9 @@ def is_local(master: str) -> bool:
 
 
 def _settings(directory: Path, master: str, given: Mapping[str, str]) -> SparkConf:
-    """What the session is opened with: `given` before all, and the machine's own defaults for what is not said here.
+    """The settings of a new session: `given` first, then the machine's own defaults.
 
-    Those are read by the Java process from `conf/spark-defaults.conf` as it starts.
+    The Java process reads those from `conf/spark-defaults.conf` as it starts.
     """
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("longpoll judge")
     if is_local(master):
@@ -170,10 +170,10 @@ def _open_context(gateway: Any, conf: SparkConf) -> SparkContext:
 
 @define(eq=False)
 class _Ignored:
-    """A filter of warnings that stays as long as anybody is within.
+    """A warnings filter that stays until its last user leaves.
 
-    Filters belong to the whole process and a stream's batches come on threads of their own: who left first would put
-    back what the other relies on.
+    Filters belong to the whole process, and a stream's batches come on separate threads. Restoring on the first exit
+    would remove the filter that another thread needs.
     """
 
     _lock: threading.Lock = field(factory=threading.Lock)
@@ -218,7 +218,7 @@ def _first_fault(directory: Path) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the Java process and forget it; it goes by itself when its standard input ends, unless it is busy."""
+    """End the Java process and forget it. It also ends when its standard input closes, unless it is busy."""
     if sys.exc_info()[0] is not None:
         _stop_accumulators(SparkContext._active_spark_context)  # noqa: SLF001 - it has no public name
         process.kill()
@@ -252,7 +252,7 @@ class _BridgeFilter(logging.Filter):
 
 @contextmanager
 def _bridge_kept_quiet() -> Iterator[None]:
-    """py4j logs by the root logger and by two of its own; a filter hears only its own logger, so it stands at each."""
+    """Silence py4j, which logs through the root logger and two others; each needs its own filter."""
     bridge = _BridgeFilter()
     loggers = [logging.getLogger(name) for name in _BRIDGE_LOGGERS]
     for logger in loggers:

@@ -40,7 +40,7 @@ PACKED: Final = 12
 
 
 class NewEvents(DataSourceStreamReader):
-    """What is new in some directories from given ends on, as rows of `COLUMNS`; in order of `number` in a batch."""
+    """The new events in some directories from given ends on, as rows of `COLUMNS`, ordered by `number` in a batch."""
 
     def __init__(self, directories: Sequence[str], ends: Mapping[str, int]) -> None:
         self._growth = GrowingHistory(list(directories))
@@ -92,7 +92,7 @@ class NewEvents(DataSourceStreamReader):
 
 
 def _between(part: InputSplit, start: dict[str, int], end: dict[str, int]) -> InputSplit | None:
-    """What lies in the split between two offsets; None for nothing."""
+    """The part of the split between two offsets; None if it is empty."""
     first, last = max(part.start, start.get(part.path, 0)), min(part.end, end.get(part.path, 0))
     return msgspec.structs.replace(part, start=first, end=last) if first < last else None
 
@@ -102,7 +102,7 @@ class NewEventSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is called with."""
+        """The name for `format`."""
         return NAME
 
     def schema(self) -> str:

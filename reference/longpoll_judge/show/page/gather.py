@@ -48,10 +48,10 @@ def of_findings(result: Result) -> Drawn:
 
 
 def gather(result: Result, tables: Tables, pulls_max: int = PULLS_MAX) -> Drawn:
-    """The events to draw of a record; every split is read four times.
+    """Gather the events to draw of a record; every split is read four times.
 
     Args:
-        result: What was found, which says where to look.
+        result: The findings, which give the places to draw.
         tables: Every split's number and events.
         pulls_max: Most pulls that are drawn.
     """

@@ -1,12 +1,12 @@
-"""Where the events of a record lie on the page: bars by connection, the visible end by queue, and marks of time.
+"""Lays out a record's events on the page: bars by connection, the visible end by queue, and time marks.
 
-Times are ms after the picture's origin, to the microsecond, since Unix time in ns is more than a browser's numbers
-hold. What is uncertain stays so: a moment is an interval, and an overrun is red only where the judge found one.
+Times are ms after the picture's origin, to the microsecond, because Unix time in ns exceeds the precision of a
+browser's numbers. An uncertain time is drawn as an interval. An overrun is red only if the judge reported one.
 
-A bar goes from a pull's receipt to its answer. Its held part begins at the `hold` that the broker wrote; of a record
-that only a proxy made nobody knows when a pull was held, and whatever may have been held is marked so.
+A bar goes from a pull's receipt to its answer. Its held part begins at the `hold` that the broker wrote. A proxy's
+record does not show when a pull was held, so the possible part is marked.
 
-Leaves out which events are drawn (`gather`) and the drawing (`page.js`).
+Which events are drawn: `gather`. The drawing: `page.js`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Lane:
 
 @frozen
 class Steps:
-    """What is known of one queue's visible end: it was there at the latest at these moments."""
+    """One queue's visible end: the latest time at which each value was reached."""
 
     name: str
     points: list[tuple[float, int, int]]
@@ -118,13 +118,13 @@ class Pull:
 
     @property
     def key(self) -> Key:
-        """What tells it from others."""
+        """The key that identifies it."""
         return self.asked["source"], self.asked["request"]
 
 
 @frozen
 class Fault:
-    """What a finding says of one pull."""
+    """The part of a finding about one pull."""
 
     number: int
     """The finding's."""
@@ -136,7 +136,7 @@ class Fault:
 
 
 def picture(result: Result, drawn: Drawn) -> Picture:
-    """Lay out the events beside the findings."""
+    """Lay out the events with the findings."""
     pulls = _pulls(drawn.events)
     origin_ns = min((event["after_ns"] for event in drawn.events), default=0)
     last_ns = max((event["before_ns"] for event in drawn.events), default=0)
@@ -252,7 +252,7 @@ def _pulls(events: Iterable[Event]) -> list[Pull]:
 
 
 def _faults(findings: Sequence[Finding]) -> dict[Key, Fault]:
-    """What the findings say of pulls; the first finding that names one tells of it."""
+    """The findings about pulls; the first finding that names a pull counts."""
     faults: dict[Key, Fault] = {}
     for number, finding in enumerate(findings):
         fault = Fault(number, finding.property, finding.verdict, _available_ns(finding))
@@ -268,7 +268,7 @@ def _faults(findings: Sequence[Finding]) -> dict[Key, Fault]:
 
 
 def _sources(finding: Finding, request: str) -> set[str]:
-    """Who saw a request: whose events name it, else each whose events the finding shows."""
+    """The sources that saw a request: those whose events name it, else all sources of the finding's events."""
     naming = {event["source"] for event in finding.evidence if event.get("request") == request}
     return naming or {event["source"] for event in finding.evidence}
 
@@ -328,9 +328,9 @@ def _queue_of(event: Event) -> Queue:
 
 
 def _steps(events: Iterable[Event], queues: Mapping[Queue, int], layout: _Layout, lines: _Lines) -> list[Steps]:
-    """The visible end of each queue as the broker wrote it; else what was told of it, which is never less than before.
+    """The visible end of each queue as the broker wrote it, else the highest that was reported so far.
 
-    A broker's own `make_visible` may fall, which is then seen. What a proxy sees are bounds from below.
+    A broker's own `make_visible` may fall, and the picture shows it. A proxy sees lower bounds.
     """
     seen: dict[Queue, list[tuple[Event, int]]] = {queue: [] for queue in queues}
     for event in sorted(events, key=lambda one: int(one["before_ns"])):
@@ -349,7 +349,7 @@ def _steps(events: Iterable[Event], queues: Mapping[Queue, int], layout: _Layout
 
 
 def _end_told(event: Event) -> int | None:
-    """The visible end that an event tells of its queue; None where it tells none."""
+    """The visible end in an event; None if it has none."""
     end: int = -1
     match event["event"]:
         case "make_visible":

@@ -116,7 +116,7 @@ def sentence(result: Result) -> str:
 
 
 def why(result: Result) -> str:
-    """What the sentence rests on; empty where it says all."""
+    """The reason behind the sentence; empty if the sentence is complete."""
     if not result.findings:
         return ""
     worst = worst_of(result)
