@@ -38,8 +38,8 @@ _DRAWN: Final = re.compile(r"^!\[([^\]\n]*)\]\(([^)\s]+\.svg)\)$", re.MULTILINE)
 _LINK: Final = re.compile(r"(?<!\\)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
-SPLIT: Final = "spec.md"
-"""A page that is too long to scroll: in the site each of its sections is a page below it."""
+SPLIT: Final = ("spec.md", "findings.md")
+"""Pages that are too long to scroll: in the site each of their sections is a page below them."""
 _HEADING: Final = re.compile(r"^#{2,3} (.*)$", re.MULTILINE)
 
 
@@ -74,7 +74,9 @@ def pages_of(target: Path) -> dict[str, str]:
     made["lecturer.md"] = _with_link(made["lecturer.md"], "[The slides](slides.md)")
     made |= {place: text + _below(place, made) for place, text in made.items() if place.endswith("/README.md")}
     check_places(made)
-    return split(made, SPLIT)
+    for place in SPLIT:
+        made = split(made, place)
+    return made
 
 
 def split(made: dict[str, str], place: str) -> dict[str, str]:

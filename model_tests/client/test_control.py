@@ -458,7 +458,7 @@ def test_a_polled_message_is_put_off_and_one_is_rejected(clients: Clients, topic
     consumer.retry(late, delay_s=1)
     (bad,) = consumer.poll(PATIENCE_S, 1)
     consumer.reject(bad)
-    with pytest.raises(ConfigError, match="not of the last poll"):
+    with pytest.raises(ConfigError, match="not from the last poll"):
         consumer.retry(late)
     again: list[ReceivedMessage] = []
     while not any(message.attempt == 2 for message in again):

@@ -36,7 +36,9 @@ POLICIES: Final[Mapping[str, str]] = {
 ROW: Final = re.compile(r"^│ ([A-Z]+(?:-[A-Z]+)?-\d+) +│ ([A-Z-]+) +│", re.MULTILINE)
 UNTESTED: Final = re.compile(r"^│ ((?:[A-Z]+(?:-[A-Z]+)?-\d+ )+) *│", re.MULTILINE)
 """A row of the last table: clauses that were not tested for one reason."""
-COUNTS: Final = re.compile(r"^(\d+) clauses tested: (.*); (\d+) more are UNTESTED and not counted$", re.MULTILINE)
+COUNTS: Final = re.compile(
+    r"^(\d+) clauses tested: (.*); (\d+) more (?:is|are) UNTESTED and not counted$", re.MULTILINE
+)
 BY_CHANCE: Final = {"RUN-1", "RUN-2", "RUN-6", "RUN-11"}
 """What a policy other than strict declares, and a run may meet or not."""
 

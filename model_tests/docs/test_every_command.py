@@ -87,6 +87,7 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"simulate-broker .*--promise .*": 1,
     r"conform .*--policy rocketmq-5 --only 'PULL-HOLD-\*'": 1,
     r"dojo .*lost_wakeup\.py": 1,
+    r'lesson 1\.2 --check "none before_lock"': 1,
     r"oracle .* <(lost|tick)\.jsonl": 1,
     r"oracle (?!.*<).*": 3,
     r"judge .*/observed|judge /tmp/history": (0, 3),

@@ -15,10 +15,12 @@ from model_tests.docs_site.built import build_or_skip
 from model_tests.judge.browser import Browser, open_browser
 
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
+FINDING: Final = "findings/a-a-message-between-read-and-hold-lost-wakeup.html"
 PAGES: Final = (
     "index.html",
     "try-it.html",
     "findings.html",
+    FINDING,
     "architecture.html",
     "protocol.html",
     "polling.html",
@@ -103,7 +105,7 @@ def test_nothing_is_cut_off_and_no_network_is_asked(browser: Browser, site: Path
 
 def test_a_page_that_is_too_wide_is_seen(browser: Browser, site: Path) -> None:
     """A planted word without spaces, and a text of a picture that is longer than its sheet."""
-    browser.show(site / "findings.html", width=390, dark=False)
+    browser.show(site / FINDING, width=390, dark=False)
     assert browser.run(CUT_OFF) == []
 
     browser.run("document.querySelector('.lp-lanes text').textContent = 'wide'.repeat(400)")
@@ -126,7 +128,7 @@ def test_nothing_is_cut_off_on_paper(browser: Browser, site: Path) -> None:
         browser.show(site / page, width=PAPER_PX, dark=False)
         assert lost_on_paper(browser) == [], page
 
-    browser.show(site / "findings.html", width=PAPER_PX, dark=False)
+    browser.show(site / FINDING, width=PAPER_PX, dark=False)
     browser.run("for (const each of document.querySelectorAll('link[rel=stylesheet]'))"
                 " if (each.href.includes('site.css')) each.remove()")  # fmt: skip
     assert any(each.startswith("PRE longpoll explain") for each in lost_on_paper(browser))
@@ -140,7 +142,7 @@ def test_a_word_is_searched_without_a_server(browser: Browser, site: Path) -> No
     found = browser.run(
         "new Promise(done => { const look = () => {"
         " const links = [...document.querySelectorAll('#search-results a')].map(each => each.getAttribute('href'));"
-        " if (links.some(each => each.startsWith('findings.html'))) done(true); else requestAnimationFrame(look); };"
+        " if (links.some(each => each.startsWith('findings/h-'))) done(true); else requestAnimationFrame(look); };"
         " addEventListener('load', look); if (document.readyState === 'complete') look(); })"
     )
     assert found

@@ -117,7 +117,7 @@ def test_both_engines_say_the_same(spark_engine: Engine, mine: Path, tmp_path: P
         (raises, "ValueError: three"),
         (exits, "SystemExit: 0"),
         (names_no_row, "the row 2, but there are 2"),
-        (says_nothing, "no row's number"),
+        (says_nothing, "instead of a row number"),
     ],
 )
 def test_a_faulty_property_leaves_the_verdict_unknown(own: Any, why: str, tmp_path: Path) -> None:

@@ -175,11 +175,11 @@ def test_a_recording_that_the_law_has_no_consumers_for_is_refused(tmp_path: Path
     jumping = [msgspec.structs.replace(event, offset=0) if event is jump else event for event in recording.events]
     restarted = [*recording.events, msgspec.structs.replace(recording.events[0], source="again")]
 
-    with pytest.raises(NotProjectableError, match=r"asks for 0; the law's consumer is at"):
+    with pytest.raises(NotProjectableError, match=r"asks for 0; the specification's consumer is at"):
         project(Recording(jumping, recording.meta), TOPIC, 0)
     with pytest.raises(NotProjectableError, match="2 sources"):
         project(Recording(restarted, recording.meta), TOPIC, 0)
-    with pytest.raises(NotProjectableError, match="was full"):
+    with pytest.raises(NotProjectableError, match="left messages"):
         project(recorded(tmp_path / "small", "strict", consumers=1, count_max=1), TOPIC, 0)
 
 

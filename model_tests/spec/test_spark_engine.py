@@ -320,7 +320,7 @@ def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatc
 
     monkeypatch.setattr(SparkSession, "range", loses)
 
-    with pytest.raises(SparkFailedError, match=r"^3 shares have an answer in .*/answers, but there are 4$"):
+    with pytest.raises(SparkFailedError, match=r"^3 chunks have a result in .*/answers, but there are 4$"):
         explore(_least(), [], engine="spark", session=session, limit_states=20)
 
 

@@ -152,7 +152,7 @@ def test_a_queue_begins_with_no_message_that_the_log_has_no_room_before(pair: Pa
     assert second is not None
     forged = bytearray(pair.content(0))
     forged[second[0] + 20 : second[0] + 28] = number.to_bytes(8, signed=True)
-    with pytest.raises(CopyRefusedError, match=f"claims number {number} of its queue, but the log before it"):
+    with pytest.raises(CopyRefusedError, match=f"has number {number} of its queue, but the log before it"):
         pair.copy.put_copied(0, memoryview(bytes(forged)))
     assert pair.copy.log_end == second[0]
     forged[second[0] + 20 : second[0] + 28] = (1).to_bytes(8)

@@ -223,7 +223,7 @@ def test_an_interrupt_during_start_up_is_unknown(mark: str, words: list[str]) ->
 
 SWALLOWED = """
 import os, signal
-from longpoll import guard
+from longpoll import exit_codes
 class Leaves:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
@@ -231,7 +231,7 @@ def command():
     Leaves()
     while True:
         pass
-guard.run(command)
+exit_codes.run(command)
 """
 
 
@@ -496,7 +496,7 @@ def test_steps_of_a_damaged_history_are_refused(damage: str, tmp_path: Path) -> 
     done = CliRunner().invoke(main, ["history", "steps", str(tmp_path), str(tmp_path / "new"), "--topic", "T"])
 
     assert (done.exit_code, done.stderr.count("\n")) == (Exit.USER, 1)
-    assert "is no whole history" in done.stderr
+    assert "is not a complete history" in done.stderr
 
 
 def test_every_command_has_hostile_callers() -> None:

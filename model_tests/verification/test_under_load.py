@@ -650,8 +650,8 @@ def test_a_signal_ends_the_broker_and_leaves_nothing(number: int, tmp_path: Path
 PARENT = """
 import subprocess, sys
 from pathlib import Path
-from longpoll.verification import served
-broker = served.ServedBroker(Path(sys.argv[1]), None)
+from longpoll.verification import broker_process
+broker = broker_process.ServedBroker(Path(sys.argv[1]), None)
 print(broker._process.pid, flush=True)
 sys.stdin.read()
 """

@@ -169,7 +169,7 @@ class Connection:
         (size,) = struct.unpack(">i", head)
         if not 4 <= size <= FRAME_SIZE_MAX:
             self._conversation.note(self.name, "came", head)
-            raise NotReadableError(f"a frame of {size} bytes")
+            raise NotReadableError(f"frame size {size}; allowed 4 to {FRAME_SIZE_MAX}")
         frame = self._exactly(size, head)
         self._conversation.note(self.name, "came", head + frame)
         return frame

@@ -93,7 +93,7 @@ def decode_command(frame: bytes) -> dict[str, Any]:
         size = mark & 0xFFFFFF
         raw, body = frame[4 : 4 + size], frame[4 + size :]
         if len(raw) < size:
-            raise NotReadableError(f"a header of {size} bytes in a frame of {len(frame)}")
+            raise NotReadableError(f"header of {size} bytes does not fit in a frame of {len(frame)}")
         header: Any = json.loads(raw.decode()) if mark >> 24 == 0 else _read_binary(raw)
     except (struct.error, IndexError, RecursionError, ValueError) as error:
         raise NotReadableError(f"the header cannot be read: {error}") from error
@@ -139,7 +139,7 @@ def _text(raw: bytes, place: int, of: str) -> tuple[str, int]:
     (size,) = struct.unpack_from(of, raw, place)
     place += struct.calcsize(of)
     if size < 0 or place + size > len(raw):
-        raise NotReadableError(f"a text of {size} bytes at byte {place} of {len(raw)}")
+        raise NotReadableError(f"text of {size} bytes at byte {place} does not fit in {len(raw)} bytes")
     return raw[place : place + size].decode(), place + size
 
 
@@ -151,7 +151,7 @@ def lenient_json(text: bytes) -> Any:
         except ValueError:
             return json.loads(re.sub(r"([{,]\s*)(-?\d+)\s*:", r'\1"\2":', text.decode()))
     except RecursionError as error:
-        raise ValueError("JSON that is too deep") from error
+        raise ValueError("JSON is nested too deeply") from error
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def read_records(raw: bytes) -> list[dict[str, Any]]:
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise NotReadableError(f"the record at byte {place} of {len(raw)} cannot be read: {error}") from error
         if size <= 0 or record["totalSize"] != size:
-            raise NotReadableError(f"the record at byte {place} says {record['totalSize']} bytes and has {size}")
+            raise NotReadableError(f"the record at byte {place} claims {record['totalSize']} bytes, but has {size}")
         found.append(record)
         place += size
     return found
@@ -201,7 +201,7 @@ def _read_record(raw: bytes, start: int) -> tuple[dict[str, Any], int]:
     again, prepared, size = struct.unpack_from(">iqi", raw, place)
     place += 16
     if size < 0:
-        raise NotReadableError(f"the record at byte {start} says that its body has {size} bytes")
+        raise NotReadableError(f"the record at byte {start} claims a body of {size} bytes")
     body, place = raw[place : place + size], place + size
     # From 5.0 a topic's length may take two bytes.
     wide = magic == MAGIC_V2

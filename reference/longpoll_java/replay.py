@@ -419,7 +419,7 @@ class _Player:
         return ""
 
     def align(self, _move: Move) -> str:
-        """Wait for the end of a round of the scan: the next one is a period away."""
+        """Wait for the end of a scan round, so the next is a full period away."""
 
         def just() -> bool:
             return time.monotonic() - self.stage.last_s.get("rounded", 0.0) < JUST_S

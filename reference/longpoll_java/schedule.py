@@ -149,7 +149,7 @@ def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
         if step.action is not None and why is not None:
             raise NotOnJavaError(f"step {number} of the run is {step.action.label}, and {why}")
     if trace.model.bounds.filters:
-        raise NotOnJavaError("this run has tags or filters, which replay does not send yet; take one without")
+        raise NotOnJavaError("this run has tags or filters, which replay does not support; use a run without them")
 
 
 def _before(trace: Trace) -> tuple[Move, ...]:

@@ -64,7 +64,7 @@ def project(recording: Recording, topic: str, queue: int) -> Steps:
     policy = policy_named(f"{policy_named(meta.policy).name}+tick=free")
     sources = {event.source for event in recording.events}
     if len(sources) != 1:
-        raise NotProjectableError(f"the recording has {len(sources)} sources; record one life of one broker")
+        raise NotProjectableError(f"the recording has {len(sources)} sources; record one broker without a restart")
     mine = [event for event in recording.events if event.topic == topic and event.queue == queue]
     base = _base(mine)
     pulls = _pulls(mine)
@@ -104,7 +104,7 @@ def _pulls(mine: Iterable[Event]) -> dict[str, _Pull]:
                 pull.answer = event
             pull.seen.setdefault(event.event, event)
     if len(slots) > CONSUMERS_MAX:
-        raise NotProjectableError(f"{len(slots)} connections pull from the queue; at most {CONSUMERS_MAX} are followed")
+        raise NotProjectableError(f"{len(slots)} connections pull from the queue; at most {CONSUMERS_MAX} are allowed")
     return pulls
 
 
@@ -115,15 +115,19 @@ def _check_reads_on(pulls: Iterable[_Pull], base: int) -> None:
         asked, answer = pull.received, pull.answer
         if asked.offset != offset:
             raise NotProjectableError(
-                f"pull {asked.request} asks for {asked.offset}; the law's consumer is at {offset}"
+                f"pull {asked.request} asks for {asked.offset}; the specification's consumer is at {offset}"
             )
         if asked.expression_type not in {"", "TAG"} or asked.expression not in {"", "*"}:
-            raise NotProjectableError(f"pull {asked.request} filters; the law without tags has no filters")
+            raise NotProjectableError(f"pull {asked.request} has a filter, but a specification without tags has none")
         if answer is not None:
             if answer.cause not in {*ANSWERS, "stopped"}:
-                raise NotProjectableError(f"pull {asked.request} was answered {answer.cause!r}, which is not projected")
+                raise NotProjectableError(
+                    f"pull {asked.request} was answered {answer.cause!r}, which has no step in the specification"
+                )
             if answer.code == FOUND and len(answer.offsets) == asked.count_max:
-                raise NotProjectableError(f"pull {asked.request} was full; the law's pulls read all that there is")
+                raise NotProjectableError(
+                    f"pull {asked.request} left messages in the queue, but a pull of the specification reads all"
+                )
             offset = answer.offset_next
 
 

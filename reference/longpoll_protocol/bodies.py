@@ -554,5 +554,7 @@ class TimerCheckpoint:
             raise HeaderError("TimerCheckpoint", "body", f"has {len(body)} bytes, not {_OLD.size} or more")
         next_ms, _flushed, _own, read_offset = _OLD.unpack_from(body)
         if next_ms < 0 or read_offset < 0:
-            raise HeaderError("TimerCheckpoint", "body", f"says the second {next_ms} and the offset {read_offset}")
+            raise HeaderError(
+                "TimerCheckpoint", "body", f"has time {next_ms} and offset {read_offset}; both must be at least 0"
+            )
         return cls(next_ms, read_offset)

@@ -95,7 +95,7 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def write_properties(properties: Mapping[str, str], form: PropertiesForm = FORM_4_9, *, without: str = "") -> bytes:
-    """Encode the stored form in the map's order, as if the names were inserted one by one.
+    """Encode the stored form, in the order of a Java `HashMap` filled name by name.
 
     `without` was in the map and is removed.
     """

@@ -103,12 +103,12 @@ class RealCondition(threading.Condition):
 class RealQueue(Generic[T]):
     """A bounded queue between threads. Like `RealEvent` it may be interrupted at any time.
 
-    Threads wait for a bell, a lock that is released to ring it, so that an interrupted thread leaves no entry in a
-    list. `SimpleQueue.get` of CPython up to 3.12 is not sufficient: it waits forever if another thread takes the item
-    that woke it and its timeout has passed.
+    Threads wait by acquiring a lock, the bell; releasing it rings. So an interrupted thread leaves no entry in a list
+    of waiters. `SimpleQueue.get` of CPython up to 3.12 is not sufficient: it waits forever if another thread takes the
+    item that woke it and its timeout has passed.
 
     Invariant, while `_lock` is free: if there are items, the bell is rung, or a thread that heard it is about to look.
-    It may ring in vain: a thread that finds nothing waits on.
+    A thread that hears the bell and finds no item waits again.
     """
 
     _capacity: int

@@ -124,7 +124,7 @@ class SimulatedSocket(Watched):
         if not pipe.came:
             if pipe.ended:
                 return 0
-            raise BlockingIOError(errno.EAGAIN, "nothing is there")
+            raise BlockingIOError(errno.EAGAIN, "no data")
         size = self._network.weather.piece(min(len(pipe.came), len(buffer)))
         buffer[:size] = pipe.came[:size]
         was_full = len(pipe.came) + pipe.under_way >= PIPE_SIZE
@@ -295,7 +295,7 @@ class SimulatedListener(Watched):
         """Accept a connection; returns it with its peer's address. Raises BlockingIOError if none waits."""
         self._network.world.point("accept", self)
         if not self._waiting:
-            raise BlockingIOError(errno.EAGAIN, "nobody waits")
+            raise BlockingIOError(errno.EAGAIN, "no connection is waiting")
         return self._waiting.popleft()
 
     def knock(self, sock: SimulatedSocket, peer: Address) -> bool:

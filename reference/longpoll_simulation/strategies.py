@@ -73,7 +73,7 @@ class FewSwitches:
         return world.ready[int(draw.random() * len(world.ready))]
 
     def became_ready(self, world: World, actor: Actor) -> None:
-        """Do nothing: it waits for a drawn point."""
+        """Ready actors wait for the next drawn switch."""
 
     def _plan(self, world: World) -> None:
         if self._places is None:

@@ -29,7 +29,7 @@ PLACES: Final = (
     f"{BROKER}/rocketmq/tables",
     *(
         f"{BROKER}/rocketmq/replication/{name}.py"
-        for name in ("replicator", "slave_link", "slave_waits", "flow", "follower")
+        for name in ("replicator", "slave_connection", "slave_waits", "transfer_rate", "follower")
     ),
     STORE,
     RULES,

@@ -108,7 +108,7 @@ def result_fields(result: SendResult) -> dict[str, Any]:
 @click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="Add a user property; repeatable.")
 @click.option("--queue", "queue_id", type=Whole(min=0), help="Send to this queue only. Default: all queues in turn.")
 @click.option("--count", type=Whole(min=1), default=1, show_default=True, help="How many times to send it.")
-@click.option("--rate", type=Amount(above_zero=True), help="Most messages per second. Default: no limit.")
+@click.option("--rate", type=Amount(above_zero=True), help="Maximum messages per second. Default: no limit.")
 @click.option("--group", default="longpoll-producer", show_default=True, help="The producer group.")
 @json_option
 @user_mistakes

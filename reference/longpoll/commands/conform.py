@@ -180,11 +180,11 @@ def conform(
     record_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Test any broker against the clauses of the pull path.
+    """Test any broker that speaks RocketMQ's protocol.
 
     Each clause is one sentence, shown by conversations that were recorded from a real RocketMQ broker. The test replays
-    them and goes on after a failure. For each mismatch it shows the shortest conversation that differs, decoded and in
-    bytes. Then it runs a load, whose history the judge checks, and a race of messages with waiting pulls.
+    them and continues after a failure. For each mismatch it shows the shortest conversation that differs, decoded and
+    in bytes. Then it runs a load, whose history the judge checks, and a race of messages with waiting pulls.
 
     Without --policy the broker is asked for its version, and the matching preset is used: strict, strict-clone,
     rocketmq-4.9 or rocketmq-5. The result names the preset and the reason. A broker of unknown version is compared with

@@ -48,11 +48,11 @@ def bound(name: str, default: int, most: int, text: str) -> Callable[[Decorated]
     type=click.Choice(list(LANGUAGES)),
     help="Write example programs, correct and faulty ones, into the directory PROGRAM; test nothing.",
 )
-@bound("--moves", DEFAULTS.moves, MOVES_MAX, "Most steps of a schedule that finishes each message before the next.")
-@bound("--interleaved", DEFAULTS.interleaved, MOVES_MAX, "Most steps of an interleaved schedule.")
-@bound("--pulls", DEFAULTS.pulls, MOVES_MAX, "Most pulls in a schedule.")
-@bound("--messages", DEFAULTS.arrivals, MOVES_MAX, "Most messages that arrive in a schedule.")
-@bound("--closes", DEFAULTS.closes, COUNT_MAX, "Most connections that close in a schedule.")
+@bound("--moves", DEFAULTS.moves, MOVES_MAX, "Maximum steps of a schedule that finishes each message before the next.")
+@bound("--interleaved", DEFAULTS.interleaved, MOVES_MAX, "Maximum steps of an interleaved schedule.")
+@bound("--pulls", DEFAULTS.pulls, MOVES_MAX, "Maximum pulls in a schedule.")
+@bound("--messages", DEFAULTS.arrivals, MOVES_MAX, "Maximum messages that arrive in a schedule.")
+@bound("--closes", DEFAULTS.closes, COUNT_MAX, "Maximum connections that close in a schedule.")
 @click.option(
     "--queues", type=Whole(1, COUNT_MAX), default=DEFAULTS.queues, show_default=True,
     help="Number of queues.",
@@ -61,8 +61,8 @@ def bound(name: str, default: int, most: int, text: str) -> Callable[[Decorated]
     "--connections", type=Whole(1, COUNT_MAX), default=DEFAULTS.connections, show_default=True,
     help="Number of connections that pull.",
 )  # fmt: skip
-@bound("--wake-ms", 0, WAIT_MAX_MS, "Most ms from a message's arrival to the answer of a waiting pull.")
-@bound("--late-ms", 0, WAIT_MAX_MS, "Most ms from a pull's deadline to its answer.")
+@bound("--wake-ms", 0, WAIT_MAX_MS, "Maximum ms from a message's arrival to the answer of a waiting pull.")
+@bound("--late-ms", 0, WAIT_MAX_MS, "Maximum ms from a pull's deadline to its answer.")
 @click.option(
     "--seed", type=Whole(0, SEED_MAX), help="After all short schedules, run longer random ones from this seed."
 )
@@ -71,7 +71,7 @@ def bound(name: str, default: int, most: int, text: str) -> Callable[[Decorated]
 )
 @click.option(
     "--answer-s", type=Amount(above_zero=True), default=ANSWER_S, show_default=True,
-    help="Most seconds the program may take to answer a line.",
+    help="Seconds within which the program must answer a line.",
 )  # fmt: skip
 @click.option("--replay", "token", metavar="TOKEN", help="Run the schedule of a finding again and show it.")
 @json_option
@@ -180,7 +180,8 @@ def _write(language: str, words: Sequence[str], *, as_json: bool) -> None:
     right = next(each for each in written if each.name == RIGHT)
     build = " ".join(right.words(right.language.build))
     run = f"{build + ' && ' if build else ''}longpoll dojo {' '.join(right.words(right.language.run))}"
-    say(f"\nNext: cd {words[0]} && {run}")
+    faulty = next(each for each in written if each.name != RIGHT)
+    say(f"\nNext: cd {words[0]} && {run}\nFor another program, replace {RIGHT} by its name, such as {faulty.name}.")
 
 
 # -- shown -----------------------------------------------------------------------------------------------------------

@@ -100,14 +100,14 @@ AUTO: Final = "auto"
     type=Amount(),
     default=WAKE_MS,
     show_default=True,
-    help="Most milliseconds from when a message is visible to the answer to a pull that waits for it.",
+    help="Maximum milliseconds from a visible message to the answer of a pull that waits for it.",
 )
 @click.option(
     "--late-ms",
     type=Amount(),
     default=LATE_MS,
     show_default=True,
-    help="Most milliseconds from a pull's deadline to its answer.",
+    help="Maximum milliseconds from a pull's deadline to its answer.",
 )
 @click.option(
     "--follow",
@@ -143,9 +143,9 @@ def judge(  # noqa: PLR0917 - one argument an option
     """Judge recorded histories, all of them together. A history is a directory of part files and a meta.json.
 
     The engine local runs in this process; the engine spark runs on Spark and needs the extra longpoll[spark] and Java.
-    Both give the same verdict. By default a history of up to about 10,000,000 events is judged in this process. A
-    longer one is judged on Spark, and so is one at a URI such as s3a://bucket/history, or with --master, --conf or
-    SPARK_REMOTE. One line on stderr names the engine and the reason. Without pyspark the default is local.
+    Both give the same verdict. By default a history of up to about 10,000,000 events is judged in this process. Spark
+    judges longer histories, URIs such as s3a://bucket/history, and runs with --master, --conf or SPARK_REMOTE. One
+    line on stderr names the engine and the reason. Without pyspark the default is local.
 
     \b
     Examples:

@@ -47,15 +47,17 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option("--store", "store_directory", type=PATH, help="Store directory. Default: a temporary one.")
 @policy_option("The broker's long-polling policy; `longpoll policies` lists them.")
 @knob_option("Change one knob of the policy; repeatable.")
-@click.option("--listen", metavar=ADDRESS, show_default=LISTEN, help="The broker's address. Port 0: any free port.")
+@click.option("--listen", metavar=ADDRESS, help=f"The broker's address. Port 0: any free port. Default: {LISTEN}.")
 @click.option(
     "--name-server", metavar=ADDRESS, default="127.0.0.1:9876", show_default=True, help="The name server's address."
 )
 @click.option("--ha", metavar=ADDRESS, help="Address for slaves. Warning: any client can read the log there.")
 @click.option("--slave-of", metavar=ADDRESS, help="Run as a slave of the master with this address.")
 @click.option("--register-at", metavar=ADDRESS, help="Also register at these name servers, separated by semicolons.")
-@click.option("--access-key", envvar=ACCESS_KEY, help=f"Account at master and name servers. Default: ${ACCESS_KEY}.")
-@click.option("--secret-key", envvar=SECRET_KEY, help=f"Secret of the account. Default (safer): ${SECRET_KEY}.")
+@click.option(
+    "--access-key", envvar=ACCESS_KEY, help=f"Access key for master and name servers. Default: ${ACCESS_KEY}."
+)
+@click.option("--secret-key", envvar=SECRET_KEY, help=f"Its secret key. Default: ${SECRET_KEY}, which is safer.")
 @click.option("--record", type=PATH, help="Record a history into this directory.")
 @click.option("--config", "config_file", type=PATH, help="Configuration file in RocketMQ's broker.conf format.")
 @click.option("--acl", "acl_file", type=PATH, help="File of accounts in RocketMQ's plain_acl.yml format.")

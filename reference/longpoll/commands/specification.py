@@ -93,7 +93,9 @@ class RequestsToProve(_NumberOrAny):
 @knob_option()
 @property_option()
 @click.option("--all", "shows_all", is_flag=True, help="Print all properties, counts and counterexamples.")
-@click.option("--explain", "explains", is_flag=True, help="Explain the shortest run to the worst violation at once.")
+@click.option(
+    "--explain", "explains", is_flag=True, help="Also explain the worst violation's shortest run, step by step."
+)
 @json_option
 @user_mistakes
 def check(
@@ -117,9 +119,9 @@ def check(
     property with its verdict, the counts, and a counterexample for each violation. A counterexample is a token of a
     shortest run, with the fewest context switches.
 
-    The bounds tiny, small, wide and bench cover the model without features. After them each feature, such as several
-    queues or offset commits, is explored alone. If you choose a size, a feature or another engine, only your choice is
-    explored.
+    The bounds tiny, small, wide and bench have no features. After them, the command explores each feature alone, such
+    as several queues or offset commits. If you choose a size, a feature or another engine, it explores only your
+    choice.
 
     The engine packed needs numpy. Without numpy the engine python explores bounds tiny and the features, which takes
     some minutes. Workers, symmetry, a memory limit and Spark change neither counts nor verdicts. The engine simulate
@@ -235,7 +237,7 @@ def _explain_worst(found: Survey) -> None:
     type=click.IntRange(min=0),
     default=13,
     show_default=True,
-    help="Most steps of a run that z3 unrolls; fewer than the default also skips the exploration before it.",
+    help="Maximum steps of a run that z3 unrolls; a lower value than the default also skips the exploration before it.",
 )
 @click.option(
     "--smt",
@@ -267,12 +269,11 @@ def prove(
     If a property is not inductive, the command looks for a run from the first state that violates it. Such a run is a
     token for `longpoll explain`. A refuted step without a token shows a state that may be unreachable.
 
-    For any number of requests the command proves several configurations. The plain one has no features, and the bare
-    one has two queues. The whole one has two queues, two tags and every feature. The uncut one is the whole one without
-    the feature truncate, under which fewer properties are promised. The others are chosen so that some configuration
-    has every combination of three features that one proof obligation contains.
-    --queues, --tags and --aspect change a configuration. The command also looks for each
-    situation that must occur: if one does not, the proof counts as unknown.
+    For any number of requests the command proves several configurations. plain has no features, and bare has two
+    queues. whole has two queues, two tags and every feature. uncut is whole without the feature truncate, with which
+    the policy promises fewer properties. The other configurations together cover every three features
+    that occur in one proof obligation. --queues, --tags and --aspect change a configuration. The command also looks
+    for each situation that must occur: if one does not, the proof counts as unknown.
 
     \b
     Examples:

@@ -36,7 +36,7 @@ stored_from_option = click.option(
 stored_to_option = click.option(
     "--stored-to", "stored_to_ms", type=int, help="Only messages stored at this time or earlier, in ms since 1970."
 )
-count_option = click.option("--count", type=Whole(min=0), help="Most lines to show. Default: all.")
+count_option = click.option("--count", type=Whole(min=0), help="Maximum lines to show. Default: all.")
 directory_argument = click.argument("directory", metavar="DIR", type=click.Path())
 
 

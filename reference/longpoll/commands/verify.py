@@ -81,10 +81,10 @@ class Job:
 @click.option(
     "--wake-ms",
     type=Amount(),
-    help="Most ms from a message's arrival to the answer of a held pull. Default: computed from latency.",
+    help="Maximum ms from a message's arrival to the answer of a held pull. Default: computed from latency.",
 )
 @click.option(
-    "--late-ms", type=Amount(), help="Most ms from a pull's deadline to its answer. Default: computed from latency."
+    "--late-ms", type=Amount(), help="Maximum ms from a pull's deadline to its answer. Default: computed from latency."
 )
 @click.option("--seed", type=Whole(0, SEED_MAX), help="Seed of the property suite. Default: a new one each time.")
 @click.option(

@@ -32,12 +32,12 @@ _OPTIONS: Final = (
     click.option(
         "--symmetry",
         is_flag=True,
-        help="packed: explore one state out of those that differ only in the numbering of requests or queues.",
+        help="packed: merge states that differ only in the numbering of requests or queues.",
     ),
     click.option(
         "--memory-mb",
         type=click.IntRange(min=1),
-        help="packed: keep at most about this much in memory, MiB, and the rest on disk (TMPDIR).",
+        help="packed: keep about this many MiB in memory, and the rest on disk (TMPDIR).",
     ),
     click.option(
         "--master", metavar="URL", help="spark: the cluster, such as local[4], spark://host:7077 or sc://host:15002."
@@ -49,7 +49,7 @@ _OPTIONS: Final = (
         help="spark: keep each level in this directory, and resume the search that is there.",
     ),
     click.option("--runs", type=click.IntRange(min=1), help="simulate: number of random runs."),
-    click.option("--steps", type=click.IntRange(min=1, max=10_000), help="simulate: most steps of a run."),
+    click.option("--steps", type=click.IntRange(min=1, max=10_000), help="simulate: maximum steps of a run."),
     click.option("--seed", type=click.IntRange(min=0), help="simulate: the same seed gives the same runs."),
 )
 

@@ -42,8 +42,10 @@ def server_options(command: Command) -> Command:
         metavar="HOST:PORT",
         help="Address of the name server, which must be running.",
     )
-    @click.option("--access-key", envvar=ACCESS_KEY, help=f"Account, if the broker needs one. Default: ${ACCESS_KEY}.")
-    @click.option("--secret-key", envvar=SECRET_KEY, help=f"Secret of the account. Default (safer): ${SECRET_KEY}.")
+    @click.option(
+        "--access-key", envvar=ACCESS_KEY, help=f"Access key, if the broker needs one. Default: ${ACCESS_KEY}."
+    )
+    @click.option("--secret-key", envvar=SECRET_KEY, help=f"Its secret key. Default: ${SECRET_KEY}, which is safer.")
     @click.option("--tls-authority", type=PATH, help="Use TLS, and trust the certificates in this PEM file.")
     @click.option("--tls-certificate", type=PATH, help="Client certificate (PEM); needs --tls-authority.")
     @click.option("--tls-key", type=PATH, help="Private key (PEM) of the client certificate.")

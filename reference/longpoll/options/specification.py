@@ -71,7 +71,7 @@ def bounds_option(default: str) -> Decorator:
         metavar="NAME",
         default=default,
         show_default=True,
-        help=f"Size of the state space: {', '.join(NAMES)}.",
+        help=f"Preset of model bounds: {', '.join(NAMES)}.",
         shell_complete=completion.bounds,
     )
 

@@ -75,20 +75,19 @@ def check_config(config: StoreConfig) -> None:
         )
     if config.index_slot_count < 1 or config.index_entry_count < 2:
         raise StoreUserError(
-            f"maxHashSlotNum is {config.index_slot_count}, maxIndexNum {config.index_entry_count}; use 1 and 2 or more"
+            f"maxHashSlotNum is {config.index_slot_count}, maxIndexNum {config.index_entry_count}; set at least 1 and 2"
         )
     if config.extended_file_size <= EXTENDED_SIZE_MIN:
         raise StoreUserError(
-            f"mappedFileSizeConsumeQueueExt is {config.extended_file_size}; write more than {EXTENDED_SIZE_MIN}"
+            f"mappedFileSizeConsumeQueueExt is {config.extended_file_size}; set more than {EXTENDED_SIZE_MIN}"
         )
     try:
         delay_levels_ms(config.delay_levels)
     except ValueError as error:
         raise StoreUserError(f"messageDelayLevel cannot be {config.delay_levels[:200]!r}: {error}") from None
-    if config.commit_log_file_size < FIXED_SIZE + BLANK_SIZE_MIN:
-        raise StoreUserError(
-            f"mappedFileSizeCommitLog is {config.commit_log_file_size}; write more than the largest message"
-        )
+    minimum = FIXED_SIZE + BLANK_SIZE_MIN
+    if config.commit_log_file_size < minimum:
+        raise StoreUserError(f"mappedFileSizeCommitLog is {config.commit_log_file_size}; set at least {minimum}")
 
 
 def believed_ms(store_ms: int, unix_ms: Callable[[], int], *, tell: bool = True) -> int:

@@ -106,7 +106,7 @@ class ReplicaAppend:
         if queue is None or not queue.offset_next:
             if not 0 <= record.queue_offset <= record.physical_offset // FIXED_SIZE:
                 raise CopyRefusedError(
-                    f"the record at {record.physical_offset} of the other log claims number "
+                    f"the record at {record.physical_offset} of the other log has number "
                     f"{record.queue_offset} of its queue, but the log before it is too short for so many"
                 )
             return

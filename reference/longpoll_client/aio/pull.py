@@ -1,4 +1,4 @@
-"""A consumer that gives messages to the task that awaits `poll`. Delivery is at least once, as on threads.
+"""A consumer that gives messages to the task that awaits `poll`. Delivery is at least once, as in the threaded client.
 
 Source: `DefaultLitePullConsumerImpl.java`.
 """

@@ -238,7 +238,7 @@ def check_seek(queue: MessageQueue, offset: int, first: int, end: int) -> None:
     check_whole("offset", offset)
     if not first <= offset <= end:
         place = f"{queue.topic[:140]} queue {queue.queue_id}"
-        raise ConfigError(f"offset {offset} is not in {place}, which has those from {first} to {end}")
+        raise ConfigError(f"offset {offset} is not in {place}, which has offsets {first} to {end}")
 
 
 def _not_ours(queue: MessageQueue) -> NotOursError:

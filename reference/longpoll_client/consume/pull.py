@@ -34,10 +34,12 @@ POLL_S: Final = 3600.0
 def check_returned(config: MemberConfig, message: ReceivedMessage, returned: Sequence[ReceivedMessage]) -> None:
     """Raise ConfigError for a message that the last poll did not return, and when broadcasting."""
     if config.is_broadcasting:
-        raise ConfigError(f"group {config.group} is broadcasting, so no message comes again")
+        raise ConfigError(f"group {config.group} is broadcasting, so messages are never redelivered")
     place = message.physical_offset, message.queue_offset
     if place not in [(each.physical_offset, each.queue_offset) for each in returned]:
-        raise ConfigError(f"message {message.msg_id[:64]} is not of the last poll; retry or reject it before the next")
+        raise ConfigError(
+            f"message {message.msg_id[:64]} is not from the last poll; retry or reject it before the next"
+        )
 
 
 @frozen

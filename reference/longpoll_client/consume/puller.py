@@ -238,7 +238,7 @@ class Puller:
 
     @property
     def is_open(self) -> bool:
-        """Whether its messages are to be consumed now: it is neither given up nor paused.
+        """Whether this queue is consumed now: it is neither given up nor paused.
 
         Read without the lock, for each message: with the lock, too, the answer may be old when it is used.
         """

@@ -182,7 +182,7 @@ class Exchange:
         return None
 
     def answered(self, answer: Command) -> PendingCall | None:
-        """The call that an answer ends; None when it has ended before."""
+        """Removes and returns the answered call; None if already ended."""
         return self.calls.pending.pop(answer.opaque, None)
 
     # ------------------------------------------------------------ what ends

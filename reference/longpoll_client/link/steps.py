@@ -99,11 +99,11 @@ class _Drive(Generic[T]):
         self._advance(partial(next, steps))
 
     def answer(self, given: object) -> None:
-        """Give the answer to the question."""
+        """Resume the exchange with this answer."""
         self._advance(partial(self._steps.send, given))
 
     def fail(self, error: LongpollError) -> None:
-        """Raise an error instead of the answer."""
+        """Resume the exchange with this error."""
         self._advance(partial(self._steps.throw, error))
 
     def _advance(self, proceed: Callable[[], Question]) -> None:

@@ -28,7 +28,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class RequestWriter(Protocol):
-    """A connection, of threads or of an event loop."""
+    """A connection, threaded or asyncio."""
 
     @property
     def is_signed(self) -> bool:

@@ -61,7 +61,9 @@ class Sections:
         shown = ", ".join(
             f"{self.counts[each]} {each}" for each in OUTCOMES if each != "UNTESTED" and self.counts[each]
         )
-        more = f"; {self.counts['UNTESTED']} more are UNTESTED and not counted" if self.counts["UNTESTED"] else ""
+        untested = self.counts["UNTESTED"]
+        verb = "is" if untested == 1 else "are"
+        more = f"; {untested} more {verb} UNTESTED and not counted" if untested else ""
         return f"{self.tested} clauses tested: {shown or 'none'}{more}"
 
 

@@ -83,8 +83,8 @@ SEND_CLAUSES: Final = (
     Clause(
         "send.acknowledged.same_connection",
         SEND_IS_KEPT,
-        "A message is acknowledged on the connection that its send came on, where both name one and its identifier "
-        "came once, with whatever requests.",
+        "An acknowledgement uses its send's connection, if both name one and no other request has the send's "
+        "identifier.",
         "NettyRemotingAbstract.writeResponse: on the request's channel",
         ("request_received(code, request, connection)", "message_acknowledged(request, connection)"),
     ),

@@ -300,8 +300,7 @@ PULL_CLAUSES: Final = (
     Clause(
         "answer.same_connection",
         ANSWERED_ONCE,
-        "An answer is sent on the connection that its request came on, where both name one and its identifier came "
-        "once.",
+        "An answer uses its request's connection, if both name one and no other request has the identifier.",
         "NettyRemotingAbstract.writeResponse: on the request's channel",
         ("request_received(request, connection)", "answer_sent(request, connection)"),
     ),

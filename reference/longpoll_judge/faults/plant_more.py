@@ -138,7 +138,7 @@ def _appends_swapped(recording: Recording) -> None:
             recording.replace(one, change(one, queue_offset=two.queue_offset))
             recording.replace(two, change(two, queue_offset=one.queue_offset))
             return
-    raise NoVictimError("no two messages with the same tag follow upon each other; record a longer run")
+    raise NoVictimError("no two consecutive messages have the same tag; record a longer run")
 
 
 def _visible_moves_back(recording: Recording) -> None:

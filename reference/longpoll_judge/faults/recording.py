@@ -124,10 +124,12 @@ def load(directory: Path) -> Recording:
     """Read a history that is whole; raises `HistoryNotFoundError` and `DamagedHistoryError`."""
     parts = sorted(directory.glob(PART_GLOB))
     if not parts or not (directory / META_FILE).exists():
-        raise HistoryNotFoundError(f"{directory} holds no whole history: {META_FILE} and {PART_GLOB} are needed")
+        raise HistoryNotFoundError(f"{directory} is not a complete history: it needs {META_FILE} and {PART_GLOB}")
     decoder = msgspec.json.Decoder(Event)
     try:
         meta = msgspec.json.decode((directory / META_FILE).read_bytes(), type=Meta)
         return Recording([event for part in parts for event in decoder.decode_lines(part.read_bytes())], meta)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
-        raise DamagedHistoryError(f"{directory} is no whole history: {error}; `longpoll judge` says where") from error
+        raise DamagedHistoryError(
+            f"{directory} is not a complete history: {error}; `longpoll judge` shows where"
+        ) from error

@@ -109,7 +109,7 @@ def _joined(requests: pa.Table, answers: pa.Table) -> pa.Table:
 def _checked(row: Any, why: Any, count: int) -> tuple[int, str]:
     """A row's number and a sentence, as the function returned them; raises TypeError or IndexError."""
     if isinstance(row, bool) or not hasattr(row, "__index__") or not isinstance(why, str):
-        raise TypeError(f"it returned {row!r:.100} and {why!r:.100}, which are no row's number and sentence")
+        raise TypeError(f"it returned {row!r:.100} and {why!r:.100}, instead of a row number and a sentence")
     number = int(row.__index__())
     if not 0 <= number < count:
         raise IndexError(f"it returned the row {number}, but there are {count} rows")

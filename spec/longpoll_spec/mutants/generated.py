@@ -179,9 +179,9 @@ def _plain_variables(policy: Policy) -> frozenset[str]:
 
 
 def part_names(policy: Policy, action: Action) -> tuple[str, ...]:
-    """A name for each part of the guard, by its subject: the same under all bounds that have the part.
+    """Names each guard part by its variables; bounds do not change it.
 
-    If several parts have the same subject, the first gets the bare name and the others numbers.
+    If several parts have the same variables, the first gets the bare name and the others numbers.
     """
     plain = _plain_variables(policy)
     names: list[str] = []

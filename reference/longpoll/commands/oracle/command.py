@@ -30,7 +30,7 @@ BACKLOG = 128
 @click.command()
 @policy_option()
 @knob_option()
-@click.option("--requests", default=2, show_default=True, help="Request slots: most concurrent pulls.")
+@click.option("--requests", default=2, show_default=True, help="Request slots: maximum concurrent pulls.")
 @click.option("--queues", default=1, show_default=True, help="Queues that share one dispatcher and one scanner.")
 @click.option("--tags", default=1, show_default=True, help="Number of different tags.")
 @click.option("--hold-ticks", default=1, show_default=True, help="A pull's deadline in ticks.")

@@ -58,7 +58,7 @@ def checked_url(url: str) -> str:
     except ValueError:
         known = False
     if not known or not url.isascii() or not url.isprintable() or " " in url:
-        raise ConfigError("--webhook wants the URL to post findings to, such as https://host/path")
+        raise ConfigError("--webhook needs a URL that accepts findings, such as https://host/path")
     return url
 
 

@@ -151,5 +151,5 @@ def _offset_of(answer: Command) -> int:
     """The offset of a sent message; raises ClientError. An answer needs no other field."""
     told = (answer.ext_fields or {}).get("queueOffset", "")
     if not (told.isascii() and told.isdigit() and len(told) <= DIGITS_MAX):
-        raise ClientError(f"a send was acknowledged without an offset: queueOffset is {told[:40]!r}")
+        raise ClientError(f"acknowledgement has no valid queueOffset: {told[:40]!r}")
     return int(told)

@@ -103,7 +103,7 @@ class SuiteConnection(BrokerConnection):
         try:
             self.send_bytes(content)
         except TimeoutError:
-            raise ViolationError(f"the broker took no bytes of connection {self.number} for {STALL_S:g} s") from None
+            raise ViolationError(f"the broker read nothing from connection {self.number} for {STALL_S:g} s") from None
         except OSError as error:
             raise ViolationError(f"connection {self.number} was closed by the broker: {error}") from None
 

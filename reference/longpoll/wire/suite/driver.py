@@ -51,7 +51,7 @@ class Driver:
     # -- begin and end -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Create the topics, and the groups by a first pull."""
+        """Create the topics, and create each group by pulling once."""
         link = self.example.links.get(0)
         for index, count in enumerate(QUEUE_COUNTS):
             topic = f"{self.example.name}-t{index}"
@@ -88,7 +88,7 @@ class Driver:
         end = self.example.ask_end(number, queue, RequestCode.GET_MAX_OFFSET)
         start = self.example.ask_end(number, queue, RequestCode.GET_MIN_OFFSET)
         if (start, end) != (0, queue.end):
-            raise ViolationError(f"{queue} reaches from {start} to {end}; it is 0 to {queue.end}")
+            raise ViolationError(f"{queue} has offsets {start} to {end}; expected 0 to {queue.end}")
 
     def commit(self, number: int, group: int, queue: Queue, offset: int) -> None:
         """Store a group's offset (code 15)."""
@@ -117,7 +117,7 @@ class Driver:
             return "none"
         offset = header_of(command, OffsetResponseHeader).offset
         if offset != (expected or 0):
-            raise ViolationError(f"group {group} stands at {offset} of {queue}; {expected} was committed")
+            raise ViolationError(f"group {group} has offset {offset} in {queue}, but {expected} was committed")
         return str(offset)
 
     def view(self, number: int, queue: Queue, offset: int) -> None:
@@ -131,7 +131,7 @@ class Driver:
         )
         stored = records_of(memoryview(command.body))
         if [(each.queue_offset, each.physical_offset) for each in stored] != [(offset, physical_offset)]:
-            raise ViolationError(f"a view of log offset {physical_offset} gives {stored}")
+            raise ViolationError(f"a view of log offset {physical_offset} returned {stored}")
         queue.check_stored(stored[0])
 
     def refuse(self, number: int, bad: Bad, form: Form) -> int:

@@ -138,7 +138,7 @@ class ServedMachine(RuleBasedStateMachine):
     """The broker of a machine that runs by itself."""
 
     def __init__(self, run: Run | None = None) -> None:
-        """Begin an example of a run, or a single one for None; raises ConfigError if no broker is named."""
+        """Begin an example of a run. None starts a standalone example, or raises ConfigError if no broker is named."""
         super().__init__()
         self._own = ExitStack()
         if run is None:

@@ -215,13 +215,15 @@ class Queue:
         sent = self.messages[stored.queue_offset]
         where = f"the message at {self} offset {stored.queue_offset}"
         if (stored.topic, stored.queue_id) != (self.topic, self.queue_id):
-            raise ViolationError(f"{where} says that it is of {stored.topic}@{stored.queue_id}")
+            raise ViolationError(f"{where} claims to be in {stored.topic}@{stored.queue_id}")
         if stored.body != sent.body:
-            raise ViolationError(f"{where} has body {stored.body[:60]!r}, sent was {sent.body[:60]!r}")
+            raise ViolationError(f"{where} has body {stored.body[:60]!r} instead of {sent.body[:60]!r}")
         if sent.physical_offset not in {None, stored.physical_offset}:
-            raise ViolationError(f"{where} stands at {stored.physical_offset}, its id says {sent.physical_offset}")
+            raise ViolationError(
+                f"{where} has log offset {stored.physical_offset}, but its id has {sent.physical_offset}"
+            )
         if not sent.is_given_back(stored.properties):
-            raise ViolationError(f"{where} has properties {dict(stored.properties)}, sent were {dict(sent.properties)}")
+            raise ViolationError(f"{where} has properties {dict(stored.properties)} instead of {dict(sent.properties)}")
 
 
 @define(eq=False)
@@ -268,10 +270,10 @@ class Pull:
         if stopping and answer.code == NOT_FOUND and answer.offset_next == self.offset and not answer.stored:
             return
         if answer.offset_min != 0:
-            raise ViolationError(f"{self}: minOffset {answer.offset_min}, nothing was ever deleted")
+            raise ViolationError(f"{self}: minOffset is {answer.offset_min}, although nothing was deleted")
         ends = range(self.end_at_ask, queue.end + 1)
         if answer.offset_max not in ends:
-            raise ViolationError(f"{self}: maxOffset {answer.offset_max}, it lies in {ends[0]}..{ends[-1]}")
+            raise ViolationError(f"{self}: maxOffset is {answer.offset_max}; expected {ends[0]} to {ends[-1]}")
         got = Read(answer.code, answer.offset_next, tuple(message.queue_offset for message in answer.stored))
         explained = [end for end in ends if queue.read(self.offset, self.wanted, self.count_max, end) == got]
         if not any(end >= answer.offset_max for end in explained):
@@ -285,8 +287,10 @@ class Pull:
     def _judge_nothing(self, explained: Sequence[int], read_ns: int) -> None:
         if read_ns < self.due_ns:
             early_ms = (self.due_ns - read_ns) / 1e6
-            raise ViolationError(f"{self}: answered with nothing {early_ms:.1f} ms before its deadline")
+            raise ViolationError(f"{self}: got an empty answer {early_ms:.1f} ms before its deadline")
         # It expired after `due_ns`, so it must have seen the messages acknowledged before that.
         seen = self.queue.end_acknowledged_before(self.due_ns)
         if explained[-1] < seen:
-            raise ViolationError(f"{self}: expired with nothing, though message {explained[-1]} was there to wake it")
+            raise ViolationError(
+                f"{self}: expired without a message, although message {explained[-1]} was there to wake it"
+            )

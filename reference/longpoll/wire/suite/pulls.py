@@ -75,7 +75,7 @@ class Pulls:
         reply = self._wait(pull, self.example.runtime.monotonic_ns() + self.example.expectations.patience_ns)
         if reply is None:
             raise ViolationError(
-                f"{pull}: a message that it wants is there, and it was not answered within {self.example.patience}"
+                f"{pull}: no answer within {self.example.patience}, although a matching message is there"
             )
         self.judge(pull, reply)
 
@@ -129,7 +129,7 @@ class Pulls:
         link = self.example.links.get(pull.link)
         reply = link.wait(pull.opaque, deadline_ns, since_ns=pull.asked_ns)
         if reply is None and link.closed:
-            raise ViolationError(f"the broker closed connection {link.number}, on which it had {pull}")
+            raise ViolationError(f"the broker closed connection {link.number} while {pull} was waiting")
         return reply
 
     def judge(self, pull: Pull, reply: Reply, *, stopping: bool = False) -> None:

@@ -81,7 +81,7 @@ class Sends:
         command = self.example.expect(link, link.ask(code, fields, encode_batch(parts)), SEND_SUCCESS_CODES)
         header = header_of(command, SendMessageResponseHeader)
         if header.queue_offset != queue.end:
-            raise ViolationError(f"a batch was put at {queue} offset {header.queue_offset}, its end was {queue.end}")
+            raise ViolationError(f"a batch was stored at {queue} offset {header.queue_offset}; expected {queue.end}")
         ids = header.msg_id.split(",")
         if len(ids) != len(messages):
             raise ViolationError(f"a batch of {len(messages)} messages got {len(ids)} ids")
@@ -118,14 +118,14 @@ class Sends:
             self.example.links.get(number).ask(code, fields, body, serialisation=form.serialisation, one_way=True)
             came = self._end_in_time(queue, queue.end + 1) - queue.end
             if came > tries:
-                raise ViolationError(f"{queue} has {came} messages more, though one was sent {tries} times")
+                raise ViolationError(f"{queue} got {came} more messages, although one was sent {tries} times")
             if came > 0:
                 now_ns = self.example.runtime.monotonic_ns()
                 queue.messages.extend(Message(body, properties, now_ns, None) for _ in range(came))
                 self.pulls.await_wakes(queue)
                 return f"offset {queue.end - 1}"
         raise ViolationError(
-            f"the end of {queue} stays at {queue.end}, though message {queue.end} was sent {ONE_WAY_TRIES} times"
+            f"the end of {queue} stays at {queue.end}, although message {queue.end} was sent {ONE_WAY_TRIES} times"
         )
 
     def _stored(self, queue: Queue, sent: Sequence[tuple[Reply, bytes, Mapping[str, str]]]) -> None:
@@ -140,7 +140,7 @@ class Sends:
             by_offset[header.queue_offset] = Message(body, properties, reply.read_ns, _physical_offset(header.msg_id))
         if sorted(by_offset) != list(range(queue.end, queue.end + len(sent))):
             raise ViolationError(
-                f"{len(sent)} messages were put at {queue} offsets {sorted(by_offset)}, its end was {queue.end}"
+                f"{len(sent)} messages were stored at {queue} offsets {sorted(by_offset)}; expected {queue.end} and up"
             )
         queue.messages.extend(by_offset[offset] for offset in sorted(by_offset))
         self._made_visible(queue)
@@ -153,7 +153,7 @@ class Sends:
     def _wait_end(self, queue: Queue, end: int) -> None:
         seen = self._end_in_time(queue, end)
         if seen < end:
-            raise ViolationError(f"the end of {queue} stays at {seen}, though message {seen} was acknowledged")
+            raise ViolationError(f"the end of {queue} stays at {seen}, although message {seen} was acknowledged")
 
     def _end_in_time(self, queue: Queue, end: int) -> int:
         """The queue's end as the broker reports it, once it is that far or the patience is over."""

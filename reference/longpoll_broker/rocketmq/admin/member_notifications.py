@@ -1,8 +1,8 @@
 """Notifies the members of a changed group (40), so that they rebalance.
 
-Each change is announced to every member, so many joins and leaves would cause members times changes notices. In one
-pass, up to `NOTICES_MAX` are sent at once, in Java's order. After that a group waits for its round, which later passes
-continue. More changes of a waiting group cost nothing: one notice covers them all.
+Each change is announced to every member, so many joins and leaves would cause members times changes notices. Each pass
+immediately sends up to `NOTICES_MAX`, in Java's order. The other groups wait for later passes. More changes of a
+waiting group cost nothing: one notice covers them all.
 
 Changes of groups: see `shared.subscription`. Source: `DefaultConsumerIdsChangeListener.java` 4.9, which sends each
 change to each member.

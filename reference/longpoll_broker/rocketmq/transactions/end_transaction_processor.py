@@ -55,7 +55,7 @@ class EndTransactionProcessor(Serving):
         if header.commit_or_rollback == UNDECIDED:
             return answer(command, ResponseCode.SUCCESS) if self.traits.answers_undecided else None
         if header.commit_or_rollback not in {COMMIT, ROLLBACK}:
-            raise HeaderError("EndTransactionRequestHeader", "commitOrRollback", "is none of 0, 8 and 12")
+            raise HeaderError("EndTransactionRequestHeader", "commitOrRollback", "must be 0, 8 or 12")
         half = self.store.read_record(header.commit_log_offset)
         problem = "Find prepared transaction message failed" if half is None else _problem(half, header)
         found = None

@@ -64,7 +64,7 @@ def compare(left: Value, right: Value) -> int:  # noqa: PLR0911 - Java's table o
             return left - right
         if isinstance(right, str):
             # Java casts the Boolean instead of the String here, and throws.
-            raise EvaluationError("a boolean stands before a text")
+            raise EvaluationError("a boolean cannot be compared with a text")
         return -1
     if isinstance(right, bool):
         return (left.lower() == "true") - right if isinstance(left, str) else -1
@@ -104,17 +104,17 @@ def whole_of(text: str, value_max: int) -> int:
         return int(text)
     found = _WHOLE.fullmatch(text)
     if found is None:
-        raise EvaluationError("a text is no whole number")
+        raise EvaluationError(f"{text!r} is not a whole number")
     sign, digits = found.groups()
     if not digits.isascii():
         if max(digits) >= _ASTRAL_FIRST:
             # Java reads UTF-16 units, and half a digit is not a digit.
-            raise EvaluationError("a text is no whole number")
+            raise EvaluationError(f"{text!r} is not a whole number")
         digits = "".join(str(int(digit)) for digit in digits)
     digits = digits.lstrip("0") or "0"
     value = int(sign + digits) if len(digits) <= _LONG_DIGITS else value_max + 1
     if not -value_max - 1 <= value <= value_max:
-        raise EvaluationError("a whole number is out of range")
+        raise EvaluationError(f"{text!r} is out of range")
     return value
 
 
@@ -127,7 +127,7 @@ def double_of(text: str) -> float:
         return _NAMED[trimmed]
     found = _HEXADECIMAL.fullmatch(trimmed)
     if found is None:
-        raise EvaluationError("a text is no number")
+        raise EvaluationError(f"{text!r} is not a number")
     try:
         return float.fromhex(found.group(1))
     except OverflowError:

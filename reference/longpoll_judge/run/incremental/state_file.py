@@ -180,7 +180,7 @@ def read_state(file: Path, growing: Growing) -> State | None:
     except (msgspec.DecodeError, pa.ArrowInvalid, OSError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}; {_REMEDY}") from None
     if (kept.wake_ms, kept.late_ms) != (growing.wake_ms, growing.late_ms):
-        raise CheckpointError(f"{file} is of other thresholds; {_REMEDY}")
+        raise CheckpointError(f"{file} has other thresholds; {_REMEDY}")
     for part, (end, known) in kept.ends.items():
         if files.entry(part) is not None and checksum_before(part, end) != known:
             raise CheckpointError(f"{part} has changed since it was judged; remove {file}, and {_THEN}")

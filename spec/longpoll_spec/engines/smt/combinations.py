@@ -83,7 +83,7 @@ class Question:
 
 @frozen
 class NotTaken:
-    """A combination of features that some questions contain and no world covers."""
+    """A feature combination that proof obligations need but no configuration has."""
 
     features: tuple[str, ...]
     """The features that the questions contain."""

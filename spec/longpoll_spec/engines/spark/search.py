@@ -94,7 +94,7 @@ class _Search:
         numbers.mapInArrow(self.travelling(each), "share bigint").write.format("noop").mode("overwrite").save()
         files = list(answers.glob("[0-9]*.json"))
         if len(files) != shares:
-            raise SparkFailedError(f"{len(files)} shares have an answer in {answers}, but there are {shares}")
+            raise SparkFailedError(f"{len(files)} chunks have a result in {answers}, but there are {shares}")
         return [msgspec.json.decode(file.read_bytes(), type=kind) for file in files]
 
     def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:

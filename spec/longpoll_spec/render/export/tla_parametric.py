@@ -318,7 +318,9 @@ def _function(base: str, values: Mapping[Slot | None, Expression], bound: Bound)
         return ("except", base, bound[actor], generalised(values[actor], bound))
     others = [(kind, number) for number in range(SLOTS) if (kind, number) != actor]
     if not set(others) <= set(values):
-        raise NotUniformError(f"a step changes {base} of some only; use --to tla without --parametric")
+        raise NotUniformError(
+            f"a step changes {base} of only some requests or queues; use --to tla without --parametric"
+        )
     letter = letter_for(kind, bound.values())
     texts = [generalised(values[other], {**bound, other: letter}) for other in others]
     all_alike(base, texts)
