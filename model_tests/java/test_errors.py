@@ -204,7 +204,7 @@ def test_exports_that_cannot_be(tmp_path: Path) -> None:
     other = token_of("rocketmq-pr7359", "lost_by_keep")
     assert_mistake(ran("export", "--to", "byteman", other, tmp_path), "rocketmq-pr7359", "no Java broker")
     cut = token_of("rocketmq-4.9", "moved_is_told")
-    assert_mistake(ran("export", "--to", "byteman", cut, tmp_path), "truncate", "recovers")
+    assert_mistake(ran("export", "--to", "byteman", cut, tmp_path), "truncate", "recovery")
     assert_mistake(ran("export", "--to", "byteman", TOKEN, tmp_path, "--on", "java-5.5.0"), "the policy of 5.5.0 is")
     assert not list(tmp_path.iterdir())
 

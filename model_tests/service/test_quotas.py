@@ -323,7 +323,7 @@ WITHOUT: Final = {
     "Rules": "an administrator's file",
     "Account": "an administrator's file",
     "Wanted": "lives as long as a request",
-    "ToldTopics": "has no more rows than `Topics`, and one",
+    "OwnTopics": "has no more rows than `Topics`, and one",
     "Group": "its rows count in `Clients`",
     "RegisteredBroker": "its topics count in `Routes`",
     "TimerOffsets": "has as many rows as the broker's own timers",

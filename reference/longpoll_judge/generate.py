@@ -39,7 +39,7 @@ UNIX_OFFSET_NS: Final = 1_700_000_000 * 10**9
 
 @frozen
 class Load:
-    """What is simulated."""
+    """The simulated load."""
 
     events: int = 10_000
     """The history ends once it has this many, and then lets everything held run out."""

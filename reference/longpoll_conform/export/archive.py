@@ -25,7 +25,7 @@ MARK: Final = "@CAPABILITIES@"
 
 def files(version: str) -> Mapping[str, str]:
     """Every file's text by its name; `version` is that of longpoll."""
-    page = (resources.files("longpoll_conform") / "shipped" / "README.md").read_text(encoding="utf-8")
+    page = (resources.files("longpoll_conform") / "export" / "README.md").read_text(encoding="utf-8")
     table = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in CAPABILITIES.items())
     return {
         "README.md": page.replace(MARK, table),

@@ -23,10 +23,10 @@ from longpoll_judge.read.schema import DEFAULTS, are_named, coded, coded_texts, 
 Integers = NDArray[np.int64]
 GROUP_KEY: Final = ("broker", "topic", "queue")
 QueueName = tuple[str, str, int]
-"""What makes a queue: its broker, topic and number."""
+"""The key of a queue: its broker, topic and number."""
 _NO_ROWS: Final = np.empty(0, dtype=np.int64)
 _SPARSE: Final = 8
-"""Request keys are numbered anew when there are more than this many for each event."""
+"""Request keys are renumbered when there are more than this many for each event."""
 
 
 @define(eq=False, slots=False)
@@ -184,7 +184,7 @@ class Events:
         return values
 
     def flags(self, name: str, rows: Integers) -> NDArray[np.bool_]:
-        """A column of flags, of these rows; False where it is not told."""
+        """A column of flags, of these rows; False if it is missing."""
         values: NDArray[np.bool_] = self.batch.column(name)[self._places[rows]]
         return values
 

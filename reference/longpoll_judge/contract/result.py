@@ -29,7 +29,7 @@ SEND_IS_KEPT: Final = "send_is_kept"
 COMMIT_IS_TOLD: Final = "commit_is_told"
 MESSAGE_IS_DELIVERED: Final = "message_is_delivered"
 EVIDENCE: Final = "evidence"
-"""What clauses about the record itself belong to: no property of a broker."""
+"""The group of clauses about the record itself; it is not a property of a broker."""
 PROPERTIES: Final = (
     NO_LOST_WAKEUP,
     ANSWERED_BY_DEADLINE,
@@ -87,7 +87,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     tag: str = ""
     """The tag of the first of these messages, where the evidence tells it."""
     offsets: dict[str, int] = {}
-    """What the request at fault asked for, and its answer told, by field; or what the log tells."""
+    """Fields of the request at fault and of its answer, or of the log."""
     time: str = ""
     """When its window begins, UTC: `2026-11-27T03:19:14.000001Z`."""
     group: str = ""
@@ -96,7 +96,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     codes: dict[str, str] = {}
     """The codes of its `request` and its `answer`, with their names in RocketMQ."""
     follows: list[Follow] = []
-    """What else comes of the same cause, and is no finding of its own."""
+    """Other consequences of the same cause, which are not separate findings."""
     meta: dict[str, Any] = {}
     """The content of the evidence's `meta.json`."""
     id: str = ""
@@ -176,9 +176,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Findings beyond the most that one queue and property may list."""
     gaps: list[dict[str, Any]]
     notes: list[dict[str, Any]] = []
-    """What the contract leaves out of reach, with its counts: of this `valid` says nothing."""
+    """Requests that the contract does not cover, with their counts; `valid` does not apply to them."""
     observations: list[Finding] = []
-    """What a broker may do, and its users may want to know: the verdict does not depend on it."""
+    """Permitted behaviour that users may want to know; the verdict does not depend on it."""
     latency: dict[str, Percentiles]
     thresholds: dict[str, float]
     histogram: dict[str, list[tuple[float, int]]] = {}

@@ -1,1 +1,1 @@
-"""What a history shows about its own completeness: where its sources begin and end, and its gaps."""
+"""The completeness of a history: where its sources begin and end, and its gaps."""

@@ -16,7 +16,7 @@ from longpoll_judge.evidence.source_survey import SourceSurvey
 from longpoll_judge.read.schema import INTEGER_LIMIT
 
 DELETION_NS: Final = 5_000 * 1_000_000
-"""How long after its receipt a deletion may take effect: when it is answered is not told."""
+"""How long after its receipt a deletion may take effect; its answer is not recorded."""
 
 
 class GenerationStart(NamedTuple):

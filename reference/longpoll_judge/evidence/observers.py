@@ -27,7 +27,7 @@ from longpoll_spec.policy import Policy, policy_named
 from longpoll_spec.tables import with_table
 
 DELETE_TOPIC: Final = 215
-"""DELETE_TOPIC_IN_BROKER: the topic's queues begin anew after it, if ever."""
+"""DELETE_TOPIC_IN_BROKER: new generations of the topic's queues begin after it."""
 ENDS_MAX: Final = 10
 """Most numbers of doubled starts or stops that a split tells."""
 NEEDED: Final = {
@@ -80,7 +80,7 @@ class Observers(msgspec.Struct):
     """The least offset_min that an answer tells; `NEVER` if none does."""
     min_most: int = -1
     moved: int = 0
-    """How often a visible end was told."""
+    """How often a visible end was reported."""
     identified: int = 0
     """Events that tell who their messages are."""
 

@@ -137,7 +137,7 @@ UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None)
 
 @frozen
 class Context:
-    """What every queue's verdict needs in addition to the queue's own events."""
+    """Facts for every queue's verdict beyond the queue's own events."""
 
     wake_ns: int
     late_ns: int
@@ -162,7 +162,7 @@ class Context:
     broker_holes: dict[str, RecordGaps] = field(factory=dict)
     """By broker: when something may have happened to its queues that no source tells."""
     life_holes: dict[str, RecordGaps] = field(factory=dict)
-    """The same, as long as a deletion may take effect whose request is among what is not told."""
+    """The same, while a deletion with an unrecorded request may take effect."""
     settable: frozenset[str] = frozenset()
     """Sources whose clock is not monotonic by their own word, or not known: they declare none that can be read."""
     unsteady_brokers: frozenset[str] = frozenset()
@@ -171,9 +171,9 @@ class Context:
     """By source and connection: when one of its directions was not read."""
 
     deleted: dict[tuple[str, str], RecordGaps] = field(factory=dict)
-    """By broker and topic: when its queues were deleted; the topic is empty where it is not told."""
+    """By broker and topic: when its queues were deleted; the topic is empty if unknown."""
     begun_anew: dict[tuple[str, str, int], RecordGaps] = field(factory=dict)
-    """Queue -> when it began anew though the history has no deletion of it."""
+    """Queue -> when its generation began without a recorded deletion."""
     closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
     """All closes of the connections that have several, in order of time: a name may come again."""
     spans: dict[str, tuple[Integers, Integers]] = field(factory=dict)
@@ -236,7 +236,7 @@ SURVEY_COLUMNS: Final = (
     *("event", "after_ns", "before_ns", "source", "sequence", "broker", "topic", "queue", "code", "connection"),
     *("queue_offset", "offset_min", "lost_count", "direction", "request", "cause", "ids"),
 )
-"""What a survey looks at."""
+"""The columns that a survey reads."""
 
 
 def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:

@@ -19,7 +19,7 @@ from longpoll_judge.rules.queue_columns import STEPS
 from longpoll_spec.history import Event
 
 REFUSED: Final = {"offsets": [], "offset_next": -1, "offset_min": -1, "offset_max": -1}
-"""What an answer that tells of no read lacks."""
+"""The fields that an answer without a read lacks."""
 FAR: Final = 1_000
 UNHELD_DELAY_MS: Final = 3_000
 LONG_TIMEOUT_MS: Final = 20_000

@@ -31,7 +31,7 @@ from longpoll_judge.read.arrow import filesystems
 READ_AHEAD_BYTES: Final = 1 << 20
 """How much of a file elsewhere is asked for at once at least."""
 BOM: Final = b"\xef\xbb\xbf"
-"""What some shells and editors write before a text in UTF-8; it says nothing."""
+"""The byte order mark that some shells and editors write before UTF-8 text."""
 ENTRIES_MAX: Final = 1_000_000
 """Most files of a directory elsewhere."""
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")

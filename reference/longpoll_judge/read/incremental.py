@@ -20,7 +20,7 @@ from longpoll_judge.read.source import History, InputSplit, read_split
 from longpoll_judge.read.unreadable import Damage
 
 TOGETHER_BYTES: Final = 64 << 20
-"""What is new is handed on together up to this size, as columns, so that sources stay side by side."""
+"""New events are returned together up to this size, as columns."""
 AHEAD: Final = 2
 """Pieces that are read before they are asked for, on each thread."""
 Read = tuple[list[pa.Table], list[Damage]]

@@ -43,7 +43,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     for field in msgspec.structs.fields(Event)
     if not field.required
 }
-"""What a field is when an event does not have it."""
+"""The value of a field that an event lacks."""
 
 _NO_DEFAULT: Final = object()
 

@@ -37,7 +37,7 @@ from longpoll_spec.history import (
 from longpoll_spec.tables import with_table
 
 MONOTONIC: Final = "monotonic"
-"""The clock that nobody can set."""
+"""The clock that cannot be set."""
 SPLIT_BYTES: Final = 8 << 20
 """Bytes of an NDJSON part that are read at once."""
 _BELOW: Final = (

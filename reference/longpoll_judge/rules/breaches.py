@@ -31,7 +31,7 @@ class Breach:
     weak: Booleans
     """By member: something that was not recorded could explain it."""
     events: tuple[tuple[Gathered, Integers], ...]
-    """What shows it: by member a row of each; -1 for none. The first is what gives it its place."""
+    """The evidence: by member a row of each; -1 for none. The first gives the location."""
     why: str
 
 

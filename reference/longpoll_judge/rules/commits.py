@@ -66,7 +66,7 @@ COLUMNS: Final = (
 )
 """The fields that are read, or shown as evidence."""
 CODE_KNOWN: Final = "commit.code.known"
-"""What rests on no moment, and on nothing that is missing."""
+"""A finding that depends on no timestamp and no missing event."""
 UNWATCHED: Final = "; another observer saw that, and the broker may have lost it in between"
 _NOTHING: Final = EVENT_SCHEMA.empty_table().select(COLUMNS)
 Integers = NDArray[np.int64]
@@ -217,7 +217,7 @@ class _Group:
     answer: Integers
     """By request the row of its answer; -1 for none."""
     is_doubtful: Flags
-    """By request whether nobody knows which answer is its own: it has none here, and is not judged."""
+    """By request whether its answer is uncertain: it has none here, and is not judged."""
 
     @property
     def answered_count(self) -> int:
@@ -523,7 +523,7 @@ class _Exchanges:
     answer_code: Integers
     """-1 without an answer."""
     told: Integers
-    """What a question was told; -1 for none."""
+    """The offset in the answer to each query; -1 for none."""
     is_explicit: Flags
     took: Flags
     """The offset was committed for certain."""

@@ -70,9 +70,9 @@ class _Held:
     begin_ns: int
     end_ns: int
     event: Event
-    """What put it into the table for certain."""
+    """The event that certainly put it into the table."""
     ends: tuple[Event, ...] = ()
-    """What may have taken it out."""
+    """The event that may have taken it out."""
 
 
 @define

@@ -46,7 +46,7 @@ from longpoll_judge.rules.queue_columns import MS
 from longpoll_protocol.properties import DELAY_LEVELS_MS
 
 IDENTITY: Final = ("id", "body")
-"""What tells one message from another: 0 and -1 where it is not told."""
+"""The identity of a message; 0 and -1 if unknown."""
 END_TRANSACTION: Final = 37
 OUTCOMES: Final = {"prepared": 1, "commit": 2, "rollback": 3}
 _LEVELS_MS: Final = np.array([0, *DELAY_LEVELS_MS], dtype=np.int64)
@@ -360,10 +360,10 @@ OF_MESSAGES: Final[Mapping[str, Analysis]] = {
     "message.early": early,
     "message.late": late,
 }
-"""What is asked of sends, acknowledgements and deliveries."""
+"""The analyses of sends, acknowledgements and deliveries."""
 OF_POLLS: Final[Mapping[str, Analysis]] = {
     "message.skipped": skipped,
     "message.read_back": read_back,
     "message.unseen": unseen,
 }
-"""What is asked of pulls and their answers, from outside."""
+"""The analyses of pulls and their answers, from outside."""

@@ -50,7 +50,7 @@ from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 FINDINGS_MAX: Final = 50
 """Most findings of one clause that are listed; the others are counted."""
 SHOWN: Final = {"offset_min": "offset_min", "offset_max": "shown_end"}
-"""What an earlier answer shows of each end: a message that it delivers was visible."""
+"""Each end as an earlier answer shows it: a message that it delivers was visible."""
 
 
 @define

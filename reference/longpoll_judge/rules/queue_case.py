@@ -27,7 +27,7 @@ from longpoll_spec.history import ABSENT
 
 Booleans = NDArray[np.bool_]
 ENDS: Final = ("offset_next", "offset_min", "offset_max")
-"""What an answer to a pull tells of offsets."""
+"""The offsets in an answer to a pull."""
 
 
 @frozen
@@ -316,7 +316,7 @@ class Log:
     events: Events
     context: Context
     outlook: Outlook | None = None
-    """What lies outside where the events are not all of the log."""
+    """A summary of the rest of the log, if the events are not all of it."""
     _known: dict[int | None, QueueLog] = field(factory=dict)
 
     def of(self, life: Generation | None) -> QueueLog:

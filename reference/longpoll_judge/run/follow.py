@@ -57,7 +57,7 @@ WRITTEN_ANEW: Final = "a part that was written anew, or cut, after it was read"
 TRIES: Final = 5
 """How often a history is judged of which parts change meanwhile."""
 WHOLE_EVENTS: Final = 200_000
-"""A history with fewer events is judged anew each time."""
+"""A history with fewer events is judged again each time."""
 
 
 @define(eq=False)
@@ -276,7 +276,7 @@ class Steps:
     kept: Path | None = None
     """Where what was judged is kept; None for nowhere."""
     engine: EngineName = "local"
-    """Who reads, as results say it."""
+    """The engine that reads, as named in results."""
     ends: dict[str, int] = field(factory=dict)
     """By part, how far it was read."""
     keep_next_s: float = 0.0
@@ -341,7 +341,7 @@ class Steps:
         return result
 
     def _gaps(self, so_far: SoFar) -> list[Gap]:
-        """What only a judgement of the whole can decide, or has not been judged yet."""
+        """Questions that only a judgement of the whole can decide, or that are not judged yet."""
         survey = self.growing.survey
         later = {
             **self.growing.doubts,

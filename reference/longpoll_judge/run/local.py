@@ -40,7 +40,7 @@ class LocalReading:
     _engine: LocalEngine
     _spill: Spill
     _kept: Spill | None
-    """What outlives this reading."""
+    """State that outlives this reading."""
     _overviews: list[Overview] = field(factory=list)
     _marks: list[int] = field(factory=list)
     """Of each split what tells that it is what was kept of it; made before the split is read."""

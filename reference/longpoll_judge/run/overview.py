@@ -28,7 +28,7 @@ _LOG_COLUMNS: Final = (
     *("event", "after_ns", "before_ns", "source", "broker", "topic", "queue", "queue_offset", "visible_end"),
 )
 OVERVIEW_COLUMNS: Final = tuple(dict.fromkeys((*_LOG_COLUMNS, *SURVEY_COLUMNS)))
-"""What is read of a split before anything is judged."""
+"""The columns that are read of a split before judging."""
 
 
 @with_table
@@ -51,7 +51,7 @@ class LogSpan(msgspec.Struct, frozen=True, array_like=True):
     """Visible ends."""
     visible_max: int
     visible_early: int
-    """The highest visible end that was told before its last message was appended, by what the split shows."""
+    """The highest visible end reported before its last message was appended, as the split shows it."""
     after_min_ns: int
     after_max_ns: int
     before_min_ns: int
@@ -70,7 +70,7 @@ _WEIGHTS: Final = np.array([0x9E3779B97F4A7C15 * (2 * place + 1) % 2**64 for pla
 
 @with_table
 class Overview(msgspec.Struct, frozen=True):
-    """What one split shows."""
+    """The summary of one split."""
 
     survey: Survey
     spans: list[LogSpan]
@@ -79,7 +79,7 @@ class Overview(msgspec.Struct, frozen=True):
     last_ns: int
     """The highest `after_ns`; `BEGINNING` of an empty split."""
     numbers_sum: int
-    """What tells these events from others of the same moments."""
+    """Distinguishes these events from others with the same timestamps."""
 
     @property
     def extent(self) -> Extent:

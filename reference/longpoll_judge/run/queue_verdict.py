@@ -226,7 +226,7 @@ class Found(msgspec.Struct, frozen=True):
     order: tuple[int, int, str, int]
     """after_ns, before_ns, source and sequence of the event that gives it its place."""
     keys: tuple[str, ...]
-    """What its cause may be (`causes`)."""
+    """Its possible causes (`causes`)."""
     finding: Finding
 
 

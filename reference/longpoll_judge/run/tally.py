@@ -17,21 +17,21 @@ from longpoll_judge.run.queue_verdict import FINDING, LEFT_OUT, LOOKED_AT_MAX, F
 HIGHEST: Final = ("wake_max", "late_max")
 """Kinds of rows of which the highest counts; the counts of the others are added."""
 FIRST_KEPT: Final = 10
-"""Findings of a group that came first and are kept beside those that came last."""
+"""How many of a group's first findings are kept in addition to the latest."""
 
 
 @define
 class Tally:
     """The sum of some result rows.
 
-    Invariant: each group of findings keeps `LOOKED_AT_MAX`, and counts the others as left out. It keeps the earliest
-    ones; for a follower it keeps the latest and a few of the first.
+    Invariant: each group of findings keeps `LOOKED_AT_MAX`, and counts the others as left out. A tally keeps
+    the earliest ones; a follower's keeps the latest and a few of the first.
     """
 
     keeps_latest: bool = False
     """Whether those that came last are kept."""
     untold: int = 0
-    """Violations that came and went before anybody looked."""
+    """Violations that were dropped before a judgement was requested."""
 
     _counts: Counter[tuple[str, int, str]] = field(factory=Counter)
     _highest: dict[str, int] = field(factory=dict)
@@ -76,7 +76,7 @@ class Tally:
         self._fresh.clear()
 
     def look(self) -> pa.Table:
-        """The sum, as rows again, for a follower that reports all new findings."""
+        """Return the sum as rows again; a follower reports all new findings."""
         self._fresh.clear()
         return self.rows()
 

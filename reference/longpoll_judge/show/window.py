@@ -18,7 +18,7 @@ from longpoll_judge.contract.result import Finding
 from longpoll_spec.history import META_FILE
 
 SHIVIZ_EXPRESSION: Final = r"(?<host>\S+) (?<clock>\{.*\})\n(?<event>.*)"
-"""What ShiViz must be told to read the log; it stands in the log's first line."""
+"""The log's first line: the pattern with which ShiViz reads it."""
 _INTEGERS_EXACT_MAX: Final = 1 << 53
 
 

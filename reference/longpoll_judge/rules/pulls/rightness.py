@@ -70,7 +70,7 @@ class Rule:
     messages: Callable[[int], list[int]] = _no_messages
     """Of one answer the messages that it breaks the rule by, the first one at fault."""
     rests_on: RestsOn = "answer"
-    """What has to be seen of these messages."""
+    """The events about these messages that the record must have."""
 
 
 def judge_rightness(case: Case) -> list[Suspects]:

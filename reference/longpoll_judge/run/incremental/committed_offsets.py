@@ -38,7 +38,7 @@ LASTING_MAX: Final = 50_000
 FINDINGS_MAX: Final = 1_000
 """Most findings that are kept, those that were found last."""
 OF_ALL: Final = "commit.told.most"
-"""What rests on all that was ever committed."""
+"""Findings that depend on all earlier commits."""
 
 
 @define(eq=False)

@@ -23,7 +23,7 @@ class Latest(Generic[Key, Value]):
 
     values: dict[Key, Value] = field(factory=dict)
     left_out: int = 0
-    """How many were let go before anybody looked at them."""
+    """How many were dropped before a judgement was requested."""
     _fresh: set[Key] = field(factory=set)
 
     def put(self, key: Key, value: Value, most: int) -> None:

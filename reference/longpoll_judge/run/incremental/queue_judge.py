@@ -91,7 +91,7 @@ class Growing:
     beside: Beside = field(factory=Beside)
     window: deque[Piece] = field(factory=deque)
     rare: pa.Table = field(factory=lambda: joined([]))
-    """What findings rest on without naming it (`excerpt`), of all that came."""
+    """All events that findings depend on without naming them (`excerpt`)."""
     before: dict[Log, LogSpan] = field(factory=dict)
     all_spans: dict[Log, LogSpan] = field(factory=dict)
     """Of the whole log, in the window or before."""
@@ -103,13 +103,13 @@ class Growing:
     unstopped: Counter[str] = field(factory=Counter)
     """By source, the pulls that were judged before it ended: if it ends in order, they were asked about that end."""
     logged: Logged = field(factory=Logged)
-    """What is certainly wrong with logs: it is doubtful whether that is all."""
+    """Certain faults of logs; there may be more."""
     disordered: dict[QueueName, int] = field(factory=dict)
     """Queues whose log is not shown to be in order by the numbers of the pieces, and when that was seen last."""
     reached: dict[QueueName, int] = field(factory=dict)
     """How far up the log what was judged looked, of the queues of which anything was."""
     settled_ns: int = BEGINNING
-    """What was judged lies before this moment."""
+    """All judged events are before this time."""
 
     def add(self, tables: Sequence[pa.Table], damages: Sequence[Damage], history: History) -> None:
         """Take what is new, and judge what is settled by it."""

@@ -49,7 +49,7 @@ class Beside:
     held: Held = field(factory=Held)
     asked: Asked = field(factory=Asked)
     beyond: int = 0
-    """What one look left out, as often as that grew."""
+    """The count that one look left out, each time it grew."""
     _beyond_last: int = 0
 
     def findings(self) -> Iterator[Finding]:

@@ -141,7 +141,7 @@ class State:
     seen: set[str] = field(factory=set)
     """Names of findings that were looked at."""
     untold: int = 0
-    """How many violations were not told by themselves."""
+    """How many violations were not reported one by one."""
 
 
 def write_state(file: Path, state: State) -> None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 PACKAGES: Final = ("longpoll_judge", "longpoll_protocol", "longpoll_spec", "attr", "attrs", "msgspec")
-"""What a worker imports; a test counts it."""
+"""The packages that a worker imports; a test counts them."""
 LEFT_OUT: Final = ("__pycache__", "faults", "show")
 """Directories of no use on a worker."""
 Batches = Iterable[pa.RecordBatch]

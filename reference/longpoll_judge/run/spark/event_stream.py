@@ -31,7 +31,7 @@ from longpoll_judge.run.spark.stream_source import DIRECTORIES, ENDS, NewEventSo
 
 TRIGGER: Final = "500 milliseconds"
 LOOK_S: Final = 0.2
-"""How often a batch that nobody takes looks whether anybody still will."""
+"""How often a waiting batch checks whether its reader still exists."""
 BEGUN_MAX: Final = 20
 """How many queries may end one after the other without having brought anything: on a machine that is so busy that a
 worker does not start in ten seconds, those of some minutes."""
@@ -44,7 +44,7 @@ def _check(query: StreamingQuery) -> None:
 
 @frozen(eq=False)
 class Batch:
-    """What came at once."""
+    """The events of one batch."""
 
     tables: list[pa.Table]
     damages: list[Damage]

@@ -40,7 +40,7 @@ LEFT_KEY: Final = "left_key"
 """Kinds of rows besides those of `RESULT_SCHEMA`: an event of a request that is left, the name of a queue whose log may
 be at fault, and the keys of requests that were judged and that are left."""
 PULL_COLUMNS: Final = tuple(name for name in PLAIN_SCHEMA.names if name not in ("direction", "lost_count", "actors"))
-"""What requests and logs have; the others are fields of events that only the survey reads."""
+"""The fields of requests and logs; only the survey reads the others."""
 SWEPT: Final = pa.schema(
     [*RESULT_SCHEMA, ("key", pa.int64()), ("event", pa.struct([PLAIN_SCHEMA.field(name) for name in PULL_COLUMNS]))]
 )

@@ -43,7 +43,7 @@ OF_QUERIES: Final = {
     # Below this, Spark adds up the size of a batch after each row, which takes the square of its rows for lists.
     "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
 }
-"""What the engine's jobs want of a session, also of one that is not its own."""
+"""The settings that the engine's jobs need, also in the caller's session."""
 
 
 def is_local(master: str) -> bool:

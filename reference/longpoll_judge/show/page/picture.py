@@ -24,7 +24,7 @@ from longpoll_judge.show.page.gather import Drawn, Event
 from longpoll_judge.show.report_text import clean
 
 ANSWERS: Final = {0: "found", 19: "nothing found", 20: "to be asked again", 21: "offset moved"}
-"""What an answer's code says of the pull."""
+"""The meaning of an answer's code."""
 Key = tuple[str, str]
 """Source and request."""
 Queue = tuple[str, str, int]
@@ -45,7 +45,7 @@ class Bar:
     end: float
     """Where the bar ends: its answer, or the last moment at which it can have been under way."""
     held: float | None
-    """From when on it was held; None where it was not, or nobody knows."""
+    """When its hold began; None if it was not held, or that is unknown."""
     may_be_held: bool
     """It asked to be held, and its record does not tell whether it was."""
     deadline: float | None
@@ -58,7 +58,7 @@ class Bar:
     verdict: str
     """Of that finding; empty for none."""
     told: str
-    """What came of it, in words."""
+    """Its result in words."""
     lines: list[int]
     """Its lines of the record, in order of time."""
 

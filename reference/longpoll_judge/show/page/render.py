@@ -61,7 +61,7 @@ BROKEN: Final = {
     COMMIT_IS_TOLD: "a committed offset was told wrong",
     EVIDENCE: "the record is damaged",
 }
-"""What it means that a property is broken."""
+"""The meaning of a broken property."""
 LATENCY_NAMES: Final = {"wake_ms": "message visible to pull answered", "late_ms": "deadline to answer"}
 
 
