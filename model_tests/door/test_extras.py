@@ -28,6 +28,8 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 """
 """A process in which some packages are not installed."""
+IMPORTED: Final = {"z3-solver": "z3", "opentelemetry-api": "opentelemetry"}
+"""Distribution -> the package that it installs."""
 ON_ITS_OWN: Final = set(COMMANDS) - {"judge", "history", "verify", "simulate-broker", "replay", "soak"}
 """Commands that need no extra to say what they do."""
 
@@ -50,7 +52,7 @@ def brought_by(*extras: str) -> set[str]:
         project = tomllib.load(file)["project"]
     wanted = [line for extra in extras for line in (project["optional-dependencies"][extra] if extra else ())]
     names = {re.match(r"[a-z0-9-]+", line)[0] for line in wanted}  # type: ignore[index]
-    return {name.replace("z3-solver", "z3") for name in names} - {"longpoll"}
+    return {IMPORTED.get(name, name) for name in names} - {"longpoll"}
 
 
 def test_the_extras_are_those_that_are_told_of() -> None:
