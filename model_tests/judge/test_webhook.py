@@ -188,7 +188,7 @@ def test_nobody_there_is_no_fault_of_ours() -> None:
 )
 def test_what_is_no_url_is_said_before_the_work(url: str) -> None:
     """And so is one that is read from a file."""
-    with pytest.raises(ConfigError, match="--webhook wants"):
+    with pytest.raises(ConfigError, match="--webhook needs"):
         checked_url(url)
 
 

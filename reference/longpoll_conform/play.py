@@ -1,6 +1,6 @@
 """Play a vector to a broker: its steps in order, its request, the steps while that waits, and the rest.
 
-The result is the vector's case with the broker's answers, so that both can be compared part by part (`compare`).
+The result is the vector's case with the broker's answers, so that `compare` can compare it with the recording.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ class RandomWalk:
 class FewSwitches:
     """The default order with a few switches, at random points among the first ones; or one every few points.
 
-    Most runs have one to `few_max` switches, because nearly every known race needs no more, within a number of points
-    drawn from `lengths`.
+    Most runs have one to `few_max` switches, within a number of points drawn from `lengths`:
+    nearly every known race needs no more.
     """
 
     seed: int

@@ -144,8 +144,8 @@ def judge(  # noqa: PLR0917 - one argument an option
 
     The engine local runs in this process; the engine spark runs on Spark and needs the extra longpoll[spark] and Java.
     Both give the same verdict. By default a history of up to about 10,000,000 events is judged in this process. Spark
-    judges longer histories, URIs such as s3a://bucket/history, and runs with --master, --conf or SPARK_REMOTE. One
-    line on stderr names the engine and the reason. Without pyspark the default is local.
+    judges longer histories and URIs such as s3a://bucket/history. Spark also judges with --master, --conf or the
+    variable SPARK_REMOTE. One line on stderr names the engine and the reason. Without pyspark the default is local.
 
     \b
     Examples:

@@ -229,7 +229,7 @@ def _explain_worst(found: Survey) -> None:
     type=Amount(above_zero=True),
     default=10.0,
     show_default=True,
-    help="Seconds for one query to z3, and for the search for a run that violates one property.",
+    help="Maximum seconds for one query to z3, and for the search for a run that violates one property.",
 )
 @click.option(
     "--depth",

@@ -1,6 +1,6 @@
 """The harm of a violated property for a user, the worst first.
 
-This table's order differs from the specification's: `worst` picks from it what `longpoll check` prints by default. Harm
+This table's order is not the specification's order: `worst` picks from it what `longpoll check` prints by default. Harm
 without a fault comes before harm that needs a full executor, an exception or a crash.
 """
 

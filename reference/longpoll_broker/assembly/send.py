@@ -41,7 +41,7 @@ class SendServices:
 
     @property
     def stores_at_once(self) -> bool:
-        """Whether a send needs only storing and an answer, as bursts require."""
+        """Whether a send needs only storing and an answer; only such sends are stored in bursts."""
         return not self.send.keepers.are_there and not self.send.traits.returns_transaction_id
 
     def start(self) -> None:

@@ -310,7 +310,7 @@ class AsyncProducer(RequestNowait):
         return await self._tried(self._begin(parcel, queue_selector, timeout_s))
 
     async def _tried(self, sending: StartedSend) -> tuple[SendResult, ...]:
-        """Try until the send has ended, and call the hooks; also for a retry of `send_nowait`."""
+        """Try until the send has ended, and call the hooks. `send_nowait` also retries with it."""
         outcome: Outcome = _UNENDED
         tries = sending.tries
         try:

@@ -227,7 +227,7 @@ class RevokedQueues:
         return is_wanted
 
     def free(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Those queues that may be begun now. `release` reports the others as wanted."""
+        """The queues that may be pulled from now. `release` reports the others as wanted."""
         found = {queue for queue in queues if queue not in self._pullers}
         self._wanted.update(set(queues) - found)
         return found

@@ -201,7 +201,7 @@ class Exchange:
         return [(call, AnswerTimeoutError(f"{self.name(call.code)}: no answer in time")) for call in expired]
 
     def _ended_unanswered(self, ended: list[PendingCall], now_ns: int) -> None:
-        """Note that these have waited in vain, and set `failure` if that was for long, or one frame comes still."""
+        """Note that these got no answer; set `failure` after a long silence or a frame that stays incomplete."""
         since_ns = [max(call.begun_ns, self._heard_ns) for call in ended]
         if self._silent_since_ns is not None:
             since_ns.append(self._silent_since_ns)

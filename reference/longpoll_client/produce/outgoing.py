@@ -79,7 +79,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
         check_tag(self.tag)
         for name, value in self.properties.items():
             if not (isinstance(name, str) and isinstance(value, str) and name and value):
-                raise ConfigError(f"property {name!r} is {value!r}; pass a non-empty text for both")
+                raise ConfigError(f"property {name!r} is {value!r}; pass non-empty texts as name and value")
         if self.delay_s and self.deliver_at is not None:
             raise ConfigError("delay_s and deliver_at cannot be used together; pass one of them")
 

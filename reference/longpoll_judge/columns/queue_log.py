@@ -45,7 +45,7 @@ class Growth:
         return Ascending(self.end[order]), suffix_min(self.after_ns[order]), suffix_min(self.before_ns[order])
 
     def visible_between(self, offset: Integers) -> tuple[Integers, Integers]:
-        """Each offset's interval [earliest, latest] of becoming visible; `NEVER` when it never does."""
+        """The interval [earliest, latest] in which each offset becomes visible; `NEVER` if it does not."""
         ends, after_ns, before_ns = self._by_end
         place = ends.below(offset + 1)
         return after_ns[place], before_ns[place]

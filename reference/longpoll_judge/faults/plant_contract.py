@@ -50,7 +50,9 @@ def _last(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[
     for request, answer in lasts.values():
         if suits(request, answer):
             return request, answer
-    raise NoVictimError("no connection of this history ends as the fault needs it; record a longer run")
+    raise NoVictimError(
+        "no connection in this history ends with an exchange that this fault can change; record a longer run"
+    )
 
 
 def _code(code: int) -> Callable[[Recording], None]:

@@ -134,7 +134,7 @@ class End:
     """Or the first one after it, for its queue's visible end."""
 
     def see(self, event: Event) -> None:
-        """One more event of the queue's log."""
+        """Take in one more event of the queue's log."""
         if event["event"] != "make_visible":
             if event.get("queue_offset", -1) >= 0:
                 self.first = min(self.first or event, event, key=lambda one: (one["queue_offset"], *order_of(one)))

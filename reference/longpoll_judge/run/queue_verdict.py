@@ -148,7 +148,7 @@ def judge_case(case: Case) -> Judged:
 
 
 def _refusals(case: Case, refused: Booleans) -> Iterator[Row]:
-    """Of each group of the queue, how many pulls found the broker busy, and how many were read."""
+    """For each group of the queue, how many pulls found the broker busy, and how many were served."""
     groups, names = case.events.codes("group", case.pulls.row)
     is_busy = refused & is_one_of(case.answer_code, BUSY_CODES)
     for kind, flags in (("busy", is_busy), ("served", case.pulls.is_answered & ~refused)):

@@ -44,7 +44,7 @@ class Stream:
     ids: Names = field(factory=Names)
 
     def put(self, name: str, line: bytes) -> bool:
-        """Add a line without its newline, unless there is one of this name; whether it was added.
+        """Add a line without its newline, unless there is one of this name; returns whether it was added.
 
         Raises `OSError` where it cannot be written; the next opening cuts off what there is of it.
         """
@@ -63,7 +63,7 @@ class Stream:
 
 
 def _write_whole(file: BinaryIO, content: bytes) -> None:
-    """Write everything: a file without a buffer may take less at once."""
+    """Write everything: one write to an unbuffered file may take only a part."""
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) :]

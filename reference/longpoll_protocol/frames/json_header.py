@@ -27,7 +27,7 @@ _SPACE: Final = b" \t\r\n"
 
 @with_table
 class HeaderNumbers(msgspec.Struct, gc=False):
-    """A header without its fields, in either encoding; named as in JSON."""
+    """A header without its extension fields, in either encoding; attributes have their JSON names."""
 
     code: Int32 = 0
     language: str = "JAVA"

@@ -129,7 +129,7 @@ class Webhook:
                 return
 
     def _post_until_taken(self, name: str, line: bytes) -> None:
-        """Retry until it is accepted or rejected, or until the end."""
+        """Post a finding until the webhook accepts or rejects it, or until the thread must end."""
         backoff_s = BACKOFF_S
         while not self._is_over.is_set():
             trouble = self._post(name, line)

@@ -2,8 +2,8 @@
 
 Before the race, each queue gets its first message, for which a broker creates files, and is read up to it.
 
-Source: `TopicConfigManager.createTopicInSendMessageMethod`. A topic that a send creates has at most the queues of the
-default topic, which are 8 by default.
+Source: `TopicConfigManager.createTopicInSendMessageMethod`. A topic that a send creates has at most as many queues as
+the default topic: 8, unless configured.
 """
 
 from __future__ import annotations

@@ -395,7 +395,7 @@ class ClientCalls(Serving):
     ) -> Parts | None:
         """Send a request to a member, by group and client id; returns None, or the refusal.
 
-        A member without the right to `record`, which it would get, counts as not connected.
+        A member that may not read `record`, which it would get, counts as not connected.
         """
         group, client_id = member
         name = f"<{group[:255]}> <{client_id[:255]}>"

@@ -1,4 +1,4 @@
-"""Serves 5.x's requests for topics and groups, single and as lists: codes 18, 225, 351, 352.
+"""Serves 5.x's requests that create lists of topics or groups (18, 225) or return one (351, 352).
 
 A list is created completely or not at all, as far as checks can tell in advance. Requests of 4.9: see
 `admin_processor`.

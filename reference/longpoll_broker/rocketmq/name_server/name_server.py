@@ -1,7 +1,7 @@
 """A name server for its own broker, if any, and all brokers that register.
 
 Serves 103 to 106, 206 and 322, and administrators' requests (`routes_processor`). An unknown code is answered with 3,
-as by 5.x. Under a policy of 4.9 it is not answered, so the client waits for its time-out. With accounts, only
+as in 5.x. Under a policy of 4.9 it is not answered, so the client waits for its time-out. With accounts, only
 administrators change its data. Name servers do not know each other.
 
 Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`.
