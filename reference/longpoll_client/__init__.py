@@ -1,14 +1,5 @@
 """A RocketMQ client: producers, push and pull consumers and an administrator, for our broker and Java's.
 
-| module | content |
-| --- | --- |
-| `remoting`, `link` | one connection |
-| `instance` | all connections and routes of a client |
-| `produce` | sending, transactions, requests, hooks |
-| `consume`, `allocate`, `offsets` | members of a group: queues, pulls, listeners |
-| `aio` | the same on asyncio |
-| `admin` | topics, groups and offsets |
-
 Every public name is in `__all__`; `docs/client.md` shows how to use it. Other modules may change in any release.
 """
 

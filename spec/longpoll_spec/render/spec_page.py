@@ -28,7 +28,7 @@ from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Variable, state_of
 from longpoll_spec.terms import TRUE
 
-HEAD: Final = """# The law, in full
+HEAD: Final = """# The specification, in full
 
 This page is generated from the specification by `python -m longpoll_spec.render.spec_page`; a test compares it.
 Introduction and use: [the law](law.md). Results: [findings](findings.md).

@@ -80,7 +80,7 @@ def _names() -> list[str]:
 
 
 def _index() -> Lines:
-    yield from ("# The law as a book", "")
+    yield from ("# The specification as a book", "")
     yield (
         "Generated from the specification, like [the law in full](../spec.md), which has all of it on one page. "
         "Results: [findings](../findings.md)."
