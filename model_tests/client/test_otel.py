@@ -61,7 +61,8 @@ def test_a_message_is_followed_from_its_send_to_its_listener(
 
     producer = clients.producer(hooks=[spans])
     sent = producer.send(topic, b"12345", tag="red", keys="k1")
-    consumer = clients.push(MemberConfig(group=f"G-{topic}", start_at="first", hooks=[spans]), listen)
+    config = MemberConfig(group=f"G-{topic}", start_at="first", hooks=[spans], thread_count=1)
+    consumer = clients.push(config, listen)
     consumer.subscribe(topic)
     consumer.start()
     wait_until(lambda: len(named(exporter, "process")) == 1)
@@ -75,6 +76,7 @@ def test_a_message_is_followed_from_its_send_to_its_listener(
         SpanKind.CONSUMER,
     ]
     assert linked(sends[0]) == linked(processes[0]) == ids(creates[:1])
+    assert [span.parent for span in processes] == [None, None]  # each call ends with the context that it began with
     assert current == [span.context.span_id for span in processes if span.context is not None]
     broker, said = sent.broker_msg_id, dict(sends[0].attributes or {})
     assert broker

@@ -247,6 +247,26 @@ def test_room_is_counted() -> None:
     table.assert_tidy()
 
 
+def test_long_subscriptions_are_counted() -> None:
+    """A pull counts while it is held. One that a limit rejects counts nowhere."""
+    guard = Noted([])
+    room = HoldLimit(10, guard)
+    room.texts.size_max = 400  # a connection may take a quarter of what is free
+    table = HoldTable(room=room, channel_limit=10, queue_limit=1)
+    first, second, large = (missed(channel, topic=topic) for channel, topic in (("a", "T"), ("b", "T"), ("c", "U")))
+    first.subscription = second.subscription = "x" * 40
+    large.subscription = "x" * 120
+    assert table.hold(first)
+    assert (room.used, room.texts.used, guard.enter_result) == (1, 40, ["entered", "entered"])
+    assert not table.hold(large)
+    assert (room.used, room.texts.used, large.phase) == (1, 40, MISSED)
+    assert room.take(2)
+    assert table.hold_together([second, large]) == 2
+    assert room.texts.used == 40
+    table.drain()
+    assert room.texts.used == 0
+
+
 class Noted(nullcontext[list[str]]):
     """A guard that notes each entry."""
 

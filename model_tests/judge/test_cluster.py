@@ -118,19 +118,30 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
     assert [name for name in ("AdaptiveSparkPlan", "MapInArrow", "Sort") if name not in judged] == []
 
 
-@pytest.mark.long
+def with_faults(events: list[Event]) -> list[Event]:
+    """The history with two appends in the wrong order, and with a second answer to its first request at its end."""
+    first, second = [at for at, one in enumerate(events) if one.event == "append"][20:22]
+    offsets = events[first].queue_offset, events[second].queue_offset
+    for at, offset in zip((second, first), offsets, strict=True):
+        events[at] = msgspec.structs.replace(events[at], queue_offset=offset)
+    answer, end = next(one for one in events if one.event == "answer_sent"), events.pop()
+    again = msgspec.structs.replace(answer, after_ns=end.after_ns, before_ns=end.before_ns, sequence=end.sequence)
+    return [*events, again, msgspec.structs.replace(end, sequence=end.sequence + 1)]
+
+
 def test_a_skewed_queue_is_salted_by_windows(faulted: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
     """Its requests may need two groups; the verdict and each finding are those of one process."""
     for seed, queues, events in ((1, 1, 4_000), (2, 3, 800)):
         load = Load(events=events, queues=queues, timeout_ms=60, is_whole=True, seed=seed)
-        named_so = (msgspec.structs.replace(one, topic=f"T{seed}" if one.topic else "") for one in simulate(load))
-        write(tmp_path / str(seed), named_so, simulated_meta(), events_per_part=150)
+        named_so = [msgspec.structs.replace(one, topic=f"T{seed}" if one.topic else "") for one in simulate(load)]
+        write(tmp_path / str(seed), with_faults(named_so), simulated_meta(), events_per_part=150)
     histories = find([faulted, tmp_path / "1", tmp_path / "2"])
     how: dict[str, Any] = {"wake_ms": 100, "late_ms": 50, "say": lambda _text: None}
     here, there = (
         judge_on(engine, histories, **how) for engine in (LocalEngine(), evolve(spark_engine, window_events=300))
     )
     assert len(here.findings) > 3
+    assert {"answered_once", "offsets_in_order"} <= {finding.property for finding in here.findings}
     assert min(here.shares["sends"].judged, here.shares["commits"].judged) > 10
     assert without_time(there) == without_time(here)
     assert any("explode(" in plan for plan in plans_of(spark_engine.session))
