@@ -1,26 +1,19 @@
-"""Our clients, on an event loop and on threads, beside Java's 4.9.7: what they do at the same broker in one run.
+"""Measures our clients, on an event loop and on threads, and Java's 4.9.7 client on the same broker in one run.
 
     python -m model_tests.bench.client_bench [--broker java-4.9.7 | ours | both] [--rounds 2] [--count 20000] [--json]
 
-Each client is a process of its own that does its measures one after the other, warmed by doing each before without
-counting (Java thrice, for its compiler); the clients have their turns, round by round. The best round of each measure
-counts. Before the first round the event loop's turn is done once without counting, for the broker is to be warm too:
-else whoever comes first measures its compiler.
+Each client runs in a separate process and takes its measurements one after the other. It warms up by taking each once
+without counting, Java three times because of its compiler. The clients alternate, round by round, and the best round of
+each measurement counts. Before the first round the event loop takes one uncounted turn, which warms up the broker.
 
-- `async`: sends of 128 bytes with 64 on their way, whose results callbacks get; `awaited`: with 64 tasks, each of which
-  awaits one. `sync`: each send after the one before. Printed are messages a second, and messages a second of the client
-  process's own processor time, which the broker and other work of the machine have no part in. A plain socket that
-  sends one frame, written before, again and again says what the broker leaves to any client.
-- `latency`: from before a send until a listener of the same process has the message, the next one being sent then.
-- `drain`: messages that are stored already, given one by one to a listener that does nothing, from the first to the
-  last; a second time by another group.
+- `async`: sends of 128 bytes, 64 in flight, with callbacks. `awaited`: 64 tasks that each await one send. `sync`: one
+  send after the other. The output is messages per second, and messages per second of the client's processor time. A
+  plain socket that repeats one prepared frame shows the most that the broker allows any client.
+- `latency`: from before a send until a listener of the same process has the message. Then the next one is sent. Each
+  message has a number in its body; repeated and late ones are ignored.
+- `drain`: stored messages, one by one to an empty listener, from the first to the last; then again by a second group.
 
-Exit code 1 when a message failed. Without Java only our broker and clients are measured.
-
-A latency is that of the message that was sent: each has a number in its body, and one that comes twice, or late, is
-passed over.
-
-Leaves out what brokers make of more clients (`broker_bench`).
+Exit code 1 if a message failed. Without Java only our broker and clients are measured. More clients: `broker_bench`.
 """
 
 from __future__ import annotations

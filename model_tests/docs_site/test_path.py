@@ -1,7 +1,7 @@
-"""A newcomer's path by a mouse alone: from the start page to a lost wakeup of one's own, and to a mutant caught.
+"""Click through the site as a newcomer: from the start page to a lost wakeup, and to a caught mutant.
 
-Every click is at a place of the screen where a reader sees the thing that is clicked. Clicks are counted, and
-docs/explorer.md says how many; how long they and the searches took is printed beside the limits, and never asserted:
+Each click hits an element that is visible on the screen. docs/explorer.md states the number of clicks. The test prints
+the time of clicks and searches next to the limits, and asserts no time:
 
     pytest -m 'peers and long' -s model_tests/docs_site/test_path.py
 """
@@ -28,7 +28,7 @@ from longpoll_spec.engines.tokens import replay
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
 TO_LOST_MAX_S: Final = 60
 TO_CAUGHT_MAX_S: Final = 600
-"""What the course promises a reader, who thinks between the clicks; a test is told of it, not held to it."""
+"""Limits that the course promises a reader, who also thinks between clicks; the test only prints them."""
 CLICKS_TO_LOST: Final = 7
 CLICKS_TO_CAUGHT: Final = 9
 CLICKS_TO_STORY: Final = 10
@@ -120,7 +120,7 @@ def test_from_the_start_page_to_ones_own_mutant_caught(start: tuple[Browser, Pat
     token = str(browser.run("location.hash.slice(1)"))
     assert [step.action.label for step in replay(token).steps if step.action] == labels
 
-    # The text of the step that was taken last is open below; its line is struck out, and the search begins by itself.
+    # The text of the last step is open below. Striking out its line starts the search.
     reader.click(f"Strike out {STRUCK}")
     reader.wait("document.querySelector('#progress').innerText.includes('depth')")
     assert "Changed: hold forgets to write phase." in reader.sees("#changes")

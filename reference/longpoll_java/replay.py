@@ -66,7 +66,7 @@ class Played:
     cannot: str = ""
     """Why the broker could not be made to continue; empty if it could."""
     otherwise: str = ""
-    """What the broker did that the specification does not allow; empty for nothing."""
+    """The step of the broker that the specification does not allow; empty if there is none."""
 
     @property
     def is_whole(self) -> bool:

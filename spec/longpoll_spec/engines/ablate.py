@@ -1,4 +1,4 @@
-"""What each knob is for: change one knob of our own policies at a time and see which properties break.
+"""Shows the purpose of each knob: change one knob of our policies at a time and report which properties break.
 
 Each changed policy is explored under small bounds and with each feature, which gives the shortest run for every broken
 property. The other properties of the model without features are proved for any number of messages, any timeout and any

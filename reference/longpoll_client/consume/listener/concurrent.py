@@ -40,7 +40,7 @@ class _Giving:
     is_plain: bool
     """Whether the topic is not the group's retry topic: its messages are shown as they are."""
     messages: Sequence[ReceivedMessage] = ()
-    """What it was called with last, as they were pulled."""
+    """The messages of its last call, as pulled."""
     began_ns: int = 0
     """When the listener was called that has not answered yet; 0: none. Set after `messages`."""
     is_told: bool = False
@@ -143,7 +143,7 @@ class ConcurrentConsumeService(ConsumeService):
     def _put_off(
         self, puller: Puller, messages: Sequence[ReceivedMessage], answer: Retry | Reject, again_count: int
     ) -> None:
-        """Send messages back. Those that the broker does not take are given again later from here."""
+        """Send messages back. The client retries locally those that the broker does not accept."""
         kept = self._send_back(puller, messages, answer.level)
         puller.done([message for message in messages if message not in kept])
         if kept:
