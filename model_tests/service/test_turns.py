@@ -115,6 +115,34 @@ def test_full_tables_are_told_in_turns(
         assert count >= 3
 
 
+def test_a_member_that_leaves_between_turns_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """203 lists the members that are there at their turn, after a turn for subscriptions."""
+    monkeypatch.setattr(connection_processor, "PART_COUNT", 2)
+    subscriptions = ",".join(f'{{"topic":"T{each}","subString":"*","subVersion":1}}' for each in range(2))
+    member = f'{{"clientID":"c","consumerDataSet":[{{"groupName":"members","subscriptionDataSet":[{subscriptions}]}}]}}'
+    with ThreadlessBroker.start(RealRuntime(), str(tmp_path), policy=ROCKETMQ_5, store_config=SMALL_STORE) as broker:
+        beat = encode(Command(code=RequestCode.HEART_BEAT, opaque=1, body=member.encode()))
+        members = [Peer(broker, 20 + number) for number in range(5)]
+        for one in members:
+            one.tell(b"".join(map(bytes, beat)))
+        asked = Command(
+            code=RequestCode.GET_CONSUMER_CONNECTION_LIST, opaque=1, ext_fields={"consumerGroup": "members"}
+        )
+        peer, counts = Peer(broker), []
+        told = peer.tell(b"".join(map(bytes, encode(asked))))
+        while (rest := peer.channel.rest) is not None:
+            counts.append(len(told))
+            if len(counts) == 2:
+                broker.handler.closed(members[-1].channel)
+            peer.channel.rest, outbox = None, Outbox()
+            rest(outbox)
+            outbox.flush()
+            told = peer.heard()
+
+    assert counts == [0, 0, 0]
+    assert told.count(b'"clientId"') == 4
+
+
 def test_a_table_that_is_too_long_is_refused_at_the_limit(
     broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
