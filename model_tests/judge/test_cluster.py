@@ -35,15 +35,18 @@ from longpoll_judge.contract.result import Result, Share
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.read.data_sources import DAMAGE
 from longpoll_judge.read.source import find
 from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
-from longpoll_judge.run.spark import cluster, code_archive
+from longpoll_judge.run.spark import cluster, code_archive, frames
 from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_judge.run.wide_pulls import Outcome
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
+from longpoll_spec.errors import UserError
 from longpoll_spec.history import Event
 from longpoll_spec.policy import preset
 from longpoll_spec.specification import specification_of
@@ -145,6 +148,25 @@ def test_a_skewed_queue_is_salted_by_windows(faulted: Path, tmp_path: Path, spar
     assert min(here.shares["sends"].judged, here.shares["commits"].judged) > 10
     assert without_time(there) == without_time(here)
     assert any("explode(" in plan for plan in plans_of(spark_engine.session))
+
+
+def test_a_frame_that_is_no_history_is_a_sentence(spark_engine: SparkEngine) -> None:
+    """It names the column that is missing, or says that there is one too many."""
+    frame = spark_engine.session.range(1)
+    with pytest.raises(UserError, match="the DataFrame has no column 'event'"):
+        longpoll.judge(frame)
+    with pytest.raises(UserError, match="judge one DataFrame at a time"):
+        longpoll.judge(frame, frame)
+
+
+def test_no_damage_of_a_frame_is_lost(spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither without the columns that describe it, nor beyond the limit: a gap would be taken for evidence."""
+    rows = spark_engine.session.range(3).selectExpr(f"'{DAMAGE}' AS event", "id AS after_ns", "id AS before_ns")
+    with unclosed_sockets_ignored():
+        assert [damage.reason for damage in frames._damages(rows)] == ["damage"] * 3
+        monkeypatch.setattr(frames, "DAMAGES_MAX", 2)
+        with pytest.raises(UserError, match="over 2 rows of damage; judge its history's directory"):
+            frames._damages(rows)
 
 
 @pytest.mark.long

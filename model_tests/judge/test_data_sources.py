@@ -24,7 +24,6 @@ from longpoll_judge.run.spark.frames import findings_frame
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.tar.xz"
 
@@ -167,17 +166,6 @@ def test_spark_reads_both_formats(java_store: Path, clean: Path, tmp_path: Path,
     assert units == sum(read_units(part).num_rows for part in ranges(java_store, "consumequeue"))
     assert sum(row["event"] == DAMAGE for row in events) == 1
     assert len(events) == len(load(clean).events) + 1
-
-
-@pytest.mark.spark
-@pytest.mark.xdist_group("spark")
-def test_a_frame_that_is_no_history_is_a_sentence(spark_engine: SparkEngine) -> None:
-    """It names the column that is missing, or says that there is one too many."""
-    frame = spark_engine.session.range(1)
-    with pytest.raises(UserError, match="the DataFrame has no column 'event'"):
-        longpoll.judge(frame)
-    with pytest.raises(UserError, match="judge one DataFrame at a time"):
-        longpoll.judge(frame, frame)
 
 
 @pytest.mark.long

@@ -79,11 +79,14 @@ def history_of(frame: DataFrame) -> Iterator[History]:
 
 
 def _damages(events: DataFrame) -> list[Damage]:
-    """The damage that `longpoll-history` reports in its rows."""
-    columns = ("source", "sequence", "cause", "lost_count")
-    if not set(columns) <= set(events.columns):
-        return []
-    rows = events.where(f"event = '{DAMAGE}'").select(*columns).limit(DAMAGES_MAX).collect()
+    """The damage that `longpoll-history` reports in its rows; raises `FrameError` if it is too much to list."""
+    defaults = {"source": "''", "sequence": "-1L", "cause": "'damage'", "lost_count": "1L"}
+    columns = [f"{name if name in events.columns else default} AS {name}" for name, default in defaults.items()]
+    rows = events.where(f"event = '{DAMAGE}'").selectExpr(*columns).limit(DAMAGES_MAX + 1).collect()
+    if len(rows) > DAMAGES_MAX:
+        raise FrameError(
+            f"the DataFrame has over {DAMAGES_MAX:,} rows of damage; judge its history's directory instead"
+        )
     return [Damage(row["source"], row["sequence"], row["cause"], row["lost_count"]) for row in rows]
 
 
