@@ -9,8 +9,8 @@ import pytest
 from model_tests.support.present import present
 from model_tests.support.service import in_turns, whole
 
-from longpoll_broker.rocketmq.tables import queue_locks
-from longpoll_broker.rocketmq.tables.queue_locks import LIFE_MS, QueueLocks
+from longpoll_broker.rocketmq.admin import lock_processor
+from longpoll_broker.rocketmq.admin.lock_processor import LIFE_MS, QueueLocks
 from longpoll_broker.shared import offsets as offsets_module
 from longpoll_broker.shared import statistics as module
 from longpoll_broker.shared.offsets import Offsets
@@ -169,7 +169,7 @@ def test_a_queue_lock_has_one_holder() -> None:
 
 
 def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    monkeypatch.setattr(lock_processor, "LOCK_COUNT_MAX", 2)
     locks = QueueLocks()
     assert locks.lock("G", "a", ["q0", "q1", "q2"], 0) == ["q0", "q1"]
     assert locks.lock("H", "a", ["q"], 0) == []
@@ -178,7 +178,7 @@ def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_renewing_takes_no_more_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    monkeypatch.setattr(lock_processor, "LOCK_COUNT_MAX", 2)
     locks = QueueLocks()
     for now_ms in (0, 1, 2):
         assert locks.lock("G", "a", ["q0"], now_ms) == ["q0"]
@@ -200,7 +200,7 @@ def test_a_group_that_holds_nothing_is_not_kept() -> None:
 
 
 def test_locks_that_were_not_renewed_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    monkeypatch.setattr(lock_processor, "LOCK_COUNT_MAX", 2)
     locks = QueueLocks()
     assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
     assert locks.lock("H", "b", ["q"], LIFE_MS) == []

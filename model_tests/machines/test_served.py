@@ -27,7 +27,7 @@ from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import Key, Pull
 from longpoll_broker.hold.pull_answers import PullAnswers
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.shared.filter.filters import tag_filter
+from longpoll_broker.shared.filters import tag_filter
 from longpoll_client.errors import UnreachableError
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode

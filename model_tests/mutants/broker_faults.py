@@ -438,7 +438,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a deletion that the disk fails tells nobody who waits",
-        f"{BROKER}/rocketmq/admin/admin_processor.py",
+        f"{BROKER}/rocketmq/admin/topic_processor.py",
         "        self.topic_deleted(name, outbox)\n        return self.when_saved(\n"
         "            channel, command, answer(command, ResponseCode.SUCCESS), "
         "partial(self._finish_deletion, name)\n        )\n",

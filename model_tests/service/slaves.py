@@ -11,8 +11,7 @@ from typing import Any, Final
 from attrs import define, evolve, field
 
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.rocketmq.replication.replicator import ReplicationSettings, Replicator
-from longpoll_broker.rocketmq.replication.slave_waits import SlaveWait, SlaveWaits
+from longpoll_broker.rocketmq.replication.replicator import ReplicationSettings, Replicator, SlaveWait, SlaveWaits
 from longpoll_protocol.frames.replication import encode_head, encode_report
 from longpoll_runtime import Address, Buffer
 

@@ -24,8 +24,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel
 from longpoll_broker.rocketmq.accounts import access_control
 from longpoll_broker.rocketmq.accounts.access import Right, Rules
-from longpoll_broker.rocketmq.accounts.access_control import LOOK_S, AccessControl, read_rules
-from longpoll_broker.rocketmq.accounts.account_file import AccountFile
+from longpoll_broker.rocketmq.accounts.access_control import LOOK_S, AccessControl, AccountFile, read_rules
 from longpoll_client import Admin, Credentials, OutgoingMessage, Producer, PullConsumer
 from longpoll_client.errors import RefusedError
 from longpoll_client.settings import MemberConfig

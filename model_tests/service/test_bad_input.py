@@ -23,8 +23,8 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.io.channel import Channel
 from longpoll_broker.io.connection_limits import ConnectionLimit
+from longpoll_broker.rocketmq.delay_levels import ScheduleService
 from longpoll_broker.rocketmq.name_server.name_server import NameServer
-from longpoll_broker.rocketmq.timers.schedule_service import ScheduleService
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection

@@ -36,7 +36,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull_processor import PullProcessor
 from longpoll_broker.io.channel import Channel
-from longpoll_broker.rocketmq.admin.admin_processor import AdminProcessor
+from longpoll_broker.rocketmq.admin.offset_processor import OffsetProcessor
 from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
@@ -342,8 +342,8 @@ def test_planted_a_processor_that_fails_unexpectedly_is_seen(
     def refuses(*_arguments: object) -> None:
         raise HeaderError("a planted request", "field", "is planted")
 
-    monkeypatch.setattr(AdminProcessor, "min_offset", refuses)
-    monkeypatch.setattr(AdminProcessor, "max_offset", fails)
+    monkeypatch.setattr(OffsetProcessor, "min_offset", refuses)
+    monkeypatch.setattr(OffsetProcessor, "max_offset", fails)
     broker = start_broker()
     assert connect(broker.address).call(RequestCode.GET_MIN_OFFSET, {}).code == 1
     assert "planted" not in caplog.text

@@ -10,7 +10,7 @@ import pytest
 from model_tests.service.slaves import BEGUN_NS, MS, NO_DESCRIPTORS, Bench, Slave, transfers
 
 from longpoll_broker.io.transport import ACCEPT_PAUSE_S
-from longpoll_broker.rocketmq.replication import slave_waits
+from longpoll_broker.rocketmq.replication import replicator
 from longpoll_broker.rocketmq.replication.replicator import ACCEPT_COUNT_MAX, LOOK_S
 from longpoll_protocol.frames.replication import encode_head
 from longpoll_runtime.sockets import RealPoller
@@ -337,7 +337,7 @@ def test_sends_that_wait_for_no_slave() -> None:
 
 
 def test_one_more_than_may_wait_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slave_waits, "WAITING_COUNT_MAX", 1)
+    monkeypatch.setattr(replicator, "WAITING_COUNT_MAX", 1)
     bench = Bench()
     told: Told = []
     bench.submit(10, told)

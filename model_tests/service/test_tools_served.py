@@ -22,7 +22,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.hold.executors import PoolExecutor
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.rocketmq.admin import connection_processor, list_processor, progress_processor
+from longpoll_broker.rocketmq.admin import client_processor, progress_processor, topic_processor
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.version_traits import CODES_OF_5
 from longpoll_protocol.codes import RequestCode
@@ -134,7 +134,7 @@ def test_lists_of_topics_and_groups_are_created(start_broker: StartBroker, conne
 def test_lists_are_atomic(
     code: int, body: object, kind: str, *, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_processor, "LIST_COUNT_MAX", 4)
+    monkeypatch.setattr(topic_processor, "LIST_COUNT_MAX", 4)
     broker = start_broker(policy=ROCKETMQ_5)
     before = set(broker.topics.by_name), set(broker.groups.by_name)
     text = body if isinstance(body, str) else json.dumps(body)
@@ -245,7 +245,7 @@ def test_answers_have_limits(start_broker: StartBroker, connect: Connect, monkey
     commit(client, "T", "G", 1)
     monkeypatch.setattr(progress_processor, "TOLD_QUEUE_COUNT_MAX", 1)
     monkeypatch.setattr(progress_processor, "TOLD_GROUP_COUNT_MAX", 0)
-    monkeypatch.setattr(connection_processor, "TOLD_PRODUCER_COUNT_MAX", 0)
+    monkeypatch.setattr(client_processor, "TOLD_PRODUCER_COUNT_MAX", 0)
     for code, fields in ((317, {}), (328, {}), (343, {"group": "G"})):
         answer = client.call(code, fields)
         assert answer.code == 1

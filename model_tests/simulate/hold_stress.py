@@ -26,7 +26,7 @@ from longpoll_broker.hold import hold_table as hold
 from longpoll_broker.hold.hold_table import ANSWERED, HELD, Pull
 from longpoll_broker.hold.pull_events import PullEvents
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.shared.filter.filters import SQL92, sql_filter, tag_filter
+from longpoll_broker.shared.filters import SQL92, sql_filter, tag_filter
 from longpoll_broker.store.messages import Arrival
 from longpoll_protocol.tags import word_hash
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy

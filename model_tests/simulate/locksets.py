@@ -27,8 +27,7 @@ from longpoll.wire.suite.subject import SMALL_FILES
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import HoldLimit, HoldTable
 from longpoll_broker.io.channel import Channel
-from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor
-from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
+from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor, QueueLocks
 from longpoll_broker.send.group_commit import GroupCommit
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics

@@ -23,9 +23,8 @@ from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.hold import hold_service
-from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor
-from longpoll_broker.rocketmq.tables import queue_locks
-from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
+from longpoll_broker.rocketmq.admin import lock_processor
+from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor, QueueLocks
 from longpoll_broker.shared import offsets, statistics
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
@@ -201,7 +200,7 @@ def counts_all(*, guarded: bool, seed: int) -> bool:
 
 def locks_for_one(*, guarded: bool, seed: int) -> bool:
     """Whether one of two clients gets a queue that both request at once."""
-    preemption = Preemption(seed, [str(queue_locks.__file__)])
+    preemption = Preemption(seed, [str(lock_processor.__file__)])
     guard: Any = preemption.lock() if guarded else nullcontext()
     no_channel: Any = None
     processor = LockProcessor(RealRuntime(), QueueLocks(), guard)

@@ -10,8 +10,7 @@ from model_tests.support.broker.raw_client import RawClient
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.io.channel import Outbox, Parts
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress
-from longpoll_broker.rocketmq.replication.peer_client import PeerClient, PeerError
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, PeerClient, PeerError
 from longpoll_broker.rocketmq.replication.table_sync import TableSync
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection

@@ -15,7 +15,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.io.channel import Limits
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
-from longpoll_broker.rocketmq.transactions.end_transaction_processor import OP_TOPIC
+from longpoll_broker.rocketmq.transactions import OP_TOPIC
 from longpoll_broker.shared.offsets import SEPARATOR, Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
 from longpoll_broker.shared.topics import TopicConfig, Topics

@@ -10,18 +10,13 @@ from longpoll_broker.assembly.shared import SharedServices
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.processors import Processor
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
-from longpoll_broker.rocketmq.admin.admin_processor import AdminProcessor
 from longpoll_broker.rocketmq.admin.client_calls import ClientCalls
 from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
-from longpoll_broker.rocketmq.admin.connection_processor import ConnectionProcessor
-from longpoll_broker.rocketmq.admin.list_processor import ListProcessor
-from longpoll_broker.rocketmq.admin.lock_processor import AssignmentProcessor, LockProcessor
+from longpoll_broker.rocketmq.admin.lock_processor import AssignmentProcessor, LockProcessor, QueueLocks
+from longpoll_broker.rocketmq.admin.offset_processor import OffsetProcessor
 from longpoll_broker.rocketmq.admin.progress_processor import ProgressProcessor
-from longpoll_broker.rocketmq.admin.query_processor import QueryProcessor
-from longpoll_broker.rocketmq.admin.statistics_processor import StatisticsProcessor
 from longpoll_broker.rocketmq.admin.table_processor import TableProcessor
-from longpoll_broker.rocketmq.admin.upkeep_processor import UpkeepProcessor
-from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
+from longpoll_broker.rocketmq.admin.topic_processor import TopicProcessor
 from longpoll_broker.upkeep.table_saves import WhenSaved
 from longpoll_protocol.bodies import HAStatus, MessageQueue
 
@@ -31,16 +26,12 @@ class AdminServices:
     """The services."""
 
     clients: ClientProcessor
-    admin: AdminProcessor
+    offsets: OffsetProcessor
     locks: LockProcessor
-    queries: QueryProcessor
-    statistics: StatisticsProcessor
     progress: ProgressProcessor
-    connections: ConnectionProcessor
     tables: TableProcessor
     calls: ClientCalls
-    lists: ListProcessor
-    upkeep: UpkeepProcessor
+    topics: TopicProcessor
     assignments: AssignmentProcessor
     unknown: frozenset[int]
     """Codes that this version does not know."""
@@ -50,16 +41,12 @@ class AdminServices:
         """The processors of all these services."""
         services = (
             self.clients,
-            self.admin,
+            self.offsets,
             self.locks,
-            self.queries,
-            self.statistics,
             self.progress,
-            self.connections,
             self.tables,
             self.calls,
-            self.lists,
-            self.upkeep,
+            self.topics,
             self.assignments,
         )
         found = {code: processor for service in services for code, processor in service.processors.items()}
@@ -92,10 +79,8 @@ def admin_services_of(
     address = "{}:{}".format(*shared.address)
     return AdminServices(
         clients,
-        AdminProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
+        OffsetProcessor(shared.topics, shared.groups, shared.offsets, shared.store, traits),
         LockProcessor(runtime, QueueLocks(), runtime.lock(), shared.groups.size_max),
-        QueryProcessor(shared.store),
-        StatisticsProcessor(shared.statistics, shared.config.cluster_name),
         ProgressProcessor(
             shared.topics,
             shared.offsets,
@@ -109,13 +94,13 @@ def admin_services_of(
             runtime.unix_ms,
             traits,
         ),
-        ConnectionProcessor(clients),
         TableProcessor(
             runtime,
             shared.config,
             shared.store_config,
             pull_queue,
             ha_status,
+            clean_soon,
             shared.topics,
             shared.groups,
             shared.offsets,
@@ -138,8 +123,7 @@ def admin_services_of(
             address,
             runtime.lock(),
         ),
-        ListProcessor(shared.topics, shared.groups, when_saved, traits),
-        UpkeepProcessor(shared.topics, clean_soon),
+        TopicProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
         AssignmentProcessor(
             shared.topics, clients, shared.config.broker_name, queues_elsewhere, bool(shared.config.name_servers)
         ),

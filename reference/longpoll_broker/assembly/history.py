@@ -13,7 +13,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold.pull_events import PullEvents, RecordedPullEvents
 from longpoll_broker.io.channel import Channel
 from longpoll_broker.io.processors import Processor
-from longpoll_broker.rocketmq.admin.offset_records import recorded
+from longpoll_broker.rocketmq.admin.offset_processor import recorded
 from longpoll_broker.send.send_events import RecordedSendEvents, SendEvents
 from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime import Runtime

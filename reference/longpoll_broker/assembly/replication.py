@@ -10,7 +10,7 @@ from attrs import frozen
 from longpoll_broker.assembly.shared import SharedServices
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.rocketmq.replication.follower import Follower
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress, address_in
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, address_in
 from longpoll_broker.rocketmq.replication.registrar import Registrar
 from longpoll_broker.rocketmq.replication.replicator import Network, ReplicationSettings, Replicator
 from longpoll_broker.rocketmq.replication.table_sync import TableSync

@@ -11,9 +11,8 @@ from longpoll_broker.fast.send_heads import PatchedSendProcessor
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.processors import Processor
 from longpoll_broker.rocketmq.replication.replicator import Replicator
-from longpoll_broker.rocketmq.timers.recall_processor import RecallProcessor
-from longpoll_broker.rocketmq.transactions.end_transaction_processor import EndTransactionProcessor
-from longpoll_broker.rocketmq.transactions.transaction_check import ProducerOf, TransactionChecks
+from longpoll_broker.rocketmq.timers import RecallProcessor
+from longpoll_broker.rocketmq.transactions import EndTransactionProcessor, ProducerOf, TransactionChecks
 from longpoll_broker.send.durability import Durability, WhenTold
 from longpoll_broker.send.group_commit import GroupCommit
 from longpoll_broker.send.inner_queues import InnerQueues

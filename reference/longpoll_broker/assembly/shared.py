@@ -8,14 +8,13 @@ from longpoll_broker.assembly.history import NoHistory
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.hold.pull import PullChecks
 from longpoll_broker.io.processors import RequestCounts
-from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
 from longpoll_broker.send.append import Appender
 from longpoll_broker.shared.broker_role import BrokerRole
-from longpoll_broker.shared.filter.data import FilterTable
+from longpoll_broker.shared.filters import FilterTable
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.shared.subscription import Clients
-from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
+from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerCounts, TimerOffsets
 from longpoll_broker.shared.topics import Groups, Topics
 from longpoll_broker.shared.version_traits import Traits, traits_of
 from longpoll_broker.store.message_store import MessageStore

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from attrs import frozen
 
 from longpoll_broker.assembly.shared import SharedServices
-from longpoll_broker.rocketmq.timers.schedule_service import ScheduleService
-from longpoll_broker.rocketmq.timers.timer_service import TimerService
+from longpoll_broker.rocketmq.delay_levels import ScheduleService
+from longpoll_broker.rocketmq.timers import TimerService
 from longpoll_broker.upkeep.flush_service import FlushService
 from longpoll_broker.upkeep.retention import Retention
 from longpoll_broker.upkeep.table_saves import TableSaves

@@ -26,7 +26,7 @@ from longpoll_broker.hold.pull_events import PullEvents
 from longpoll_broker.hold.pull_processor import PullProcessor
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.transport import QUEUED_SIZE_MAX
-from longpoll_broker.shared.filter.filters import Filter, TagFilter, tag_filter
+from longpoll_broker.shared.filters import Filter, TagFilter, tag_filter
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
 from longpoll_broker.store.read import ALL, GetStatus
 from longpoll_broker.store.selection import nothing

@@ -21,7 +21,7 @@ from longpoll_broker.hold.pull_answers import RESPONSE
 from longpoll_broker.hold.pull_events import ONE_WAY
 from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.shared.filter.filters import Filter
+from longpoll_broker.shared.filters import Filter
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
 from longpoll_protocol.fast.pull_answer import PullHeads, pull_heads
 from longpoll_protocol.frames.frame import Buffer

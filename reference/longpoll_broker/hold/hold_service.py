@@ -22,8 +22,8 @@ from longpoll_broker.hold.notifier import BucketTraversal
 from longpoll_broker.hold.pull import Store, wants_visible
 from longpoll_broker.hold.pull_events import PullEvents
 from longpoll_broker.io.channel import FLUSH_COUNT, Channel, Outbox
-from longpoll_broker.shared.filter.sql92 import Lookup
 from longpoll_broker.shared.quota import CONNECTION_PART
+from longpoll_broker.shared.sql92 import Lookup
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.policy import Policy

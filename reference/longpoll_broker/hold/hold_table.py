@@ -21,7 +21,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.hold.deadlines import Deadlines
-from longpoll_broker.shared.filter.filters import Filter, TagFilter
+from longpoll_broker.shared.filters import Filter, TagFilter
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.subscription import SUBSCRIPTION_COST, SUBSCRIPTION_SIZE_MAX
 

@@ -16,7 +16,7 @@ from attrs import define
 from longpoll_broker.hold.hold_table import Cause, Pull
 from longpoll_broker.hold.pull import FLAG_SUSPEND, Refused
 from longpoll_broker.io.channel import Channel, Outbox
-from longpoll_broker.shared.filter.filters import Filter, is_as_said
+from longpoll_broker.shared.filters import Filter, is_as_said
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.read import GetResult
 from longpoll_protocol.codes import CommandFlag

@@ -30,7 +30,7 @@ from longpoll_broker.hold.pull_events import ONE_WAY, PullEvents
 from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor
-from longpoll_broker.shared.filter.filters import Filter
+from longpoll_broker.shared.filters import Filter
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command

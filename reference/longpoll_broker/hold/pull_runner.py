@@ -32,7 +32,7 @@ from longpoll_broker.hold.pull import (
 from longpoll_broker.hold.pull_answers import JSON, KINDS, PullAnswers
 from longpoll_broker.hold.pull_events import ONE_WAY, PullEvents
 from longpoll_broker.io.channel import Channel, Outbox
-from longpoll_broker.shared.filter.filters import Filter, TagFilter
+from longpoll_broker.shared.filters import Filter, TagFilter
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.read import GetResult, GetStatus

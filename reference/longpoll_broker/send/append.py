@@ -1,7 +1,7 @@
 """Appends messages to the store: from producers, the schedule, send-backs and ended transactions.
 
 Also moves a delayed message to the schedule topic and back. Visibility: see `hold.dispatch_service`. Delivery of
-delayed messages: see `rocketmq.timers.schedule_service`.
+delayed messages: see `rocketmq.delay_levels`.
 
 Sources: `CommitLog.asyncPutMessage`, `ScheduleMessageService.messageTimeup` 4.9.
 """

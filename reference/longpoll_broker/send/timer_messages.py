@@ -3,7 +3,7 @@
 They wait in the topic `rmq_sys_wheel_timer`, with their own topic and queue as properties. A delay level takes
 precedence, then a delay in seconds, then one in milliseconds, then a time. A time in the past is ignored.
 
-Delivery: see `rocketmq.timers.timer_service`. Recall: see `recall_processor`.
+Delivery and recall: see `rocketmq.timers`.
 
 Source: `HookUtils.handleScheduleMessage` 5.5; answers as seen on 5.5.0.
 """

@@ -18,9 +18,8 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.table_chunks import chunks_of
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
-from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
+from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics, chunks_of
 from longpoll_broker.store.segment import make_beside
 from longpoll_protocol.bodies import load_json
 from longpoll_protocol.names import queue_name_problem

@@ -24,8 +24,8 @@ from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, PULLING, QUE
 from longpoll_broker.hold.notifier import BucketTraversal
 from longpoll_broker.hold.pull import Found, look
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.shared.filter.filters import TagFilter
-from longpoll_broker.shared.filter.sql92 import Lookup
+from longpoll_broker.shared.filters import TagFilter
+from longpoll_broker.shared.sql92 import Lookup
 from longpoll_broker.store.read import GetResult
 from longpoll_simulation.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds

@@ -11,7 +11,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.shared.filter.sql92 import Lookup
+from longpoll_broker.shared.sql92 import Lookup
 from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 
 Key = tuple[str, int]

@@ -22,8 +22,7 @@ from msgspec import structs
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
 from longpoll_broker.rocketmq.accounts.access import Right
-from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
-from longpoll_broker.rocketmq.admin.member_notifications import NOTICES_MAX
+from longpoll_broker.rocketmq.admin.client_processor import NOTICES_MAX, ClientProcessor
 from longpoll_broker.send.send_processor import REGION_FIELDS
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.quota import Quota

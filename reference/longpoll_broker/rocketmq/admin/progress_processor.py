@@ -1,6 +1,6 @@
 """Reports the progress of queues and groups (202, 208, 300, 303, 317, 321, 343), and copies it to a group (314).
 
-Members: see `connection_processor`. Source: `AdminBrokerProcessor.java` 4.9.7: `getTopicStatsInfo`, `getConsumeStats`,
+Members: see `client_processor`. Source: `AdminBrokerProcessor.java` 4.9.7: `getTopicStatsInfo`, `getConsumeStats`,
 `queryTopicConsumeByWho`, `queryConsumeQueue`, `queryConsumeTimeSpan`, `cloneGroupOffset`,
 `fetchAllConsumeStatsInBroker`; 343 of 5.x: `queryTopicsByConsumer`.
 """
@@ -16,9 +16,10 @@ from attrs import define
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
+from longpoll_broker.rocketmq.admin.client_processor import subscription_data
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
-from longpoll_broker.shared.subscription import Clients, Subscription
+from longpoll_broker.shared.subscription import Clients
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
@@ -307,21 +308,6 @@ class ProgressProcessor(Serving):
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic=topic, broker_name=self.broker_name, queue_id=queue_id)
-
-
-def subscription_data(subscription: Subscription) -> SubscriptionData:
-    """Returns a subscription as its client sent it."""
-    tags = subscription.tags
-    names = tags.expression.split("||") if subscription.is_by_tag and not tags.all_tags else []
-    return SubscriptionData(
-        topic=subscription.topic,
-        sub_string=tags.expression,
-        expression_type=tags.expression_type,
-        sub_version=subscription.sub_version,
-        class_filter_mode=subscription.class_filter,
-        tags_set=frozenset(name.strip() for name in names if name.strip()),
-        code_set=tags.codes,
-    )
 
 
 def _text_of(time_ms: int) -> str:

@@ -23,8 +23,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, refuse
 from longpoll_broker.io.service_thread import ServiceThread
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress, address_in
-from longpoll_broker.rocketmq.replication.peer_client import PeerClient, PeerError
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, PeerClient, PeerError, address_in
 from longpoll_broker.shared.topics import Topics
 from longpoll_protocol.bodies import DataVersion, RegisterBody, TopicTable
 from longpoll_protocol.codes import RequestCode

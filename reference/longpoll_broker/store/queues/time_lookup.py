@@ -1,7 +1,8 @@
 """Finds the message of a queue stored nearest to a time, by 4.9's rule (`ConsumeQueue.getOffsetInQueueByTime`).
 
 An exact match wins, else the nearer neighbour, the earlier one on a tie; after the last message the last one. Java
-first picks one file by its modification time; we search the whole queue. 5.x's rule: see `rocketmq.tables.time_search`.
+first picks one file by its modification time; we search the whole queue. 5.x's rule: see
+`rocketmq.admin.offset_processor`.
 """
 
 from __future__ import annotations
