@@ -246,8 +246,7 @@ SHOWN: Final[dict[str, Callable[[World, str], Sequence[Sequence[str]]]]] = {
 NOBODYS: Final = {
     "check": "the law's own names", "prove": "the same", "explain": "the same", "coverage": "the same",
     "export": "the same", "oracle": "the same", "ablate": "the same", "policies": "the same", "properties": "the same",
-    "zoo show": "names of its own", "zoo run": "the same", "simulate-broker": "the same", "replay": "the same",
-    "soak": "the same", "lesson": "the same",
+    "simulate-broker": "names of its own", "replay": "the same", "soak": "the same", "lesson": "the same",
     "serve": "the log: below", "observe": "the log: below", "verify": "names of its own; texts of brokers: test_page",
     "conform": "what brokers say: conform/test_report", "dojo": "what programs write: dojo/test_command",
 }  # fmt: skip

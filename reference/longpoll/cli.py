@@ -40,7 +40,6 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "simulate-broker": ("longpoll.commands.simulate", "Run the whole broker in a simulation, once per seed."),
     "replay": ("longpoll.commands.replay", "Replay a token on the reference code or on a Java broker."),
     "soak": ("longpoll.commands.soak", "Load, kill and restart a broker on a real disk until a promise breaks."),
-    "zoo": ("longpoll.commands.zoo", "List known hold-table bugs and the methods that find each."),
     "conform": ("longpoll.commands.conform", "Test any broker that speaks RocketMQ's protocol."),
     "dojo": ("longpoll.commands.dojo", "Test your own hold table, in any language, in every order of messages."),
     "lesson": ("longpoll.commands.lesson.command", "Show the exercises of the lessons and check your answers."),
