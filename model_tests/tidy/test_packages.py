@@ -117,7 +117,7 @@ ALLOWED = {
     "longpoll/verification/real_client.py": "ends a child process that hangs, and nothing else",
     "longpoll/verification/real_client_child.py": "ends its process when its parent has ended",
     "longpoll/commands/serve.py": "metrics: a library's server, whose end costs no client anything",
-    "longpoll/views/follow/metrics.py": "the same",
+    "longpoll/views/follow.py": "the same",
 }
 """Other code that starts threads, and why no thread waits for them after their end."""
 

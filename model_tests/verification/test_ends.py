@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 from longpoll import exit_codes
 from longpoll.cli import COMMANDS, main
-from longpoll.options.numbers import AMOUNT_MAX, Amount
+from longpoll.options.values import AMOUNT_MAX, Amount
 from longpoll.output import Exit
 from longpoll_spec.engines.smt import check as smt_check
 from longpoll_spec.errors import UnknownPolicyError
