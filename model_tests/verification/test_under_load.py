@@ -40,10 +40,7 @@ from longpoll.verification.limits import declared, limits_of
 from longpoll.verification.report import Row
 from longpoll.verification.under_load import Loaded, see
 from longpoll.wire.load import LoadPlan
-from longpoll.wire.racing.load import race
-from longpoll.wire.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
-from longpoll.wire.racing.timing import PullTiming
-from longpoll.wire.racing.topic import RaceTopic, prepare
+from longpoll.wire.race import QUEUE_IDS, Delivery, PullTiming, RacePlan, RaceReport, RaceTopic, prepare, race
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.hold.hold_service import HoldService
