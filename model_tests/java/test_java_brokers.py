@@ -18,11 +18,10 @@ from longpoll.broker_simulation.refinement.replay import under
 from longpoll.cli import main
 from longpoll_java.breakpoints import Arrival, Breakpoints
 from longpoll_java.broker import JavaBroker, started
-from longpoll_java.byteman_rules import SCAN_MS, rules_of
+from longpoll_java.byteman_rules import SCAN_MS, refused_rule, rules_of
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars, resolved
 from longpoll_java.replay import Played, play
-from longpoll_java.rule_check import refused_rule
 from longpoll_java.schedule import schedule_of, with_after
 from longpoll_java.violations import shown_by
 from longpoll_spec.engines.tokens import replay

@@ -66,7 +66,7 @@ PLANTS = {
     ),
     "dojo: a line below, what is right above it, every order at the top": (
         "reference/longpoll_dojo/model.py",
-        "import longpoll_dojo.schedule",
+        "import longpoll_dojo.explore",
     ),
     "the dojo knows the protocol of its page, and no broker or wire of ours": (
         "reference/longpoll_dojo/model.py",

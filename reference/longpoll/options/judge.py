@@ -1,21 +1,24 @@
-"""Choose the engine for `--engine auto`: this process for a short history, Spark for a long or remote one.
+"""The options of `longpoll judge`: the engine for `--engine auto`, and where the findings of a followed history go.
 
-The number of events is estimated: Parquet parts contain their number of rows, and the first lines of NDJSON parts give
-the length of a line.
+`auto` takes this process for a short history, Spark for a long or remote one. The number of events is estimated:
+Parquet parts contain their number of rows, and the first lines of NDJSON parts give the length of a line.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import click
 import pyarrow as pa
 from attrs import frozen
 
 from longpoll import extras
+from longpoll.views.follow import Places
 from longpoll_judge.read import files
 from longpoll_judge.read.arrow import parquet
 from longpoll_judge.read.source import kind_of
@@ -98,3 +101,44 @@ def _line_bytes(path: str) -> float:
         return 0.0
     count = sample.count(b"\n")
     return (sample.rfind(b"\n") + 1) / count if count else 0.0
+
+
+PORT_MAX: Final = 65_535
+
+
+def following_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options to a command, which gets them as one `places`."""
+
+    @click.option(
+        "--findings",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="--follow: append each finding to this file as a line of JSON, once, when it is final.",
+    )
+    @click.option(
+        "--checkpoint",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="--follow: keep the state in this directory; after a restart no finding is reported twice.",
+    )
+    @click.option(
+        "--metrics-port",
+        type=click.IntRange(0, PORT_MAX),
+        metavar="PORT",
+        help="--follow: serve Prometheus metrics on this port of 127.0.0.1; 0 picks a free port.",
+    )
+    @click.option(
+        "--webhook", metavar="URL", help="--follow: POST each finding to this URL, with retries until it is accepted."
+    )
+    @wraps(command)
+    def wrapped(
+        *args: Any,
+        findings: Path | None,
+        checkpoint: Path | None,
+        metrics_port: int | None,
+        webhook: str | None,
+        **options: Any,
+    ) -> None:
+        command(*args, places=Places(findings, checkpoint, metrics_port, webhook), **options)
+
+    return wrapped

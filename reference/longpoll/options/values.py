@@ -1,11 +1,18 @@
-"""The option types of numbers, with readable ranges. Click's own range of floats accepts `nan` and `inf`."""
+"""The types of option values: numbers with readable ranges, names of files and directories, and HOST:PORT.
+
+Click's own range of floats accepts `nan` and `inf`.
+"""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, Final
 
 import click
+
+from longpoll_runtime import Address
+from longpoll_spec.errors import ConfigError
 
 AMOUNT_MAX: Final = 1e9
 """Over eleven days in milliseconds; more messages per second than a machine sends."""
@@ -45,3 +52,24 @@ def _is_endless(value: Any) -> bool:
         return not math.isfinite(float(value))
     except (TypeError, ValueError, OverflowError):
         return False
+
+
+class FilledPath(click.Path):
+    """A path. An empty one, from an unset variable for example, is an error: it would mean the current directory."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; a usage error when it is empty."""
+        if not str(value):
+            self.fail("the path is empty; name a file or directory", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def address_of(text: str) -> Address:
+    """Parse HOST:PORT; raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{text!r} is not an address; write HOST:PORT with a port from 0 to 65535 (0: any free port)")
+    return host.strip("[]"), int(port)

@@ -1,19 +1,40 @@
-"""The exercises of lesson 0: runs a reader's own long poll in every order of its lines (`orders`)."""
+"""The exercises of lessons 0, 9 and 11: a reader's own long poll, recordings of Java brokers, a reader's hold table."""
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define
 
-from longpoll.commands.lesson.answers import number_of, program_of
-from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
+from longpoll.api import judge
+from longpoll.commands.lesson.exercise import (
+    Exercise,
+    Grade,
+    chosen_of,
+    missing,
+    number_of,
+    program_of,
+    right,
+    words_of,
+)
+from longpoll_dojo.errors import HINTS
+from longpoll_dojo.explore import Bounds, Search
+from longpoll_dojo.model import Allowances
+from longpoll_dojo.program import Program
+from longpoll_dojo.starters import starters
+from longpoll_dojo.trace import lines_of
+from longpoll_spec.errors import UserError
 
 if TYPE_CHECKING:
     from longpoll.commands.lesson.schedules import Schedule, Thread
+    from longpoll_judge.contract.result import Finding
     from longpoll_simulation.world import World
+
 
 TIMEOUT_S: Final = 1.0
 LATE_S: Final = 0.5
@@ -130,4 +151,98 @@ POLLS: Final = (
         A_PROGRAM,
         two_polls,
     ),
+)
+
+
+BOUNDS: Final = Bounds(moves=4, interleaved=2)
+ODD_ONE: Final = "only_first"
+LOST: Final = "no_lost_wakeup"
+
+
+def driven(path: Path) -> Search:
+    """The dojo's result for a Python program."""
+    search = Search(BOUNDS, Allowances(0, 0))
+    search.run(partial(Program, [sys.executable, str(path)]), seed=None, seconds=0.0)
+    return search
+
+
+def is_right(answer: str) -> Grade:
+    """A hold table with scheduling points that is right in every order."""
+    search = driven(program_of(answer))
+    if search.finding is not None:
+        return missing(
+            f"{search.finding.violation.property}: {search.finding.violation}",
+            "\n".join(lines_of(search.finding.played)),
+        )
+    if not search.step_points:
+        return missing(
+            "it is right, but announces no scheduling points; keep them, so that other messages can come in between"
+        )
+    return right(f"nothing goes wrong in {search.played:,} orders")
+
+
+def breaks(answer: str) -> Grade:
+    """The property that a table violates if it wakes only the first waiter."""
+    chosen = chosen_of(answer, "property", sorted(HINTS))
+    (program,) = [each for each in starters("python") if each.name == ODD_ONE]
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / program.file
+        path.write_text(program.source, "utf-8")
+        finding = driven(path).finding
+    assert finding is not None
+    if chosen != {finding.violation.property}:
+        return missing(f"{min(chosen)} is not the first finding; think of the second waiting pull")
+    return right(f"{finding.violation.property}: {finding.violation}", "\n".join(lines_of(finding.played)))
+
+
+TABLES: Final = (
+    Exercise("Fix lost_wakeup.py, the example that forgets to look again.", "a Python program for the dojo", is_right),
+    Exercise(
+        f"Which property does {ODD_ONE}.py break? It wakes only the first waiting pull.",
+        "a property's name",
+        breaks,
+    ),
+)
+
+
+RECORDINGS: Final = "model_tests/judge/recordings"
+LOST_5: Final = f"{RECORDINGS}/java-5.5.0-lost-wakeup"
+LOST_4: Final = f"{RECORDINGS}/java-4.9.7-lost-wakeup"
+WAKE: Final = "pull.wake.prompt"
+
+
+def violations(recording: str, wake_ms: float | None = None) -> list[Finding]:
+    """The violations in a recording, optionally with a different threshold."""
+    return [each for each in judge(recording, wake_ms=wake_ms).findings if each.verdict == "violated"]
+
+
+def lost_pulls(answer: str) -> Grade:
+    """The pulls in the recording of 5.5.0 that waited although their message was there."""
+    named = set(words_of(answer))
+    found = {each.request: each.why for each in violations(LOST_5) if each.clause == WAKE and each.request}
+    other = sorted(named - found.keys())
+    if other:
+        return missing(f"the judge finds no violation for {other[0][:40]}")
+    if found.keys() - named:
+        return missing(f"{', '.join(sorted(named))} is right, and there is {len(found.keys() - named)} more")
+    return right(f"{len(found)} pulls waited for a message that was there", "\n".join(found.values()))
+
+
+def certain_ms(answer: str) -> Grade:
+    """The least threshold, in whole ms, with which the recording of 4.9.7 shows no violation."""
+    given = number_of(answer)
+    if not 1 <= given <= 60_000:
+        raise UserError("the answer must be a number of milliseconds from 1 to 60000")
+    if violations(LOST_4, given):
+        return missing(f"with --wake-ms {given} a pull is still found too late")
+    if not violations(LOST_4, given - 1) and given > 1:
+        return missing(f"with --wake-ms {given} there is no violation, and with {given - 1} neither")
+    return right(f"with --wake-ms {given} there is no violation, and with {given - 1} there is one")
+
+
+RECORDED: Final = (
+    Exercise(
+        f"Which pulls of {LOST_5} waited for a message that was there?", "their requests, such as 3-17", lost_pulls
+    ),
+    Exercise(f"From which --wake-ms on has {LOST_4} no violation?", "a number of milliseconds", certain_ms),
 )

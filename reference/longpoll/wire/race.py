@@ -1,12 +1,20 @@
 """A load that races each message against its waiting pull, which provokes the lost wakeup of #7358.
 
-In each round, every queue gets one message and, about when that becomes visible (`timing`), the pull for it. Rounds
-alternate between single queues and all queues in one write, so that the dispatcher wakes up while the broker reads
-pulls. Nothing else happens on a queue until its message arrives. Therefore no later message repairs a lost wakeup, and
-the delivery waits for the broker's scan or the pull's deadline. One thread measures every delivery; a control thread
+In each round, every queue gets one message and, about when that becomes visible, the pull for it. Rounds alternate
+between single queues and all queues in one write, so that the dispatcher wakes up while the broker reads pulls.
+Nothing else happens on a queue until its message arrives. Therefore no later message repairs a lost wakeup, and the
+delivery waits for the broker's scan or the pull's deadline. One thread measures every delivery; a control thread
 distinguishes a late delivery from a host pause. The load works with any broker, with or without a proxy.
 
-`longpoll_judge` judges, `longpoll.verification.races` knows a policy's promises, and `topic` creates the topic.
+When to pull (`PullTiming`): a pull that is held before its message arrives gets its answer one wake time after the
+message was written. A pull that arrives later gets its answer one trip time after the pull was written. The race
+happens where both coincide: the wake time minus the trip time after the message. Both times are followed as medians,
+so they include the delays of proxy, network and load.
+
+The topic (`prepare`): before the race, each queue gets its first message, for which a broker creates files, and is
+read up to it. A topic that a send creates has at most as many queues as the default topic: 8, unless configured.
+
+Source: `TopicConfigManager.createTopicInSendMessageMethod`.
 """
 
 from __future__ import annotations
@@ -17,21 +25,293 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Final, Literal
 
-from attrs import define, field
+from attrs import define, field, frozen
 
-from longpoll.wire.racing.plan import Delivery, RacePlan, RaceReport
-from longpoll.wire.racing.timing import PullTiming
-from longpoll.wire.racing.topic import BODY, BUSY, REMARK_MAX, pull_header, send_header
 from longpoll_client.errors import ClientError
-from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_client.remoting import RemotingClient
+from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import ProtocolError
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection
-from longpoll_runtime import Address
+from longpoll_protocol.headers import (
+    CreateTopicRequestHeader,
+    PullMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from longpoll_runtime import Address, Runtime
 from longpoll_runtime.host_pauses import HostPauseWatch
+
+QUEUE_IDS: Final = (*range(56), 63, 64, 65, 126, 127, 128, 254, 255)
+"""Beyond the shards of any known hold table: a misdirected wake affects only some ids."""
+
+
+@frozen
+class RacePlan:
+    """The parameters of a race."""
+
+    topic: str
+    seconds: float
+    queue_count: int = 8
+    """Queue ids from 0 on; `queues` of the load takes precedence."""
+    gap_ms: float = 1.5
+    """How long after its message a pull is written at most, without a better estimate."""
+    hold_ms: int = 15_000
+    late_ms: float = 500.0
+    """A delivery is late if it comes this long after both the acknowledgement and the pull's write."""
+    patience_ms: float = 30_000.0
+    """An answer later than this is not awaited any more."""
+    connection_count: int = 4
+    """A message and its pull use any of them: the same one, or two that different broker threads serve."""
+    seed: int = 0
+
+
+@frozen
+class Delivery:
+    """One late delivery; times are milliseconds since the start of the race."""
+
+    queue: int
+    offset: int
+    delay_ms: float
+    """From the later of acknowledgement and pull to the answer, or until now."""
+    stalled_ms: float = 0.0
+    """The host pauses within the delay, as measured by a control thread."""
+    overtaken_count: int = 0
+    """Deliveries on all queues in the meantime: few during a pause, many if this one was forgotten."""
+    acknowledged_ms: float = 0.0
+    asked_ms: float = 0.0
+    answered_ms: float | None = None
+    """None: it had no answer in time."""
+
+    @property
+    def own_ms(self) -> float:
+        """The delay without host pauses."""
+        return self.delay_ms - self.stalled_ms
+
+    def __str__(self) -> str:
+        answered = "never answered" if self.answered_ms is None else f"answered at {self.answered_ms:,.1f} ms"
+        return (
+            f"queue {self.queue}, offset {self.offset}: its send acknowledged at {self.acknowledged_ms:,.1f} ms, "
+            f"pull asked at {self.asked_ms:,.1f} ms, {answered} ({self.delay_ms:,.1f} ms late, "
+            f"of which the host paused for {self.stalled_ms:,.1f} ms, {self.overtaken_count:,} others delivered)"
+        )
+
+
+@frozen
+class RaceReport:
+    """The result of a race."""
+
+    delivered_count: int
+    late: tuple[Delivery, ...]
+    late_ms: float = 0.0
+    """The threshold for lateness."""
+    trouble: str | None = None
+    """What interrupted the race: a rejection, a closed connection, silence."""
+    unheld_count: int = 0
+    """Pulls answered "no message" long before their time: a broker that does not hold loses no wakeup."""
+
+    @property
+    def unexplained(self) -> tuple[Delivery, ...]:
+        """The deliveries that are late even without host pauses."""
+        return tuple(one for one in self.late if one.own_ms > self.late_ms)
+
+    def later_than(self, late_ms: float) -> int:
+        """The number of deliveries later than that, including host pauses."""
+        return sum(one.delay_ms > late_ms for one in self.late)
+
+
+EARLY_SHARE: Final = 0.08
+LATE_SHARE: Final = 0.08
+"""Shares of rounds that measure the wake time and the trip time."""
+WIDE_SHARE: Final = 0.25
+"""Share of rounds that ignore the estimate, because the right time differs between queues."""
+TOGETHER_SHARE: Final = 0.5
+"""The share of bursts whose pulls are written right after their messages."""
+SPREADS_MS: Final = (0.02, 0.08, 0.3)
+CLEAR_MS: Final = 1.0
+"""At this distance from the estimate a round is not a race, but measures one of the two times."""
+STEP: Final = 0.02
+"""The relative change of a median per round."""
+FLOOR_MS: Final = 0.05
+GAP_MS_MAX: Final = 50.0
+"""However slow a broker is, a message and its pull are written within this time."""
+
+
+@define
+class PullTiming:
+    """Draws gaps, from a message's write to its pull's. Invariant: `wake_ms` and `trip_ms` are positive."""
+
+    gap_ms: float
+    """The width of the rounds that ignore the estimate."""
+    wake_ms: float = 1.0
+    trip_ms: float = 0.5
+
+    @property
+    def middle_ms(self) -> float:
+        """The centre of the race; negative if a trip takes longer than a wake."""
+        return max(-GAP_MS_MAX, min(GAP_MS_MAX, self.wake_ms - self.trip_ms))
+
+    def draw(self, sequence: random.Random) -> float:
+        """The delay of a pull after its message, milliseconds; negative: before it."""
+        kind = sequence.random()
+        if kind < EARLY_SHARE:
+            return self.middle_ms - CLEAR_MS * sequence.uniform(1.2, 3)
+        if kind < EARLY_SHARE + LATE_SHARE:
+            return self.middle_ms + CLEAR_MS * sequence.uniform(1.2, 3)
+        if kind < EARLY_SHARE + LATE_SHARE + WIDE_SHARE:
+            return sequence.uniform(0, self.gap_ms)
+        return self.middle_ms + sequence.gauss(0, sequence.choice(SPREADS_MS))
+
+    def draw_burst(self, sequence: random.Random) -> float:
+        """The same for many messages and pulls in one write: often at the same time."""
+        if sequence.random() < TOGETHER_SHARE:
+            return 0.0
+        return sequence.uniform(min(0.0, self.middle_ms), max(self.gap_ms, self.middle_ms))
+
+    def learn(self, sent_ms: float, asked_ms: float, answered_ms: float) -> None:
+        """Learn from a round's times: message written, pull written, pull answered."""
+        beside_ms = asked_ms - sent_ms - self.middle_ms
+        if beside_ms < -CLEAR_MS:
+            self.wake_ms = _median(self.wake_ms, answered_ms - sent_ms)
+        elif beside_ms > CLEAR_MS:
+            self.trip_ms = _median(self.trip_ms, answered_ms - asked_ms)
+
+
+def _median(now_ms: float, seen_ms: float) -> float:
+    return max(FLOOR_MS, now_ms * (1 + STEP if seen_ms > now_ms else 1 - STEP))
+
+
+BODY: Final = bytes(128)
+"""5.5.0 fails on an empty one."""
+BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
+BUSY_PAUSE_S: Final = 0.02
+BUSY_TRIES: Final = 200
+LOOKS: Final = 10
+LOOK_MS: Final = 500
+"""How often, and for how long each time, to wait for a queue's first message."""
+ANSWER_S: Final = 10.0
+DIGITS_MAX: Final = 19
+REMARK_MAX: Final = 120
+"""The most characters shown of a broker's remark."""
+
+
+@frozen
+class RaceTopic:
+    """The queues available for the race."""
+
+    name: str
+    first_offsets: Mapping[int, int]
+    """Queue id -> the offset that its next message gets."""
+    refused: Mapping[int, str]
+    """Queue id -> the broker's rejection of a message for it."""
+
+    def __str__(self) -> str:
+        return f"{len(self.first_offsets)} queues{self._left_out()}"
+
+    def _left_out(self) -> str:
+        if not self.refused:
+            return ""
+        ids = ", ".join(map(str, self.refused))
+        return f" (not {ids}, which the broker rejects: {next(iter(self.refused.values()))})"
+
+
+def send_header(topic: str, queue: int) -> SendMessageRequestHeaderV2:
+    """The header of a message of a race."""
+    return SendMessageRequestHeaderV2(
+        producer_group="race",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=8,
+        queue_id=queue,
+        sys_flag=0,
+        born_timestamp=1_700_000_000_000,
+        flag=0,
+        properties="",
+        reconsume_times=0,
+    )
+
+
+def pull_header(topic: str, queue: int, offset: int, hold_ms: int) -> PullMessageRequestHeader:
+    """A pull that may be held."""
+    return PullMessageRequestHeader(
+        consumer_group="race",
+        topic=topic,
+        queue_id=queue,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION),
+        commit_offset=0,
+        suspend_timeout_millis=hold_ms,
+        sub_version=0,
+        subscription="*",
+        expression_type="TAG",
+    )
+
+
+def prepare(
+    runtime: Runtime, address: Address, topic: str, queue_ids: Sequence[int], tell: Callable[[], None] = lambda: None
+) -> RaceTopic:
+    """Create the topic if the broker allows it, and find out which of these queues it has.
+
+    A broker that was just started may reject topics; then sends create it, with fewer queues. `tell` gets each queue.
+    Raises ClientError if the broker does not answer, or its answer is unreadable.
+    """
+    count = max(queue_ids) + 1
+    made = CreateTopicRequestHeader(topic=topic, default_topic="TBW102", read_queue_nums=count, write_queue_nums=count)
+    offsets: dict[int, int] = {}
+    refused: dict[int, str] = {}
+    with closing(RemotingClient(runtime, *address)) as client:
+        _patiently(runtime, client, RequestCode.UPDATE_AND_CREATE_TOPIC, made)
+        for queue in queue_ids:
+            answer = _patiently(runtime, client, RequestCode.SEND_MESSAGE_V2, send_header(topic, queue), BODY)
+            if answer.code != ResponseCode.SUCCESS:
+                refused[queue] = f"code {answer.code} {(answer.remark or '')[:REMARK_MAX]}".strip()
+                continue
+            offset = _offset_of(answer)
+            _read(client, topic, queue, offset)
+            offsets[queue] = offset + 1
+            tell()
+    if not offsets:
+        raise ClientError(f"no message can be sent to {topic}: {next(iter(refused.values()))}")
+    return RaceTopic(topic, offsets, refused)
+
+
+def _patiently(
+    runtime: Runtime,
+    client: RemotingClient,
+    code: int,
+    header: CreateTopicRequestHeader | SendMessageRequestHeaderV2,
+    body: bytes = b"",
+) -> Command:
+    """Send a request, and again while the broker has no room."""
+    answer = client.call(code, header, body, timeout_s=ANSWER_S)
+    for _ in range(BUSY_TRIES):
+        if answer.code not in BUSY:
+            break
+        runtime.sleep(BUSY_PAUSE_S)
+        answer = client.call(code, header, body, timeout_s=ANSWER_S)
+    return answer
+
+
+def _read(client: RemotingClient, topic: str, queue: int, offset: int) -> None:
+    """Wait until the first message is visible; a pull that is not woken for it checks again at its end."""
+    for _ in range(LOOKS):
+        header = pull_header(topic, queue, offset, LOOK_MS)
+        answer = client.call(RequestCode.PULL_MESSAGE, header, timeout_s=ANSWER_S)
+        if answer.code == ResponseCode.SUCCESS:
+            return
+    raise ClientError(f"queue {queue} of {topic}: its first message, offset {offset}, cannot be read")
+
+
+def _offset_of(answer: Command) -> int:
+    """The offset of a sent message; raises ClientError. An answer needs no other field."""
+    told = (answer.ext_fields or {}).get("queueOffset", "")
+    if not (told.isascii() and told.isdigit() and len(told) <= DIGITS_MAX):
+        raise ClientError(f"acknowledgement has no valid queueOffset: {told[:40]!r}")
+    return int(told)
+
 
 Step = Literal["send", "pull"]
 CONNECT_S: Final = 10.0
