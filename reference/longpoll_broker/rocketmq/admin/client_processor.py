@@ -19,7 +19,7 @@ import msgspec
 from attrs import Factory, define, field, frozen
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
+from longpoll_broker.io.processors import Serving, Turns, answer, serves
 from longpoll_broker.rocketmq.accounts.access import Right
 from longpoll_broker.shared.filters import is_tag_type, not_supported, sql_filter
 from longpoll_broker.shared.quota import Quota
@@ -406,12 +406,9 @@ class ClientProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
-    def consumer_connections(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def consumer_connections(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """203: return a group's members and subscriptions; 206 without members."""
         name = GetConsumerConnectionListRequestHeader.decode(command.ext_fields).consumer_group
-        return in_turns(channel, command, self._consumers(command, name))
-
-    def _consumers(self, command: Command, name: str) -> Turns:
         with self.lock:
             group = self.clients.group(name)
             if group is None:
@@ -433,12 +430,9 @@ class ClientProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=body.encode())
 
     @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
-    def producer_connections(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def producer_connections(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """204: return a producer group's members; 1 without members."""
         name = GetProducerConnectionListRequestHeader.decode(command.ext_fields).producer_group
-        return in_turns(channel, command, self._producers(command, name))
-
-    def _producers(self, command: Command, name: str) -> Turns:
         with self.lock:
             members = self.producers.channels(name)
         found = yield from self._connections(members)

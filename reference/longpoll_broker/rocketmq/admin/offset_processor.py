@@ -11,18 +11,17 @@ on 4.9.7.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from attrs import define
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Processor, Serving, Turns, answer, in_turns, serves
+from longpoll_broker.io.processors import Processor, Serving, Turns, answer, serves
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.topics import Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import QueryResult
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command, decode_frame
@@ -171,12 +170,8 @@ class OffsetProcessor(Serving):
             return answer(command, ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         return answer(command, ResponseCode.SUCCESS, None, None, record)
 
-    @staticmethod
-    def _offset(command: Command, offset: int) -> Parts:
-        return answer(command, ResponseCode.SUCCESS, None, {"offset": str(offset)})
-
     @serves(RequestCode.QUERY_MESSAGE)
-    def query_messages(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def query_messages(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """12: return the newest messages with a key in one body; 22 without any.
 
         A long search continues in later turns of the connection and is answered in the last.
@@ -187,22 +182,21 @@ class OffsetProcessor(Serving):
             count_max = UNIQUE_KEY_COUNT
         if count_max < 0:
             raise HeaderError("QueryMessageRequestHeader", "maxNum", f"is {count_max}, less than 0")
-        search = self.store.query_in_turns(
+        found = yield from self.store.query_in_turns(
             header.topic, header.key, count_max, header.begin_timestamp, header.end_timestamp
         )
-        return in_turns(channel, command, _found(command, search))
+        fields = {
+            "indexLastUpdateTimestamp": str(found.index_end_ms),
+            "indexLastUpdatePhyoffset": str(found.index_end_offset),
+        }
+        if not found.records:
+            remark = "can not find message, maybe time range not correct"
+            return answer(command, ResponseCode.QUERY_NOT_FOUND, remark, fields)
+        return answer(command, ResponseCode.SUCCESS, None, fields, b"".join(found.records))
 
-
-def _found(command: Command, search: Generator[None, None, QueryResult]) -> Turns:
-    found = yield from search
-    fields = {
-        "indexLastUpdateTimestamp": str(found.index_end_ms),
-        "indexLastUpdatePhyoffset": str(found.index_end_offset),
-    }
-    if not found.records:
-        remark = "can not find message, maybe time range not correct"
-        return answer(command, ResponseCode.QUERY_NOT_FOUND, remark, fields)
-    return answer(command, ResponseCode.SUCCESS, None, fields, b"".join(found.records))
+    @staticmethod
+    def _offset(command: Command, offset: int) -> Parts:
+        return answer(command, ResponseCode.SUCCESS, None, {"offset": str(offset)})
 
 
 def recorded(processors: Mapping[int, Processor], recorder: HistoryRecorder) -> dict[int, Processor]:

@@ -22,7 +22,7 @@ from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import ANSWER_SIZE_MAX, RequestCounts, Serving, Turns, answer, in_turns, serves
+from longpoll_broker.io.processors import ANSWER_SIZE_MAX, RequestCounts, Serving, Turns, answer, serves
 from longpoll_broker.rocketmq.accounts.access import TRACE_TOPIC
 from longpoll_broker.send.timer_messages import PRECISION_MS
 from longpoll_broker.shared.offsets import Offsets
@@ -188,29 +188,29 @@ class TableProcessor(Serving):
             self._mornings.append((self._sent(), self.statistics.given()))
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
-    def all_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def all_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """21: return every topic and its settings; 1 if too large for one answer."""
         empty = TopicTable(data_version=self._version(self.topics))
-        return in_turns(channel, command, _told(command, empty, self.topics.by_name.copy()))
+        return (yield from _told(command, empty, self.topics.by_name.copy()))
 
     @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    def all_groups(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def all_groups(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """201: return every consumer group and its settings; 1 if too large for one answer."""
         empty = GroupTable(data_version=self._version(self.groups))
-        return in_turns(channel, command, _told(command, empty, self.groups.by_name.copy()))
+        return (yield from _told(command, empty, self.groups.by_name.copy()))
 
     def _version(self, table: Topics | Groups) -> DataVersion:
         """Returns a table's version, read before the table so that a later change is noticed."""
         return DataVersion(counter=table.version, timestamp=self._started_ms)
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
-    def all_offsets(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def all_offsets(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """43: return every group's offsets; 1 if too many for one answer."""
         count = len(self.offsets.by_pair)
         if count > OFFSET_COUNT_MAX:
             told = f"{count} pairs of a topic and a group, over the limit of {OFFSET_COUNT_MAX} for one answer"
             return answer(command, ResponseCode.SYSTEM_ERROR, told)
-        return in_turns(channel, command, _told(command, OffsetTable(offset_table={}), self.offsets.by_pair.copy()))
+        return (yield from _told(command, OffsetTable(offset_table={}), self.offsets.by_pair.copy()))
 
     @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delays(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:

@@ -22,7 +22,7 @@ from msgspec import UNSET, structs
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, refuse, serve, serves
+from longpoll_broker.io.processors import Serving, Turns, answer, refuse, serve, serves
 from longpoll_broker.rocketmq.accounts.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
 from longpoll_broker.rocketmq.name_server.routes import (
@@ -259,10 +259,10 @@ class NameServer(Serving):
         return answer(command, ResponseCode.SUCCESS, None, None, msgspec.json.encode(info))
 
     @serves(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-    def topic_list(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def topic_list(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """206: return the names of all topics."""
         self.routes.expire(self.now_ms())
-        return in_turns(channel, command, topic_names(command, self._own_names(), self.routes))
+        return (yield from topic_names(command, self._own_names(), self.routes))
 
     # -- what other brokers tell ---------------------------------------------------------------------------------------
 
@@ -445,13 +445,13 @@ class NameServer(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_TOPICS_BY_CLUSTER)
-    def cluster_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def cluster_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """224: return the names of a cluster's topics; none for an unknown cluster."""
         cluster = GetTopicsByClusterRequestHeader.decode(command.ext_fields).cluster
         self.routes.expire(self.now_ms())
         is_own = self.own is not None and cluster == self.own.config.cluster_name
         brokers = [broker for broker in self.routes if broker.cluster == cluster]
-        return in_turns(channel, command, topic_names(command, self._own_names() if is_own else (), brokers))
+        return (yield from topic_names(command, self._own_names() if is_own else (), brokers))
 
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
