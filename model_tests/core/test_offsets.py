@@ -6,8 +6,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from model_tests.support.broker.stores import result_of
 from model_tests.support.present import present
-from model_tests.support.service import in_turns, whole
 
 from longpoll_broker.rocketmq.admin import lock_processor
 from longpoll_broker.rocketmq.admin.lock_processor import LIFE_MS, QueueLocks
@@ -47,7 +47,7 @@ def test_forgetting_offsets() -> None:
     for topic, group in (("T", "G"), ("T", "H"), ("U", "G")):
         offsets.commit(topic, group, 0, 1)
         offsets.pulled.commit(topic, group, 0, 3)
-    assert (whole(offsets.topics_of("G")), whole(offsets.groups_of("T"))) == (["T", "U"], ["G", "H"])
+    assert (result_of(offsets.topics_of("G"))[0], result_of(offsets.groups_of("T"))[0]) == (["T", "U"], ["G", "H"])
     assert offsets.pulled_to("T", "G", 0) == 3
     offsets.forget_group("G")
     assert [offsets.pulled_to(topic, "G", 0) for topic in ("T", "U")] == [None, None]
@@ -70,8 +70,8 @@ def test_forgetting_offsets() -> None:
     assert list(offsets.by_pair) == ["T@H", "TT@GG"]
     assert offsets.changed, "or the file would bring them back"
     offsets = stored()
-    assert (whole(offsets.topics_of("G")), whole(offsets.topics_of("none"))) == (["T", "U"], [])
-    assert (whole(offsets.groups_of("T")), whole(offsets.groups_of("none"))) == (["G", "H"], [])
+    assert (result_of(offsets.topics_of("G"))[0], result_of(offsets.topics_of("none"))[0]) == (["T", "U"], [])
+    assert (result_of(offsets.groups_of("T"))[0], result_of(offsets.groups_of("none"))[0]) == (["G", "H"], [])
 
 
 def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +143,9 @@ def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch)
         offsets.commit(f"T{number}", "G@" * 4, 0, number)
     topics = [f"T{number}" for number in range(10)]
     monkeypatch.setattr(offsets_module, "TURN_COUNT", 5)
-    assert in_turns(offsets.topics_of("G@" * 4)) == (topics, 1)
-    assert in_turns(offsets.groups_of("T3")) == (["G@" * 4], 1)
-    assert in_turns(offsets.topics_by_group(["G@" * 4])) == ({"G@" * 4: topics}, 10)
+    assert result_of(offsets.topics_of("G@" * 4)) == (topics, 1)
+    assert result_of(offsets.groups_of("T3")) == (["G@" * 4], 1)
+    assert result_of(offsets.topics_by_group(["G@" * 4])) == ({"G@" * 4: topics}, 10)
 
 
 def test_a_queue_lock_has_one_holder() -> None:

@@ -18,6 +18,7 @@ from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
 from model_tests.support.present import present
+from model_tests.support.service import HeldLock
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -139,25 +140,11 @@ class World:
         return "unknown" if b"No acl config" in b"".join(map(bytes, refused)) else "known"
 
 
-@define(eq=False)
-class Guard:
-    """A lock that says whether it is held."""
-
-    is_held: bool = False
-
-    def __enter__(self) -> None:
-        assert not self.is_held
-        self.is_held = True
-
-    def __exit__(self, *_: object) -> None:
-        self.is_held = False
-
-
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     path = tmp_path / "plain_acl.yml"
     path.write_bytes(GOOD)
-    guard = Guard()
+    guard = HeldLock()
     read = RealFiles.read
 
     def noted(files: RealFiles, name: str) -> bytes:

@@ -17,8 +17,9 @@ from attrs import evolve
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.broker.raw_client import RawClient, send_fields, send_message
+from model_tests.support.broker.stores import result_of
 from model_tests.support.present import present
-from model_tests.support.service import answer_of, decoded, in_turns
+from model_tests.support.service import answer_of, decoded
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -313,7 +314,7 @@ def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.M
         evolve(registered(f"10.0.0.{number}:1", f"b{number}"), topics=dict.fromkeys(topics, TopicConfig("T")))
         for number, topics in enumerate((("z", "y"), ("x", "z"), ("w", "v", "z"), ("u",)))
     ]
-    parts, count = in_turns(topic_names(Command(206, 1), ["own", "z"], brokers))
+    parts, count = result_of(topic_names(Command(206, 1), ["own", "z"], brokers))
     assert TopicList.decode(decoded(parts).body).topic_list == ["own", "z", "y", "x", "w", "v", "u"]
     # The own two and two more; five; and one.
     assert count == 2

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from model_tests.service.slaves import BEGUN_NS, MS, NO_DESCRIPTORS, Bench, Slave, transfers
+from model_tests.support.service import reasons
 
 from longpoll_broker.io.transport import ACCEPT_PAUSE_S
 from longpoll_broker.rocketmq.replication import replicator
@@ -16,11 +17,6 @@ from longpoll_protocol.frames.replication import encode_head
 from longpoll_runtime.sockets import RealPoller
 
 Told = list[tuple[int, bool, str]]
-
-
-def reasons(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
-    told = [getattr(record, "longpoll_fields", {}) for record in caplog.records]
-    return [each["reason"] for each in told if each.get("event") == name]
 
 
 def following(bench: Bench, *offsets: int) -> list[Slave]:
