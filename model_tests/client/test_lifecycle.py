@@ -45,12 +45,11 @@ from longpoll_client import (
     TransactionState,
     remoting,
 )
-from longpoll_client.consume import group_member
 from longpoll_client.errors import NoRouteError
 from longpoll_client.lifecycle import Closing, State
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime.threads import RealThread
 from longpoll_spec.errors import ConfigError, LongpollError
 

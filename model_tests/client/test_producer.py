@@ -41,13 +41,13 @@ from longpoll_client.errors import (
     UnreachableError,
 )
 from longpoll_client.instance import ClientInstance
-from longpoll_client.link import routes, single_flight
-from longpoll_client.link.name_servers import NameServers
-from longpoll_client.link.single_flight import SingleFlight
+from longpoll_client.link import routes
+from longpoll_client.link.routes import NameServers
 from longpoll_client.remoting import RemotingClient
+from longpoll_client.timer import SingleFlight
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_spec.errors import ConfigError
 
 

@@ -39,10 +39,8 @@ from longpoll_client import (
     Reject,
     Retry,
 )
-from longpoll_client.aio.push import AsyncListener
-from longpoll_client.consume.listener import concurrent
-from longpoll_client.consume.listener.concurrent import ConcurrentConsumeService
-from longpoll_client.consume.listener.workers import Listener, Workers
+from longpoll_client.aio.consumer import AsyncListener
+from longpoll_client.consume.listener import ConcurrentConsumeService, Listener, Workers, concurrent
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.puller import Puller

@@ -30,10 +30,10 @@ from longpoll_client import (
     ReceivedMessage,
     Retry,
 )
-from longpoll_client.consume import group_member, puller
+from longpoll_client.consume import puller
 from longpoll_client.errors import ClientError
 from longpoll_client.link import routes
-from longpoll_client.link.pull_source import PullSource
+from longpoll_client.link.routes import PullSource
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode, ResponseCode
 

@@ -27,7 +27,7 @@ from longpoll_client import (
     Unreadable,
     UnreadableMessage,
 )
-from longpoll_client.consume import group_member, puller
+from longpoll_client.consume import puller
 from longpoll_client.messages import decode_readable
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import Permission, RequestCode

@@ -40,7 +40,8 @@ from longpoll_judge.read.source import find
 from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
-from longpoll_judge.run.spark import cluster, code_archive, frames
+from longpoll_judge.run.spark import code_archive, frames
+from longpoll_judge.run.spark import session as cluster
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_judge.run.wide_pulls import Outcome

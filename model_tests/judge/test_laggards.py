@@ -26,7 +26,6 @@ from longpoll_judge.generate import Load
 from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.read.source import find
-from longpoll_judge.run import window_pulls
 from longpoll_judge.run.local import LocalEngine, judge_windows
 from longpoll_judge.run.pipeline import judge_on
 from longpoll_judge.run.queue_verdict import judge_table

@@ -13,8 +13,8 @@ from model_tests.support.service import reasons
 from longpoll_broker.io.transport import ACCEPT_PAUSE_S
 from longpoll_broker.rocketmq.replication import replicator
 from longpoll_broker.rocketmq.replication.replicator import ACCEPT_COUNT_MAX, LOOK_S
-from longpoll_protocol.frames.replication import encode_head
-from longpoll_runtime.sockets import RealPoller
+from longpoll_protocol.replication import encode_head
+from longpoll_runtime.real import RealPoller
 
 Told = list[tuple[int, bool, str]]
 

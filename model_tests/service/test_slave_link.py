@@ -15,7 +15,7 @@ from longpoll_broker.rocketmq.replication.replicator import SlaveWait, SlaveWait
 from longpoll_broker.rocketmq.replication.slave_connection import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveConnection
 from longpoll_broker.shared.statistics import SECOND_NS, TransferRate
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.replication import (
+from longpoll_protocol.replication import (
     HEAD_SIZE,
     TRANSFER_SIZE_MAX,
     TransferReader,

@@ -22,12 +22,11 @@ from attrs import define, field
 
 from longpoll_client import remoting
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError
-from longpoll_client.link import calls, exchange
-from longpoll_client.link.calls import Answer
+from longpoll_client.link import exchange
+from longpoll_client.link.exchange import Answer
 from longpoll_client.remoting import ALONE_COUNT_MAX, RemotingClient
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode, reply
-from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames import Command, Connection, encode, reply
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles

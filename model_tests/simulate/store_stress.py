@@ -19,25 +19,23 @@ from typing import Final
 import attrs
 import msgspec
 from attrs import define, field
-from model_tests.simulate.preempted import FEW_SHARE, Preemption
+from model_tests.simulate.stress import FEW_SHARE, Preemption
 from model_tests.support.broker.stores import SMALL, message
 
-from longpoll_broker.store import burst_append, dispatch, message_store, segment
-from longpoll_broker.store.log import commit_log
+from longpoll_broker.store import burst_append, commit_log, consume_queue, dispatch, message_store, segment
+from longpoll_broker.store.consume_queue import OTHER_MAPS
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
-from longpoll_broker.store.queues import consume_queue
-from longpoll_broker.store.queues.queue_table import OTHER_MAPS
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime
 
-FILES: Final = tuple(
+STORE_FILES: Final = tuple(
     str(module.__file__) for module in (dispatch, message_store, burst_append, commit_log, segment, consume_queue)
 )
 """Files in which an actor may be interrupted; for a pair only in the first."""
-CONFIG: Final = attrs.evolve(SMALL, index=False, multi_dispatch=True, light_queues=True)
+STORE_CONFIG: Final = attrs.evolve(SMALL, index=False, multi_dispatch=True, light_queues=True)
 TOPIC: Final = "T"
 LIGHT: Final = "%LMQ%a"
 NAMES: Final = {"INNER_MULTI_DISPATCH": LIGHT}
@@ -74,7 +72,7 @@ HANDED_MAX: Final = (1, 2, 100)
 
 
 @define(eq=False)
-class Stage:
+class StoreStage:
     """One run. Invariant: `bodies` has every message acknowledged to producers, by queue and offset, with its place."""
 
     seed: int
@@ -101,7 +99,7 @@ class Stage:
         self.deletes = not self.is_pair and kind < DELETING_SHARE
         self.expires = not self.is_pair and kind > 1 - EXPIRING_SHARE
         few_share = 0.0 if self.is_pair or self.expires else FEW_SHARE
-        self.preemption = Preemption(self.seed, FILES[:1] if self.is_pair else FILES, few_share=few_share)
+        self.preemption = Preemption(self.seed, STORE_FILES[:1] if self.is_pair else STORE_FILES, few_share=few_share)
         maps = random.Random(self.seed ^ 0xE0).choice(MAPS)
         self.readers = READERS if maps < MAPS[-1] else 0
         files = SimulatedFiles(
@@ -225,7 +223,7 @@ class Stage:
 
     def play(self) -> None:
         """Run the actors and check the result; raises on a fault."""
-        self.store = MessageStore.open(self.runtime, "/store", CONFIG)
+        self.store = MessageStore.open(self.runtime, "/store", STORE_CONFIG)
         with handing_over(1 if self.is_pair else self.random.choice(HANDED_MAX)):
             for queue_id in range(2):  # a burst goes to queues that there are
                 body = f"first-{queue_id}".encode()
@@ -295,7 +293,7 @@ class Stage:
         kept = [unit for unit in map(self.unit_of, self.there()) if unit[0] + unit[1] <= durable_end]
         bodies = {physical_offset: self.body_at(self.store, physical_offset) for physical_offset, _size in kept}
         left = SimulatedFiles(self.disk.cut(self.random))
-        again = MessageStore.open(SimulatedRuntime(Network(self.preemption.world), left), "/store", CONFIG)
+        again = MessageStore.open(SimulatedRuntime(Network(self.preemption.world), left), "/store", STORE_CONFIG)
         for physical_offset, body in bodies.items():
             assert self.body_at(again, physical_offset) == body, f"what was flushed at {physical_offset} is lost"
 

@@ -8,16 +8,18 @@ from contextlib import nullcontext
 from typing import Final
 
 import pytest
-from model_tests.simulate import channel_stress, pool_stress, store_stress
+from model_tests.simulate import io_stress as pool_stress
 from model_tests.simulate.client_world import ClientRun
-from model_tests.simulate.seeds import Run, first_fault
+from model_tests.simulate.io_stress import ChannelStage
+from model_tests.simulate.store_stress import StoreStage
+from model_tests.simulate.stress import Run, first_fault
 
-from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.commit_log import CommitLog
 
 STAGES: Final[dict[str, tuple[Callable[[int], Run], int, int]]] = {
-    "channel": (channel_stress.Stage, 60, 6_000),
-    "pool": (pool_stress.Stage, 120, 30_000),
-    "store": (store_stress.Stage, 70, 20_000),
+    "channel": (ChannelStage, 60, 6_000),
+    "pool": (pool_stress.PoolStage, 120, 30_000),
+    "store": (StoreStage, 70, 20_000),
     "client": (ClientRun, 15, 3_000),
 }
 """For each kind: how to create a run from a seed, and the seeds of a quick and of a long test."""
@@ -49,7 +51,7 @@ def test_many_interleavings_are_right(name: str) -> None:
 def test_planted_a_connection_without_its_lock_does_not() -> None:
     """A run fails if two threads send at once."""
 
-    class Unlocked(channel_stress.Stage):
+    class Unlocked(ChannelStage):
         def __attrs_post_init__(self) -> None:
             super().__attrs_post_init__()
             self.channel._lock = nullcontext()  # type: ignore[assignment]
@@ -60,7 +62,7 @@ def test_planted_a_connection_without_its_lock_does_not() -> None:
 def test_planted_a_flush_that_syncs_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A power cut leaves less of the log than the flush returned."""
     monkeypatch.setattr(CommitLog, "flush", lambda log: log.end)
-    found = first_fault(range(150), store_stress.Stage)
+    found = first_fault(range(150), StoreStage)
 
     assert found is not None
     assert "what was flushed" in str(found[1])
@@ -68,8 +70,8 @@ def test_planted_a_flush_that_syncs_nothing_is_seen(monkeypatch: pytest.MonkeyPa
 
 def test_the_stages_reach_what_they_are_for() -> None:
     """Stores flush during puts, delete topics and remove files; pools run, refuse and reject tasks."""
-    stores = [store_stress.Stage(seed) for seed in range(60)]
-    pools = [pool_stress.Stage(seed) for seed in range(60)]
+    stores = [StoreStage(seed) for seed in range(60)]
+    pools = [pool_stress.PoolStage(seed) for seed in range(60)]
     runs: list[Run] = [*stores, *pools]
     for run in runs:
         run.play()

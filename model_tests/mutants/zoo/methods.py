@@ -38,7 +38,7 @@ FAILED: Final = 1
 GUARDED: Final = (
     f"{BROKER}/shared/offsets.py",
     f"{BROKER}/shared/statistics.py",
-    f"{STORE}/queues/consume_queue.py",
+    f"{STORE}/consume_queue.py",
     "reference/longpoll_broker/rocketmq/admin/lock_processor.py",
 )
 """What `simulate/test_preempted.py` drives besides the hold table."""
@@ -127,7 +127,7 @@ def proof(entry: Entry, deadline_s: float) -> Seen | None:
     import attrs
     from model_tests.support.spec.slip_table import name_of, slips_in
 
-    from longpoll_spec.engines.smt.combinations import WORLDS
+    from longpoll_spec.engines.smt.configurations import WORLDS
     from longpoll_spec.engines.smt.proof import prove_model
     from longpoll_spec.policy import preset, with_knob
     from longpoll_spec.specification import specification_of
@@ -205,7 +205,7 @@ def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
             return _first_fault(f"model_tests.simulate.{stage}_stress", "Stage", deadline_s)
     from model_tests.simulate import test_preempted
 
-    from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+    from longpoll_broker.store.consume_queue import ConsumeQueue
 
     with tempfile.TemporaryDirectory() as directory:
         keeps: dict[str, Callable[[int], bool]] = {
@@ -225,7 +225,7 @@ def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
 
 def _first_fault(module: str, run: str, deadline_s: float) -> Seen | None:
     """Let `run` of `module` be made from seed after seed until one goes wrong."""
-    from model_tests.simulate.seeds import first_fault
+    from model_tests.simulate.stress import first_fault
 
     found = first_fault(_until(deadline_s), getattr(importlib.import_module(module), run))
     return None if found is None else Seen(_said(found[1]), found[0] + 1)
@@ -261,7 +261,7 @@ def steps(entry: Entry, deadline_s: float) -> Seen | None:
     """Drive the hold service step by step against the spec: tiny scopes completely, larger ones randomly."""
     from model_tests.simulate.test_refinement import LARGER, TINIEST
 
-    from longpoll.broker_simulation.refinement import explore as tried
+    from longpoll_simulation import refinement as tried
     from longpoll_spec.policy import STRICT, STRICT_CLONE
 
     counted = _Counted(getattr(tried, "run"), deadline_s)  # noqa: B009 - the same
@@ -293,8 +293,8 @@ def pulls(_entry: Entry, deadline_s: float) -> Seen | None:
     """Race two pulls of one queue and a message for both, switched at operations by chance."""
     from model_tests.simulate.two_pulls import race
 
-    from longpoll_simulation.errors import StuckError
     from longpoll_simulation.strategies import RandomWalk
+    from longpoll_simulation.world import StuckError
 
     for seed in _until(deadline_s):
         try:
@@ -320,9 +320,9 @@ def locksets(_entry: Entry, deadline_s: float) -> Seen | None:
 def simulated(entry: Entry, deadline_s: float) -> Seen | None:
     """Run the whole broker, or the client, in a simulated world, seed after seed: as strict, with a pool, by lines."""
     if any(file.startswith(CLIENT) for file in entry.files):
-        return _first_fault("model_tests.simulate.client_world", "ClientRun", deadline_s)
-    from longpoll.broker_simulation.plan import plan_of
-    from longpoll.broker_simulation.search import Settings, search
+        return _first_fault("model_tests.simulate.test_clients", "ClientRun", deadline_s)
+    from longpoll_simulation.plan import plan_of
+    from longpoll_simulation.search import Settings, search
 
     runs = count(1)
     begun_s = until_s = time.process_time()
@@ -366,8 +366,8 @@ def _forked() -> Iterator[tuple[tuple[str, int], int]]:
 
     from longpoll_broker.broker import Broker
     from longpoll_broker.config import BrokerConfig
+    from longpoll_runtime.interpreter import short_switch_interval
     from longpoll_runtime.real import RealRuntime
-    from longpoll_runtime.switch_interval import short_switch_interval
 
     told, tells = os.pipe()
     waits, lets = os.pipe()

@@ -8,7 +8,7 @@ Progress is in `config/timerOffset.json`, saved twice a second. As in RocketMQ, 
 are delivered again after a crash. RocketMQ's files (`timerwheel`, `timerlog`) are not written. Unlike RocketMQ, which
 stops there for good, it skips invalid messages of this topic.
 
-Storing timed messages: see `send.timer_messages`. Source: `TimerMessageStore.java`, `RecallMessageProcessor.java` 5.5;
+Storing timed messages: see `send.message_builder`. Source: `TimerMessageStore.java`, `RecallMessageProcessor.java` 5.5;
 answers as seen on 5.5.0, where recalls are off without `recallMessageEnable`.
 """
 
@@ -28,10 +28,14 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import TopicLeavingError
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
-from longpoll_broker.io.service_thread import ServiceThread
 from longpoll_broker.send.append import Appender, brought_back
-from longpoll_broker.send.inner_queues import SendRefusedError
-from longpoll_broker.send.timer_messages import DELAY_MS_MAX, PRECISION_MS, TIME_SIZE_MAX, timer_message
+from longpoll_broker.send.message_builder import (
+    DELAY_MS_MAX,
+    PRECISION_MS,
+    TIME_SIZE_MAX,
+    SendRefusedError,
+    timer_message,
+)
 from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.timer_offsets import TimerCounts, TimerOffsets
 from longpoll_broker.shared.topics import Topics
@@ -39,7 +43,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import RecallMessageRequestHeader
 from longpoll_protocol.log_record import Record
 from longpoll_protocol.message import RecallHandle, read_handle
@@ -55,11 +59,12 @@ from longpoll_protocol.properties import (
     TIMER_RECALLED_KEY,
     UNIQUE_KEY,
     PropertiesForm,
+    java_hash,
     read_properties,
 )
-from longpoll_protocol.tags import java_hash
 from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import FAULTS
+from longpoll_runtime.services import ServiceThread
 
 log = logging.getLogger(__name__)
 

@@ -30,15 +30,14 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.send.append import HALF_TOPIC, Appender, brought_back
-from longpoll_broker.send.inner_queues import SendRefusedError
-from longpoll_broker.send.timer_messages import timer_message
+from longpoll_broker.send.message_builder import SendRefusedError, timer_message
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
 from longpoll_protocol.log_record import HEAD, MAGIC_V1, Record
 from longpoll_protocol.properties import (
@@ -50,10 +49,10 @@ from longpoll_protocol.properties import (
     UNIQUE_KEY,
     WAIT,
     PropertiesForm,
+    java_hash,
     read_properties,
     write_properties,
 )
-from longpoll_protocol.tags import java_hash
 from longpoll_runtime import Runtime
 from longpoll_runtime.logs import event
 from longpoll_spec.errors import LongpollError

@@ -26,8 +26,8 @@ from attrs import define, field
 
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.sql92 import Expression, Lookup, Sql92Error, Sql92LimitError, compile_expression
+from longpoll_protocol.properties import word_hash
 from longpoll_protocol.sizes import MIB
-from longpoll_protocol.tags import word_hash
 from longpoll_spec.tables import with_table
 
 SUBSCRIBE_ALL: Final = "*"

@@ -26,9 +26,8 @@ from longpoll_client.link.exchange import (
 from longpoll_client.link.timeouts import wait_ns
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.fast.sent_answer import SentConnection, plain, with_fields
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.fast import SentConnection, plain, with_fields
+from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header
 from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB

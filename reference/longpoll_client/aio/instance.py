@@ -31,10 +31,11 @@ from longpoll_client.link.steps import (
     run_async,
     succeeded,
 )
+from longpoll_protocol.admin_headers import GetRouteInfoRequestHeader
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import GetRouteInfoRequestHeader, Header
-from longpoll_protocol.headers.send import DEFAULT_TOPIC
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import Header
+from longpoll_protocol.names import DEFAULT_TOPIC
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError

@@ -10,11 +10,8 @@ from typing import Any
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.errors import ClientError
 from longpoll_client.link.calls import Callback
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
-from longpoll_protocol.headers import (
-    Header,
-)
+from longpoll_protocol.frames import EMPTY, Buffer, Command
+from longpoll_protocol.headers import Header
 from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import KeepGoing
 

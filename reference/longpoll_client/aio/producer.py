@@ -44,8 +44,8 @@ from longpoll_client.produce.templates import HeadTemplates
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.fast.sent_answer import header_of
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.fast import header_of
+from longpoll_protocol.frames import Command
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import FAULTS, KeepGoing

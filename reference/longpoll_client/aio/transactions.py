@@ -35,7 +35,7 @@ from longpoll_client.produce.transactions import (
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.compression import Compression
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import EndTransactionRequestHeader
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime

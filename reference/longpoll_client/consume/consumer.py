@@ -10,7 +10,7 @@ from typing import Self
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_protocol.bodies import MessageQueue
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 
 
 class Consumer(Closeable):

@@ -42,7 +42,7 @@ from longpoll_client.settings import DEAD_LEVEL, MemberOptions, StartAt, Unreada
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError

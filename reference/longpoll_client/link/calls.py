@@ -13,8 +13,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_client.errors import ClientError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.frames import Buffer, Command
 from longpoll_spec.tables import with_table
 
 OPAQUE_MAX: Final = 2**31 - 1

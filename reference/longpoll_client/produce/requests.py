@@ -31,7 +31,7 @@ from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.compression import unpack
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import ReplyMessageRequestHeader
 from longpoll_protocol.names import REPLY_SUFFIX
 from longpoll_protocol.properties import (

@@ -14,7 +14,7 @@ from longpoll_client.link.calls import Write
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_protocol.codes import VERSION
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.frame import Buffer, Serialisation, frame_head
+from longpoll_protocol.frames import Buffer, Serialisation, frame_head
 from longpoll_protocol.headers import Header
 
 TEMPLATE_COUNT_MAX: Final = 10_000

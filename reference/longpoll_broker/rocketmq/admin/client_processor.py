@@ -26,6 +26,11 @@ from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.subscription import Clients, Subscription, subscription_of
 from longpoll_broker.shared.topics import Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
+from longpoll_protocol.admin_headers import (
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
+)
 from longpoll_protocol.bodies import (
     CheckClientData,
     Connection,
@@ -41,13 +46,10 @@ from longpoll_protocol.bodies import (
 )
 from longpoll_protocol.codes import LANGUAGES, CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_protocol.headers import (
-    GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
-    GetProducerConnectionListRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,
-    QuerySubscriptionByConsumerRequestHeader,
     UnregisterClientRequestHeader,
 )
 from longpoll_protocol.log_record import Record, host_text

@@ -1,8 +1,8 @@
 """Serves offsets of groups (14, 15) and queues (29 to 32), and messages by offset (33) and key (12).
 
 Queries by key skip messages of equal hash with another topic or key; RocketMQ leaves this to the client. Index: see
-`store.index.index`. `recorded` adds commits and queries of offsets to a history; commits in pulls: see
-`hold.pull_events`.
+`store.index`. `recorded` adds commits and queries of offsets to a history; commits in pulls: see
+`hold.hold_service`.
 
 Source: `ConsumerManageProcessor.java`, `AdminBrokerProcessor.java`, `QueryMessageProcessor.java` 4.9; answers as seen
 on 4.9.7.
@@ -24,8 +24,7 @@ from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command, decode_frame
-from longpoll_protocol.frames.frame import FrameReader
+from longpoll_protocol.frames import Command, FrameReader, decode_frame
 from longpoll_protocol.headers import (
     GetEarliestMsgStoretimeRequestHeader,
     GetMaxOffsetRequestHeader,
@@ -36,8 +35,14 @@ from longpoll_protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
-from longpoll_recorder.offsets import OFFSET_CODES, RESETTING_CODES, offset_fields, resetting_fields, told_offset
-from longpoll_recorder.recorder import HistoryRecorder
+from longpoll_recorder.recorder import (
+    OFFSET_CODES,
+    RESETTING_CODES,
+    HistoryRecorder,
+    offset_fields,
+    resetting_fields,
+    told_offset,
+)
 
 UNIQUE_KEY_FLAG: Final = "_UNIQUE_KEY_QUERY"
 """`MixAll.UNIQUE_MSG_QUERY_FLAG`: the key is a unique key, and the requested count is ignored."""
@@ -127,7 +132,7 @@ class OffsetProcessor(Serving):
         """Returns the offset for a time by 5.x's rule: the first message at or after it, or the last before it.
 
         Returns the queue's end if every message is older and `upper` is false. 4.9 takes the nearest message instead
-        (`store.queues.time_lookup`). Source: `ConsumeQueue.binarySearchInQueueByTime` 5.x.
+        (`store.selection`). Source: `ConsumeQueue.binarySearchInQueueByTime` 5.x.
         """
 
         def stored_ms(offset: int) -> int:

@@ -24,13 +24,18 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import ANSWER_SIZE_MAX, RequestCounts, Serving, Turns, answer, serves
 from longpoll_broker.rocketmq.accounts.access import TRACE_TOPIC
-from longpoll_broker.send.timer_messages import PRECISION_MS
+from longpoll_broker.send.message_builder import PRECISION_MS
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import BROKER_GET_NUMS, BROKER_PUT_NUMS, Rates, Statistics
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerCounts, TimerOffsets
 from longpoll_broker.shared.topics import Groups, Topics, chunks_of
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.admin_headers import (
+    DeliveredResponseHeader,
+    GetBrokerConfigResponseHeader,
+    ViewBrokerStatsDataRequestHeader,
+)
 from longpoll_protocol.bodies import (
     Body,
     DataVersion,
@@ -47,12 +52,7 @@ from longpoll_protocol.bodies import (
     read_settings,
 )
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
-    DeliveredResponseHeader,
-    GetBrokerConfigResponseHeader,
-    ViewBrokerStatsDataRequestHeader,
-)
+from longpoll_protocol.frames import Command
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Runtime
@@ -141,7 +141,7 @@ class TableProcessor(Serving):
     ha_status: Callable[[], HAStatus]
     """Returns the state of replication."""
     clean_soon: Callable[[], None]
-    """Makes the next round remove expired log files, whatever the hour (`upkeep.retention`)."""
+    """Makes the next round remove expired log files, whatever the hour (`upkeep.flush_service`)."""
     topics: Topics
     groups: Groups
     offsets: Offsets

@@ -38,22 +38,7 @@ from longpoll_broker.shared.broker_role import MASTER_ID
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.topics import FAQ, QUEUE_COUNT_MAX, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
-from longpoll_protocol.bodies import (
-    Body,
-    BrokerData,
-    DataVersion,
-    KVTable,
-    MessageQueue,
-    QueueData,
-    TopicList,
-    TopicRouteData,
-    read_settings,
-)
-from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Serialisation
-from longpoll_protocol.headers import (
+from longpoll_protocol.admin_headers import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
     DeleteKVConfigRequestHeader,
@@ -72,6 +57,20 @@ from longpoll_protocol.headers import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from longpoll_protocol.bodies import (
+    Body,
+    BrokerData,
+    DataVersion,
+    KVTable,
+    MessageQueue,
+    QueueData,
+    TopicList,
+    TopicRouteData,
+    read_settings,
+)
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames import Command, Serialisation
 from longpoll_protocol.names import GROUP_SIZE_MAX, PERM_READ, PERM_READ_WRITE, PERM_WRITE, SYSTEM_TOPICS
 
 SETTING_COUNT_MAX: Final = 10_000
