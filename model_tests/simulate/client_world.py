@@ -17,7 +17,6 @@ from typing import Final
 from attrs import define, field
 from model_tests.support.broker.client_scenarios import member_options
 
-from longpoll.broker_simulation.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import Producer, PushConsumer, ReceivedMessage, Retry
@@ -27,6 +26,7 @@ from longpoll_runtime.interface import Condition
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network
+from longpoll_simulation.run import CONFIG, STORE
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import FewSwitches
 from longpoll_simulation.world import World

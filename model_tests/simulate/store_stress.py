@@ -19,7 +19,7 @@ from typing import Final
 import attrs
 import msgspec
 from attrs import define, field
-from model_tests.simulate.preempted import FEW_SHARE, Preemption
+from model_tests.simulate.stress import FEW_SHARE, Preemption
 from model_tests.support.broker.stores import SMALL, message
 
 from longpoll_broker.store import burst_append, dispatch, message_store, segment

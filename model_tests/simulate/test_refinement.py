@@ -13,14 +13,12 @@ from click.testing import CliRunner
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
-from longpoll.broker_simulation.refinement import coverage as module
-from longpoll.broker_simulation.refinement.coverage import REASONS, coverage_of
-from longpoll.broker_simulation.refinement.explore import explore, wander
-from longpoll.broker_simulation.refinement.lockstep import run
-from longpoll.broker_simulation.refinement.replay import NotReplayableError, follow, under
 from longpoll.cli import main
 from longpoll_broker.hold import notifier
 from longpoll_broker.hold.hold_table import HoldTable
+from longpoll_simulation import refinement as module
+from longpoll_simulation.lockstep import run
+from longpoll_simulation.refinement import REASONS, NotReplayableError, coverage_of, explore, follow, under, wander
 from longpoll_simulation.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.evaluate import holds

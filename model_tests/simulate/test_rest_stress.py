@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 from model_tests.simulate.rest_stress import OneRest, Stage
-from model_tests.simulate.seeds import first_fault
+from model_tests.simulate.stress import first_fault
 
 from longpoll_client import remoting
 from longpoll_client.link.calls import Callback, Write

@@ -8,15 +8,15 @@ from contextlib import nullcontext
 from typing import Final
 
 import pytest
-from model_tests.simulate import channel_stress, pool_stress, store_stress
+from model_tests.simulate import io_stress, store_stress
 from model_tests.simulate.client_world import ClientRun
-from model_tests.simulate.seeds import Run, first_fault
+from model_tests.simulate.stress import Run, first_fault
 
 from longpoll_broker.store.log.commit_log import CommitLog
 
 STAGES: Final[dict[str, tuple[Callable[[int], Run], int, int]]] = {
-    "channel": (channel_stress.Stage, 60, 6_000),
-    "pool": (pool_stress.Stage, 120, 30_000),
+    "channel": (io_stress.ChannelStage, 60, 6_000),
+    "pool": (io_stress.PoolStage, 120, 30_000),
     "store": (store_stress.Stage, 70, 20_000),
     "client": (ClientRun, 15, 3_000),
 }
@@ -49,7 +49,7 @@ def test_many_interleavings_are_right(name: str) -> None:
 def test_planted_a_connection_without_its_lock_does_not() -> None:
     """A run fails if two threads send at once."""
 
-    class Unlocked(channel_stress.Stage):
+    class Unlocked(io_stress.ChannelStage):
         def __attrs_post_init__(self) -> None:
             super().__attrs_post_init__()
             self.channel._lock = nullcontext()  # type: ignore[assignment]
@@ -69,7 +69,7 @@ def test_planted_a_flush_that_syncs_nothing_is_seen(monkeypatch: pytest.MonkeyPa
 def test_the_stages_reach_what_they_are_for() -> None:
     """Stores flush during puts, delete topics and remove files; pools run, refuse and reject tasks."""
     stores = [store_stress.Stage(seed) for seed in range(60)]
-    pools = [pool_stress.Stage(seed) for seed in range(60)]
+    pools = [io_stress.PoolStage(seed) for seed in range(60)]
     runs: list[Run] = [*stores, *pools]
     for run in runs:
         run.play()

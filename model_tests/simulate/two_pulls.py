@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from longpoll.broker_simulation.refinement.memory_queues import MemoryQueues
-from longpoll.broker_simulation.search import code_files
 from longpoll_broker.hold import hold_table as hold
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import HELD, Pull
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filter.filters import tag_filter
 from longpoll_simulation.line_tracing import Grain, LineTracing
+from longpoll_simulation.lockstep import MemoryQueues
+from longpoll_simulation.search import code_files
 from longpoll_simulation.sync import SimulatedLock, SimulatedThread
 from longpoll_simulation.world import Strategy, World
 from longpoll_spec.policy import STRICT, Policy

@@ -16,8 +16,7 @@ from typing import Self
 
 from attrs import define, field
 
-from longpoll_simulation.errors import AbandonedError
-from longpoll_simulation.greenlets import Greenlet, current_greenlet, new_greenlet
+from longpoll_simulation.world import AbandonedError, Greenlet, current_greenlet, new_greenlet
 
 
 @define(eq=False)

@@ -14,12 +14,48 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from attrs import define, field, frozen
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped] # its types are a package of their own
 
-from longpoll_simulation.errors import AbandonedError, StuckError
-from longpoll_simulation.greenlets import Greenlet, current_greenlet, new_greenlet
+from longpoll_spec.errors import LongpollError
+
+
+class StuckError(LongpollError):
+    """A deadlock with no timer, or a run of too many steps. The text lists the waiting actors."""
+
+
+class AbandonedError(BaseException):
+    """Ends an actor of a finished run, or of a killed process; code under test must not catch it."""
+
+
+class Greenlet(Protocol):
+    """A running function. Its truth value says whether it has begun and not ended."""
+
+    parent: Greenlet
+    """Continues when this one ends."""
+
+    def switch(self) -> object:
+        """Continue or start it; returns when another greenlet switches back."""
+        ...
+
+    def throw(self, error: type[BaseException]) -> object:
+        """Raise in it, at its current position; returns when it ends or switches back."""
+        ...
+
+    def __bool__(self) -> bool: ...
+
+
+def new_greenlet(run: Callable[[], None], parent: Greenlet | None = None) -> Greenlet:
+    """A greenlet that runs this function; its parent, by default the current one, continues afterwards."""
+    return cast("Greenlet", greenlet(run, cast("Any", parent)))
+
+
+def current_greenlet() -> Greenlet:
+    """The running greenlet."""
+    return cast("Greenlet", getcurrent())
+
 
 T = TypeVar("T")
 STEP_NS: Final = 1_000

@@ -17,9 +17,8 @@ from attrs import define, field, frozen
 
 from longpoll.commands.lesson.fake_modules import builtins_in
 from longpoll.commands.lesson.user_code import UserCodeErrors
-from longpoll_simulation.errors import StuckError
 from longpoll_simulation.line_tracing import LineTracing
-from longpoll_simulation.world import Actor, World
+from longpoll_simulation.world import Actor, StuckError, World
 from longpoll_spec.errors import UserError
 
 POINTS_MAX: Final = 500

@@ -6,19 +6,18 @@ match a state that this actor's own actions can reach; no action is allowed too.
 specification in an in-place bucket traversal, and where a traversal skips an empty bucket without a step.
 
 On request, the executor may become full and empty again, the broker may stop, and a notifier's read may throw.
-`explore` chooses the schedules.
+`refinement` chooses the schedules. Messages are in `MemoryQueues`, the minimum that these threads need of a store.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from attrs import define, field
+from attrs import define, field, frozen
 
-from longpoll.broker_simulation.refinement.memory_queues import MemoryQueues
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, PULLING, QUEUED, TAKEN, Pull
 from longpoll_broker.hold.notifier import BucketTraversal
@@ -26,13 +25,95 @@ from longpoll_broker.hold.pull import Found, look
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filter.filters import TagFilter
 from longpoll_broker.shared.filter.sql92 import Lookup
-from longpoll_broker.store.read import GetResult
+from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 from longpoll_simulation.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import Packed, Successors
 from longpoll_spec.model import Action, Model
 from longpoll_spec.state import DUE, IDLE, RECHECKING, WALKING
 from longpoll_spec.tables import with_table
+
+Key = tuple[str, int]
+
+
+@frozen
+class Message:
+    """One message."""
+
+    tags_code: int = 0
+    properties: Mapping[str, str] = field(factory=dict)
+
+
+@define(slots=True, eq=False)
+class MemoryQueues:
+    """Some queues. Invariant: a queue's first `visible[key]` messages are visible, from `start[key]` on."""
+
+    messages: dict[Key, list[Message]] = field(factory=dict)
+    visible: dict[Key, int] = field(factory=dict)
+    start: dict[Key, int] = field(factory=dict)
+    failing: set[Key] = field(factory=set)
+    """Queues whose reads fail."""
+
+    log_start: Final = 0
+
+    def append(self, key: Key, message: Message | None = None) -> None:
+        """Append a message to the log; it is not visible yet."""
+        self.messages.setdefault(key, []).append(message or Message())
+
+    def make_visible(self, key: Key) -> int:
+        """Make the next appended message visible; returns the visible end."""
+        end = self.visible.get(key, 0) + 1
+        assert end <= len(self.messages[key])
+        self.visible[key] = end
+        return end
+
+    def visible_end(self, topic: str, queue_id: int) -> int:
+        """The queue's visible end; raises OSError if it cannot be read."""
+        if (topic, queue_id) in self.failing:
+            raise OSError(f"queue {queue_id} of {topic} cannot be read")
+        return self.visible.get((topic, queue_id), 0)
+
+    def visible_start(self, topic: str, queue_id: int) -> int:
+        """The queue's first offset."""
+        return self.start.get((topic, queue_id), 0)
+
+    def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
+        """The properties of one visible message."""
+        if not self.visible_start(topic, queue_id) <= offset < self.visible_end(topic, queue_id):
+            return None
+        return self.messages[topic, queue_id][offset].properties.get
+
+    def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
+        """A read, with the store's statuses."""
+        start, end = self.visible_start(topic, queue_id), self.visible_end(topic, queue_id)
+        if end == 0 or not start <= offset < end:
+            return GetResult(_status_outside(offset, start, end), _next_outside(offset, start, end), start, end,
+                             [], [], 0, False)  # fmt: skip
+        tags, by_properties = matches
+        found: list[int] = []
+        offset_next = offset
+        for message in self.messages[topic, queue_id][offset:end]:
+            if len(found) == count_max:
+                break
+            wanted = tags is None or tags(message.tags_code)
+            if wanted and (by_properties is None or by_properties.matches_properties(message.properties.get)):
+                found.append(offset_next)
+            offset_next += 1
+        status = GetStatus.FOUND if found else GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, offset_next, start, end, [], found, 0, False)
+
+
+def _status_outside(offset: int, start: int, end: int) -> GetStatus:
+    if end == 0:
+        return GetStatus.NO_MESSAGE_IN_QUEUE
+    if offset < start:
+        return GetStatus.OFFSET_TOO_SMALL
+    return GetStatus.OFFSET_OVERFLOW_ONE if offset == end else GetStatus.OFFSET_OVERFLOW_BADLY
+
+
+def _next_outside(offset: int, start: int, end: int) -> int:
+    return start if offset < start else min(offset, end)
+
 
 TOPIC: Final = "T"
 KEY: Final = (TOPIC, 0)
