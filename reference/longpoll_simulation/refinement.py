@@ -232,7 +232,7 @@ def named(action: Action) -> str:
 def _words(world: Lockstep, move: Move) -> str:
     kind, number = move
     if kind in {"go", "throw"}:
-        name, actor = list(world.scheduler.actors.items())[number]
+        name, actor = list(world.actors.items())[number]
         return f"{name} goes on{f' from {actor.at}' if actor.at else ''}{' and throws' if kind == 'throw' else ''}"
     return {
         "fill": "the executor becomes full",

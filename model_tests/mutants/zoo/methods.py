@@ -259,6 +259,7 @@ class _Counted:
 
 def steps(entry: Entry, deadline_s: float) -> Seen | None:
     """Drive the hold service step by step against the spec: tiny scopes completely, larger ones randomly."""
+    from model_tests.simulate.stress import RAISED
     from model_tests.simulate.test_refinement import LARGER, TINIEST
 
     from longpoll_simulation import refinement as tried
@@ -278,7 +279,15 @@ def steps(entry: Entry, deadline_s: float) -> Seen | None:
             found = attempt()
         except _TimeIsOverError:
             return None
-        except (AssertionError, KeyError, AttributeError, IndexError, StopIteration, TypeError, ValueError) as error:
+        except (
+            AssertionError,
+            LongpollError,
+            LookupError,
+            AttributeError,
+            StopIteration,
+            TypeError,
+            ValueError,
+        ) as error:
             return Seen(_said(error), counted.begun)
         if found.lost:
             return Seen(f"a wakeup is lost {' and '.join(sorted(found.lost))}", counted.begun)
