@@ -279,15 +279,7 @@ def steps(entry: Entry, deadline_s: float) -> Seen | None:
             found = attempt()
         except _TimeIsOverError:
             return None
-        except (
-            AssertionError,
-            LongpollError,
-            LookupError,
-            AttributeError,
-            StopIteration,
-            TypeError,
-            ValueError,
-        ) as error:
+        except (*RAISED, StopIteration) as error:
             return Seen(_said(error), counted.begun)
         if found.lost:
             return Seen(f"a wakeup is lost {' and '.join(sorted(found.lost))}", counted.begun)
