@@ -139,7 +139,7 @@ class Run:
     def main(self) -> None:
         """The first actor. Raises BrokenError, and any exception of the code under test."""
         self.start()
-        peers = SimulatedRuntime(self.network, SimulatedFiles(Disk()), "")
+        peers = SimulatedRuntime(self.network)
         connect = partial(self.network.connect, peers.process, *ADDRESS)
         threads: list[Thread] = []
         for number, acts in enumerate(self.plan.peers):

@@ -44,10 +44,10 @@ GUARDED: Final = (
 """What `simulate/test_preempted.py` drives besides the hold table."""
 STORED: Final = tuple(f"{STORE}/{name}.py" for name in ("message_store", "dispatch", "bursts", "log/commit_log"))
 STRESSED: Final[tuple[tuple[frozenset[str], str, str], ...]] = (
-    (frozenset({*TABLE, DISPATCH}), "hold_stress", "Stage"),
-    (frozenset({CHANNEL}), "io_stress", "ChannelStage"),
-    (frozenset(STORED), "store_stress", "Stage"),
-    (frozenset({EXECUTORS}), "io_stress", "PoolStage"),
+    (frozenset({*TABLE, DISPATCH}), "test_preempted", "Stage"),
+    (frozenset({CHANNEL}), "test_stress", "ChannelStage"),
+    (frozenset(STORED), "test_stress", "StoreStage"),
+    (frozenset({EXECUTORS}), "test_stress", "PoolStage"),
 )
 """Files, and the stress that switches between any two of their bytecodes (`model_tests/simulate/*_stress.py`)."""
 """What `simulate/store_stress.py` drives."""
@@ -292,7 +292,7 @@ def steps(entry: Entry, deadline_s: float) -> Seen | None:
 
 def pulls(_entry: Entry, deadline_s: float) -> Seen | None:
     """Race two pulls of one queue and a message for both, switched at operations by chance."""
-    from model_tests.simulate.two_pulls import race
+    from model_tests.simulate.test_two_pulls import race
 
     from longpoll_simulation.strategies import RandomWalk
     from longpoll_simulation.world import StuckError
@@ -307,7 +307,7 @@ def pulls(_entry: Entry, deadline_s: float) -> Seen | None:
 
 def locksets(_entry: Entry, deadline_s: float) -> Seen | None:
     """Look at each call of what threads share whether its lock is held: by the hold table, a store, a broker."""
-    from model_tests.simulate.locksets import of_broker, of_stages, of_store, watching
+    from model_tests.simulate.test_locksets import of_broker, of_stages, of_store, watching
 
     with watching() as seen:
         stages = of_stages(seen, lambda: _left(deadline_s - 2.0))
@@ -321,7 +321,7 @@ def locksets(_entry: Entry, deadline_s: float) -> Seen | None:
 def simulated(entry: Entry, deadline_s: float) -> Seen | None:
     """Run the whole broker, or the client, in a simulated world, seed after seed: as strict, with a pool, by lines."""
     if any(file.startswith(CLIENT) for file in entry.files):
-        return _first_fault("model_tests.simulate.client_world", "ClientRun", deadline_s)
+        return _first_fault("model_tests.simulate.test_clients", "ClientRun", deadline_s)
     from longpoll_simulation.plan import plan_of
     from longpoll_simulation.search import Settings, search
 
