@@ -10,16 +10,14 @@ import pytest
 from attrs import frozen
 from model_tests.simulate.test_network import send_all
 
-from longpoll.broker_simulation.checker import PROMISES, Asked, BrokenError, Checker, Sent, checker_of
-from longpoll.broker_simulation.client import SimulatedClient
-from longpoll.broker_simulation.plan import Act, Pull, Send, Wait
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.log_record import Record
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.files import SimulatedFiles
+from longpoll_simulation.checker import PROMISES, Asked, BrokenError, Checker, Sent, checker_of
+from longpoll_simulation.client import SimulatedClient
 from longpoll_simulation.network import Network, SimulatedSocket
+from longpoll_simulation.plan import Act, Pull, Send, Wait
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import RandomWalk
 from longpoll_simulation.world import World
@@ -281,7 +279,7 @@ def spoken_to(act: Act, does: Answer | None, *, prepare: Callable[[Checker], Non
     """Run a peer that does one act and waits; the broker answers by `does`, or None does not listen."""
     world = World(RandomWalk(1))
     network = Network(world)
-    runtime = SimulatedRuntime(network, SimulatedFiles(Disk()), "peer")
+    runtime = SimulatedRuntime(network, process="peer")
     account = checker_of(STRICT, 0.0, may_cut=False)
     prepare(account)
 

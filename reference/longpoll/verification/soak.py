@@ -1,9 +1,9 @@
 """Runs rounds of a simulated run's load against a real broker process, which it kills, stops and restarts.
 
-Each round draws its plan from its seed like `simulate-broker` (`plan`), with the faults of a real machine: SIGKILL,
-SIGTERM and broken connections. Holds are shorter, because time is real. The same oracle checks the answers (`account`)
-and subtracts host pauses. After each stop of the broker, its store is verified and its history judged; the verdict on
-a killed broker may be `unknown` at the end.
+Each round draws its plan from its seed like `simulate-broker`, with the faults of a real machine: SIGKILL, SIGTERM and
+broken connections. Holds are shorter, because time is real. The same checker checks the answers and subtracts host
+pauses. After each stop of the broker, its store is verified and its history judged; the verdict on a killed broker may
+be `unknown` at the end.
 
 The seed determines requests and faults, but not the thread schedule, so the same seed may not fail again. Power cuts,
 disk errors and clock steps exist only in the simulation.
@@ -12,10 +12,12 @@ disk errors and clock steps exist only in the simulation.
 from __future__ import annotations
 
 import random
+import select
 import shutil
+import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -24,10 +26,6 @@ from typing import Final, Self
 import attrs
 from attrs import define, field
 
-from longpoll.broker_simulation.checker import OUTCOMES, Checker, checker_of
-from longpoll.broker_simulation.client import SimulatedClient
-from longpoll.broker_simulation.plan import Act, InjectedFault, Plan, Pull, plan_of
-from longpoll.broker_simulation.soak.connection import RealConnection
 from longpoll.verification.broker_process import ServedBroker
 from longpoll_broker.store.verify import verify
 from longpoll_client.errors import ClientError
@@ -38,8 +36,48 @@ from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime import Address, Thread
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.host_pauses import HostPauseWatch
+from longpoll_runtime.interface import Buffer
 from longpoll_runtime.real import RealRuntime
+from longpoll_simulation.checker import OUTCOMES, Checker, checker_of
+from longpoll_simulation.client import SimulatedClient
+from longpoll_simulation.plan import Act, InjectedFault, Plan, Pull, plan_of
 from longpoll_spec.policy import Policy
+
+CONNECT_S: Final = 10.0
+
+
+class RealConnection:
+    """A blocking connection; `cut` may be called from any thread. Raises OSError if nothing listens."""
+
+    def __init__(self, address: Address) -> None:
+        with ExitStack() as undo:
+            # Setting the option fails on a connection that the peer resets at once.
+            self._socket = undo.enter_context(socket.create_connection(address, CONNECT_S))
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            undo.pop_all()
+        self.recv_into = self._socket.recv_into
+        self.close = self._socket.close
+
+    def wait_readable(self, timeout_s: float) -> bool:
+        """Wait until there is something to receive, or the end; false after `timeout_s`."""
+        ready, _, _ = select.select([self._socket], [], [], timeout_s)
+        return bool(ready)
+
+    def send(self, content: Buffer, /) -> int:
+        """Send all of the bytes."""
+        self._socket.sendall(content)
+        return len(content)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its owner still uses it."""
+        return self._socket.fileno() >= 0
+
+    def cut(self) -> None:
+        """Close both directions; its owner notices when it reads."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
 
 QUEUE_COUNT: Final = 64
 DELAY_MS: Final = 250.0

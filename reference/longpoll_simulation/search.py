@@ -1,6 +1,8 @@
 """Runs one seed after another until a run fails, shortens that run, and reports it as a trace and a token.
 
 The runs are in `plan` and `run`, the command in `longpoll.commands.simulate`.
+
+Source of the shortening: delta debugging (Zeller and Hildebrandt, IEEE TSE 2002), with halves, quarters and so on.
 """
 
 from __future__ import annotations
@@ -9,21 +11,48 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from attrs import frozen
 
-from longpoll.broker_simulation.checker import PROMISES
-from longpoll.broker_simulation.plan import GRAINS, Grain, Plan, plan_of
-from longpoll.broker_simulation.run import Outcome, Run, play
 from longpoll_broker import fast, hold, io, rocketmq, send, shared, store, upkeep
-from longpoll_simulation.shorten import shorten
+from longpoll_simulation.checker import PROMISES
+from longpoll_simulation.plan import GRAINS, Grain, Plan, plan_of
+from longpoll_simulation.run import Outcome, Run, play
 from longpoll_simulation.strategies import FewSwitches, GivenHostPauses, Priorities, RandomWalk, RareHostPauses, Replay
-from longpoll_simulation.tokens import RunToken, encode_token
-from longpoll_simulation.trace import Notes, tell
+from longpoll_simulation.trace import Notes, RunToken, encode_token, tell
 from longpoll_simulation.world import Stalls, Strategy, Turn
 from longpoll_spec.errors import TokenError, not_known
 from longpoll_spec.policy import Policy, preset, with_knobs
+
+T = TypeVar("T")
+TRIES_MAX: Final = 2_000
+"""Runs after which the shortest one found so far is accepted."""
+
+
+def shorten(
+    whole: Sequence[T], fails: Callable[[Sequence[T]], Sequence[T] | None], tries_max: int = TRIES_MAX
+) -> list[T]:
+    """A minimal set of parts that still fails: no single remaining part can be left out.
+
+    `fails` runs with some of the parts, in order; it returns those that mattered if the run fails as before, otherwise
+    None. After `tries_max` runs the result is the shortest found so far.
+    """
+    kept, parts, tries = list(whole), 2, 0
+    while kept and tries < tries_max:
+        size = max(len(kept) // parts, 1)
+        for start in range(0, len(kept), size):
+            tries += 1
+            made = fails(kept[:start] + kept[start + size :])
+            if made is not None and len(made) < len(kept):
+                kept, parts = list(made), max(parts - 1, 2)
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(2 * parts, len(kept))
+    return kept
+
 
 KIND: Final = "broker"
 """The kind in tokens of a whole broker's run."""

@@ -1,15 +1,16 @@
-"""Actors with a scheduling point before every access of the tested code to shared data, and simulated locks."""
+"""Stress runs created from seeds: actors that may be interrupted before every access of the tested code."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from longpoll_simulation.line_tracing import Grain, LineTracing
 from longpoll_simulation.strategies import FewSwitches
 from longpoll_simulation.sync import SimulatedLock, SimulatedThread
-from longpoll_simulation.world import World
+from longpoll_simulation.world import StuckError, World
+from longpoll_spec.errors import LongpollError
 
 STEPS_MAX: Final = 200_000
 """Maximum points of a run; only an endless loop reaches it."""
@@ -45,3 +46,29 @@ class Preemption:
                 SimulatedThread(self.world, actor).join()
 
         self.world.run(main)
+
+
+RAISED: Final = (
+    AssertionError, StuckError, LongpollError, OSError, LookupError, AttributeError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+"""Exceptions of a failing run: failed checks, and errors of tables, files and clients that changed concurrently."""
+
+
+class Run(Protocol):
+    """A run created from a seed."""
+
+    def play(self) -> None:
+        """Run and check the result; raises on a fault."""
+        ...
+
+
+def first_fault(seeds: Iterable[int], make: Callable[[int], Run]) -> tuple[int, BaseException] | None:
+    """Returns the first seed whose run fails, and its exception; None if none fails."""
+    for seed in seeds:
+        run = make(seed)
+        try:
+            run.play()
+        except RAISED as error:
+            return seed, error
+    return None

@@ -18,7 +18,7 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.shared.version_traits import traits_of
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.log_record import Record
-from longpoll_simulation.errors import StuckError
+from longpoll_simulation.world import StuckError
 from longpoll_spec.errors import LongpollError
 from longpoll_spec.policy import Policy
 
