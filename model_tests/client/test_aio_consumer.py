@@ -43,8 +43,7 @@ from longpoll_client import (
     ReceivedMessage,
     Retry,
 )
-from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.aio.loop_connections import LoopConnections
+from longpoll_client.aio.instance import AsyncInstance, LoopConnections
 from longpoll_client.consume import puller
 from longpoll_client.consume.offsets import LocalOffsets, OffsetsFile
 from longpoll_client.errors import NoRouteError

@@ -22,8 +22,7 @@ from longpoll_client.errors import (
     UnreachableError,
 )
 from longpoll_client.link.exchange import Exchange
-from longpoll_client.produce.outgoing import Parcel, batch_parcel, single_parcel
-from longpoll_client.produce.templates import HeadTemplates
+from longpoll_client.produce.outgoing import HeadTemplates, Parcel, batch_parcel, single_parcel
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames.command import Command

@@ -37,7 +37,7 @@ from longpoll_client import (
     Retry,
     SendResult,
 )
-from longpoll_client.consume.listener.workers import CaughtError
+from longpoll_client.consume.listener import CaughtError
 from longpoll_client.errors import ClientError
 from longpoll_client.lifecycle import State
 from longpoll_client.settings import MemberConfig

@@ -21,7 +21,7 @@ from longpoll_client import (
     ReceivedMessage,
     Retry,
 )
-from longpoll_client.consume.assigned_queues import RevokedQueues
+from longpoll_client.consume.rebalance import RevokedQueues
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue
 

@@ -10,7 +10,7 @@ from model_tests.simulate.rest_stress import OneRest, Stage
 from model_tests.simulate.seeds import first_fault
 
 from longpoll_client import remoting
-from longpoll_client.link.calls import Callback, Write
+from longpoll_client.link.exchange import Callback, Write
 from longpoll_client.remoting import RemotingClient
 from longpoll_simulation.world import NEVER
 

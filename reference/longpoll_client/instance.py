@@ -11,17 +11,17 @@ from typing import TypeVar
 from longpoll_client.checks import Addresses
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Lifecycle
-from longpoll_client.link.name_servers import NameServers
 from longpoll_client.link.routes import (
     DEFAULT_QUEUE_COUNT,
     DOUBT_WAIT_S,
+    NameServers,
     Route,
     Routes,
     split_address,
 )
-from longpoll_client.link.single_flight import SingleFlight
 from longpoll_client.link.steps import Connect, FindRoute, Question, Steps, Together, WriteFile, run, succeeded
 from longpoll_client.remoting import RemotingClient
+from longpoll_client.timer import SingleFlight
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer

@@ -18,9 +18,18 @@ from typing import Final, TypeAlias
 from attrs import define
 
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
-from longpoll_client.link.calls import Answer, Callback, PendingCall, Write
-from longpoll_client.link.exchange import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Exchange, Output, replied
-from longpoll_client.link.timeouts import wait_ns
+from longpoll_client.link.exchange import (
+    CALL_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    Answer,
+    Callback,
+    Exchange,
+    Output,
+    PendingCall,
+    Write,
+    replied,
+    wait_ns,
+)
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection, header_of, plain, with_fields
 from longpoll_protocol.frames.command import Command

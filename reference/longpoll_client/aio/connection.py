@@ -15,15 +15,17 @@ from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
-from longpoll_client.link.calls import Answer, Callback, Write
 from longpoll_client.link.exchange import (
     CALL_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
     OUTPUT_BYTES_MAX,
+    Answer,
+    Callback,
     Exchange,
+    Write,
     replied,
+    wait_ns,
 )
-from longpoll_client.link.timeouts import wait_ns
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.fast.sent_answer import SentConnection, plain, with_fields

@@ -1,16 +1,170 @@
-"""The base class of consumers on an event loop. `pull` and `push` deliver the messages."""
+"""A member of a consumer group on an event loop, and the consumer that gives messages to the task that awaits `poll`.
+
+Delivery is at least once, as in the threaded client. `push` has the consumer with a listener.
+
+Source: `RebalanceImpl.java`, `RebalancePushImpl.java`, `DefaultLitePullConsumerImpl.java`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar, Unpack
 
-from longpoll_client.aio.member import AsyncMember
-from longpoll_client.consume.statistics import TopicStatistics
+from attrs import frozen
+
+from longpoll_client.aio.instance import AsyncInstance, LoopConnections
+from longpoll_client.checks import Addresses, Sql
+from longpoll_client.consume.broker_requests import DirectConsumer
+from longpoll_client.consume.consumer import POLL_S, check_returned
+from longpoll_client.consume.listener import Retry
+from longpoll_client.consume.member import GroupMember
+from longpoll_client.consume.puller import Batch, Puller
+from longpoll_client.consume.statistics import HookCalls, TopicStatistics
+from longpoll_client.lifecycle import Closing
+from longpoll_client.link.exchange import check_count, wait_ns
+from longpoll_client.link.steps import Steps
+from longpoll_client.messages import ReceivedMessage
+from longpoll_client.settings import DEAD_LEVEL, ConsumerOptions, MemberOptions, options_of
 from longpoll_protocol.bodies import MessageQueue
+from longpoll_runtime.recoverable import ANYTHING
+
+T = TypeVar("T")
+
+
+@frozen
+class _Delivery:
+    deliver: Callable[[Batch], None]
+    is_busy: Callable[[Puller], bool]
+
+
+class AsyncMember(GroupMember):
+    """Keeps this client in its group and its queues pulled; `deliver` gets the messages.
+
+    Invariant: an exchange that begins or gives up queues holds `_rebalancing`.
+    """
+
+    def __init__(
+        self,
+        options: MemberOptions,
+        deliver: Callable[[Batch], None],
+        *,
+        direct: DirectConsumer | None = None,
+        is_orderly: bool = False,
+        is_busy: Callable[[Puller], bool] = lambda _puller: False,
+    ) -> None:
+        """As `GroupMember`. `is_busy` says whether the listener has messages of an orderly queue."""
+        self._rebalancing = asyncio.Lock()
+        self._instance = AsyncInstance(
+            options.runtime,
+            options.name_server,
+            client_id=options.config.client_id,
+            on_request=self._requested,
+            credentials=options.credentials,
+        )
+        self.connections: LoopConnections = LoopConnections(self._instance)
+        super().__init__(
+            options,
+            self.connections,
+            self.connections,
+            _Delivery(deliver, is_busy),
+            client_id=lambda: self._instance.client_id,
+            direct=direct,
+            is_orderly=is_orderly,
+        )
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run an exchange, and await each answer; raises a LongpollError."""
+        return await self._instance.run(steps)
+
+    async def _run_exclusively(self, make: Callable[[], Steps[T]]) -> T:
+        async with self._rebalancing:
+            return await self.run(make())
+
+    def soon(self, make: Callable[[], Steps[object]], delay_s: float = 0.0, *, rebalances: bool = False) -> None:
+        """As `GroupMember.soon`, in a task."""
+
+        def begin() -> None:
+            self.connections.begin(self._run_exclusively(make) if rebalances else self.run(make()))
+
+        if delay_s:
+            self.after(delay_s, begin)
+        else:
+            begin()
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """As `GroupMember.after`, on the loop."""
+        self.connections.after(delay_s, action)
+
+    def every(self, period_s: float, action: Callable[[], None]) -> None:
+        """As `GroupMember.every`, on the loop."""
+
+        def act() -> None:
+            action()
+            self.after(period_s, act)
+
+        self.after(period_s, act)
+
+    def subscribe(self, topic: str, expression: str) -> None:
+        """Subscribe to a topic, or change its expression. Takes effect soon on a running member.
+
+        Raises ConfigError and LifecycleError. `Sql` is possible only before the start, because brokers are asked.
+        """
+        subscription = self.membership.make(topic, expression)
+        if isinstance(expression, Sql):
+            self.lifecycle.check_created("a subscription by SQL92")
+        else:
+            self.lifecycle.check_open()
+        self.membership.subscribe(subscription)
+        self._subscription_changed()
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Join the group and begin to pull; raises as `Member.start`. A cancelled start may be tried again."""
+        self.lifecycle.begin()
+        try:
+            await self.run(self.join())
+            await self._run_exclusively(self.rebalancer.rebalance)
+            self._start_periods()
+        except ANYTHING as error:
+            await self._undo_start(is_cancelled=not isinstance(error, Exception))
+            raise
+
+    async def _undo_start(self, *, is_cancelled: bool) -> None:
+        """Leave no task, connection or queue of a failed start.
+
+        After a cancellation this waits for no broker: locks end by themselves after 60 s.
+        """
+        queues = sorted(self.assigned_queues.pullers())
+        for queue in queues:
+            self.assigned_queues.let_go(queue, is_for_good=True)
+        try:
+            if queues and not is_cancelled:
+                await self.run(self.locks.unlock(queues))
+        finally:
+            self.assigned_queues.announce()
+            # The brokers notice the lost connections.
+            self._started_ms = 0
+            self.lifecycle.begin_failed()
+            ending = [*self.connections.cut(), *self._instance.disconnect()]
+            await asyncio.gather(*ending, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stop pulling, store the offsets and leave the group, once; after `lifecycle.end`. Errors are logged."""
+        await self.connections.close()
+        await self.run(self.leave(self.assigned_queues.drop_all()))
+        await self._instance.written()
+        await self._instance.close()
+
+    async def store_now(self) -> None:
+        """Store every changed offset; raises a LongpollError."""
+        errors = await self._run_exclusively(self.rebalancer.persist)
+        if errors:
+            raise errors[0]
 
 
 class AsyncConsumer(ABC):
@@ -81,3 +235,150 @@ class AsyncConsumer(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Store the offsets and leave the group."""
+
+
+class AsyncPullConsumer(AsyncConsumer):
+    """Gives messages to a task that awaits `poll`. `async with` starts and closes it.
+
+    The next poll, or `commit`, marks the returned messages as consumed. A cancelled poll has taken nothing.
+
+    Invariant: `_given` was returned and is not consumed; `_rest` came with it and is not yet returned.
+    """
+
+    def __init__(
+        self,
+        name_server: Addresses,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        """As `PullConsumer`; raises ConfigError."""
+        given = options_of(name_server, **options)
+        self._member = AsyncMember(given, self._deliver)
+        self._now_ns = given.runtime.monotonic_ns
+        self._hook_calls = HookCalls(given.runtime, given.config)
+        self._batches: list[Batch] = []
+        self._came = asyncio.Event()
+        self._closing = Closing()
+        self._given: Batch | None = None
+        self._rest: Batch | None = None
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        """Every message, one at a time, until the close. Asking for the next one marks it as consumed."""
+        return self._messages()
+
+    async def start(self) -> None:
+        """Join the group and begin to pull; raises as `PullConsumer.start`."""
+        await self._member.start()
+
+    # ------------------------------------------------------------ which queues, and from where
+
+    def assign(self, queues: Collection[MessageQueue], expression: str = "*") -> None:
+        """As `PullConsumer.assign`."""
+        self._member.assign(tuple(queues), expression)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """As `PullConsumer.seek`."""
+        await self._member.run(self._member.seek(queue, offset))
+
+    async def seek_to_beginning(self, queue: MessageQueue) -> None:
+        """As `PullConsumer.seek_to_beginning`."""
+        await self._member.run(self._member.seek_to(queue, "first"))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """As `PullConsumer.seek_to_end`."""
+        await self._member.run(self._member.seek_to(queue, "last"))
+
+    # ------------------------------------------------------------ messages
+
+    async def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
+        """The next messages of one queue, in order; empty after the time-out, or if the consumer is closed.
+
+        Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
+        """
+        check_count(count_max)
+        self._settle()
+        begun_ns = self._now_ns()
+        batch, self._rest = self._rest, None
+        if batch is not None and batch.puller.is_paused:
+            self._batches.insert(0, batch)
+            batch = None
+        if batch is None or batch.puller.is_dropped:
+            batch = await self._next_batch(timeout_s)
+        if batch is None:
+            return []
+        given, rest = batch.messages[:count_max], batch.messages[len(batch.messages[:count_max]) :]
+        self._rest = Batch(batch.puller, rest) if rest else None
+        self._given = Batch(batch.puller, given)
+        shown = self._member.shown(given)
+        self._hook_calls.received(shown, self._now_ns() - begun_ns)
+        return shown
+
+    async def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
+        """As `PullConsumer.retry`."""
+        await self._put_off(message, Retry(delay_s).level)
+
+    async def reject(self, message: ReceivedMessage) -> None:
+        """As `PullConsumer.reject`."""
+        await self._put_off(message, DEAD_LEVEL)
+
+    async def _put_off(self, message: ReceivedMessage, delay_level: int) -> None:
+        check_returned(self._member.config, message, () if self._given is None else self._given.messages)
+        assert self._given is not None
+        await self._member.run(self._member.send_back(message, self._given.puller.queue, delay_level))
+
+    async def commit(self) -> None:
+        """Mark every returned message as consumed, and store the offsets; raises a LongpollError.
+
+        Raises LifecycleError before the start and after the close.
+        """
+        self._settle()
+        await self._member.store_now()
+
+    def _settle(self) -> None:
+        self._member.lifecycle.check_running("poll and commit")
+        given, self._given = self._given, None
+        if given is not None:
+            given.puller.done(given.messages)
+            self._member.statistics.add(given.puller.queue.topic, consumed_count=len(given.messages))
+
+    async def close(self) -> None:
+        """Leave the group, once. Messages that were returned and not committed come again. A poll ends.
+
+        If the caller is cancelled, the close continues, and a second call waits for it.
+        """
+        self._member.lifecycle.end()
+        self._came.set()
+        await self._closing.wait(self._member.close)
+
+    def _deliver(self, batch: Batch) -> None:
+        self._batches.append(batch)
+        self._came.set()
+
+    async def _next_batch(self, timeout_s: float) -> Batch | None:
+        """The first batch of a current queue; None after the time-out."""
+        try:
+            async with asyncio.timeout(wait_ns(timeout_s) / 1e9):
+                while not self._member.lifecycle.is_closed:
+                    batch = self._first()
+                    if batch is not None:
+                        return batch
+                    self._came.clear()
+                    await self._came.wait()
+        except TimeoutError:
+            return None
+        return None
+
+    def _first(self) -> Batch | None:
+        """Take out the first batch whose queue is current and not paused."""
+        self._batches = [batch for batch in self._batches if not batch.puller.is_dropped]
+        for place, batch in enumerate(self._batches):
+            if not batch.puller.is_paused:
+                return self._batches.pop(place)
+        return None
+
+    def _wake(self) -> None:
+        self._came.set()
+
+    async def _messages(self) -> AsyncIterator[ReceivedMessage]:
+        while not self._member.lifecycle.is_closed:
+            for message in await self.poll(POLL_S, 1):
+                yield message

@@ -15,20 +15,27 @@ from itertools import count
 from types import TracebackType
 from typing import Final, Self
 
-from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.aio.requests import AsyncRequests
+from longpoll_client.aio.instance import AsyncInstance, LoopConnections
 from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
 from longpoll_client.errors import ClientError, LifecycleError
-from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
-from longpoll_client.link.timeouts import wait_ns
+from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX, wait_ns
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.produce.attempts import Attempt, QueueSelector, SendAttempts, SendResult, is_lost, pick, selector
+from longpoll_client.produce.attempts import (
+    Attempt,
+    QueueSelector,
+    SendAttempts,
+    SendResult,
+    SlowBrokers,
+    is_lost,
+    pick,
+    selector,
+)
 from longpoll_client.produce.hooks import Outcome, SendHook, SendMetrics, Watch
-from longpoll_client.produce.in_flight import SendCallback, StartedSend
-from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
     NO_MARKS,
+    HeadTemplates,
+    MessageIds,
     OutgoingMessage,
     Packing,
     Parcel,
@@ -38,9 +45,17 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import ReplyCallback, RequestNowait, SenderOptions, reply_to
-from longpoll_client.produce.slow_brokers import SlowBrokers
-from longpoll_client.produce.templates import HeadTemplates
+from longpoll_client.produce.producer import SendCallback, StartedSend
+from longpoll_client.produce.requests import (
+    HEARTBEAT_S,
+    ProducerHeartbeat,
+    Replies,
+    ReplyCallback,
+    RequestNowait,
+    SenderOptions,
+    reply_to,
+    too_late,
+)
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
@@ -50,6 +65,58 @@ from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import FAULTS, KeepGoing
 from longpoll_spec.errors import LongpollError
+
+
+class AsyncRequests(Replies):
+    """The requests of one producer of an event loop. The first one starts the periodic heartbeats."""
+
+    def __init__(self, instance: AsyncInstance, group: str) -> None:
+        self._loop = LoopConnections(instance)
+        super().__init__(instance.runtime, lambda: instance.client_id, self._loop.reply)
+        self._instance = instance
+        self._heartbeat = ProducerHeartbeat(instance, group)
+        self._is_begun = False
+
+    async def ask(
+        self, correlation_id: str, timeout_s: float, send: Callable[[Mapping[str, str]], Awaitable[object]]
+    ) -> ReceivedMessage:
+        """Send a request with these properties, and wait for its reply. Raises a ClientError, or an error of `send`.
+
+        A cancelled request, or one without a reply in time, is forgotten.
+        """
+        if not self._is_begun:
+            self._is_begun = True
+            self._heartbeat_later()
+        replied: asyncio.Future[ReceivedMessage | ClientError] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._instance.run(self._heartbeat.heartbeat_new())
+                await send(self.expect(correlation_id, timeout_s, replied.set_result))
+                outcome = await replied
+        except ClientError:
+            raise  # one of them is a TimeoutError too
+        except TimeoutError:
+            raise too_late(timeout_s) from None
+        finally:
+            self.forget(correlation_id)
+        if isinstance(outcome, ClientError):
+            raise outcome
+        return outcome
+
+    async def leave(self) -> None:
+        """Leave the group, if it was joined. Waiting requests get a ConnectionLostError."""
+        self.close()
+        await self._loop.close()
+        if self._is_begun:
+            await self._instance.run(self._heartbeat.leave())
+
+    def _heartbeat_later(self) -> None:
+        def again() -> None:
+            self._loop.begin(self._instance.run(self._heartbeat.heartbeat_all()))
+            self._heartbeat_later()
+
+        self._loop.after(HEARTBEAT_S, again)
+
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.aio.loop_connections import LoopConnections
+from longpoll_client.aio.instance import AsyncInstance, LoopConnections
 from longpoll_client.aio.producer import AsyncPreparedProducer
 from longpoll_client.checks import Addresses, check_callable, check_group, runtime_of
 from longpoll_client.errors import ClientError
@@ -21,10 +20,9 @@ from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.attempts import QueueSelector, SendResult
-from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
 from longpoll_client.produce.hooks import SendHook, SendMetrics
 from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, Packing
-from longpoll_client.produce.requests import SenderOptions
+from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat, SenderOptions
 from longpoll_client.produce.transactions import (
     Question,
     TransactionResult,

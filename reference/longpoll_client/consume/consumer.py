@@ -1,16 +1,34 @@
-"""The base class of consumers on threads. `pull` and `push` deliver the messages."""
+"""Consumers on threads: `PullConsumer` gives messages to the caller of `poll`, `PushConsumer` to a listener.
+
+Delivery is at least once: an offset is stored after its message is consumed. Messages come again after a crash, after a
+rebalance, and when the listener retries them.
+
+Source: `DefaultLitePullConsumerImpl.java`, `DefaultMQPushConsumer.java`.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Self
+from typing import Final, Self, Unpack
 
+from attrs import frozen
+
+from longpoll_client.checks import Addresses, check_plain
+from longpoll_client.consume.listener import ConcurrentConsumeService, ConsumeService, Listener, Retry
 from longpoll_client.consume.member import Member
-from longpoll_client.consume.statistics import TopicStatistics
+from longpoll_client.consume.orderly import OrderlyConsumeService
+from longpoll_client.consume.puller import Batch, Puller
+from longpoll_client.consume.statistics import HookCalls, TopicStatistics
+from longpoll_client.link.exchange import check_count, wait_ns
+from longpoll_client.messages import ReceivedMessage
+from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, ConsumerOptions, MemberConfig, options_of
 from longpoll_protocol.bodies import MessageQueue
+from longpoll_runtime import Queue
 from longpoll_runtime.closeable import Closeable
+from longpoll_spec.errors import ConfigError
 
 
 class Consumer(Closeable):
@@ -90,3 +108,235 @@ class Consumer(Closeable):
     @abstractmethod
     def close(self) -> None:
         """Store the offsets and leave the group."""
+
+
+POLL_S: Final = 3600.0
+"""How long one poll of an iteration lasts."""
+
+
+def check_returned(config: MemberConfig, message: ReceivedMessage, returned: Sequence[ReceivedMessage]) -> None:
+    """Raise ConfigError for a message that the last poll did not return, and when broadcasting."""
+    if config.is_broadcasting:
+        raise ConfigError(f"group {config.group} is broadcasting, so messages are never redelivered")
+    place = message.physical_offset, message.queue_offset
+    if place not in [(each.physical_offset, each.queue_offset) for each in returned]:
+        raise ConfigError(
+            f"message {message.msg_id[:64]} is not from the last poll; retry or reject it before the next"
+        )
+
+
+@frozen
+class _Woken:
+    """No message: a poll should look again."""
+
+
+class PullConsumer(Consumer):
+    """Gives messages to the thread that calls `poll`. `with` starts and closes it.
+
+    The next poll, or `commit`, marks the returned messages as consumed.
+
+    Invariant: `_open` are the messages of `_batch` not yet returned; `_returned` of it are returned and not consumed.
+    `_waiting` are later batches: those of paused queues, and briefly others.
+    """
+
+    def __init__(
+        self,
+        name_server: Addresses,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        """Create a consumer; `with` starts it. Options as `PushConsumer`. Raises ConfigError."""
+        given = options_of(name_server, **options)
+        self._runtime = given.runtime
+        self._queue: Queue[Batch | _Woken] = given.runtime.queue(DELIVERY_CAPACITY)
+        self._member = Member(given, self)
+        self._hook_calls = HookCalls(given.runtime, given.config)
+        self._waiting: list[Batch] = []
+        self._batch: Batch | None = None
+        self._open: deque[ReceivedMessage] = deque()
+        self._returned: list[ReceivedMessage] = []
+
+    def start(self) -> None:
+        """Join the group and begin to pull; raises as `Member.start`."""
+        self._member.start()
+
+    # ------------------------------------------------------------ which queues, and from where
+
+    def assign(self, queues: Collection[MessageQueue], expression: str = "*") -> None:
+        """Take these queues and no others, instead of a share of the subscribed topics. Before the start or later.
+
+        The consumer is then not in its group, but stores the group's offsets. Raises ConfigError if topics are
+        subscribed, and LifecycleError after the close.
+        """
+        self._member.assign(tuple(queues), expression)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at an offset: no message that was pulled before comes after this. The offset is stored as usual.
+
+        Raises ConfigError for an offset that the queue does not have (its end is valid), NotOursError for another
+        member's queue, another ClientError if the broker does not answer, or LifecycleError.
+        """
+        self._member.run(self._member.seek(queue, offset))
+
+    def seek_to_beginning(self, queue: MessageQueue) -> None:
+        """Continue at the queue's first message; raises as `seek`."""
+        self._member.run(self._member.seek_to(queue, "first"))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Continue with the next message that is sent; raises as `seek`."""
+        self._member.run(self._member.seek_to(queue, "last"))
+
+    # ------------------------------------------------------------ messages
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Every message, one at a time, until the close. Asking for the next one marks it as consumed."""
+        while not self._member.lifecycle.is_closed:
+            yield from self.poll(POLL_S, 1)
+
+    def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
+        """The next messages of one queue, in order; empty after the time-out, or if the consumer is closed.
+
+        Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
+        """
+        check_count(count_max)
+        self._settle()
+        self._look_at_rest()
+        begun_ns = self._runtime.monotonic_ns()
+        if not self._open:
+            batch = self._next_batch(timeout_s)
+            if batch is None:
+                return []
+            self._batch = batch
+            self._open.extend(batch.messages)
+        count = len(self._open) if count_max is None else min(count_max, len(self._open))
+        self._returned = [self._open.popleft() for _ in range(count)]
+        shown = self._member.shown(self._returned)
+        self._hook_calls.received(shown, self._runtime.monotonic_ns() - begun_ns)
+        return shown
+
+    def _look_at_rest(self) -> None:
+        """Drop the rest of the last batch if its queue was given up or paused."""
+        batch = self._batch
+        if batch is None or not self._open:
+            return
+        if batch.puller.is_paused:
+            self._waiting.insert(0, Batch(batch.puller, tuple(self._open)))
+        if batch.puller.is_paused or batch.puller.is_dropped:
+            self._open.clear()
+
+    def _next_batch(self, timeout_s: float) -> Batch | None:
+        """The first batch of a current queue that is not paused; None after the time-out."""
+        end_ns = self._runtime.monotonic_ns() + wait_ns(timeout_s)
+        while not self._member.lifecycle.is_closed:
+            self._waiting = [batch for batch in self._waiting if not batch.puller.is_dropped]
+            for place, batch in enumerate(self._waiting):
+                if not batch.puller.is_paused:
+                    return self._waiting.pop(place)
+            came = self._queue.take(max(0.0, (end_ns - self._runtime.monotonic_ns()) / 1e9))
+            if came is None:
+                return None
+            if isinstance(came, Batch):
+                self._waiting.append(came)
+        return None
+
+    def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
+        """Deliver a message of the last poll again later, as `Retry` does. Here it counts as consumed.
+
+        Raises ConfigError for another message and when broadcasting, or a ClientError.
+        """
+        self._put_off(message, Retry(delay_s).level)
+
+    def reject(self, message: ReceivedMessage) -> None:
+        """Make a message of the last poll a dead letter now. Raises as `retry`."""
+        self._put_off(message, DEAD_LEVEL)
+
+    def _put_off(self, message: ReceivedMessage, delay_level: int) -> None:
+        check_returned(self._member.config, message, self._returned)
+        assert self._batch is not None
+        self._member.run(self._member.send_back(message, self._batch.puller.queue, delay_level))
+
+    def commit(self, *, sync: bool = False) -> None:
+        """Mark every returned message as consumed. The offsets are stored within `persist_s`, or by `close`.
+
+        With `sync` this returns when they are stored, and raises a ClientError. Raises LifecycleError before the start
+        and after the close.
+        """
+        self._settle()
+        if sync:
+            self._member.store_now()
+
+    def _settle(self) -> None:
+        self._member.lifecycle.check_running("poll and commit")
+        if not self._returned:
+            return
+        assert self._batch is not None
+        returned, self._returned = self._returned, []
+        self._batch.puller.done(returned)
+        self._member.statistics.add(self._batch.puller.queue.topic, consumed_count=len(returned))
+
+    def close(self) -> None:
+        """Leave the group, once. Messages that were returned and not committed come again. A poll ends."""
+        if self._member.lifecycle.end():
+            with self._member.lifecycle.ending():
+                self._wake()
+                self._member.close()
+
+    def _wake(self) -> None:
+        """Wake a poll on another thread."""
+        self._queue.offer(_Woken())
+
+    # ------------------------------------------------------------ for the member
+
+    def deliver(self, batch: Batch) -> None:
+        """Queue the messages of a pull; on a reader thread."""
+        is_taken = self._queue.offer(batch)
+        assert is_taken, "flow control let more than the capacity through"
+
+    def is_busy(self, _puller: Puller) -> bool:
+        """Always false: a polling consumer takes no locks."""
+        return False
+
+
+class PushConsumer(Consumer):
+    """Gives messages to a listener, on its own threads. `with` starts and closes it.
+
+    When the listener returns, its messages are consumed. After an exception or `Retry` they come again. After
+    `max_attempts`, or at once after `Reject`, they are in the dead letter topic `%DLQ%group`. With `orderly`, a retried
+    message blocks its queue.
+    """
+
+    def __init__(
+        self,
+        name_server: Addresses,
+        *,
+        listener: Listener,
+        orderly: bool = False,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        """Create a consumer; `with` starts it. Raises ConfigError.
+
+        Args:
+            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            listener: Called with each message, as a sequence of `consume_count_max` at most.
+            orderly: Give each queue's messages to the listener in order, one call at a time.
+            options: Those of `ConsumerOptions`; `group` is required.
+        """
+        given = options_of(name_server, **options)
+        check_plain("listener", listener)
+        kind = OrderlyConsumeService if orderly else ConcurrentConsumeService
+        self._service: ConsumeService = kind(given.runtime, given.config, listener)
+        self._member = Member(given, self._service, direct=self._service.direct, is_orderly=orderly)
+        self._service.belong_to(self._member)
+
+    def start(self) -> None:
+        """Join the group and begin to listen; raises as `Member.start`."""
+        self._member.start(self._service.start)
+
+    def close(self) -> None:
+        """Wait for running listeners, store the offsets, and leave the group. A second call does nothing.
+
+        After an interruption (Ctrl-C) the next call continues. In a listener this returns at once, and the consumer
+        closes when the listener returns.
+        """
+        if self._member.lifecycle.end():
+            with self._member.lifecycle.ending():
+                self._service.stop(self._member.close)

@@ -1,11 +1,12 @@
-"""Requests and replies: a request waits until its broker brings the consumer's reply.
+"""Requests and replies, and the heartbeats by which brokers know a producer.
 
 A request has the client's id (`REPLY_TO_CLIENT`) and a unique number (`CORRELATION_ID`). Its consumer sends a reply
 with both to the topic `CLUSTER_REPLY_TOPIC` (325). That broker pushes the reply (326) to the connection with the
 requester's heartbeat. A broker stores replies only if it is configured so.
 
 Source: `DefaultMQProducerImpl.request`, `RequestFutureHolder.java`, `MessageUtil.createReplyMessage`,
-`ClientRemotingProcessor.receiveReplyMessage`, `ReplyMessageProcessor.java` 4.9.7.
+`ClientRemotingProcessor.receiveReplyMessage`, `ReplyMessageProcessor.java` 4.9.7,
+`MQClientInstance.sendHeartbeatToAllBroker`.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from longpoll_client.checks import check_plain
 from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, ReplyTimeoutError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
+from longpoll_client.link.steps import Ask, Connect, Steps, Together
 from longpoll_client.messages import UNPACKED_SIZE_MAX, ReceivedMessage
-from longpoll_client.produce.attempts import QueueSelector
-from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
+from longpoll_client.produce.attempts import QueueSelector, SlowBrokers
 from longpoll_client.produce.hooks import SendHook
 from longpoll_client.produce.outgoing import OutgoingMessage, Packing
-from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.timer import Timer
-from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.bodies import HeartbeatData, ProducerData
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.compression import unpack
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import ReplyMessageRequestHeader
+from longpoll_protocol.headers import ReplyMessageRequestHeader, UnregisterClientRequestHeader
 from longpoll_protocol.names import REPLY_SUFFIX
 from longpoll_protocol.properties import (
     CLUSTER,
@@ -48,6 +49,76 @@ from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)
+
+HEARTBEAT_S: Final = 30.0
+"""`heartbeatBrokerInterval`."""
+HEARTBEAT_RETRY_S: Final = 3.0
+"""The wait before another heartbeat to a broker that did not accept one."""
+
+
+class _Instance(Protocol):
+    """`ClientInstance` or `AsyncInstance`."""
+
+    runtime: Runtime
+
+    @property
+    def client_id(self) -> str: ...
+
+    def broker_addresses(self) -> list[str]: ...
+
+
+@define(slots=True, eq=False)
+class ProducerHeartbeat:
+    """The heartbeats of one producer group.
+
+    Invariant: `_registered` has the connections with a heartbeat since the last round. Each change is one step, and a
+    second heartbeat does no harm.
+    """
+
+    instance: _Instance
+    group: str
+    _registered: dict[str, Any] = field(factory=dict, init=False)
+    _failed_ns: dict[str, int] = field(factory=dict, init=False)
+
+    def heartbeat(self, address: str) -> Steps[None]:
+        """Send a heartbeat, unless this connection had one. Errors are logged, and it is tried again later."""
+        now_ns = self.instance.runtime.monotonic_ns()
+        failed_ns = self._failed_ns.get(address)
+        if failed_ns is not None and now_ns - failed_ns < HEARTBEAT_RETRY_S * 1e9:
+            return
+        producer = ProducerData(group_name=self.group)
+        body = HeartbeatData(client_id=self.instance.client_id, producer_data_set=[producer]).encode()
+        try:
+            connection = yield Connect(address)
+            if self._registered.get(address) is connection:
+                return
+            yield Ask(RequestCode.HEART_BEAT, None, body, address)
+        except ClientError as error:
+            self._failed_ns[address] = now_ns
+            log.warning("heartbeat of producer group %s: %s", self.group, error)
+            return
+        self._failed_ns.pop(address, None)
+        self._registered[address] = connection
+
+    def heartbeat_new(self) -> Steps[None]:
+        """Send a heartbeat to every known broker whose connection had none."""
+        yield Together([self.heartbeat(address) for address in self.instance.broker_addresses()])
+
+    def heartbeat_all(self) -> Steps[None]:
+        """Send a heartbeat to every known broker. A broker forgets a producer after two minutes without one."""
+        self._registered.clear()
+        return self.heartbeat_new()
+
+    def leave(self) -> Steps[None]:
+        """Unregister the producer, where a connection is still open; errors are logged."""
+        header = UnregisterClientRequestHeader(client_id=self.instance.client_id, producer_group=self.group)
+        for address in sorted(self._registered):
+            if self._registered[address].is_open:
+                try:
+                    yield Ask(RequestCode.UNREGISTER_CLIENT, header, address=address)
+                except LongpollError as error:
+                    log.warning("leaving group %s: %s", self.group, error)
+
 
 REPLY_TYPE = "reply"
 """The value of `MSG_TYPE` in a reply."""

@@ -21,18 +21,17 @@ from contextlib import suppress
 from attrs import frozen
 
 from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
-from longpoll_client.consume.listener.workers import CaughtError
+from longpoll_client.consume.listener import CaughtError
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_client.produce.attempts import QueueSelector, SendResult
-from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
 from longpoll_client.produce.hooks import SendHook, SendMetrics
 from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, Packing
 from longpoll_client.produce.producer import PreparedProducer
-from longpoll_client.produce.requests import SenderOptions
+from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat, SenderOptions
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.compression import Compression

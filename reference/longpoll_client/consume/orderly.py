@@ -14,9 +14,15 @@ from typing import Final, Literal
 
 from attrs import define, field
 
-from longpoll_client.consume.listener.concurrent import log_not_retried
-from longpoll_client.consume.listener.service import ConsumeService
-from longpoll_client.consume.listener.workers import ConsumeResult, Listener, Reject, Retry, call_listener
+from longpoll_client.consume.listener import (
+    ConsumeResult,
+    ConsumeService,
+    Listener,
+    Reject,
+    Retry,
+    call_listener,
+    log_not_retried,
+)
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.messages import ReceivedMessage, as_shown
 from longpoll_client.settings import DEAD_LEVEL, MemberConfig
