@@ -40,7 +40,7 @@ from longpoll_client import (
     Retry,
 )
 from longpoll_client.aio.push import AsyncListener
-from longpoll_client.consume import listener as listener_module
+from longpoll_client.consume import member
 from longpoll_client.consume.listener import ConcurrentConsumeService, Listener, Workers
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.membership import QueueLocks
@@ -143,7 +143,7 @@ def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], lis
     member: Any = SimpleNamespace(
         retry_topic="%RETRY%G",
         statistics=Statistics(runtime),
-        send_back=lambda message, _queue, _level: message,
+        put_off=lambda _puller, messages, _level, _again: messages[0],
         run=back.append,
     )
     listening.belong_to(member)
@@ -197,7 +197,7 @@ def test_an_orderly_listener_that_hangs_holds_its_queue_up(name_server: str, cap
 
 def test_what_cannot_be_sent_back_is_given_again_from_here(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one more try counted, although the broker knows nothing of it."""
-    monkeypatch.setattr(listener_module, "LOCAL_RETRY_S", 0.01)
+    monkeypatch.setattr(member, "LOCAL_RETRY_S", 0.01)
 
     def refuse(_self: Member, _message: ReceivedMessage, _queue: MessageQueue, _level: int) -> None:
         raise RefusedError("CONSUMER_SEND_MSG_BACK", 1, "planted")

@@ -36,8 +36,15 @@ from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.produce.attempts import QueueSelector, SendResult
 from longpoll_client.produce.hooks import SendHook, Sending, SendMetrics
 from longpoll_client.produce.outgoing import OutgoingMessage
-from longpoll_client.produce.producer import Producer, SendCallback
+from longpoll_client.produce.producer import Producer
 from longpoll_client.produce.requests import ReplyCallback
+from longpoll_client.produce.sender import (
+    MessageOptions,
+    ProducerOptions,
+    RequestOptions,
+    SendCallback,
+    SendOptions,
+)
 from longpoll_client.produce.trace import Tracing
 from longpoll_client.produce.transactions import TransactionProducer, TransactionResult, TransactionState
 from longpoll_client.settings import ConsumeHook, ConsumerConfig, ConsumerOptions, OnQueues, StartAt, Unreadable
@@ -75,6 +82,7 @@ __all__ = [
     "LocalProtocolError",
     "LongpollError",
     "MessageModel",
+    "MessageOptions",
     "MessageQueue",
     "NoRouteError",
     "NotOursError",
@@ -83,6 +91,7 @@ __all__ = [
     "OutgoingMessage",
     "Permission",
     "Producer",
+    "ProducerOptions",
     "PullConsumer",
     "PushConsumer",
     "QueueSelector",
@@ -91,10 +100,12 @@ __all__ = [
     "Reject",
     "ReplyCallback",
     "ReplyTimeoutError",
+    "RequestOptions",
     "Retry",
     "SendCallback",
     "SendHook",
     "SendMetrics",
+    "SendOptions",
     "SendResult",
     "Sending",
     "Sql",

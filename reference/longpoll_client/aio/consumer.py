@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
-from attrs import frozen
-
-from longpoll_client.aio.instance import AsyncInstance, LoopConnections
+from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.checks import Addresses, Sql
-from longpoll_client.consume.broker_requests import DirectConsumer
-from longpoll_client.consume.consumer import POLL_S, check_returned
+from longpoll_client.consume.broker_requests import GiveDirectly
+from longpoll_client.consume.consumer import POLL_S, ConsumerCore, Polled
 from longpoll_client.consume.listener import Retry
 from longpoll_client.consume.member import GroupMember
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.statistics import HookCalls, TopicStatistics
 from longpoll_client.lifecycle import Closing
 from longpoll_client.link.exchange import check_count, wait_ns
 from longpoll_client.link.steps import Steps
@@ -33,12 +30,6 @@ from longpoll_protocol.bodies import MessageQueue
 from longpoll_runtime.recoverable import ANYTHING
 
 T = TypeVar("T")
-
-
-@frozen
-class _Delivery:
-    deliver: Callable[[Batch], None]
-    is_busy: Callable[[Puller], bool]
 
 
 class AsyncMember(GroupMember):
@@ -52,11 +43,11 @@ class AsyncMember(GroupMember):
         options: MemberOptions,
         deliver: Callable[[Batch], None],
         *,
-        direct: DirectConsumer | None = None,
+        direct: GiveDirectly | None = None,
         is_orderly: bool = False,
         is_busy: Callable[[Puller], bool] = lambda _puller: False,
     ) -> None:
-        """As `GroupMember`. `is_busy` says whether the listener has messages of an orderly queue."""
+        """As `GroupMember`."""
         self._rebalancing = asyncio.Lock()
         self._instance = AsyncInstance(
             options.runtime,
@@ -65,15 +56,15 @@ class AsyncMember(GroupMember):
             on_request=self._requested,
             credentials=options.credentials,
         )
-        self.connections: LoopConnections = LoopConnections(self._instance)
         super().__init__(
             options,
-            self.connections,
-            self.connections,
-            _Delivery(deliver, is_busy),
+            self._instance,
+            self._instance,
+            deliver,
             client_id=lambda: self._instance.client_id,
             direct=direct,
             is_orderly=is_orderly,
+            is_busy=is_busy,
         )
 
     async def run(self, steps: Steps[T]) -> T:
@@ -88,16 +79,20 @@ class AsyncMember(GroupMember):
         """As `GroupMember.soon`, in a task."""
 
         def begin() -> None:
-            self.connections.begin(self._run_exclusively(make) if rebalances else self.run(make()))
+            self._instance.begin(self._run_exclusively(make) if rebalances else self.run(make()))
 
         if delay_s:
             self.after(delay_s, begin)
         else:
             begin()
 
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine in a task, unless the member is closed. Errors are logged."""
+        self._instance.begin(work)
+
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """As `GroupMember.after`, on the loop."""
-        self.connections.after(delay_s, action)
+        self._instance.after(delay_s, action)
 
     def every(self, period_s: float, action: Callable[[], None]) -> None:
         """As `GroupMember.every`, on the loop."""
@@ -109,10 +104,7 @@ class AsyncMember(GroupMember):
         self.after(period_s, act)
 
     def subscribe(self, topic: str, expression: str) -> None:
-        """Subscribe to a topic, or change its expression. Takes effect soon on a running member.
-
-        Raises ConfigError and LifecycleError. `Sql` is possible only before the start, because brokers are asked.
-        """
+        """As `GroupMember.subscribe`."""
         subscription = self.membership.make(topic, expression)
         if isinstance(expression, Sql):
             self.lifecycle.check_created("a subscription by SQL92")
@@ -150,12 +142,12 @@ class AsyncMember(GroupMember):
             # The brokers notice the lost connections.
             self._started_ms = 0
             self.lifecycle.begin_failed()
-            ending = [*self.connections.cut(), *self._instance.disconnect()]
+            ending = [*self._instance.cut_jobs(), *self._instance.disconnect()]
             await asyncio.gather(*ending, return_exceptions=True)
 
     async def close(self) -> None:
         """Stop pulling, store the offsets and leave the group, once; after `lifecycle.end`. Errors are logged."""
-        await self.connections.close()
+        await self._instance.end_jobs()
         await self.run(self.leave(self.assigned_queues.drop_all()))
         await self._instance.written()
         await self._instance.close()
@@ -167,7 +159,7 @@ class AsyncMember(GroupMember):
             raise errors[0]
 
 
-class AsyncConsumer(ABC):
+class AsyncConsumer(ConsumerCore, ABC):
     """A consumer as a member of its group: `async with` starts and closes it."""
 
     _member: AsyncMember
@@ -182,38 +174,8 @@ class AsyncConsumer(ABC):
     ) -> None:
         await self.close()
 
-    @property
-    def queues(self) -> tuple[MessageQueue, ...]:
-        """The queues of its topics that are this consumer's now."""
-        return self._member.queues
-
-    @property
-    def statistics(self) -> Mapping[str, TopicStatistics]:
-        """Counts of pulled and consumed messages, by topic."""
-        return self._member.statistics.snapshot()
-
-    def subscribe(self, topic: str, expression: str = "*") -> None:
-        """As `PushConsumer.subscribe`; by anything but tags only before the start, for brokers are asked about it.
-
-        Raises ConfigError or LifecycleError.
-        """
-        self._member.subscribe(topic, expression)
-
-    def unsubscribe(self, topic: str) -> None:
-        """As `PushConsumer.unsubscribe`."""
-        self._member.unsubscribe(topic)
-
-    def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """As `PushConsumer.pause`."""
-        self._member.pause(None if queues is None else tuple(queues))
-
-    def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """As `PushConsumer.resume`."""
-        self._member.resume(None if queues is None else tuple(queues))
-        self._wake()
-
     async def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """All queues of a topic; raises NoRouteError, another ClientError or LifecycleError."""
+        """As `PushConsumer.topic_queues`."""
         return await self._member.run(self._member.topic_queues(topic))
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -223,10 +185,6 @@ class AsyncConsumer(ABC):
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp: datetime) -> int:
         """As `PushConsumer.offset_for_timestamp`."""
         return await self._member.run(self._member.find(queue, timestamp))
-
-    @abstractmethod
-    def _wake(self) -> None:
-        """Have who waits for messages look again."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -241,29 +199,22 @@ class AsyncPullConsumer(AsyncConsumer):
     """Gives messages to a task that awaits `poll`. `async with` starts and closes it.
 
     The next poll, or `commit`, marks the returned messages as consumed. A cancelled poll has taken nothing.
-
-    Invariant: `_given` was returned and is not consumed; `_rest` came with it and is not yet returned.
     """
 
-    def __init__(
-        self,
-        name_server: Addresses,
-        **options: Unpack[ConsumerOptions],
-    ) -> None:
+    def __init__(self, name_server: Addresses, **options: Unpack[ConsumerOptions]) -> None:
         """As `PullConsumer`; raises ConfigError."""
         given = options_of(name_server, **options)
         self._member = AsyncMember(given, self._deliver)
+        self._polled = Polled(given, self._member)
         self._now_ns = given.runtime.monotonic_ns
-        self._hook_calls = HookCalls(given.runtime, given.config)
-        self._batches: list[Batch] = []
         self._came = asyncio.Event()
         self._closing = Closing()
-        self._given: Batch | None = None
-        self._rest: Batch | None = None
 
-    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+    async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Every message, one at a time, until the close. Asking for the next one marks it as consumed."""
-        return self._messages()
+        while not self._member.lifecycle.is_closed:
+            for message in await self.poll(POLL_S, 1):
+                yield message
 
     async def start(self) -> None:
         """Join the group and begin to pull; raises as `PullConsumer.start`."""
@@ -295,50 +246,26 @@ class AsyncPullConsumer(AsyncConsumer):
         Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
         check_count(count_max)
-        self._settle()
+        self._polled.settle()
         begun_ns = self._now_ns()
-        batch, self._rest = self._rest, None
-        if batch is not None and batch.puller.is_paused:
-            self._batches.insert(0, batch)
-            batch = None
-        if batch is None or batch.puller.is_dropped:
-            batch = await self._next_batch(timeout_s)
-        if batch is None:
-            return []
-        given, rest = batch.messages[:count_max], batch.messages[len(batch.messages[:count_max]) :]
-        self._rest = Batch(batch.puller, rest) if rest else None
-        self._given = Batch(batch.puller, given)
-        shown = self._member.shown(given)
-        self._hook_calls.received(shown, self._now_ns() - begun_ns)
-        return shown
+        batch = self._polled.rest() or await self._next_batch(timeout_s)
+        return [] if batch is None else self._polled.give(batch, count_max, begun_ns)
 
     async def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
         """As `PullConsumer.retry`."""
-        await self._put_off(message, Retry(delay_s).level)
+        await self._member.run(self._polled.put_off(message, Retry(delay_s).level))
 
     async def reject(self, message: ReceivedMessage) -> None:
         """As `PullConsumer.reject`."""
-        await self._put_off(message, DEAD_LEVEL)
-
-    async def _put_off(self, message: ReceivedMessage, delay_level: int) -> None:
-        check_returned(self._member.config, message, () if self._given is None else self._given.messages)
-        assert self._given is not None
-        await self._member.run(self._member.send_back(message, self._given.puller.queue, delay_level))
+        await self._member.run(self._polled.put_off(message, DEAD_LEVEL))
 
     async def commit(self) -> None:
         """Mark every returned message as consumed, and store the offsets; raises a LongpollError.
 
         Raises LifecycleError before the start and after the close.
         """
-        self._settle()
+        self._polled.settle()
         await self._member.store_now()
-
-    def _settle(self) -> None:
-        self._member.lifecycle.check_running("poll and commit")
-        given, self._given = self._given, None
-        if given is not None:
-            given.puller.done(given.messages)
-            self._member.statistics.add(given.puller.queue.topic, consumed_count=len(given.messages))
 
     async def close(self) -> None:
         """Leave the group, once. Messages that were returned and not committed come again. A poll ends.
@@ -350,7 +277,7 @@ class AsyncPullConsumer(AsyncConsumer):
         await self._closing.wait(self._member.close)
 
     def _deliver(self, batch: Batch) -> None:
-        self._batches.append(batch)
+        self._polled.waiting.append(batch)
         self._came.set()
 
     async def _next_batch(self, timeout_s: float) -> Batch | None:
@@ -358,7 +285,7 @@ class AsyncPullConsumer(AsyncConsumer):
         try:
             async with asyncio.timeout(wait_ns(timeout_s) / 1e9):
                 while not self._member.lifecycle.is_closed:
-                    batch = self._first()
+                    batch = self._polled.first()
                     if batch is not None:
                         return batch
                     self._came.clear()
@@ -367,18 +294,5 @@ class AsyncPullConsumer(AsyncConsumer):
             return None
         return None
 
-    def _first(self) -> Batch | None:
-        """Take out the first batch whose queue is current and not paused."""
-        self._batches = [batch for batch in self._batches if not batch.puller.is_dropped]
-        for place, batch in enumerate(self._batches):
-            if not batch.puller.is_paused:
-                return self._batches.pop(place)
-        return None
-
     def _wake(self) -> None:
         self._came.set()
-
-    async def _messages(self) -> AsyncIterator[ReceivedMessage]:
-        while not self._member.lifecycle.is_closed:
-            for message in await self.poll(POLL_S, 1):
-                yield message

@@ -18,135 +18,16 @@ from attrs import define, field
 
 from longpoll_client.aio.consumer import AsyncConsumer, AsyncMember
 from longpoll_client.checks import Addresses, check_callable
-from longpoll_client.consume.listener import (
-    HANG_CHECKS,
-    LOCAL_RETRY_S,
-    ConsumeResult,
-    Reject,
-    Retry,
-    log_not_retried,
-    place_of,
-    read_result,
-)
-from longpoll_client.consume.orderly import LOCK_WAIT_S, fate_of, wait_s
+from longpoll_client.consume.listener import HANG_CHECKS, ConsumeResult, Reject, Retry, read_result
+from longpoll_client.consume.orderly import OrderlyQueues
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.statistics import HookCalls
 from longpoll_client.lifecycle import Closing
-from longpoll_client.messages import ReceivedMessage, all_as_shown, as_shown
-from longpoll_client.settings import DEAD_LEVEL, ConsumerOptions, MemberConfig, options_of
-from longpoll_runtime import Runtime
+from longpoll_client.messages import ReceivedMessage, all_as_shown, place_of
+from longpoll_client.settings import ConsumerOptions, options_of
 from longpoll_runtime.recoverable import ANYTHING, FAULTS
-from longpoll_spec.errors import LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)
-
-Ask: TypeAlias = Callable[[Sequence[ReceivedMessage]], Awaitable[ConsumeResult]]
-"""Has the listener consume messages."""
-
-
-@define(slots=True, eq=False)
-class _Active:
-    """A queue that has something to consume, or will be looked at."""
-
-    attempts: dict[int, int] = field(factory=dict)
-    """By offset, how often the listener has put a message off."""
-    is_running: bool = False
-
-
-class OrderlyQueues:
-    """The queues of one consumer.
-
-    Invariant: `_active` has each queue that will be looked at, by exactly one of: a task with its lot, a running task,
-    a timer, or the puller's `resume`. So two tasks never have messages of one queue.
-    """
-
-    def __init__(
-        self, runtime: Runtime, config: MemberConfig, look: Callable[[Puller], None], member: AsyncMember
-    ) -> None:
-        """`look` has `consume` called by a task soon."""
-        self._runtime = runtime
-        self._config = config
-        self._look = look
-        self._member = member
-        self._active: dict[Puller, _Active] = {}
-
-    def is_busy(self, puller: Puller) -> bool:
-        """Whether the listener has messages of the queue now."""
-        active = self._active.get(puller)
-        return active is not None and active.is_running
-
-    def deliver(self, batch: Batch) -> None:
-        """Look at the queue, unless that is already planned."""
-        if batch.puller not in self._active:
-            self._active[batch.puller] = _Active()
-            self._look(batch.puller)
-
-    async def consume(self, puller: Puller, ask: Ask) -> None:
-        """Give the listener the queue's first messages, if the queue is still this client's."""
-        if puller.defer(lambda: self._look(puller)):
-            return
-        if not puller.is_locked:
-            self._member.connections.after(LOCK_WAIT_S, lambda: self._look(puller))
-            return
-        messages = puller.first(self._config.consume_count_max)
-        if not messages:
-            del self._active[puller]
-            return
-        active = self._active[puller]
-        began_ns = self._runtime.monotonic_ns()
-        active.is_running = True
-        try:
-            answer = await ask([self._shown(message, active) for message in messages])
-            took_ns = self._runtime.monotonic_ns() - began_ns
-            self._member.statistics.given(puller.queue.topic, len(messages), took_ns, is_consumed=answer is None)
-            # A queue that was given up may be another member's once its lock is lost.
-            is_lost = puller.is_dropped and not puller.is_locked
-            is_done = not is_lost and (answer is None or await self._are_dead(puller, active, messages, answer))
-            if is_done:
-                puller.done(messages)
-        finally:
-            # Only now: the offset of a queue that is given up is stored when its listener is not busy.
-            active.is_running = False
-        self._answered(puller, active, messages, answer, is_done=is_done)
-
-    def _answered(
-        self,
-        puller: Puller,
-        active: _Active,
-        messages: list[ReceivedMessage],
-        answer: ConsumeResult,
-        *,
-        is_done: bool,
-    ) -> None:
-        if puller.is_dropped:
-            del self._active[puller]
-            self._member.release_soon(puller)
-        elif is_done:
-            for message in messages:
-                active.attempts.pop(message.queue_offset, None)
-            self._look(puller)
-        else:
-            assert answer is not None, "a message that is consumed is done"
-            for message in messages:
-                active.attempts[message.queue_offset] = active.attempts.get(message.queue_offset, 0) + 1
-            self._member.connections.after(wait_s(self._config, answer), lambda: self._look(puller))
-
-    def _shown(self, message: ReceivedMessage, active: _Active) -> ReceivedMessage:
-        return as_shown(message, self._member.retry_topic, active.attempts.get(message.queue_offset, 0))
-
-    async def _are_dead(
-        self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Retry | Reject
-    ) -> bool:
-        """Whether all of them are dead letters now, or are skipped."""
-        fate = fate_of(self._config, answer, [self._shown(message, active) for message in messages])
-        try:
-            for message in messages if fate == "dead" else ():
-                await self._member.run(self._member.send_back(message, puller.queue, DEAD_LEVEL))
-        except LongpollError as error:
-            log.warning("a dead letter of group %s could not be sent: %s; it is tried again", self._config.group, error)
-            return False
-        return fate != "again"
-
 
 AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
 """A coroutine function, awaited by up to `thread_count` tasks at once; a plain function must not wait."""
@@ -278,13 +159,13 @@ class AsyncPushConsumer(AsyncConsumer):
         self._member = AsyncMember(
             given,
             self._deliver_in_order if orderly else self._deliver,
-            direct=self,
+            direct=self._give_directly,
             is_orderly=orderly,
             is_busy=lambda puller: orderly and self._orderly_queues.is_busy(puller),
         )
         self._statistics = self._member.statistics
         self._is_orderly = orderly
-        self._orderly_queues = OrderlyQueues(runtime, given.config, self._look, self._member)
+        self._orderly_queues = OrderlyQueues(runtime, self._look, self._member)
 
     async def start(self) -> None:
         """Join the group and begin to listen; raises as `PushConsumer.start`."""
@@ -342,14 +223,14 @@ class AsyncPushConsumer(AsyncConsumer):
         """Have a task deliver the first messages of a queue."""
         self._lots.put(_Lot(puller, (), 0))
 
-    def give(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
+    def _give_directly(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
         """Give the listener one message that a broker wants consumed (309)."""
 
         async def ask() -> None:
             with self._calling() as giving:
                 then(await self._asked(giving, [message]) is None)
 
-        self._member.connections.begin(ask())
+        self._member.begin(ask())
 
     def _wake(self) -> None:
         """The queues' own lots come back by themselves."""
@@ -391,7 +272,7 @@ class AsyncPushConsumer(AsyncConsumer):
 
     async def _give_in_order(self, giving: _Giving, lot: _Lot) -> None:
         self._lots.take_first()
-        await self._orderly_queues.consume(lot.puller, partial(self._asked, giving))
+        await self._member.run(self._orderly_queues.consume(lot.puller, partial(self._asked, giving)))
 
     async def _asked(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> ConsumeResult:
         answer, _error = await (self._answer_with_hooks if self._config.hooks else self._answer)(giving, messages)
@@ -425,8 +306,10 @@ class AsyncPushConsumer(AsyncConsumer):
                 continue
             self._statistics.given(topic, len(messages), giving.took_ns, is_consumed=False)
             if not puller.is_dropped:
-                put_off = _Lot(puller, messages, lot.again_count)
-                await self._put_off(put_off, answer.level)
+                await self._member.run(self._member.put_off(puller, messages, answer.level, partial(self._again, lot)))
+
+    def _again(self, lot: _Lot, messages: list[ReceivedMessage]) -> None:
+        self._lots.put(_Lot(lot.puller, messages, lot.again_count + 1))
 
     def _turned(self, giving: _Giving) -> None:
         giving.is_due = False
@@ -440,28 +323,6 @@ class AsyncPushConsumer(AsyncConsumer):
             giving.puller, giving.consumed_ns, giving.consumed = None, 0, []
             self._statistics.given(puller.queue.topic, len(consumed), took_ns, is_consumed=True)
             puller.done(consumed)
-
-    async def _put_off(self, lot: _Lot, delay_level: int) -> None:
-        """Send messages back, and be done with them here; what cannot be sent back is given again from here."""
-        kept = await self._sent_back(lot, delay_level)
-        lot.puller.done([message for message in lot.messages if message not in kept])
-        if kept:
-            again = _Lot(lot.puller, kept, lot.again_count + 1)
-            self._member.connections.after(LOCAL_RETRY_S, lambda: self._lots.put(again))
-
-    async def _sent_back(self, lot: _Lot, delay_level: int) -> list[ReceivedMessage]:
-        """Send messages back to their broker; those that it did not take."""
-        if self._config.is_broadcasting:
-            log_not_retried(self._config.group, lot.messages)
-            return []
-        kept = []
-        for message in lot.messages:
-            try:
-                await self._member.run(self._member.send_back(message, lot.puller.queue, delay_level))
-            except LongpollError as error:
-                log.warning("sending back failed: %s; it is given again in %g s", error, LOCAL_RETRY_S)
-                kept.append(message)
-        return kept
 
     async def _answer_with_hooks(
         self, giving: _Giving, messages: Sequence[ReceivedMessage]

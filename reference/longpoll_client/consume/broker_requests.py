@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from attrs import frozen
@@ -36,6 +36,8 @@ from longpoll_protocol.sizes import MIB
 
 log: logging.Logger = logging.getLogger(__name__)
 
+GiveDirectly: TypeAlias = Callable[[ReceivedMessage, Callable[[bool], None]], None]
+"""Has a listener consume one message, then calls the callback with whether it is consumed."""
 Reply: TypeAlias = Callable[..., None]
 """Takes code, remark and body of the answer to a request."""
 
@@ -59,14 +61,6 @@ class MemberState:
     statistics: Mapping[str, TopicStatistics]
 
 
-class DirectConsumer(Protocol):
-    """A listener that takes single messages which a broker wants consumed."""
-
-    def give(self, message: ReceivedMessage, then: Callable[[bool], None], /) -> None:
-        """Consume the message on a listener's thread, and call `then` with whether it is consumed."""
-        ...
-
-
 class BrokerRequests:
     """Answers for one member, on reader threads. Invariant: `_direct_count` changes under `_lock`."""
 
@@ -74,7 +68,7 @@ class BrokerRequests:
         self,
         instance: Connections,
         state: Callable[[], MemberState],
-        direct: DirectConsumer | None,
+        direct: GiveDirectly | None,
         rebalance: Callable[[], None],
         move: Callable[[Mapping[MessageQueue, int]], None],
     ) -> None:
@@ -155,7 +149,7 @@ class BrokerRequests:
             body = direct_body(is_consumed=is_consumed, is_orderly=state.is_orderly, took_ms=took_ms)
             reply(ResponseCode.SUCCESS, None, body)
 
-        self._direct.give(as_first_sent(messages[0], RETRY_PREFIX + group), told)
+        self._direct(as_first_sent(messages[0], RETRY_PREFIX + group), told)
 
 
 def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:

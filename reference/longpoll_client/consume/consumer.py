@@ -9,8 +9,7 @@ Source: `DefaultLitePullConsumerImpl.java`, `DefaultMQPushConsumer.java`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Final, Self, Unpack
 
@@ -18,28 +17,27 @@ from attrs import frozen
 
 from longpoll_client.checks import Addresses, check_plain
 from longpoll_client.consume.listener import ConcurrentConsumeService, ConsumeService, Listener, Retry
-from longpoll_client.consume.member import Member
+from longpoll_client.consume.member import GroupMember, Member
 from longpoll_client.consume.orderly import OrderlyConsumeService
-from longpoll_client.consume.puller import Batch, Puller
+from longpoll_client.consume.puller import Batch
 from longpoll_client.consume.statistics import HookCalls, TopicStatistics
 from longpoll_client.link.exchange import check_count, wait_ns
+from longpoll_client.link.steps import Steps
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, ConsumerOptions, MemberConfig, options_of
+from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, ConsumerOptions, MemberOptions, options_of
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_runtime import Queue
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError
 
+POLL_S: Final = 3600.0
+"""How long one poll of an iteration lasts."""
 
-class Consumer(Closeable):
-    """A consumer as a member of its group. `with` starts and closes it."""
 
-    _member: Member
+class ConsumerCore:
+    """What consumers on threads and on an event loop share."""
 
-    def __enter__(self) -> Self:
-        """Start; raises as `start`."""
-        self.start()
-        return self
+    _member: GroupMember
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
@@ -55,8 +53,8 @@ class Consumer(Closeable):
         """Subscribe to a topic with tags ("a || b", "*" for all) or `Sql`, or change its expression.
 
         A running consumer applies this within moments; messages that were already pulled still come. Every member of
-        the group must have the same subscriptions. Raises ConfigError, LifecycleError after the close, and a
-        ClientError if a broker refuses an expression.
+        the group must have the same subscriptions. `Sql` is checked by brokers: on an event loop it is possible only
+        before the start. Raises ConfigError, LifecycleError, and a ClientError if a broker refuses an expression.
         """
         self._member.subscribe(topic, expression)
 
@@ -80,6 +78,82 @@ class Consumer(Closeable):
         self._member.resume(None if queues is None else tuple(queues))
         self._wake()
 
+    def _wake(self) -> None:
+        """Wake a poll; there is none here."""
+
+
+class Polled:
+    """The messages of a polling consumer: those that wait, and those that the last poll returned.
+
+    Invariant: `_given` was returned and is not consumed; `_rest` came with it and is not yet returned. `waiting` are
+    later batches: those of paused queues, and briefly others.
+    """
+
+    def __init__(self, options: MemberOptions, member: GroupMember) -> None:
+        self.waiting: list[Batch] = []
+        self._now_ns = options.runtime.monotonic_ns
+        self._member = member
+        self._hook_calls = HookCalls(options.runtime, options.config)
+        self._given: Batch | None = None
+        self._rest: Batch | None = None
+
+    def settle(self) -> None:
+        """Mark every returned message as consumed; raises LifecycleError unless the consumer runs."""
+        self._member.lifecycle.check_running("poll and commit")
+        given, self._given = self._given, None
+        if given is not None:
+            given.puller.done(given.messages)
+            self._member.statistics.add(given.puller.queue.topic, consumed_count=len(given.messages))
+
+    def rest(self) -> Batch | None:
+        """Take the rest of the last batch, unless its queue was given up or is paused."""
+        batch, self._rest = self._rest, None
+        if batch is None or batch.puller.is_dropped:
+            return None
+        if batch.puller.is_paused:
+            self.waiting.insert(0, batch)
+            return None
+        return batch
+
+    def first(self) -> Batch | None:
+        """Take the first waiting batch of a current queue that is not paused."""
+        self.waiting = [batch for batch in self.waiting if not batch.puller.is_dropped]
+        for place, batch in enumerate(self.waiting):
+            if not batch.puller.is_paused:
+                return self.waiting.pop(place)
+        return None
+
+    def give(self, batch: Batch, count_max: int | None, begun_ns: int) -> list[ReceivedMessage]:
+        """The first messages of a batch as the user gets them, for a poll that began then."""
+        given, rest = batch.messages[:count_max], batch.messages[len(batch.messages[:count_max]) :]
+        self._rest = Batch(batch.puller, rest) if rest else None
+        self._given = Batch(batch.puller, given)
+        shown = self._member.shown(given)
+        self._hook_calls.received(shown, self._now_ns() - begun_ns)
+        return shown
+
+    def put_off(self, message: ReceivedMessage, delay_level: int) -> Steps[None]:
+        """Send a returned message back; raises ConfigError for another one and when broadcasting, or a ClientError."""
+        group, given = self._member.config.group, self._given
+        if self._member.config.is_broadcasting:
+            raise ConfigError(f"group {group} is broadcasting, so messages are never redelivered")
+        returned = [] if given is None else [(each.physical_offset, each.queue_offset) for each in given.messages]
+        if given is None or (message.physical_offset, message.queue_offset) not in returned:
+            text = f"message {message.msg_id[:64]} is not from the last poll; retry or reject it before the next"
+            raise ConfigError(text)
+        yield from self._member.send_back(message, given.puller.queue, delay_level)
+
+
+class Consumer(ConsumerCore, Closeable):
+    """A consumer as a member of its group. `with` starts and closes it."""
+
+    _member: Member
+
+    def __enter__(self) -> Self:
+        """Start; raises as `start`."""
+        self.start()
+        return self
+
     def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """All queues of a topic; raises NoRouteError, another ClientError or LifecycleError."""
         return self._member.run(self._member.topic_queues(topic))
@@ -98,31 +172,9 @@ class Consumer(Closeable):
         """
         return self._member.run(self._member.find(queue, timestamp))
 
-    def _wake(self) -> None:
-        """Wake a poll; there is none here."""
-
     @abstractmethod
     def start(self) -> None:
         """Join the group."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Store the offsets and leave the group."""
-
-
-POLL_S: Final = 3600.0
-"""How long one poll of an iteration lasts."""
-
-
-def check_returned(config: MemberConfig, message: ReceivedMessage, returned: Sequence[ReceivedMessage]) -> None:
-    """Raise ConfigError for a message that the last poll did not return, and when broadcasting."""
-    if config.is_broadcasting:
-        raise ConfigError(f"group {config.group} is broadcasting, so messages are never redelivered")
-    place = message.physical_offset, message.queue_offset
-    if place not in [(each.physical_offset, each.queue_offset) for each in returned]:
-        raise ConfigError(
-            f"message {message.msg_id[:64]} is not from the last poll; retry or reject it before the next"
-        )
 
 
 @frozen
@@ -134,26 +186,15 @@ class PullConsumer(Consumer):
     """Gives messages to the thread that calls `poll`. `with` starts and closes it.
 
     The next poll, or `commit`, marks the returned messages as consumed.
-
-    Invariant: `_open` are the messages of `_batch` not yet returned; `_returned` of it are returned and not consumed.
-    `_waiting` are later batches: those of paused queues, and briefly others.
     """
 
-    def __init__(
-        self,
-        name_server: Addresses,
-        **options: Unpack[ConsumerOptions],
-    ) -> None:
+    def __init__(self, name_server: Addresses, **options: Unpack[ConsumerOptions]) -> None:
         """Create a consumer; `with` starts it. Options as `PushConsumer`. Raises ConfigError."""
         given = options_of(name_server, **options)
-        self._runtime = given.runtime
+        self._now_ns = given.runtime.monotonic_ns
         self._queue: Queue[Batch | _Woken] = given.runtime.queue(DELIVERY_CAPACITY)
-        self._member = Member(given, self)
-        self._hook_calls = HookCalls(given.runtime, given.config)
-        self._waiting: list[Batch] = []
-        self._batch: Batch | None = None
-        self._open: deque[ReceivedMessage] = deque()
-        self._returned: list[ReceivedMessage] = []
+        self._member = Member(given, self._deliver)
+        self._polled = Polled(given, self._member)
 
     def start(self) -> None:
         """Join the group and begin to pull; raises as `Member.start`."""
@@ -198,44 +239,22 @@ class PullConsumer(Consumer):
         Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
         check_count(count_max)
-        self._settle()
-        self._look_at_rest()
-        begun_ns = self._runtime.monotonic_ns()
-        if not self._open:
-            batch = self._next_batch(timeout_s)
-            if batch is None:
-                return []
-            self._batch = batch
-            self._open.extend(batch.messages)
-        count = len(self._open) if count_max is None else min(count_max, len(self._open))
-        self._returned = [self._open.popleft() for _ in range(count)]
-        shown = self._member.shown(self._returned)
-        self._hook_calls.received(shown, self._runtime.monotonic_ns() - begun_ns)
-        return shown
+        self._polled.settle()
+        begun_ns = self._now_ns()
+        batch = self._polled.rest() or self._next_batch(begun_ns + wait_ns(timeout_s))
+        return [] if batch is None else self._polled.give(batch, count_max, begun_ns)
 
-    def _look_at_rest(self) -> None:
-        """Drop the rest of the last batch if its queue was given up or paused."""
-        batch = self._batch
-        if batch is None or not self._open:
-            return
-        if batch.puller.is_paused:
-            self._waiting.insert(0, Batch(batch.puller, tuple(self._open)))
-        if batch.puller.is_paused or batch.puller.is_dropped:
-            self._open.clear()
-
-    def _next_batch(self, timeout_s: float) -> Batch | None:
+    def _next_batch(self, end_ns: int) -> Batch | None:
         """The first batch of a current queue that is not paused; None after the time-out."""
-        end_ns = self._runtime.monotonic_ns() + wait_ns(timeout_s)
         while not self._member.lifecycle.is_closed:
-            self._waiting = [batch for batch in self._waiting if not batch.puller.is_dropped]
-            for place, batch in enumerate(self._waiting):
-                if not batch.puller.is_paused:
-                    return self._waiting.pop(place)
-            came = self._queue.take(max(0.0, (end_ns - self._runtime.monotonic_ns()) / 1e9))
+            batch = self._polled.first()
+            if batch is not None:
+                return batch
+            came = self._queue.take(max(0.0, (end_ns - self._now_ns()) / 1e9))
             if came is None:
                 return None
             if isinstance(came, Batch):
-                self._waiting.append(came)
+                self._polled.waiting.append(came)
         return None
 
     def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
@@ -243,16 +262,11 @@ class PullConsumer(Consumer):
 
         Raises ConfigError for another message and when broadcasting, or a ClientError.
         """
-        self._put_off(message, Retry(delay_s).level)
+        self._member.run(self._polled.put_off(message, Retry(delay_s).level))
 
     def reject(self, message: ReceivedMessage) -> None:
         """Make a message of the last poll a dead letter now. Raises as `retry`."""
-        self._put_off(message, DEAD_LEVEL)
-
-    def _put_off(self, message: ReceivedMessage, delay_level: int) -> None:
-        check_returned(self._member.config, message, self._returned)
-        assert self._batch is not None
-        self._member.run(self._member.send_back(message, self._batch.puller.queue, delay_level))
+        self._member.run(self._polled.put_off(message, DEAD_LEVEL))
 
     def commit(self, *, sync: bool = False) -> None:
         """Mark every returned message as consumed. The offsets are stored within `persist_s`, or by `close`.
@@ -260,18 +274,9 @@ class PullConsumer(Consumer):
         With `sync` this returns when they are stored, and raises a ClientError. Raises LifecycleError before the start
         and after the close.
         """
-        self._settle()
+        self._polled.settle()
         if sync:
             self._member.store_now()
-
-    def _settle(self) -> None:
-        self._member.lifecycle.check_running("poll and commit")
-        if not self._returned:
-            return
-        assert self._batch is not None
-        returned, self._returned = self._returned, []
-        self._batch.puller.done(returned)
-        self._member.statistics.add(self._batch.puller.queue.topic, consumed_count=len(returned))
 
     def close(self) -> None:
         """Leave the group, once. Messages that were returned and not committed come again. A poll ends."""
@@ -286,14 +291,10 @@ class PullConsumer(Consumer):
 
     # ------------------------------------------------------------ for the member
 
-    def deliver(self, batch: Batch) -> None:
+    def _deliver(self, batch: Batch) -> None:
         """Queue the messages of a pull; on a reader thread."""
         is_taken = self._queue.offer(batch)
         assert is_taken, "flow control let more than the capacity through"
-
-    def is_busy(self, _puller: Puller) -> bool:
-        """Always false: a polling consumer takes no locks."""
-        return False
 
 
 class PushConsumer(Consumer):
@@ -324,7 +325,13 @@ class PushConsumer(Consumer):
         check_plain("listener", listener)
         kind = OrderlyConsumeService if orderly else ConcurrentConsumeService
         self._service: ConsumeService = kind(given.runtime, given.config, listener)
-        self._member = Member(given, self._service, direct=self._service.direct, is_orderly=orderly)
+        self._member = Member(
+            given,
+            self._service.deliver,
+            direct=self._service.give_directly,
+            is_orderly=orderly,
+            is_busy=self._service.is_busy,
+        )
         self._service.belong_to(self._member)
 
     def start(self) -> None:

@@ -22,12 +22,11 @@ from longpoll_client.checks import delay_level
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.statistics import HookCalls
-from longpoll_client.messages import ReceivedMessage, all_as_shown
+from longpoll_client.messages import ReceivedMessage, all_as_shown, place_of
 from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, MemberConfig
 from longpoll_client.timer import started
 from longpoll_runtime import Runtime, Thread
 from longpoll_runtime.recoverable import ANYTHING, KeepThread
-from longpoll_spec.errors import LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -102,24 +101,6 @@ def read_result(answer: object) -> ConsumeResult:
     if isinstance(answer, Awaitable):
         raise TypeError(f"it returned {answer!r}, which is never awaited here")
     return None
-
-
-def place_of(message: ReceivedMessage) -> str:
-    """The message's place, for the log."""
-    return f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
-
-
-class DirectListener:
-    """Gives a listener single messages that a broker wants consumed (309), on its own threads."""
-
-    def __init__(self, workers: Workers, listener: Listener, group: str) -> None:
-        self._workers = workers
-        self._listener = listener
-        self._group = group
-
-    def give(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
-        """Call the listener, and then `then` with whether the message is consumed. Never after the workers stop."""
-        self._workers.submit(lambda: then(call_listener(self._listener, [message], self._group) is None))
 
 
 class Workers:
@@ -276,24 +257,26 @@ def with_hooks(runtime: Runtime, config: MemberConfig, listener: Listener) -> Li
 
 
 class ConsumeService(ABC):
-    """A listener's threads. `direct` takes single messages that a broker wants consumed."""
+    """A listener's threads."""
 
     def __init__(self, runtime: Runtime, config: MemberConfig, listener: Listener, *, hang_check_s: float) -> None:
         """`hang_check_s` is the period of the search for hanging listeners."""
         self._runtime = runtime
         self._config = config
-        listener = with_hooks(runtime, config, listener)
-        self._listener = listener
+        self._listener = with_hooks(runtime, config, listener)
         self._hang_check_s = hang_check_s
         self._lock = runtime.lock()
         self._workers = Workers(runtime, config.group, config.thread_count)
-        self.direct: DirectListener = DirectListener(self._workers, listener, config.group)
         self._owner: Member | None = None
 
     @property
     def _member(self) -> Member:
         assert self._owner is not None, "a listener belongs to a member before that is started"
         return self._owner
+
+    def give_directly(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
+        """Have a thread consume one message that a broker wants consumed (309). Never after the workers stop."""
+        self._workers.submit(lambda: then(call_listener(self._listener, [message], self._config.group) is None))
 
     def belong_to(self, member: Member) -> None:
         """Set the member whose messages the listener gets."""
@@ -334,8 +317,6 @@ class ConsumeService(ABC):
         self._member.after(self._hang_check_s, self._look_again)
 
 
-LOCAL_RETRY_S: Final = 5.0
-"""How long until messages that could not even be sent back are given again (`submitConsumeRequestLater`)."""
 _Lots: TypeAlias = deque[tuple[ReceivedMessage, ...]]
 HANG_CHECKS: Final = 4
 """How often within `consume_timeout_s` is looked for listeners that hang."""
@@ -454,30 +435,11 @@ class ConcurrentConsumeService(ConsumeService):
         self, puller: Puller, messages: Sequence[ReceivedMessage], answer: Retry | Reject, again_count: int
     ) -> None:
         """Send messages back. The client retries locally those that the broker does not accept."""
-        kept = self._send_back(puller, messages, answer.level)
-        puller.done([message for message in messages if message not in kept])
-        if kept:
-            self._member.after(LOCAL_RETRY_S, lambda: self._submit(puller, kept, again_count + 1))
-
-    def _send_back(
-        self, puller: Puller, messages: Sequence[ReceivedMessage], delay_level: int
-    ) -> list[ReceivedMessage]:
-        """Send messages back to their broker; those that it did not take."""
-        if self._config.is_broadcasting:
-            log_not_retried(self._config.group, messages)
-            return []
-        kept = []
-        for message in messages:
-            try:
-                self._member.run(self._member.send_back(message, puller.queue, delay_level))
-            except LongpollError as error:
-                log.warning("sending back failed: %s; the message is given again in %g s", error, LOCAL_RETRY_S)
-                kept.append(message)
-        return kept
+        again = partial(self._submit, puller, again_count=again_count + 1)
+        self._member.run(self._member.put_off(puller, messages, answer.level, again))
 
     def _look_for_hanging(self) -> None:
         """Log listeners that take too long, and send their messages back; on the timer's thread."""
-        timeout_s = self._config.consume_timeout_s
         due_ns = self._now_ns() - self._hang_ns
         with self._lock:
             hanging = [giving for giving in self._giving if 0 < giving.began_ns < due_ns and not giving.is_told]
@@ -485,15 +447,9 @@ class ConcurrentConsumeService(ConsumeService):
                 giving.is_told = True
             late = [(giving.puller, giving.messages) for giving in hanging]
         for puller, messages in late:
-            queue = puller.queue
-            log.warning(
-                "the listener of group %s has not answered for %g s at %s queue %d offset %d: sent back",
-                self._config.group,
-                timeout_s,
-                queue.topic,
-                queue.queue_id,
-                messages[0].queue_offset,
-            )
+            place = f"{puller.queue.topic} queue {puller.queue.queue_id} offset {messages[0].queue_offset}"
+            text = "the listener of group %s has not answered for %g s at %s: sent back"
+            log.warning(text, self._config.group, self._config.consume_timeout_s, place)
             self._put_off(puller, messages, Retry(), 0)
 
 
@@ -503,9 +459,3 @@ def _next_of(lots: _Lots) -> tuple[ReceivedMessage, ...] | None:
         return lots.popleft()
     except IndexError:
         return None
-
-
-def log_not_retried(group: str, messages: Sequence[ReceivedMessage]) -> None:
-    """Log that retried messages of a broadcasting group do not come again."""
-    for message in messages:
-        log.warning("group %s is broadcast to, so %s does not come again", group, place_of(message))

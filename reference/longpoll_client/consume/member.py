@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Protocol, TypeVar
+from typing import Final, TypeVar
 
 from longpoll_client.checks import Sql
-from longpoll_client.consume.broker_requests import BrokerRequests, DirectConsumer, MemberState
+from longpoll_client.consume.broker_requests import BrokerRequests, GiveDirectly, MemberState
 from longpoll_client.consume.membership import LOCK_RENEWAL_S, Membership, QueueLocks, back_header
 from longpoll_client.consume.offsets import (
     LocalOffsets,
@@ -41,7 +41,7 @@ from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.link.routes import Route
 from longpoll_client.link.steps import Ask, FindRoute, Steps
-from longpoll_client.messages import ReceivedMessage, UnreadableMessage, all_as_shown
+from longpoll_client.messages import ReceivedMessage, UnreadableMessage, all_as_shown, place_of
 from longpoll_client.settings import DEAD_LEVEL, MemberOptions, StartAt, Unreadable
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
@@ -55,17 +55,8 @@ from longpoll_spec.errors import ConfigError, LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)
 
-
-class Delivery(Protocol):
-    """Gets a member's messages."""
-
-    def deliver(self, batch: Batch, /) -> None:
-        """Take the messages of one pull. It must not wait."""
-        ...
-
-    def is_busy(self, puller: Puller, /) -> bool:
-        """Whether a listener has messages of an orderly queue now."""
-        ...
+LOCAL_RETRY_S: Final = 5.0
+"""How long until messages that could not even be sent back are given again (`submitConsumeRequestLater`)."""
 
 
 class GroupMember(ABC):
@@ -76,13 +67,18 @@ class GroupMember(ABC):
         options: MemberOptions,
         connections: Connections,
         timer: Scheduler,
-        delivery: Delivery,
+        deliver: Callable[[Batch], None],
         *,
         client_id: Callable[[], str],
-        direct: DirectConsumer | None,
+        direct: GiveDirectly | None,
         is_orderly: bool,
+        is_busy: Callable[[Puller], bool],
     ) -> None:
-        """`direct` is the listener of a push consumer, for messages that a broker wants consumed (309)."""
+        """`deliver` takes the messages of one pull, and must not wait.
+
+        `direct` is the listener of a push consumer, for messages that a broker wants consumed (309). `is_busy` says
+        whether a listener has messages of an orderly queue now.
+        """
         runtime, config = options.runtime, options.config
         self.config = config
         self.statistics: Statistics = Statistics(runtime)
@@ -91,7 +87,7 @@ class GroupMember(ABC):
         self._runtime = runtime
         self._connections = connections
         self._scheduler = timer
-        self._delivery = delivery
+        self._deliver = deliver
         self._name_server = options.name_server
         self._started_ms = 0
         self._tries_soon = False
@@ -120,7 +116,7 @@ class GroupMember(ABC):
             self.assigned_queues,
             self.offsets,
             self.locks,
-            is_busy=delivery.is_busy,
+            is_busy=is_busy,
             try_soon=self._try_soon,
             rebalance_soon=self.rebalance_soon,
         )
@@ -223,7 +219,7 @@ class GroupMember(ABC):
             queue=queue,
             subscription=subscription,
             offset=offset,
-            deliver=self._delivery.deliver,
+            deliver=self._deliver,
             handle_unreadable=lambda message, then: self.soon(lambda: self._handle_unreadable(message, queue, then)),
             is_paused=is_paused,
         )
@@ -233,6 +229,14 @@ class GroupMember(ABC):
         return all_as_shown(messages, messages[0].topic, self.retry_topic, 0) if messages else []
 
     # ------------------------------------------------------------ subscriptions
+
+    @abstractmethod
+    def subscribe(self, topic: str, expression: str) -> None:
+        """Subscribe to a topic, or change its expression. Takes effect soon on a running member.
+
+        Raises ConfigError and LifecycleError. Brokers are asked about `Sql`: on threads this raises a ClientError, and
+        on an event loop LifecycleError after the start.
+        """
 
     def unsubscribe(self, topic: str) -> None:
         """Leave a topic. Raises ConfigError if it is not subscribed, and LifecycleError after the close."""
@@ -342,6 +346,33 @@ class GroupMember(ABC):
         yield self._back(message.physical_offset, message.msg_id, queue, delay_level)
         self.statistics.add(queue.topic, sent_back_count=1)
 
+    def put_off(
+        self,
+        puller: Puller,
+        messages: Sequence[ReceivedMessage],
+        delay_level: int,
+        give_again: Callable[[list[ReceivedMessage]], None],
+    ) -> Steps[None]:
+        """Send messages back, and be done with them here. What a broker does not take is given again from here."""
+        kept = []
+        if self.config.is_broadcasting:
+            self.log_not_retried(messages)
+        else:
+            for message in messages:
+                try:
+                    yield from self.send_back(message, puller.queue, delay_level)
+                except LongpollError as error:
+                    log.warning("sending back failed: %s; the message is given again in %g s", error, LOCAL_RETRY_S)
+                    kept.append(message)
+        puller.done([message for message in messages if message not in kept])
+        if kept:
+            self.after(LOCAL_RETRY_S, lambda: give_again(kept))
+
+    def log_not_retried(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Log that retried messages of a broadcasting group do not come again."""
+        for message in messages:
+            log.warning("group %s is broadcast to, so %s does not come again", self.config.group, place_of(message))
+
     def _back(self, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int) -> Ask:
         header = back_header(self.config, physical_offset, msg_id, queue, delay_level)
         return Ask(RequestCode.CONSUMER_SEND_MSG_BACK, header, broker_name=queue.broker_name)
@@ -383,7 +414,7 @@ T = TypeVar("T")
 
 
 class Member(GroupMember):
-    """Keeps this client in its group and its queues pulled; `delivery` gets the messages.
+    """Keeps this client in its group and its queues pulled; `deliver` gets the messages.
 
     Invariant: an exchange that begins or gives up queues holds `rebalancing`.
     """
@@ -391,10 +422,11 @@ class Member(GroupMember):
     def __init__(
         self,
         options: MemberOptions,
-        delivery: Delivery,
+        deliver: Callable[[Batch], None],
         *,
-        direct: DirectConsumer | None = None,
+        direct: GiveDirectly | None = None,
         is_orderly: bool = False,
+        is_busy: Callable[[Puller], bool] = lambda _puller: False,
     ) -> None:
         """As `GroupMember`."""
         runtime, config = options.runtime, options.config
@@ -411,10 +443,11 @@ class Member(GroupMember):
             options,
             self._instance,
             self._timer,
-            delivery,
+            deliver,
             client_id=lambda: self._instance.client_id,
             direct=direct,
             is_orderly=is_orderly,
+            is_busy=is_busy,
         )
 
     def run(self, steps: Steps[T]) -> T:
@@ -447,10 +480,7 @@ class Member(GroupMember):
         self._timer.every(period_s, action)
 
     def subscribe(self, topic: str, expression: str) -> None:
-        """Subscribe to a topic, or change its expression. Takes effect soon on a running member.
-
-        Raises ConfigError and LifecycleError; a running member asks the brokers about `Sql`, and raises a ClientError.
-        """
+        """As `GroupMember.subscribe`."""
         self.lifecycle.check_open()
         subscription = self.membership.make(topic, expression)
         if self.lifecycle.state is State.RUNNING and isinstance(expression, Sql):

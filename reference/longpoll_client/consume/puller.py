@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 from longpoll_client.consume.statistics import Statistics, Stop
 from longpoll_client.errors import RefusedError
 from longpoll_client.link.exchange import Answer, Callback
-from longpoll_client.link.routes import MASTER_ID, PullSource
+from longpoll_client.link.routes import MASTER_ID, BrokerLookup, PullSource
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, decode_readable, wanted_tags
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
@@ -181,28 +181,13 @@ class PullConnection(Protocol):
         ...
 
 
-class Connections(Protocol):
-    """The connections of a client: `ClientInstance` on threads, `LoopConnections` on an event loop."""
+class Connections(BrokerLookup, Protocol):
+    """The connections of a client: `ClientInstance` on threads, `AsyncInstance` on an event loop."""
 
-    @property
-    def runtime(self) -> Runtime:
-        """The clock, and locks."""
-        ...
+    runtime: Runtime
 
     def client(self, address: str, /) -> PullConnection:
         """The connection to host:port; raises a ClientError."""
-        ...
-
-    def broker_address(self, broker_name: str, /) -> str:
-        """Host:port of a broker; raises NoRouteError."""
-        ...
-
-    def broker_address_of(self, broker_name: str, broker_id: int, /) -> str:
-        """HOST:PORT of one broker of that name; if it is unknown, that of its master. Raises NoRouteError."""
-        ...
-
-    def other_broker_id(self, broker_name: str, address: str, /) -> int | None:
-        """The lowest id of a broker of that name at another address; None without one."""
         ...
 
     def reply(

@@ -384,17 +384,12 @@ _JSON: Final = Serialisation.JSON
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class RequestWriter(Protocol):
+class _RequestWriter(Protocol):
     """A connection, threaded or asyncio."""
 
     @property
-    def is_signed(self) -> bool:
-        """Whether every request is signed."""
-        ...
-
-    def writer(self, code: int, header: Header | None, body: Buffer, /) -> Write:
-        """The function that writes a request, signed if necessary."""
-        ...
+    def is_signed(self) -> bool: ...
+    def writer(self, code: int, header: Header | None, body: Buffer, /) -> Write: ...
 
 
 class HeadTemplates:
@@ -403,7 +398,7 @@ class HeadTemplates:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int, int, int], bytes] = {}
 
-    def writer(self, connection: RequestWriter, parcel: Parcel, queue_id: int) -> Write:
+    def writer(self, connection: _RequestWriter, parcel: Parcel, queue_id: int) -> Write:
         """The function that writes the request of a send: by a template, unless it is signed."""
         if connection.is_signed:
             return connection.writer(parcel.code, parcel.header(queue_id), parcel.body)

@@ -12,22 +12,16 @@ Source: `DefaultMQProducerImpl.request`, `RequestFutureHolder.java`, `MessageUti
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from attrs import define, field, frozen
+from attrs import define, field
 
-from longpoll_client.checks import check_plain
 from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, ReplyTimeoutError
-from longpoll_client.instance import ClientInstance
-from longpoll_client.link.exchange import CALL_TIMEOUT_S
+from longpoll_client.instance import ClientInstance, InstanceCore
 from longpoll_client.link.steps import Ask, Connect, Steps, Together
 from longpoll_client.messages import UNPACKED_SIZE_MAX, ReceivedMessage
-from longpoll_client.produce.attempts import QueueSelector, SlowBrokers
-from longpoll_client.produce.hooks import SendHook
-from longpoll_client.produce.outgoing import OutgoingMessage, Packing
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import HeartbeatData, ProducerData
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -44,7 +38,6 @@ from longpoll_protocol.properties import (
     UNIQUE_KEY,
     read_properties,
 )
-from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
@@ -56,17 +49,6 @@ HEARTBEAT_RETRY_S: Final = 3.0
 """The wait before another heartbeat to a broker that did not accept one."""
 
 
-class _Instance(Protocol):
-    """`ClientInstance` or `AsyncInstance`."""
-
-    runtime: Runtime
-
-    @property
-    def client_id(self) -> str: ...
-
-    def broker_addresses(self) -> list[str]: ...
-
-
 @define(slots=True, eq=False)
 class ProducerHeartbeat:
     """The heartbeats of one producer group.
@@ -75,7 +57,7 @@ class ProducerHeartbeat:
     second heartbeat does no harm.
     """
 
-    instance: _Instance
+    instance: InstanceCore
     group: str
     _registered: dict[str, Any] = field(factory=dict, init=False)
     _failed_ns: dict[str, int] = field(factory=dict, init=False)
@@ -129,71 +111,19 @@ ReplyCallback: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
 """Gets the reply, or what came instead, exactly once; on a thread of the client's, so it must not wait."""
 
 
-@frozen
-class SenderOptions:
-    """The options that a producer and a transaction producer share."""
-
-    group: str
-    packing: Packing
-    hooks: Sequence[SendHook]
-    slow: SlowBrokers | None = None
-
-
-class RequestNowait(ABC):
-    """The method `request_nowait` of both kinds of producers."""
-
-    def request_nowait(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        callback: ReplyCallback,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        queue_selector: QueueSelector | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
-    ) -> None:
-        """Send one message; `callback` gets the reply, or the ClientError instead, once. It must not wait.
-
-        On threads this returns when the broker has the message, and `callback` is called on a thread of the client's;
-        on an event loop it returns at once, and `callback` is called on the loop. Raises ConfigError, LifecycleError or
-        another ClientError, on an event loop LocalProtocolError while 65,535 are on their way: then `callback` is not
-        called.
-        """
-        check_plain("callback", callback)
-        message = OutgoingMessage(body, tag, keys, properties or {})
-        self._request_later(topic, message, callback, queue_selector, timeout_s)
-
-    @abstractmethod
-    def _request_later(
-        self,
-        topic: str,
-        message: OutgoingMessage,
-        on_reply: ReplyCallback,
-        queue_selector: QueueSelector | None,
-        timeout_s: float,
-    ) -> None:
-        """Send the request."""
-
-
 class Replies:
     """The requests of one producer that wait for replies, on threads and on an event loop.
 
     Invariant: `_waiting` and `_is_closed` change under `_lock`. The code that removes a request calls its callback.
     """
 
-    def __init__(
-        self, runtime: Runtime, client_id: Callable[[], str], reply: Callable[[str, Command, int, str | None], None]
-    ) -> None:
-        """`client_id` is the client's id in this process; `reply` answers a request of the peer at HOST:PORT."""
-        self._client_id = client_id
-        self._reply = reply
-        self._new_lock = runtime.lock
-        self._lock = runtime.lock()
+    def __init__(self, instance: InstanceCore) -> None:
+        self._instance_core = instance
+        self._new_lock = instance.runtime.lock
+        self._lock = instance.runtime.lock()
         self._waiting: dict[str, ReplyCallback] = {}
         self._is_closed = False
-        runtime.when_forked(self)
+        instance.runtime.when_forked(self)
 
     def forked(self) -> None:
         """Waiting requests belong to the parent process."""
@@ -208,7 +138,7 @@ class Replies:
             self._waiting[correlation_id] = on_reply
         return {
             CORRELATION_ID: correlation_id,
-            REPLY_TO_CLIENT: self._client_id(),
+            REPLY_TO_CLIENT: self._instance_core.client_id,
             TTL: str(int(timeout_s * 1000)),
         }
 
@@ -218,7 +148,9 @@ class Replies:
             return self._waiting.pop(correlation_id, None) is not None
 
     def requested(self, command: Command, address: str) -> bool:
-        """Handle a reply that a broker brings (326), on its reader thread. A reply to no waiting request is dropped."""
+        """Handle a reply that a broker brings (326); false for another request. A reply that is late is dropped."""
+        if command.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return False
         code, remark = ResponseCode.SUCCESS, None
         try:
             correlation_id, reply = read_reply(command)
@@ -228,7 +160,7 @@ class Replies:
         else:
             if not self.end(correlation_id, reply):
                 log.warning("a reply that %s brings is for no request that waits: %.64s", address, correlation_id)
-        self._reply(address, command, code, remark)
+        self._instance_core.reply(address, command, code, remark)
         return True
 
     def end(self, correlation_id: str, outcome: ReceivedMessage | ClientError) -> bool:
@@ -254,7 +186,7 @@ class Requests(Replies):
     """The requests of a producer on threads, with a timer. Invariant: `_timer` changes under `_lock`."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
-        super().__init__(instance.runtime, lambda: instance.client_id, instance.reply)
+        super().__init__(instance)
         self.instance = instance
         self.group = group
         self._heartbeat = ProducerHeartbeat(instance, group)
