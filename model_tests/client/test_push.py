@@ -39,7 +39,7 @@ from longpoll_client import (
     Reject,
     Retry,
 )
-from longpoll_client.aio.push import AsyncListener
+from longpoll_client.aio.consumer import AsyncListener
 from longpoll_client.consume import member
 from longpoll_client.consume.listener import ConcurrentConsumeService, Listener, Workers
 from longpoll_client.consume.member import Member

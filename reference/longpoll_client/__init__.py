@@ -6,10 +6,8 @@ Every public name is in `__all__`; `docs/client.md` shows how to use it. Other m
 from typing import TYPE_CHECKING
 
 from longpoll_client.admin import Admin, AsyncAdmin, GroupInfo, OffsetInfo, TopicInfo
-from longpoll_client.aio.consumer import AsyncPullConsumer
-from longpoll_client.aio.producer import AsyncProducer
-from longpoll_client.aio.push import AsyncListener, AsyncPushConsumer
-from longpoll_client.aio.transactions import AsyncTransactionProducer
+from longpoll_client.aio.consumer import AsyncListener, AsyncPullConsumer, AsyncPushConsumer
+from longpoll_client.aio.producer import AsyncProducer, AsyncTransactionProducer
 from longpoll_client.allocate import (
     allocate_averagely,
     allocate_by_circle,
@@ -36,15 +34,15 @@ from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.produce.attempts import QueueSelector, SendResult
 from longpoll_client.produce.hooks import SendHook, Sending, SendMetrics
 from longpoll_client.produce.outgoing import OutgoingMessage
-from longpoll_client.produce.producer import Producer
-from longpoll_client.produce.requests import ReplyCallback
-from longpoll_client.produce.sender import (
+from longpoll_client.produce.producer import (
     MessageOptions,
+    Producer,
     ProducerOptions,
     RequestOptions,
     SendCallback,
     SendOptions,
 )
+from longpoll_client.produce.requests import ReplyCallback
 from longpoll_client.produce.trace import Tracing
 from longpoll_client.produce.transactions import TransactionProducer, TransactionResult, TransactionState
 from longpoll_client.settings import ConsumeHook, ConsumerConfig, ConsumerOptions, OnQueues, StartAt, Unreadable

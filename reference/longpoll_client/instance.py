@@ -14,25 +14,8 @@ from typing import TypeVar
 from longpoll_client.checks import Addresses
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Lifecycle
-from longpoll_client.link.routes import (
-    DEFAULT_QUEUE_COUNT,
-    DOUBT_WAIT_S,
-    NameServers,
-    Route,
-    Routes,
-    split_address,
-)
-from longpoll_client.link.steps import (
-    Ask,
-    Call,
-    Connect,
-    FindRoute,
-    Question,
-    Steps,
-    Together,
-    run,
-    succeeded,
-)
+from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, NameServers, Route, Routes, split_address
+from longpoll_client.link.steps import Ask, Call, Connect, FindRoute, Question, Steps, Together, run, succeeded
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.timer import SingleFlight
 from longpoll_protocol.codes import RequestCode

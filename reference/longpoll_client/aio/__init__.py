@@ -3,9 +3,9 @@
 | module | content |
 | --- | --- |
 | `connection`, `instance` | one connection; all connections, routes, tasks and timers of a client |
-| `producer`, `transactions` | sending |
-| `consumer`, `push` | a member of a group, and consumers |
+| `producer` | sending, and transactions |
+| `consumer` | a member of a group, and consumers |
 
-Decisions come from the modules that the threads use too: `link`, `produce.attempts`, `consume`, `allocate`.
+Decisions come from the modules that the threads use too: `link`, `produce`, `consume`, `allocate`.
 asyncio's executor looks up host names.
 """

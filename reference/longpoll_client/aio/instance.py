@@ -275,6 +275,15 @@ class AsyncInstance(InstanceCore):
         handle = asyncio.get_running_loop().call_later(delay_s, act)
         self._handles.add(handle)
 
+    def every(self, period_s: float, action: Callable[[], None]) -> None:
+        """Do something after each period, until the client is closed."""
+
+        def act() -> None:
+            action()
+            self.after(period_s, act)
+
+        self.after(period_s, act)
+
     def begin(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in a task, unless the client is closed. Errors are logged."""
         if self._is_ending:

@@ -1,6 +1,8 @@
-"""Sends messages from an event loop, many at once. `produce.attempts` decides, as for `Producer`.
+"""Sends messages from an event loop, many at once, and in transactions.
 
-Transactions: see `transactions`. Source: `DefaultMQProducerImpl.java`.
+`produce.attempts` and `produce.transactions` decide, as for the producers on threads.
+
+Source: `DefaultMQProducerImpl.java`.
 """
 
 from __future__ import annotations
@@ -10,18 +12,18 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, TypeAlias, Unpack
 
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.checks import Addresses, check_plain
+from longpoll_client.checks import Addresses, check_callable, check_plain
 from longpoll_client.errors import ClientError, LifecycleError
+from longpoll_client.lifecycle import Closing
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.attempts import Attempt, QueueSelector, SendResult, is_lost, selector
-from longpoll_client.produce.hooks import Outcome
+from longpoll_client.produce.hooks import Outcome, SendMetrics
 from longpoll_client.produce.outgoing import OutgoingMessage, Parcel, as_given
-from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat, Replies, ReplyCallback, too_late
-from longpoll_client.produce.sender import (
+from longpoll_client.produce.producer import (
     REQUEST_NAMES,
     MessageOptions,
     ProducerCore,
@@ -35,6 +37,9 @@ from longpoll_client.produce.sender import (
     message_of,
     read_options,
 )
+from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat, Replies, ReplyCallback, too_late
+from longpoll_client.produce.transactions import TransactionCore, TransactionResult, TransactionState
+from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.fast.sent_answer import header_of
 from longpoll_protocol.frames.command import Command
@@ -62,7 +67,8 @@ class AsyncRequests(Replies):
         """
         if not self._is_begun:
             self._is_begun = True
-            self._heartbeat_later()
+            again = self._heartbeat.heartbeat_all
+            self._instance.every(HEARTBEAT_S, lambda: self._instance.begin(self._instance.run(again())))
         replied: asyncio.Future[ReceivedMessage | ClientError] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout_s):
@@ -85,13 +91,6 @@ class AsyncRequests(Replies):
         await self._instance.end_jobs()
         if self._is_begun:
             await self._instance.run(self._heartbeat.leave())
-
-    def _heartbeat_later(self) -> None:
-        def again() -> None:
-            self._instance.begin(self._instance.run(self._heartbeat.heartbeat_all()))
-            self._heartbeat_later()
-
-        self._instance.after(HEARTBEAT_S, again)
 
 
 class AsyncProducer(ProducerCore):
@@ -372,3 +371,86 @@ def _tell(callback: SendCallback, outcome: SendResult | LongpollError) -> None:
         callback(outcome)
     except FAULTS:
         log.exception("the callback of a send failed")
+
+
+AsyncCheck: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
+"""Says how the transaction of a message ended, by what the sender's work left behind."""
+AsyncWork: TypeAlias = Callable[[], Awaitable[TransactionState]]
+
+
+class AsyncTransactionProducer(TransactionCore):
+    """A producer of one group whose members can all answer for each other's transactions; of one event loop.
+
+    Invariant: `_checking` has the task of each check that has not ended.
+    """
+
+    def __init__(
+        self, name_server: Addresses, *, group: str, check_transaction: AsyncCheck, **options: Unpack[ProducerOptions]
+    ) -> None:
+        """As `TransactionProducer`; raises ConfigError. Connections are made by the first send."""
+        check_callable("check_transaction", check_transaction)
+        given = SenderOptions.of(group, options)
+        self._instance = AsyncInstance(
+            given.runtime, name_server, on_request=self._requested, credentials=given.credentials
+        )
+        super().__init__(given, self._instance, check_transaction)
+        self._producer = AsyncPreparedProducer(self._instance, given)
+        self._closing = Closing()
+        self._checking: set[asyncio.Task[None]] = set()
+        self._has_heartbeat = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """As `TransactionProducer.close`. It waits for running checks, except one that calls it.
+
+        If the caller is cancelled, the close continues, and a second call waits for it.
+        """
+        self._lifecycle.end()
+        me = asyncio.current_task()
+        await self._closing.wait(lambda: self._close([task for task in self._checking if task is not me]))
+
+    async def _close(self, checking: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*checking, return_exceptions=True)
+        await self._instance.end_jobs()
+        await self._instance.run(self._heartbeat.leave())
+        await self._producer.close()
+
+    def metrics(self) -> SendMetrics:
+        """As `TransactionProducer.metrics`."""
+        return self._producer.metrics()
+
+    async def send(
+        self, topic: str, body: bytes, local_transaction: AsyncWork, **options: Unpack[RequestOptions]
+    ) -> TransactionResult:
+        """As `TransactionProducer.send`, with its errors; the local transaction is awaited.
+
+        If the caller is cancelled during the local transaction, the broker asks later.
+        """
+        self._lifecycle.check_open()
+        check_callable("local_transaction", local_transaction)
+        given = read_options(topic, body, options, REQUEST_NAMES)
+        if not self._has_heartbeat:
+            self._has_heartbeat = True
+            again = self._heartbeat.heartbeat_all
+            self._instance.every(HEARTBEAT_S, lambda: self._instance.begin(self._instance.run(again())))
+        prepare = partial(self._producer.send_prepared, topic, *given)
+        return await self._instance.run(self._send_steps(prepare, local_transaction))
+
+    # ------------------------------------------------------------ what brokers ask
+
+    def _requested(self, command: Command, address: str) -> bool:
+        """Handle a broker's request."""
+        if command.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return False
+        if not self._lifecycle.is_closed:
+            task = asyncio.create_task(self._instance.run(self._answer_steps(command, address)))
+            self._checking.add(task)
+            task.add_done_callback(self._checking.discard)
+        return True

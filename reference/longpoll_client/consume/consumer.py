@@ -16,9 +16,14 @@ from typing import Final, Self, Unpack
 from attrs import frozen
 
 from longpoll_client.checks import Addresses, check_plain
-from longpoll_client.consume.listener import ConcurrentConsumeService, ConsumeService, Listener, Retry
+from longpoll_client.consume.listener import (
+    ConcurrentConsumeService,
+    ConsumeService,
+    Listener,
+    OrderlyConsumeService,
+    Retry,
+)
 from longpoll_client.consume.member import GroupMember, Member
-from longpoll_client.consume.orderly import OrderlyConsumeService
 from longpoll_client.consume.puller import Batch
 from longpoll_client.consume.statistics import HookCalls, TopicStatistics
 from longpoll_client.link.exchange import check_count, wait_ns
@@ -306,12 +311,7 @@ class PushConsumer(Consumer):
     """
 
     def __init__(
-        self,
-        name_server: Addresses,
-        *,
-        listener: Listener,
-        orderly: bool = False,
-        **options: Unpack[ConsumerOptions],
+        self, name_server: Addresses, *, listener: Listener, orderly: bool = False, **options: Unpack[ConsumerOptions]
     ) -> None:
         """Create a consumer; `with` starts it. Raises ConfigError.
 

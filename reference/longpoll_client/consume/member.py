@@ -22,8 +22,8 @@ from contextlib import ExitStack
 from typing import Final, TypeVar
 
 from longpoll_client.checks import Sql
-from longpoll_client.consume.broker_requests import BrokerRequests, GiveDirectly, MemberState
-from longpoll_client.consume.membership import LOCK_RENEWAL_S, Membership, QueueLocks, back_header
+from longpoll_client.consume.broker_requests import BrokerRequests, GiveDirectly
+from longpoll_client.consume.membership import LOCK_RENEWAL_S, Membership, QueueLocks
 from longpoll_client.consume.offsets import (
     LocalOffsets,
     OffsetsFile,
@@ -42,12 +42,13 @@ from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.link.routes import Route
 from longpoll_client.link.steps import Ask, FindRoute, Steps
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, all_as_shown, place_of
-from longpoll_client.settings import DEAD_LEVEL, MemberOptions, StartAt, Unreadable
+from longpoll_client.settings import ATTEMPTS_MAX, DEAD_LEVEL, MemberOptions, StartAt, Unreadable
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Lock
 from longpoll_runtime.recoverable import KeepGoing
@@ -88,13 +89,16 @@ class GroupMember(ABC):
         self._connections = connections
         self._scheduler = timer
         self._deliver = deliver
-        self._name_server = options.name_server
-        self._started_ms = 0
+        self.name_server: str = options.name_server
+        self.started_ms: int = 0
+        """When it joined, by the wall clock; 0: it has not."""
         self._tries_soon = False
-        self._is_orderly = is_orderly and not config.is_broadcasting
-        self._consume_type = ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
-        self._settings = PullSettings.of(config, is_orderly=self._is_orderly)
-        self.membership: Membership = Membership(runtime, config, self._consume_type, client_id, self.statistics)
+        self.is_orderly: bool = is_orderly and not config.is_broadcasting
+        self.consume_type: ConsumeType = (
+            ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
+        )
+        self._settings = PullSettings.of(config, is_orderly=self.is_orderly)
+        self.membership: Membership = Membership(runtime, config, self.consume_type, client_id, self.statistics)
         for topic, expression in options.wanted.items():
             self.membership.subscribe(self.membership.make(topic, expression))
         self.offsets: OffsetStore
@@ -110,7 +114,7 @@ class GroupMember(ABC):
             on_assigned=options.on_assigned,
             on_revoked=options.on_revoked,
         )
-        self.locks: QueueLocks = QueueLocks(runtime, config.group, client_id, is_orderly=self._is_orderly)
+        self.locks: QueueLocks = QueueLocks(runtime, config.group, client_id, is_orderly=self.is_orderly)
         self.rebalancer: Rebalancer = Rebalancer(
             self.membership,
             self.assigned_queues,
@@ -120,9 +124,7 @@ class GroupMember(ABC):
             try_soon=self._try_soon,
             rebalance_soon=self.rebalance_soon,
         )
-        self.broker_requests: BrokerRequests = BrokerRequests(
-            connections, self._state, direct, self.rebalance_soon, self.reset_soon
-        )
+        self.broker_requests: BrokerRequests = BrokerRequests(connections, self, direct)
 
     # ------------------------------------------------------------ later
 
@@ -196,19 +198,6 @@ class GroupMember(ABC):
     def queues(self) -> tuple[MessageQueue, ...]:
         """The current queues of the user's topics."""
         return tuple(sorted(queue for queue in self.assigned_queues.pullers() if queue.topic != self.retry_topic))
-
-    def _state(self) -> MemberState:
-        return MemberState(
-            self.config,
-            self._name_server,
-            self._consume_type,
-            self._is_orderly,
-            self._started_ms,
-            self._runtime.unix_ms(),
-            dict(self.membership.subscriptions),
-            self.assigned_queues.pullers(),
-            self.statistics.snapshot(),
-        )
 
     def _make_puller(self, queue: MessageQueue, subscription: SubscriptionData, offset: int, is_paused: bool) -> Puller:
         return Puller(
@@ -313,7 +302,7 @@ class GroupMember(ABC):
         """Join the group. Missing topics are retried later, or raise NoRouteError. Raises a ClientError."""
         if not self.membership.subscriptions:
             raise ConfigError(f"group {self.config.group} has no topic; pass topics, or call assign before start")
-        self._started_ms = self._runtime.unix_ms()
+        self.started_ms = self._runtime.unix_ms()
         routes = yield from self.rebalancer.routes(is_patient=self.config.waits_for_topics)
         for topic, route in routes.items():
             yield from self.membership.check_filter(self.membership.subscriptions[topic], route)
@@ -326,12 +315,12 @@ class GroupMember(ABC):
         self.every(self.config.heartbeat_s, lambda: self.soon(self._heartbeat_again))
         self.every(self.config.rebalance_s, self.rebalance_soon)
         self.every(self.config.persist_s, lambda: self.soon(self.rebalancer.persist, rebalances=True))
-        if self._is_orderly:
+        if self.is_orderly:
             self.every(LOCK_RENEWAL_S, lambda: self.soon(self.rebalancer.renew_locks, rebalances=True))
 
     def leave(self, pullers: Collection[Puller]) -> Steps[None]:
         """Store the offsets, unlock the queues and leave the group. Errors are logged."""
-        if self._started_ms:
+        if self.started_ms:
             yield from self.rebalancer.persist()
             yield from self.rebalancer.leave(pullers)
             yield from self.membership.leave()
@@ -374,7 +363,14 @@ class GroupMember(ABC):
             log.warning("group %s is broadcast to, so %s does not come again", self.config.group, place_of(message))
 
     def _back(self, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int) -> Ask:
-        header = back_header(self.config, physical_offset, msg_id, queue, delay_level)
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=physical_offset,
+            group=self.config.group,
+            delay_level=delay_level,
+            origin_msg_id=msg_id,
+            origin_topic=queue.topic,
+            max_reconsume_times=(self.config.max_attempts or ATTEMPTS_MAX) - 1,
+        )
         return Ask(RequestCode.CONSUMER_SEND_MSG_BACK, header, broker_name=queue.broker_name)
 
     def _handle_unreadable(
@@ -527,7 +523,7 @@ class Member(GroupMember):
             self.run(self.rebalancer.give_up(queue, stores=True))
         self.assigned_queues.announce()
         # The brokers notice the lost connections.
-        self._started_ms = 0
+        self.started_ms = 0
 
     def close(self) -> None:
         """Stop pulling, store the offsets and leave the group, once; after `lifecycle.end`. Errors are logged."""

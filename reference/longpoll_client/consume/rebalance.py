@@ -114,10 +114,7 @@ class AssignedQueues:
         """Call `on_revoked` and `on_assigned` with the changes, and start to pull the new queues."""
         begun, self._begun = self._begun, []
         given_up, self._given_up = self._given_up, []
-        for called, queues in (
-            (self._on_revoked, given_up),
-            (self._on_assigned, [puller.queue for puller in begun]),
-        ):
+        for called, queues in ((self._on_revoked, given_up), (self._on_assigned, [puller.queue for puller in begun])):
             changed = tuple(queue for queue in queues if not is_retry(queue))
             if called is not None and changed:
                 with KeepGoing(log, "on_assigned or on_revoked failed"):
@@ -368,7 +365,13 @@ class Rebalancer:
             # The broker was restarted and has forgotten this client: without a heartbeat it would lose its queues.
             yield from self._membership.heartbeat([route])
             members = yield from self._membership.members(route)
-            self._membership.warn_if_unknown(route.topic, client_id, members)
+            if client_id not in members:
+                # Brokers of 5.x accept the heartbeat of a group whose name they refuse.
+                log.warning(
+                    "no broker of topic %s has this member in group %s, though it was told: it is given nothing (names "
+                    "that every broker takes have at most 120 letters, digits and _ - %% |)",
+                    route.topic, self._config.group,
+                )  # fmt: skip
         return self._config.allocate(client_id, members, route.readable)
 
     def _begin_all(self, queues: Iterable[MessageQueue]) -> Steps[None]:

@@ -158,13 +158,14 @@ class HookCalls:
         error: Exception | None,
         *,
         is_consumed: bool,
-        latency_ns: int,
+        begun_ns: int,
     ) -> None:
         """After a listener call."""
+        latency_s = (self._runtime.monotonic_ns() - begun_ns) / 1e9
         for hook in self._config.hooks:
             with KeepGoing(log, "a hook after a listener failed"):
                 hook.after_consume(
-                    self._config.group, delivery, messages, error, is_consumed=is_consumed, latency_s=latency_ns / 1e9
+                    self._config.group, delivery, messages, error, is_consumed=is_consumed, latency_s=latency_s
                 )
 
     def received(self, messages: Sequence[ReceivedMessage], latency_ns: int) -> None:

@@ -29,22 +29,19 @@ from longpoll_client.link.steps import Call, Connect, Steps
 from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_client.produce.attempts import SendResult
 from longpoll_client.produce.hooks import SendMetrics
-from longpoll_client.produce.producer import PreparedProducer
-from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat
-from longpoll_client.produce.sender import (
+from longpoll_client.produce.producer import (
     REQUEST_NAMES,
+    PreparedProducer,
     ProducerOptions,
     RequestOptions,
     SenderOptions,
     read_options,
 )
+from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
-    CheckTransactionStateRequestHeader,
-    EndTransactionRequestHeader,
-)
+from longpoll_protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
 from longpoll_protocol.properties import PRODUCER_GROUP
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
@@ -261,8 +258,4 @@ class TransactionProducer(TransactionCore, Closeable):
         """Start this process's periodic heartbeats, once."""
         if self._heartbeat_process != self.runtime.process_id():
             self._heartbeat_process = self.runtime.process_id()
-            self._timer.after(HEARTBEAT_S, self._heartbeat_again)
-
-    def _heartbeat_again(self) -> None:
-        self._instance.run(self._heartbeat.heartbeat_all())
-        self._timer.after(HEARTBEAT_S, self._heartbeat_again)
+            self._timer.every(HEARTBEAT_S, lambda: self._instance.run(self._heartbeat.heartbeat_all()))
