@@ -37,8 +37,7 @@ from longpoll_client import (
     messages,
 )
 from longpoll_client.messages import decode_readable, read_plain
-from longpoll_client.produce.message_ids import MessageIds, month_of
-from longpoll_client.produce.outgoing import Packing, batch_parcel, single_parcel
+from longpoll_client.produce.outgoing import MessageIds, Packing, batch_parcel, month_of, single_parcel
 from longpoll_protocol import compression
 from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.compression import LZ4_PIECE_SIZE, PIECE_SIZE, pack, unpack

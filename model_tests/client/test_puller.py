@@ -22,8 +22,7 @@ from model_tests.support.client import RUNTIME
 from longpoll_client import StartAt
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.offsets import RemoteOffsets
-from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue
-from longpoll_client.consume.puller import Batch, Puller, PullSettings
+from longpoll_client.consume.puller import Batch, FlowLimits, ProcessQueue, Puller, PullSettings
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
 from longpoll_client.errors import ConnectionLostError, RefusedError
 from longpoll_client.instance import ClientInstance

@@ -38,7 +38,7 @@ from longpoll_client import (
     Retry,
     Tracing,
 )
-from longpoll_client.produce.message_ids import MessageIds
+from longpoll_client.produce.outgoing import MessageIds
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import pack, unpack

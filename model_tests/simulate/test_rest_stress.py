@@ -15,8 +15,8 @@ from model_tests.simulate.stress import first_fault
 
 from longpoll_client import remoting
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError
-from longpoll_client.link import calls, exchange
-from longpoll_client.link.calls import Answer, Callback, Write
+from longpoll_client.link import exchange
+from longpoll_client.link.exchange import Answer, Callback, Write
 from longpoll_client.remoting import ALONE_COUNT_MAX, RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode, reply
@@ -29,7 +29,7 @@ from longpoll_simulation.strategies import FewSwitches
 from longpoll_simulation.sync import SimulatedThread
 from longpoll_simulation.world import NEVER, Actor, World
 
-FILES: Final = tuple(str(module.__file__) for module in (remoting, calls, exchange))
+FILES: Final = tuple(str(module.__file__) for module in (remoting, exchange))
 HOST: Final = "127.0.0.1"
 PORT: Final = 10_911
 STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=7).encode()

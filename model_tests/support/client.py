@@ -34,7 +34,7 @@ from longpoll_client import (
     TransactionProducer,
     TransactionState,
 )
-from longpoll_client.consume.listener.workers import Listener
+from longpoll_client.consume.listener import Listener
 from longpoll_client.consume.offsets import is_retry
 from longpoll_client.consume.puller import Puller
 from longpoll_client.produce.hooks import Outcome
