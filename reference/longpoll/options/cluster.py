@@ -1,6 +1,6 @@
 """The options that choose a Spark cluster, and path arguments that may be URIs.
 
-`longpoll_judge.run.spark.cluster` documents their meaning.
+`longpoll_judge.run.spark.session` documents their meaning.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from longpoll.views.follow.webhook import Webhook
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run.follow import Progress
-from longpoll_judge.run.incremental.listed_findings import what_is_left
+from longpoll_judge.run.tally import what_is_left
 from longpoll_judge.show.standing import STANDING_VERDICTS, standing
 from longpoll_spec.errors import ConfigError
 
