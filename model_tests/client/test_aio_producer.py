@@ -25,7 +25,7 @@ from longpoll_client.link.exchange import Exchange
 from longpoll_client.produce.outgoing import HeadTemplates, Parcel, batch_parcel, single_parcel
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 from longpoll_spec.errors import LongpollError
 

@@ -31,7 +31,7 @@ from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig, options_of
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     OffsetResponseHeader,
     PullMessageRequestHeader,

@@ -17,7 +17,7 @@ from model_tests.mutants.code.run import CannotTellError, tried
 from model_tests.mutants.code.server import Result
 from model_tests.mutants.tests_of import KNOWN, known_tests, quick_tests
 
-DEADLINES: Final = "longpoll_broker.hold.deadlines"
+DEADLINES: Final = "longpoll_broker.hold.hold_table"
 CERTAIN: Final = tuple(
     f"{DEADLINES}:Deadlines.{name}"
     for name in (
@@ -248,7 +248,7 @@ def test_each_survivor_is_a_mutant_with_a_reason() -> None:
 def test_a_module_that_has_changed_since_is_named() -> None:
     """Its row is of an older text; one that has as many mutants as then is not named."""
     rows = [
-        kept.figures_of(name, [], []) for name in ("longpoll_broker.hold.hold_table", "longpoll_broker.hold.deadlines")
+        kept.figures_of(name, [], []) for name in ("longpoll_broker.hold.hold_table", "longpoll_broker.hold.hold_table")
     ]
     now = [len(kept.module_of(row.module).mutants) for row in rows]
     rows[1] = msgspec.structs.replace(rows[1], mutants=now[1])

@@ -29,12 +29,12 @@ from longpoll_broker.rocketmq.accounts.access import ADMIN_CODES
 from longpoll_broker.rocketmq.accounts.resources import FOR_EVERY_ACCOUNT, NAMED, codes_with_an_entry
 from longpoll_protocol import headers
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers.base import Header
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import Header
 from longpoll_protocol.log_record import FIXED_SIZE, HEAD, MAGIC_V1
 from longpoll_protocol.message import BatchMessage, encode_batch, message_id
+from longpoll_protocol.properties import java_hash
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
-from longpoll_protocol.tags import java_hash
 from longpoll_runtime.real import RealRuntime
 
 BOTH: Final = "PUB|SUB"

@@ -20,18 +20,18 @@ import attrs
 from attrs import define, field
 from model_tests.simulate.stress import Preemption
 
-from longpoll_broker.hold import deadlines, dispatch_service, hold_service, notifier
+from longpoll_broker.hold import hold_service, notifier
 from longpoll_broker.hold import hold_table as hold
+from longpoll_broker.hold.hold_service import PullEvents
 from longpoll_broker.hold.hold_table import ANSWERED, HELD, Pull
-from longpoll_broker.hold.pull_events import PullEvents
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filter.filters import SQL92, sql_filter, tag_filter
 from longpoll_broker.store.messages import Arrival
-from longpoll_protocol.tags import word_hash
+from longpoll_protocol.properties import word_hash
 from longpoll_simulation.lockstep import MemoryQueues, Message
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
-FILES: Final = tuple(str(module.__file__) for module in (deadlines, hold, notifier, hold_service, dispatch_service))
+FILES: Final = tuple(str(module.__file__) for module in (hold, notifier, hold_service))
 """Files in which an actor may be interrupted."""
 STRICT_LOOK: Final = attrs.evolve(STRICT, name="strict-look", on_master_return="look_then_take")
 POLICIES: Final = (
@@ -184,7 +184,7 @@ class Stage:
         self.log = Log(self.queues, self.lock())
         stage: Any = self
         log: Any = self.log
-        self.dispatcher = dispatch_service.DispatchService(
+        self.dispatcher = hold_service.DispatchService(
             stage, log, self.service, PullEvents(), notifies=True, passes_idle=self.policy.empty_shortcut
         )
 

@@ -28,13 +28,13 @@ from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
 from longpoll_broker.shared import offsets, statistics
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
+from longpoll_broker.store import consume_queue
+from longpoll_broker.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.messages import Arrival
-from longpoll_broker.store.queues import consume_queue
-from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.segment import SegmentList
 from longpoll_protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueue
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.world import StuckError

@@ -19,8 +19,7 @@ from longpoll_client.link import exchange
 from longpoll_client.link.exchange import Answer, Callback, Write
 from longpoll_client.remoting import ALONE_COUNT_MAX, RemotingClient
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode, reply
-from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames import Command, Connection, encode, reply
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_simulation.line_tracing import LineTracing
 from longpoll_simulation.network import Network, SimulatedSocket

@@ -51,7 +51,7 @@ from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.result import Result as Judged
 from longpoll_judge.run import pipeline
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.plan import LONGEST_MS, InjectedFault, Plan, Pull, Send, Wait, plan_of

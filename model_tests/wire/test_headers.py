@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from model_tests.support.broker.plain import plain_store
 from model_tests.support.broker.wire_strategies import filled_texts, int32, int64, texts
 
-from longpoll_protocol import headers, tags
+from longpoll_protocol import headers
+from longpoll_protocol import properties
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_protocol.headers import (
     EmptyHeader,
@@ -39,9 +40,11 @@ from longpoll_protocol.properties import (
     LEVEL_DAYS_MAX,
     delay_levels_ms,
     encode_properties,
+    java_hash,
+    java_hashes,
     read_properties,
+    tags_code,
 )
-from longpoll_protocol.tags import java_hash, java_hashes, tags_code
 
 ALL: list[type[Header]] = [getattr(headers, name) for name in headers.__all__ if name != "Header"]
 
@@ -242,7 +245,7 @@ def test_hashes_made_together_are_those_made_alone(many: list[str]) -> None:
 def test_short_texts_are_hashed_together_however_many(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [f"T#{number}" for number in range(66)]
     alone = [java_hash(text) for text in many]
-    monkeypatch.setattr(tags, "java_hash", lambda _text: pytest.fail("one was hashed by itself"))
+    monkeypatch.setattr(properties, "java_hash", lambda _text: pytest.fail("one was hashed by itself"))
     assert java_hashes(many) == alone
 
 

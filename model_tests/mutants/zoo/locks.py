@@ -19,7 +19,7 @@ from model_tests.mutants.zoo.entry import (
     Kind,
 )
 
-GROUP_COMMIT: Final = f"{BROKER}/send/group_commit.py"
+GROUP_COMMIT: Final = f"{BROKER}/send/durability.py"
 MESSAGE_STORE: Final = f"{STORE}/message_store.py"
 THREADS: Final = "reference/longpoll_runtime/threads.py"
 TRANSPORT: Final = f"{BROKER}/io/transport.py"

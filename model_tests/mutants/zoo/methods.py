@@ -38,7 +38,7 @@ FAILED: Final = 1
 GUARDED: Final = (
     f"{BROKER}/shared/offsets.py",
     f"{BROKER}/shared/statistics.py",
-    f"{STORE}/queues/consume_queue.py",
+    f"{STORE}/consume_queue.py",
     "reference/longpoll_broker/rocketmq/admin/lock_processor.py",
 )
 """What `simulate/test_preempted.py` drives besides the hold table."""
@@ -205,7 +205,7 @@ def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
             return _first_fault(f"model_tests.simulate.{module}", stage, deadline_s)
     from model_tests.simulate import test_preempted
 
-    from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+    from longpoll_broker.store.consume_queue import ConsumeQueue
 
     with tempfile.TemporaryDirectory() as directory:
         keeps: dict[str, Callable[[int], bool]] = {
@@ -367,8 +367,8 @@ def _forked() -> Iterator[tuple[tuple[str, int], int]]:
 
     from longpoll_broker.broker import Broker
     from longpoll_broker.config import BrokerConfig
+    from longpoll_runtime.interpreter import short_switch_interval
     from longpoll_runtime.real import RealRuntime
-    from longpoll_runtime.switch_interval import short_switch_interval
 
     told, tells = os.pipe()
     waits, lets = os.pipe()

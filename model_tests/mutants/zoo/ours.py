@@ -448,7 +448,7 @@ OURS: Final = (
         "durable-at-the-byte-after",
         "A send is told to be durable only when something behind it is: the last of each sync is refused.",
         Change(
-            f"{BROKER}/send/group_commit.py",
+            f"{BROKER}/send/durability.py",
             "is_durable = flushed_end >= request.log_end and (",
             "is_durable = flushed_end > request.log_end and (",
         ),

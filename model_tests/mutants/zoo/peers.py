@@ -21,7 +21,7 @@ from model_tests.mutants.zoo.entry import (
     Entry,
 )
 
-PULLING: Final = "reference/longpoll_broker/assembly/pull.py"
+PULLING: Final = "reference/longpoll_broker/assembly.py"
 
 
 def _bug(
@@ -407,7 +407,7 @@ PEERS: Final = (
         "What is woken is handed to the executor twice, once with its herd and once by itself: the client gets a "
         "second answer to a request that it has forgotten.",
         Change(
-            f"{BROKER}/hold/executors.py",
+            f"{BROKER}/hold/pull_processor.py",
             '            later.add((pull, "woken") for pull in pulls)\n        return ()\n',
             '            later.add((pull, "woken") for pull in pulls)\n        return pulls\n',
         ),

@@ -21,7 +21,7 @@ from model_tests.mutants.zoo.entry import (
 )
 
 HANDLER: Final = "reference/longpoll_broker/handler.py"
-PULLING: Final = "reference/longpoll_broker/assembly/pull.py"
+PULLING: Final = "reference/longpoll_broker/assembly.py"
 
 
 def _bug(name: str, source: str, says: str, *changes: Change, units: tuple[str, ...] = (), slip: str = "") -> Entry:
@@ -254,7 +254,7 @@ ROCKETMQ: Final = (
         "One exception of a scan ends the scanner: no deadline is noticed any more, and every hold lasts until a "
         "message comes.",
         Change(
-            f"{BROKER}/hold/scan_service.py",
+            f"{BROKER}/hold/hold_service.py",
             "            except FAULTS:\n",
             "            except KeyError:\n",
         ),

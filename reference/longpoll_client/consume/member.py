@@ -47,7 +47,7 @@ from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Lock

@@ -25,8 +25,7 @@ from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header, PullMessageRequestHeader, PullMessageResponseHeader
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
