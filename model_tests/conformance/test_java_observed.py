@@ -18,7 +18,6 @@ from typing import Any, Final
 import attrs
 import pytest
 from click.testing import CliRunner
-from longpoll_protocol.admin_headers import CreateTopicRequestHeader
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker
 from model_tests.service.observed import events_of
 from model_tests.support.broker.raw_client import RawClient
@@ -37,6 +36,7 @@ from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP,
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer
 from longpoll_observe.capture import CaptureReport, read_captures
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5

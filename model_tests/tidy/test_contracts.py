@@ -101,7 +101,7 @@ PLANTS = {
         "import longpoll_broker.hold.pull_processor",
     ),
     "store: bytes below, one store above": (
-        "reference/longpoll_broker/store/queues/__init__.py",
+        "reference/longpoll_broker/store/segment.py",
         "import longpoll_broker.store.commit_log",
     ),
     "rocketmq: an account knows no other service": (

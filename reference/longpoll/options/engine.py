@@ -1,6 +1,6 @@
 """The options of `longpoll check` that belong to one engine, and those that choose a Spark cluster.
 
-Each engine's `explore` documents its options, `longpoll_judge.run.spark.cluster` those of a cluster.
+Each engine's `explore` documents its options, `longpoll_judge.run.spark.session` those of a cluster.
 """
 
 from __future__ import annotations

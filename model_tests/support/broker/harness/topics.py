@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from longpoll_protocol.admin_headers import CreateTopicRequestHeader
 from model_tests.support.broker.raw_client import RawClient, send_message
 
 from longpoll_client.errors import ClientError
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import Address
 
