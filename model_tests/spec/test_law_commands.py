@@ -15,8 +15,7 @@ from typing import Any, get_args
 import attrs
 import pytest
 from click.testing import CliRunner, Result
-from model_tests.support.spec.models import model_named
-from model_tests.support.spec.traces import breaks_its_property
+from model_tests.support.spec.cases import breaks_its_property, model_named
 
 from longpoll.cli import main
 from longpoll.commands import specification

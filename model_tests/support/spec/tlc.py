@@ -17,8 +17,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Model, Order
-from longpoll_spec.render.export.tla import tla_of
-from longpoll_spec.render.export.tla_traces import TOLD, tla_traces_configuration_of, tla_traces_of, traces_name_of
+from longpoll_spec.render.export.tla import TOLD, tla_of, tla_traces_configuration_of, tla_traces_of, traces_name_of
 from longpoll_spec.render.notation import name_of
 
 CLASS_PATH: Final = "TLA2TOOLS"

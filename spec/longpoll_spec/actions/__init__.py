@@ -10,21 +10,22 @@ from collections.abc import Iterable
 from typing import Final
 
 from longpoll_spec.actions import (
-    channels,
+
     commits,
-    crash,
+
     faults,
-    notify,
+
     produce,
     pull,
-    rewalk,
+
     role,
-    run,
-    scan,
-    sweep,
+
+
+
     time,
-    truncate,
-    walk,
+    traversal,
+
+
 )
 from longpoll_spec.actions.family import instances
 from longpoll_spec.model import Action, Family
@@ -39,38 +40,38 @@ FAMILIES: Final[tuple[Family, ...]] = (
     pull.recheck_first,
     pull.hold,
     pull.recheck_after_hold,
-    notify.notify_start,
-    notify.notify_each,
-    notify.notify_end,
-    scan.scan_start,
-    scan.scan_each,
-    scan.scan_end,
-    rewalk.recheck_by_walk,
-    rewalk.walk_start,
-    rewalk.walk_each,
-    rewalk.walk_end,
-    walk.recheck_after_keep,
-    sweep.sweep,
-    sweep.remove_bucket,
+    traversal.notify_start,
+    traversal.notify_each,
+    traversal.notify_end,
+    traversal.scan_start,
+    traversal.scan_each,
+    traversal.scan_end,
+    traversal.recheck_by_walk,
+    traversal.walk_start,
+    traversal.walk_each,
+    traversal.walk_end,
+    traversal.recheck_after_keep,
+    traversal.sweep,
+    traversal.remove_bucket,
     role.return_look,
     role.return_take,
     commits.commit_pulled,
     commits.offset_commit,
     commits.offset_reset,
-    run.expire,
-    run.run,
+    pull.expire,
+    pull.run,
     time.tick,
     faults.executor_rejects,
     faults.notifier_throws,
-    scan.scan_throws,
-    channels.channel_closes,
-    truncate.trim,
-    truncate.truncate,
-    truncate.queue_deleted,
+    traversal.scan_throws,
+    faults.channel_closes,
+    faults.trim,
+    faults.truncate,
+    faults.queue_deleted,
     role.role_change,
     role.master_returns,
-    crash.flush,
-    crash.crash_and_recover,
+    faults.flush,
+    faults.crash_and_recover,
     faults.stop,
 )
 

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from attrs import define, field, frozen
 
 from longpoll_spec.engines.evaluate import evaluate, values_of
-from longpoll_spec.engines.python.compile import Packed, StepFunction, step_of
+from longpoll_spec.engines.python import Packed, StepFunction, step_of
 from longpoll_spec.errors import EngineLimitError
 from longpoll_spec.model import Action, Model, Order, SeenStep, TraceStep, order_of
 from longpoll_spec.terms import Bool

@@ -46,7 +46,7 @@ from longpoll_spec.properties.order import (
     visible_is_monotone,
 )
 from longpoll_spec.properties.progress import time_can_pass
-from longpoll_spec.properties.recovery import only_disk_survives
+from longpoll_spec.properties.features import only_disk_survives
 from longpoll_spec.properties.statement import Text
 from longpoll_spec.properties.wakeups import lost_by_hold, lost_by_keep, no_lost_wakeup, woken_within
 

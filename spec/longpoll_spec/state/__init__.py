@@ -23,7 +23,7 @@ from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import Policy
-from longpoll_spec.state.lookup import fact, number
+from longpoll_spec.state.variables import fact, number
 from longpoll_spec.state.parts import (
     DUE,
     IDLE,
@@ -44,8 +44,8 @@ from longpoll_spec.state.parts import (
     tags_of,
     wishes_of,
 )
-from longpoll_spec.state.shared import notifier_of, queue_of, shared_variables
-from longpoll_spec.state.slots import request_of, slot_variables
+from longpoll_spec.state.variables import notifier_of, queue_of, shared_variables
+from longpoll_spec.state.variables import request_of, slot_variables
 from longpoll_spec.state.variables import (
     HELD_LIMIT,
     REFUSAL_NEEDS,

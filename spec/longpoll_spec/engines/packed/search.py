@@ -21,11 +21,10 @@ from attrs import define, field
 
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
 from longpoll_spec.engines.packed.compile import expand_of
-from longpoll_spec.engines.packed.counterexamples import runs_backwards
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.orbits import Orbits, orbits_of
-from longpoll_spec.engines.packed.partition import Part, Stretch
-from longpoll_spec.engines.packed.spill import SpillStore, plan_of
+from longpoll_spec.engines.packed.partition import Part, Stretch, runs_backwards
+from longpoll_spec.engines.packed.store import SpillStore, plan_of
 from longpoll_spec.engines.packed.words import distinct, mixed, words_of
 from longpoll_spec.engines.packed.workers import INSTEAD, Workers, workers_of
 from longpoll_spec.errors import MemoryShortError

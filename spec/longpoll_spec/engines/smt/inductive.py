@@ -18,9 +18,17 @@ from typing import Any, Final, Literal, TypeAlias
 import z3
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.analysis.symmetry import is_representative, is_symmetric
-from longpoll_spec.engines.smt.check import check
-from longpoll_spec.engines.smt.terms import Frame, frame_of, open_parameters, plausible, solver_of, state_in, value_in
+from longpoll_spec.engines.smt.terms import (
+    Frame,
+    check,
+    frame_of,
+    open_parameters,
+    plausible,
+    solver_of,
+    state_in,
+    value_in,
+)
+from longpoll_spec.engines.symmetry import is_representative, is_symmetric
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.terms import TRUE, Bool, after, variables_of
 

@@ -26,9 +26,7 @@ from attrs import define, field
 
 from longpoll_spec.engines.exploration import Ledger, Witness
 from longpoll_spec.engines.packed.words import Words
-from longpoll_spec.engines.spark.partition import MADE, Told
-from longpoll_spec.engines.spark.sorted_runs import count, runs_in, write_cut
-from longpoll_spec.engines.spark.visited import level_in
+from longpoll_spec.engines.spark.partition import MADE, Told, count, level_in, runs_in, write_cut
 from longpoll_spec.errors import CheckpointError
 from longpoll_spec.tables import with_table
 

@@ -15,8 +15,8 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Trace
-from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
-from longpoll_spec.render.story.story import Scene, Story, story_of
+from longpoll_spec.render.pictures.svg import FONT, width_of, wrapped
+from longpoll_spec.render.story import Scene, Story, story_of
 
 SIZE: Final = 13.0
 SMALL: Final = 11.0

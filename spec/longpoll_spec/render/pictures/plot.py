@@ -14,7 +14,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.errors import UserError
-from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
+from longpoll_spec.render.pictures.svg import FONT, width_of, wrapped
 
 SIZE: Final = 13.0
 SMALL: Final = 11.5

@@ -12,9 +12,8 @@ from html import escape
 from typing import Final
 
 from longpoll_spec.model import Action, Model
-from longpoll_spec.render.notation import stem
-from longpoll_spec.render.readable import Reader, reader_of, twin_of
-from longpoll_spec.render.spec_actions import named_terms
+from longpoll_spec.render.notation import Reader, reader_of, stem, twin_of
+from longpoll_spec.render.spec_page import named_terms
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import TRUE, Bool, Int, Term
 
