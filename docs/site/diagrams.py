@@ -13,7 +13,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.render.pictures.graph import Edge, render
-from longpoll_spec.render.pictures.text_width import FONT, width_of
+from longpoll_spec.render.pictures.svg import FONT, width_of
 
 _STATE: Final = re.compile(r"(\S+) --> ([^\s:]+)(?:: (.*))?")
 _NODE: Final = re.compile(r"([\w-]+)(?:\[\(([^)]*)\)\]|\[\"?([^\]\"]*)\"?\])?")

@@ -25,7 +25,7 @@ from longpoll_spec.bounds import named
 from longpoll_spec.engines.conform import false_parts
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
 from longpoll_spec.model import Model
 from longpoll_spec.mutants.generated import conjuncts
 from longpoll_spec.policy import PRESETS, policy_named

@@ -15,12 +15,12 @@ from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import ablate
-from longpoll_spec.engines.analysis.symmetry import slot_of
 from longpoll_spec.engines.evaluate import evaluate
 from longpoll_spec.engines.smt import any_number as smt_any
 from longpoll_spec.engines.smt.any_number import READ, WORLD, Statements, compare, numbers_of, prove_any, statements_of
 from longpoll_spec.engines.smt.proof import PLAIN
 from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rest, Rests
+from longpoll_spec.engines.symmetry import slot_of
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.policy import REDUNDANT, STRICT, preset, with_knob

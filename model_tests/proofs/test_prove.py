@@ -16,11 +16,11 @@ from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll_spec.bounds import TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.analysis.symmetry import Renaming, is_representative, is_symmetric, slots_of
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.smt.inductive import induction, prover_of
 from longpoll_spec.engines.smt.proof import DEPTH_MAX, prove, prove_model
 from longpoll_spec.engines.smt.terms import Frame
+from longpoll_spec.engines.symmetry import Renaming, is_representative, is_symmetric, slots_of
 from longpoll_spec.engines.tokens import parse, replay
 from longpoll_spec.errors import BoundsError, UnknownPropertyError
 from longpoll_spec.invariant import strengthening_of

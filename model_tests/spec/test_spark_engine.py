@@ -30,18 +30,15 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned
-from longpoll_spec.engines.packed.compile import source_of
+from longpoll_spec.engines.packed.compile import Source, source_of
 from longpoll_spec.engines.packed.layout import layout_of
-from longpoll_spec.engines.packed.source import Source
 from longpoll_spec.engines.packed.words import distinct, key_of, mixed, unmixed, words_of
-from longpoll_spec.engines.python.compile import Packed, successors
-from longpoll_spec.engines.spark import partition, visited
+from longpoll_spec.engines.python import Packed, successors
+from longpoll_spec.engines.spark import partition
 from longpoll_spec.engines.spark import search as spark
 from longpoll_spec.engines.spark.checkpoint import STATE_FILE, Checkpoint
 from longpoll_spec.engines.spark.columns import effect_columns, guard_column, legal_step, state_ddl
-from longpoll_spec.engines.spark.partition import Partition
-from longpoll_spec.engines.spark.sorted_runs import count, runs_in, write_cut
-from longpoll_spec.engines.spark.visited import Visited
+from longpoll_spec.engines.spark.partition import Partition, Visited, count, runs_in, write_cut
 from longpoll_spec.errors import CheckpointError, SparkFailedError
 from longpoll_spec.model import Model
 from longpoll_spec.policy import preset
@@ -224,7 +221,7 @@ def test_a_search_goes_on_with_all_that_is_known(
         (path / name / "share-0-0.npy").write_bytes(b"killed here")
     shutil.rmtree(path / "seen")
     if forgets:
-        monkeypatch.setattr(visited, "runs_in", lambda at, *more: runs_in(at, *more) if at.name != "level-0" else [])
+        monkeypatch.setattr(partition, "runs_in", lambda at, *more: runs_in(at, *more) if at.name != "level-0" else [])
     rest = explore(model, [], engine="spark", session=session, checkpoint=path)
 
     assert rest.complete

@@ -1,7 +1,7 @@
 """Runs TLC on an exported model, and reads its counts and the first violated invariant.
 
 Package registries do not have TLC, so the environment variable `TLA2TOOLS` names its jar or class path. Export: see
-`render.export.tla`, `render.export.tla_traces`. Expected numbers: see `engines.manifest`.
+`render.export.tla`. Expected numbers: see `engines.manifest`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Model, Order
-from longpoll_spec.render.export.tla import tla_of
-from longpoll_spec.render.export.tla_traces import TOLD, tla_traces_configuration_of, tla_traces_of, traces_name_of
+from longpoll_spec.render.export.tla import TOLD, tla_of, tla_traces_configuration_of, tla_traces_of, traces_name_of
 from longpoll_spec.render.notation import name_of
 
 CLASS_PATH: Final = "TLA2TOOLS"

@@ -53,10 +53,11 @@ from longpoll_spec.policy import (
     preset,
     with_knobs,
 )
-from longpoll_spec.render.book.differences import Difference, difference
-from longpoll_spec.render.export import itf
-from longpoll_spec.render.pictures import html, json_trace, lanes, mermaid, text
-from longpoll_spec.render.story.story import story_of
+from longpoll_spec.render.differences import Difference, difference
+from longpoll_spec.render.export.traces import trace_itf, trace_json
+from longpoll_spec.render.pictures import lanes
+from longpoll_spec.render.pictures.text import story_html, story_mermaid, story_text
+from longpoll_spec.render.story import story_of
 from longpoll_spec.specification import properties_of, specification_of
 
 FORMATS: Final = ("text", "mermaid", "svg", "html", "itf", "json")
@@ -199,7 +200,7 @@ def _explain_worst(found: Survey) -> None:
     if token is None:
         say("nothing to explain: no property is violated")
     else:
-        say("\n" + text.render(story_of(replay(token))).removesuffix("\n"))
+        say("\n" + story_text(story_of(replay(token))).removesuffix("\n"))
 
 
 @click.command()
@@ -290,7 +291,7 @@ def prove(
     from longpoll.views import prove as proof_shown  # noqa: PLC0415
     from longpoll_spec.engines.smt import configurations as smt_worlds  # noqa: PLC0415
     from longpoll_spec.engines.smt import proof as smt  # noqa: PLC0415
-    from longpoll_spec.engines.smt.combinations import not_taken, questions_of  # noqa: PLC0415
+    from longpoll_spec.engines.smt.configurations import not_taken, questions_of  # noqa: PLC0415
 
     policy = _policy(policy_name, knobs)
     own: dict[str, Any] = {"queues": queues, "tags": tags, "aspects": frozenset(aspects) or None}
@@ -377,15 +378,15 @@ def explain(*, token: str, form: str, output: Path | None, shortest: bool, as_js
         trace = replay(token)
     story = story_of(trace)
     if as_json or form == "json":
-        _write(msgspec.json.encode(json_trace.render(trace, story, token)).decode() + "\n", output)
+        _write(msgspec.json.encode(trace_json(trace, story, token)).decode() + "\n", output)
     elif form == "itf":
-        _write(msgspec.json.encode(itf.render(trace, token)).decode() + "\n", output)
+        _write(msgspec.json.encode(trace_itf(trace, token)).decode() + "\n", output)
     elif form == "html":
-        _write(html.render(story, token), output)
+        _write(story_html(story, token), output)
     elif form == "svg":
         _write(lanes.render(trace) + "\n", output)
     else:
-        _write(mermaid.render(story) if form == "mermaid" else text.render(story), output)
+        _write(story_mermaid(story) if form == "mermaid" else story_text(story), output)
 
 
 @click.command()

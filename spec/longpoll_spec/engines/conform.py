@@ -4,7 +4,7 @@ The time of a step is an interval. If no two intervals overlap, the order is kno
 tried and equal results are merged. Hidden actions may happen anywhere between. The steps are a run if at least one
 order of them is. If none is, the last possible states are kept, because they show what is wrong.
 
-TLC does the same check with `render.export.tla_traces`.
+TLC does the same check with `render.export.tla`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from attrs import define, field, frozen
 
 from longpoll_spec.engines.evaluate import evaluate, values_of
-from longpoll_spec.engines.python.compile import Packed, StepFunction, step_of
+from longpoll_spec.engines.python import Packed, StepFunction, step_of
 from longpoll_spec.errors import EngineLimitError
 from longpoll_spec.model import Action, Model, Order, SeenStep, TraceStep, order_of
 from longpoll_spec.terms import Bool

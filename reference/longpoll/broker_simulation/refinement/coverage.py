@@ -20,7 +20,7 @@ from longpoll.broker_simulation.logged_errors import collected_errors
 from longpoll.broker_simulation.refinement.explore import explore
 from longpoll.output import table
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import Packed, successors
+from longpoll_spec.engines.python import Packed, successors
 from longpoll_spec.model import Model
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
 from longpoll_spec.specification import specification_of

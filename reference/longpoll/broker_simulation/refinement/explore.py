@@ -9,7 +9,7 @@ from attrs import define, field
 
 from longpoll.broker_simulation.refinement.lockstep import Lockstep, Move, remembered, run
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import Packed, successors
+from longpoll_spec.engines.python import Packed, successors
 from longpoll_spec.policy import Policy
 from longpoll_spec.specification import specification_of
 

@@ -29,7 +29,7 @@ from longpoll_broker.shared.filter.sql92 import Lookup
 from longpoll_broker.store.read import GetResult
 from longpoll_simulation.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import Packed, Successors
+from longpoll_spec.engines.python import Packed, Successors
 from longpoll_spec.model import Action, Model
 from longpoll_spec.state import DUE, IDLE, RECHECKING, WALKING
 from longpoll_spec.tables import with_table

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from longpoll.broker_simulation.logged_errors import collected_errors
 from longpoll.broker_simulation.refinement.lockstep import STEPS_MAX, Lockstep, Move, remembered, run
-from longpoll_spec.engines.python.compile import Packed, Successors, successors
+from longpoll_spec.engines.python import Packed, Successors, successors
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.model import Action, Model, Trace, TraceStep
 from longpoll_spec.policy import Policy

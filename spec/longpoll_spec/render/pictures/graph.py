@@ -1,7 +1,7 @@
 """Draw a directed graph as SVG: nodes in layers from top to bottom, with reserved space for each arrow's label.
 
 Arrows that would close a cycle run upwards. A label takes part in the layout like a node, so it overlaps nothing. Used
-by `phases` and the diagrams of the docs.
+by the diagrams of the docs and by `phases`, which draws the phases of a request as a state machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
+from longpoll_spec.phase_changes import PhaseChange
+from longpoll_spec.render.pictures.svg import FONT, width_of, wrapped
 
 SIZE: Final = 13.0
 """Font size of nodes."""
@@ -251,3 +252,19 @@ def _text(kind: str, item: _Item) -> Iterator[str]:
     top = item.y - (len(item.lines) - 1) * LINE / 2 + item.size * 0.36
     for number, line in enumerate(item.lines):
         yield f'<text class="{kind}" x="{item.x:.1f}" y="{top + number * LINE:.1f}">{escape(line)}</text>'
+
+
+START: Final = "[*]"
+FIRST: Final = "idle"
+"""The first phase of every request."""
+
+
+def phases(moves: Iterable[PhaseChange], title: str) -> str:
+    """The moves as one `<svg>` element: an arrow from one phase to another, labelled with its actions."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for move in moves:
+        arrows.setdefault((move.before, move.after), []).append(move.action)
+    edges = [Edge(START, FIRST)]
+    edges += [Edge(before, after, ", ".join(dict.fromkeys(found))) for (before, after), found in arrows.items()]
+    names = dict.fromkeys([START, FIRST, *(end for pair in arrows for end in pair)], "")
+    return render({key: key.replace("_", " ") for key in names}, edges, title=title, dots=frozenset({START}))

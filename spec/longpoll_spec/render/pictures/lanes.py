@@ -1,7 +1,7 @@
 """A run as lanes in SVG: one lane per thread, request phase and visible end; one column per step.
 
 Columns are equally wide. Time passes only in the columns of a tick, which are marked. Steps are numbered and described
-below. Texts are measured (`text_width`), so none overflows. `moving` shows the steps one after another, except for
+below. Texts are measured (`svg`), so none overflows. `moving` shows the steps one after another, except for
 readers who prefer reduced motion. `narrow` fits the screen of a phone.
 """
 
@@ -15,8 +15,8 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Trace
-from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
-from longpoll_spec.render.story.story import Scene, Story, story_of
+from longpoll_spec.render.pictures.svg import FONT, width_of, wrapped
+from longpoll_spec.render.story import Scene, Story, story_of
 
 SIZE: Final = 13.0
 SMALL: Final = 11.0

@@ -1,7 +1,7 @@
 """Plots as SVG: lines over a logarithmic axis, or grouped bars, readable in light and dark.
 
 Lines differ in dashes as well as in colour, and each bar shows its number, so colour is never the only distinction.
-Every text is measured (`text_width`) and escaped.
+Every text is measured (`svg`) and escaped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.errors import UserError
-from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
+from longpoll_spec.render.pictures.svg import FONT, width_of, wrapped
 
 SIZE: Final = 13.0
 SMALL: Final = 11.5

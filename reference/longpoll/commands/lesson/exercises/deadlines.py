@@ -8,7 +8,7 @@ import attrs
 
 from longpoll.commands.lesson.answers import changed, explored, number_of, see, settings_of
 from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
-from longpoll_spec.engines.response import BOUNDS, response_bounds
+from longpoll_spec.engines.survey import BOUNDS, response_bounds
 from longpoll_spec.policy import preset
 
 SCAN_TICKS: Final = 4

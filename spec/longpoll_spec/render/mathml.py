@@ -1,6 +1,6 @@
 """Terms in mathematical notation, as MathML: a browser shows it without scripts.
 
-A statement about both requests is written once, for every request or for some, as in `readable`, whose reader provides
+A statement about both requests is written once, for every request or for some, as in `notation`, whose reader provides
 the names.
 """
 
@@ -12,9 +12,8 @@ from html import escape
 from typing import Final
 
 from longpoll_spec.model import Action, Model
-from longpoll_spec.render.notation import stem
-from longpoll_spec.render.readable import Reader, reader_of, twin_of
-from longpoll_spec.render.spec_actions import named_terms
+from longpoll_spec.render.notation import Reader, reader_of, stem, twin_of
+from longpoll_spec.render.spec_page import named_terms
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import TRUE, Bool, Int, Term
 

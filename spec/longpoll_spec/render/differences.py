@@ -14,9 +14,9 @@ from attrs import frozen
 from longpoll_spec.bounds import EXPLORATIONS, Bounds
 from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.policy import Policy, knob_values
-from longpoll_spec.render.spec_actions import OPEN, action_lines, opened
+from longpoll_spec.render.spec_page import OPEN, action_lines, opened
 
-PLAIN: Final = ""
+NO_FEATURE: Final = ""
 """No features."""
 Pair = tuple[str, str]
 """Corresponding lines of the two; empty where one has none."""
@@ -28,7 +28,7 @@ class Changed:
 
     action: str
     aspect: str
-    """The feature with which it differs; `PLAIN` if it differs without any."""
+    """The feature with which it differs; `NO_FEATURE` if it differs without any."""
     pairs: tuple[Pair, ...]
 
 
@@ -53,7 +53,7 @@ def difference(first: Policy, second: Policy) -> Difference:
 def _changed(first: Policy, second: Policy) -> Iterator[Changed]:
     for name in ACTION_NAMES:
         told: set[Pair] = set()
-        for aspect, bounds in {PLAIN: OPEN, **{each: opened(size) for each, size in EXPLORATIONS.items()}}.items():
+        for aspect, bounds in {NO_FEATURE: OPEN, **{each: opened(size) for each, size in EXPLORATIONS.items()}}.items():
             pairs = _pairs(name, first, second, bounds)
             new = {(one, other) for one, other in pairs if one != other} - told
             if new:

@@ -1,7 +1,9 @@
-"""Explain what is wrong at the end of a counterexample, and between which Java methods the window lies.
+"""Describe a trace step by step: actor, target, changes, and at the end what is wrong.
 
-Derived from the last state and the steps before it. The trace is already known to be a counterexample; a trace of a
-`sometimes` property has no fault.
+Every sentence is made from the states before and after its step, so it describes this run and not the action in general
+(`step_texts`). What is wrong, and between which Java methods the window lies, is derived from the last state and the
+steps before it; for the properties of features the text is fixed (`WRONG`). The trace is already known to be a
+counterexample; a trace of a `sometimes` property has no fault.
 """
 
 from __future__ import annotations
@@ -12,8 +14,93 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Action, Trace
-from longpoll_spec.render.story.feature_diagnosis import WRONG
+from longpoll_spec.render.notation import sizes_of
+from longpoll_spec.render.rocketmq_names import Participant, in_order, place_of
+from longpoll_spec.render.step_texts import StepValues, text_of_step
 from longpoll_spec.specification import properties_of
+from longpoll_spec.threads import thread_of
+
+WRONG: Final[dict[str, tuple[str, str]]] = {
+    "round_is_whole": (
+        (
+            "The window is PullRequestHoldService.checkHoldRequest of 4.9: its loop over the table has no try "
+            "around getMaxOffsetInQueue, so one queue that throws ends the round, and all others wait for the next one."
+        ),
+        "Fix: skip the queue that throws (knob scan_throw=skip_queue, as 5.x does).",
+    ),
+    "buckets_are_swept": (
+        ("No entry of pullRequestTable is ever removed: a bucket stays for every topic and queue ever pulled."),
+        "Fix: remove an empty bucket under its lock (knob bucket_removal=rechecked_under_lock).",
+    ),
+    "no_orphan": (
+        (
+            "The window lies between pullRequestTable.get, which gave the pull's thread its bucket, and "
+            "addPullRequest: in between, the scan found the bucket empty and removed it. Arrivals and scans use the "
+            "table, so the request is lost for good, and so is every later one whose thread had looked up the bucket."
+        ),
+        ("Fix: check again, under the bucket's lock, before removing it (knob bucket_removal=rechecked_under_lock)."),
+    ),
+    "commit_never_regresses": (
+        (
+            "The window lies between the send of the pull, which carries the client's committed offset of that time, "
+            "and ConsumerOffsetManager.commitOffset: a newer commit came between them, and the last writer wins."
+        ),
+        "Fix: keep the greater of the two (knob commit=monotone_max).",
+    ),
+    "commit_in_queue": (
+        (
+            "The queue ends earlier now, and ConsumerOffsetManager keeps the group's offset: the group skips the "
+            "next messages, up to its offset."
+        ),
+        "Fix: set offsets beyond a queue's end back to the end when it is truncated (knob on_truncate=wake).",
+    ),
+    "closed_is_let_go": (
+        (
+            "PullRequestHoldService is not notified that a channel has closed: the request is held until its "
+            "deadline, and its answer cannot be delivered."
+        ),
+        "Fix: drop the requests of a closed channel (knob on_close=drop).",
+    ),
+    "moved_is_told": (
+        (
+            "No thread traverses the bucket when a queue is truncated: the request waits for an offset that its "
+            "queue no longer has, until the next arrival or its deadline, and only then learns that its offset moved."
+        ),
+        "Fix: wake the requests whose offset is gone when a queue is truncated (knob on_truncate=wake).",
+    ),
+    "seen_survives": (
+        "The message was shown to pulls before it was on disk, and the crash lost it.",
+        "Fix: show only flushed messages (knob visible_after=flush, as 5.3.2 does under SYNC_FLUSH).",
+    ),
+    "told_of_role_change": (
+        "A role change traverses no bucket: a pull held by a slave that is now master keeps waiting.",
+        (
+            "Fix: answer the held requests when the role changes, and at their insert those that missed before it "
+            "(knob on_role_change=answer)."
+        ),
+    ),
+    "told_of_master_return": (
+        (
+            "No traversal after the master's return reaches this request: 4.9 has none, and that of 5.x misses "
+            "requests in a notifier's list or on their way into the bucket. The request keeps waiting, and is not sent "
+            "to the master."
+        ),
+        (
+            "Fix: answer the held requests when the master is back, and at their insert those that missed before "
+            "it (knob on_master_return=answer)."
+        ),
+    ),
+    "return_is_whole": (
+        (
+            "The window lies between ManyPullRequest.isEmpty and cloneListAndClear in notifyMasterOnline: the "
+            "dispatcher took the list in between, cloneListAndClear returns null, and the NullPointerException ends "
+            "the traversal of all buckets."
+        ),
+        "Fix: take each list in one step, whether it is empty or not (knob on_master_return=answer).",
+    ),
+}
+"""Property -> (location, fix)."""
+
 
 SCAN_MS: Final = 5000
 """The wait of `PullRequestHoldService.run` between two scans."""
@@ -204,3 +291,70 @@ _TELLERS: Final[Mapping[str, Callable[[End], Iterable[str]]]] = {
     "dropped_by_throw": _dropped,
     "answered_on_stop": _silent,
 }
+
+
+@frozen
+class Scene:
+    """One step. An arrow goes from `source` to `target`; both are empty when time passes."""
+
+    number: int
+    action: str
+    source: str
+    target: str
+    short: str
+    """A few words, for an arrow."""
+    sentence: str
+    place: str
+    """Where the step lies in RocketMQ's source."""
+    changes: tuple[str, ...]
+
+
+@frozen
+class Story:
+    """The description of a whole trace. `wrong` is empty for a run that shows no violation."""
+
+    policy: str
+    bounds: str
+    property_name: str
+    participants: tuple[Participant, ...]
+    scenes: tuple[Scene, ...]
+    wrong: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """One line that describes the trace."""
+        what = f"{self.property_name} is violated" if self.wrong else self.property_name or "a run"
+        return f"{self.policy}: {what}, in {len(self.scenes)} steps"
+
+
+def story_of(trace: Trace) -> Story:
+    """Describe a trace."""
+    scenes = tuple(_scene(trace, index) for index in range(1, len(trace.steps)))
+    keys = {key for scene in scenes for key in (scene.source, scene.target) if key}
+    return Story(
+        policy=trace.model.policy.name,
+        bounds=sizes_of(trace.model.bounds),
+        property_name=trace.property_name,
+        participants=in_order(keys),
+        scenes=scenes,
+        wrong=diagnosis_of(trace),
+    )
+
+
+def _scene(trace: Trace, index: int) -> Scene:
+    action = trace.steps[index].action
+    assert action is not None
+    names = [variable.name for variable in trace.model.variables]
+    before, after = (dict(zip(names, step.state, strict=True)) for step in trace.steps[index - 1 : index + 1])
+    target, short, rest = text_of_step(StepValues(trace.model, action, before, after))
+    source = thread_of(action)
+    return Scene(
+        number=index,
+        action=action.label,
+        source=source,
+        target=target,
+        short=short,
+        sentence=rest,
+        place=place_of(action),
+        changes=tuple(f"{each.name}: {each.show(old)} -> {each.show(new)}" for each, old, new in trace.changes(index)),
+    )

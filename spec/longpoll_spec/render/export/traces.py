@@ -1,4 +1,6 @@
-"""A trace in the Informal Trace Format, which Apalache writes and the TLA+ tools around it read.
+"""A trace as data: our own JSON with the descriptions and every state's values, and the Informal Trace Format.
+
+Apalache writes ITF, and the TLA+ tools around it read it:
 
 | field     | content                                                                                   |
 |-----------|-------------------------------------------------------------------------------------------|
@@ -17,9 +19,10 @@ from typing import Any
 
 from longpoll_spec.model import Trace
 from longpoll_spec.render.notation import parameters_of
+from longpoll_spec.render.story import Scene, Story
 
 
-def render(trace: Trace, token: str) -> dict[str, Any]:
+def trace_itf(trace: Trace, token: str) -> dict[str, Any]:
     """The trace as JSON-compatible data."""
     parameters = parameters_of(trace.model)
     return {
@@ -50,3 +53,39 @@ def _meta(trace: Trace, index: int) -> dict[str, Any]:
 
 def _integer(value: int) -> dict[str, str]:
     return {"#bigint": str(value)}
+
+
+def trace_json(trace: Trace, story: Story, token: str) -> dict[str, Any]:
+    """The trace and its story as JSON-compatible data."""
+    names = [variable.name for variable in trace.model.variables]
+    states = [dict(zip(names, step.state, strict=True)) for step in trace.steps]
+    bounds = trace.model.bounds
+    return {
+        "token": token,
+        "policy": story.policy,
+        "bounds": {
+            "requests": bounds.requests,
+            "messages": bounds.messages,
+            "hold_ticks": bounds.hold_ticks,
+            "scan_ticks": bounds.scan_ticks,
+            "queues": bounds.queues,
+            "tags": bounds.tags,
+            "aspects": sorted(bounds.aspects),
+        },
+        "property": story.property_name,
+        "initial": states[0],
+        "steps": [_step_json(scene, state) for scene, state in zip(story.scenes, states[1:], strict=True)],
+        "wrong": list(story.wrong),
+    }
+
+
+def _step_json(scene: Scene, state: dict[str, int]) -> dict[str, Any]:
+    return {
+        "number": scene.number,
+        "action": scene.action,
+        "who": scene.source,
+        "whom": scene.target,
+        "what": scene.sentence,
+        "where": scene.place,
+        "state": state,
+    }

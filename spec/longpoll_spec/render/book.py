@@ -1,29 +1,31 @@
-"""The pages of the book as Markdown with MathML, for Sphinx and MyST.
+"""The specification as a book: a page for each action and each feature, and any two presets side by side.
 
-The results of mutants are passed in (`Slipped`).
+The pages are Markdown with MathML (`mathml`), for Sphinx and MyST. They are derived from the specification like
+docs/spec.md, which has it all on one page. Which actions read and write which variable, and which properties an action
+could break, is computed from the terms of each preset without features, and with each feature. Whether an action does
+break one is not checked. The results of mutants are passed in (`Slipped`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from html import escape
+from itertools import combinations
 from typing import Final
 
 from attrs import frozen
 
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds
-from longpoll_spec.model import ACTION_NAMES, Property
+from longpoll_spec.model import ACTION_NAMES, Action, Property
 from longpoll_spec.phase_changes import PhaseChange, phase_changes_of
-from longpoll_spec.policy import PRESETS, Policy
-from longpoll_spec.render.book import policies
-from longpoll_spec.render.book.differences import aligned
-from longpoll_spec.render.book.formula import shown_name, statement, step
-from longpoll_spec.render.book.markdown import Lines, links, raw, table, toctree, two
-from longpoll_spec.render.book.reads_and_writes import broken_by, reads_and_writes, statements
+from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values
 from longpoll_spec.render.conditions import PLAIN, condition_of, samples
+from longpoll_spec.render.differences import Difference, aligned, difference
 from longpoll_spec.render.java_breakpoints import stopped_at
-from longpoll_spec.render.pictures.phases import phases
-from longpoll_spec.render.spec_actions import (
+from longpoll_spec.render.mathml import shown_name, statement, step
+from longpoll_spec.render.pictures.graph import phases
+from longpoll_spec.render.spec_page import (
     OPEN,
     action_lines,
     action_told,
@@ -32,7 +34,165 @@ from longpoll_spec.render.spec_actions import (
     opened,
     places_text,
 )
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Variable, state_of
+from longpoll_spec.terms import Term, nodes
+
+Lines = Iterator[str]
+
+
+def toctree(names: Iterable[str]) -> Lines:
+    """The list of pages in Sphinx's sidebar."""
+    yield from ("", "```{toctree}", ":hidden:", "", *names, "```")
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Lines:
+    """A table; bars in cells are escaped."""
+    yield f"| {' | '.join(heads)} |"
+    yield f"| {' | '.join('---' for _ in heads)} |"
+    yield from (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+    yield ""
+
+
+def raw(html: str) -> Lines:
+    """HTML as it is, in an area that scrolls."""
+    yield from ("```{raw} html", f'<div class="lp-scroll" tabindex="0" role="region" aria-label="Formula">{html}</div>')
+    yield from ("```", "")
+
+
+def links(names: Iterable[str], folder: str) -> str:
+    """Links to pages of a folder, by their names; a remark if there are none."""
+    return ", ".join(f"[`{name}`]({folder}{name}.md)" for name in names) or "none"
+
+
+def two(pairs: Iterable[tuple[str, str]], heads: tuple[str, str]) -> Lines:
+    """Two texts side by side; lines that differ are marked."""
+    rows = "".join(
+        f"<tr{'' if left == right else ' class=lp-other'}>"
+        f"<td><code>{escape(left)}</code></td><td><code>{escape(right)}</code></td></tr>"
+        for left, right in pairs
+    )
+    head = "".join(f"<th scope=col>{escape(each)}</th>" for each in heads)
+    yield from raw(f'<table class="lp-sides"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>')
+
+
+@frozen
+class ReadsAndWrites:
+    """What one action reads and writes, by the names used in the book."""
+
+    reads: frozenset[str]
+    writes: frozenset[str]
+
+
+def variables_in(terms: Iterable[Term]) -> set[str]:
+    """The variables in these terms."""
+    return {str(node.args[0]) for node in nodes(*terms) if node.op == "var"}
+
+
+def written_by(action: Action) -> set[str]:
+    """The variables that an action's effect may change."""
+    return {name for name, term in action.effect.items() if not (term.op == "var" and term.args[0] == name)}
+
+
+def read_by(action: Action) -> set[str]:
+    """The variables that an action's guard or its effect's new values read."""
+    return variables_in([action.guard, *(action.effect[name] for name in written_by(action))])
+
+
+def worlds() -> Iterator[tuple[Policy, Bounds]]:
+    """Every preset without features, and with each."""
+    for policy in PRESETS.values():
+        yield policy, OPEN
+        yield from ((policy, opened(bounds)) for bounds in EXPLORATIONS.values())
+
+
+@cache
+def reads_and_writes() -> Mapping[str, ReadsAndWrites]:
+    """Action -> what it reads and writes in some preset or with some feature."""
+    reads: dict[str, set[str]] = {}
+    writes: dict[str, set[str]] = {}
+    for policy, bounds in worlds():
+        for action in model_of(policy, bounds).actions:
+            reads.setdefault(action.name, set()).update(map(shown_name, read_by(action)))
+            writes.setdefault(action.name, set()).update(map(shown_name, written_by(action)))
+    return {name: ReadsAndWrites(frozenset(reads[name]), frozenset(writes[name])) for name in reads}
+
+
+@cache
+def statements(policy: Policy, bounds: Bounds) -> tuple[Property, ...]:
+    """The properties of a policy under these bounds, for two requests and any number of messages."""
+    return tuple(properties_of(specification_of(policy, opened(bounds))))
+
+
+def breakable(action: Action, statement: Property, read: set[str]) -> bool:
+    """Whether an action could make a statement false: it writes a variable that is read, or is the forbidden step.
+
+    Args:
+        action: The action.
+        statement: What must hold.
+        read: The variables that the statement's own part about a state reads.
+    """
+    spoken_of = any(label == action.label for label, _ in statement.closing)
+    return spoken_of or not read.isdisjoint(written_by(action))
+
+
+@cache
+def broken_by() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    """Action -> property that it could break -> the presets in which that is so."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for policy in PRESETS.values():
+        for bounds in (PLAIN, *EXPLORATIONS.values()):
+            actions = specification_of(policy, opened(bounds)).actions
+            for each in statements(policy, bounds):
+                if each.kind == "sometimes" or each.by_construction:
+                    continue
+                read = variables_in([each.here])
+                for action in actions:
+                    if breakable(action, each, read):
+                        found.setdefault(action.name, {}).setdefault(each.name, {})[policy.name] = None
+    return {name: {each: tuple(presets) for each, presets in those.items()} for name, those in found.items()}
+
+
+def policy_pages() -> dict[str, Lines]:
+    """Path in the book -> lines."""
+    pairs = combinations(PRESETS.values(), 2)
+    made = {f"differences/{_pair(*pair)}.md": _sides(difference(*pair)) for pair in pairs}
+    return made | {"policies.md": _policies(), "differences/index.md": _differences()}
+
+
+def _policies() -> Lines:
+    yield from ("# Policies", "", "A policy is a value for each knob; a preset is a policy with a name.", "")
+    yield from table(("preset", "what it is"), ((f"`{name}`", text) for name, text in PRESET_SENTENCES.items()))
+    values, said = knob_values(), knob_sentences()
+    rows = ([f"`{knob}`", *(str(getattr(each, knob)).lower() for each in PRESETS.values())] for knob in values)
+    yield from table(("knob", *PRESETS), rows)
+    yield from table(
+        ("knob", "values", "what it says"),
+        ((f"`{knob}`", ", ".join(str(each).lower() for each in values[knob]), said[knob]) for knob in values),
+    )
+
+
+def _pair(first: Policy, second: Policy) -> str:
+    return f"{first.name}--{second.name}"
+
+
+def _differences() -> Lines:
+    yield from ("# Differences", "", "Any two policies, with knobs set otherwise or not, are told apart by the command")
+    yield from ("", "```text", "longpoll policies strict rocketmq-4.9+recheck_after_hold=after_insert", "```", "")
+    yield from ("The presets, two by two:", "")
+    pairs = list(combinations(PRESETS.values(), 2))
+    yield from (f"- [{one.name} and {other.name}]({_pair(one, other)}.md)" for one, other in pairs)
+    yield from toctree(_pair(*pair) for pair in pairs)
+
+
+def _sides(found: Difference) -> Lines:
+    one, other = found.first.name, found.second.name
+    yield from (f"# {one} and {other}", "")
+    yield from table(("knob", one, other), ((f"`{knob}`", left, right) for knob, left, right in found.knobs))
+    for each in found.actions:
+        yield from (f"## {each.action}{f', with {each.aspect}' if each.aspect else ''}", "")
+        yield from two(each.pairs, (one, other))
+
 
 SEVERAL: Final = {
     "queues": "Several queues share one dispatcher and one scanner.",
@@ -68,7 +228,7 @@ def pages(slips: Sequence[Slipped]) -> dict[str, str]:
         "properties.md": _properties(),
     }
     made |= {f"actions/{name}.md": _action(name, slips) for name in _names()}
-    made |= {f"aspects/{name}.md": _aspect(name) for name in _aspect_names()} | policies.pages()
+    made |= {f"aspects/{name}.md": _aspect(name) for name in _aspect_names()} | policy_pages()
     made["actions/index.md"] = _actions()
     made["aspects/index.md"] = _aspects()
     made["index.md"] = _index()

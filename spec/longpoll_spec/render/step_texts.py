@@ -1,7 +1,7 @@
 """Each step in words: which thread does what to which request, from the values before and after the step.
 
-With several queues a sentence names its queue, and with tags its tag. Steps with fixed descriptions are in
-`feature_steps`. Actors and the final fault: `story`, `diagnosis`.
+With several queues a sentence names its queue, and with tags its tag. Steps of the features mostly have fixed
+descriptions (`PLAIN`). The final fault: `story`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,32 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Action, Model
-from longpoll_spec.render.story.feature_steps import PLAIN
 from longpoll_spec.threads import thread_of
+
+PLAIN: Final[dict[str, tuple[str, str, str]]] = {
+    "scan_throws": ("store", "getMaxOffsetInQueue throws", "asks for maxOffset and gets an exception"),
+    "find_bucket": ("bucket", "find the bucket", "looks up the queue's bucket in the table"),
+    "sweep": ("bucket", "empty?", "checks whether the bucket that it has traversed is empty"),
+    "remove_bucket": ("bucket", "remove the bucket", "removes the bucket from the table, because it looked empty"),
+    "return_look": ("bucket", "empty?", "checks whether the next bucket is empty, because the master is back"),
+    "return_take": (
+        "bucket",
+        "take the bucket",
+        "takes the bucket's list to wake all its requests, because the master is back",
+    ),
+    "commit_pulled": ("store", "commit the pull's offset", "commits the offset that the pull carried when it was sent"),
+    "offset_commit": ("store", "UPDATE_CONSUMER_OFFSET", "sends an offset commit for the messages that it has handled"),
+    "offset_reset": ("store", "offset back to 0", "sets the group's committed offset back to the beginning"),
+    "channel_closes": ("bucket", "channel closes", "goes away: its channel closes"),
+    "trim": ("store", "delete the first message", "deletes the queue's first message because of its age"),
+    "truncate": ("store", "truncate by one", "truncates the queue by its last message"),
+    "queue_deleted": ("store", "delete the queue", "deletes the queue; one of the same name begins at 0"),
+    "role_change": ("bucket", "slave becomes master", "makes the broker, which was a slave, master"),
+    "master_returns": ("bucket", "master is back", "tells the broker, a slave, that its master is back"),
+    "flush": ("store", "flush", "writes the appended messages to disk"),
+    "crash_and_recover": ("bucket", "crash and restart", "kills the broker and restarts it with the data on disk"),
+}
+"""Action -> (the key of the target, a few words for an arrow, the rest of a sentence after the actor)."""
 
 
 @frozen
