@@ -16,8 +16,7 @@ from _pytest.mark import ParameterSet
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.traces import breaks_its_property
+from model_tests.support.spec.cases import breaks_its_property, quick_if
 
 from longpoll.cli import main
 from longpoll_spec.actions import actions_of

@@ -19,8 +19,7 @@ import msgspec
 import pytest
 from _pytest.mark import ParameterSet
 from model_tests.peers.explorer_node import asked_of_node
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import model_named, quick_if
 
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import named

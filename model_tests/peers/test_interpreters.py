@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import pytest
 from _pytest.mark import ParameterSet
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import model_named, quick_if
 
 from longpoll_spec.bounds import named
 from longpoll_spec.engines.conform import false_parts

@@ -10,9 +10,8 @@ import pytest
 import z3
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.cases import breaks_its_property, quick_if
 from model_tests.support.spec.strategies import BOOL_NAMES, bools, ints, runs, values
-from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll_spec.bounds import TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import attrs
 import pytest
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.traces import breaks_its_property
+from model_tests.support.spec.cases import breaks_its_property, quick_if
 
 from longpoll_spec.bounds import ASPECTS, Bounds
 from longpoll_spec.engines import explore

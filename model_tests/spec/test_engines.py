@@ -12,10 +12,8 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import breaks_its_property, model_named, quick_if
 from model_tests.support.spec.strategies import runs
-from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll.cli import main
 from longpoll_spec import engines

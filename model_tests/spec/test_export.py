@@ -17,8 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.spec import spin, tlc
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import model_named, quick_if
 from model_tests.support.spec.strategies import BOOL_NAMES, INT_NAMES, bools, ints
 from model_tests.support.spec.strategies import values as valuations
 from model_tests.support.spec.tlc import TlcRun, TlcViolation

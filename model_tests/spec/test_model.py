@@ -10,8 +10,7 @@ import attrs
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import model_named, quick_if
 from model_tests.support.spec.strategies import BOOL_NAMES, INT_NAMES, VALUE_MAX, bools, ints, runs, values
 
 from longpoll_spec.actions import FAMILIES

@@ -24,8 +24,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import model_named, quick_if
 from model_tests.support.spec.strategies import runs
 
 from longpoll.cli import main

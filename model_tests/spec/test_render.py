@@ -16,8 +16,7 @@ from click.testing import CliRunner
 from docs.site import figures
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import model_named, quick_if
 from model_tests.support.spec.strategies import runs
 
 from longpoll.cli import main

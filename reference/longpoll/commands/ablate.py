@@ -16,7 +16,7 @@ from rich.text import Text
 
 from longpoll.options.completion import own_policies
 from longpoll.output import Exit, cell_of, emit_json, fail, json_option, out, progress_bar, styled, table, user_mistakes
-from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.policy import PRESETS, other_settings, preset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def ablate(*, names: Sequence[str], as_json: bool) -> None:
         if name not in engine.POLICIES:
             fail(f"{name} is not one of our own policies: choose {' or '.join(engine.POLICIES)}")
     chosen = list(dict.fromkeys(names)) or list(engine.POLICIES)
-    total = sum(1 for name in chosen for _change in engine.changes_of(PRESETS[name]))
+    total = sum(1 for name in chosen for _change in other_settings(PRESETS[name]))
     try:
         with _bar(total) as report:
             rows = engine.ablate(chosen, report=report)

@@ -38,6 +38,7 @@ from longpoll_spec.terms import (
     Int,
     Term,
     bool_variable,
+    changes,
     const,
     int_variable,
     substitute,
@@ -59,7 +60,7 @@ class Assignment:
 
 def sequence(effect: Effect) -> tuple[Assignment, ...]:
     """The effect's assignments in an order that makes them simultaneous; unchanged variables are left out."""
-    waiting = {name: term for name, term in effect.items() if not _is_itself(name, term)}
+    waiting = changes(effect)
     done: list[Assignment] = []
     cleared: list[Assignment] = []
     while waiting:
@@ -85,10 +86,6 @@ def _places(name: str, term: Term) -> tuple[Term, Term, Term]:
 def saved_by(assignments: Sequence[Assignment]) -> Iterator[str]:
     """The variables whose old values the assignments save."""
     return (each.variable for each in assignments if each.target == SAVED + each.variable)
-
-
-def _is_itself(name: str, term: Term) -> bool:
-    return term.op == "var" and bool(term.args[0] == name)
 
 
 def _is_read_by_others(name: str, waiting: Effect) -> bool:

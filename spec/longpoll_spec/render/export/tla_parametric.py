@@ -58,7 +58,7 @@ from longpoll_spec.render.export.quantified import (
 )
 from longpoll_spec.render.notation import identifier, parameters_of
 from longpoll_spec.state import Request, State, Variable, state_of
-from longpoll_spec.terms import FALSE, TRUE, Effect, Term, any_of, bool_variable, int_variable, substitute
+from longpoll_spec.terms import FALSE, TRUE, Effect, Term, any_of, bool_variable, changes, int_variable, substitute
 
 _TRIVIAL: Final = frozenset({"var", "const", "true", "false", "eq", "lt", "le", "parameter"})
 """Terms that need no name: written out where they occur."""
@@ -545,10 +545,9 @@ def _waits(module: Module) -> list[Expression]:
 def _changes(module: Module, operator: Operator) -> Iterator[tuple[str, Expression]]:
     terms = {each.name: each for each in module.state.variables}
     found: dict[str, dict[Slot | None, Expression]] = {}
-    for name, term in operator.action.effect.items():
-        if not (term.op == "var" and term.args[0] == name):
-            base, slots = indexed(name)
-            found.setdefault(base, {})[slots[0][1:] if slots else None] = module.read.expression(term, terms[name])
+    for name, term in changes(operator.action.effect).items():
+        base, slots = indexed(name)
+        found.setdefault(base, {})[slots[0][1:] if slots else None] = module.read.expression(term, terms[name])
     for base, values in found.items():
         if None in values:
             yield base, ("becomes", base, generalised(values[None], operator.bound))
