@@ -10,22 +10,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from longpoll_spec.actions import (
-
     commits,
-
     faults,
-
     produce,
     pull,
-
     role,
-
-
-
     time,
     traversal,
-
-
 )
 from longpoll_spec.actions.family import instances
 from longpoll_spec.model import Action, Family

@@ -97,7 +97,9 @@ def _why_not(model: Model, name: str, outcome: Outcome) -> Grade:
         return missing(f"z3 could not decide {name}; write it in a simpler way")
     if found.action is None:
         return missing(f"{name} is false in the first state")
-    more = f"the state before {found.action.label}, where all your statements are true:\n{state_text(model, found.state)}"
+    more = (
+        f"the state before {found.action.label}, where all your statements are true:\n{state_text(model, found.state)}"
+    )
     return missing(f"{name} is not inductive: the step {found.action.label} breaks it", more)
 
 
