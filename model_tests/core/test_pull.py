@@ -29,7 +29,7 @@ from longpoll_broker.shared.filter.filters import TagFilter, tag_filter
 from longpoll_broker.shared.subscription import Clients, subscription_of
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import TRAITS_5
-from longpoll_broker.store.read import ALL, ByProperties, GetResult, GetStatus, Matches
+from longpoll_broker.store.messages import ALL, ByProperties, GetResult, GetStatus, Matches
 from longpoll_simulation.lockstep import MemoryQueues, Message
 
 

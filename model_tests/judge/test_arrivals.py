@@ -14,8 +14,8 @@ from attrs import define
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.growing_history import GrowingHistory
-from longpoll_judge.run.spark.event_stream import BEGUN_MAX, Arrivals, Batch
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
+from longpoll_judge.run.spark.stream import BEGUN_MAX, Arrivals, Batch
 
 WHY = "Python worker failed to connect back."
 PART = "part-0.ndjson"

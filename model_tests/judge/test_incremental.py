@@ -36,8 +36,8 @@ from longpoll_judge.read.source import InputSplit, read_split
 from longpoll_judge.read.unreadable import Damage
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import follow
-from longpoll_judge.run.incremental import recent_events, recent_sends, request_ids
-from longpoll_judge.run.incremental.request_ids import CAME_AGAIN, TOO_MANY, Asked
+from longpoll_judge.run.incremental import recent_events
+from longpoll_judge.run.incremental.recent_events import CAME_AGAIN, TOO_MANY, Asked
 from longpoll_judge.run.pipeline import judge
 
 QUICK = ("answer_deleted", "visible_too_soon", "next_wrong", "visible_moves_back", "append_missing", "events_lost")
@@ -148,7 +148,7 @@ def test_sends_are_judged_beside_the_queues(tmp_path: Path, monkeypatch: pytest.
     recording = simulated(4, 800)
     FAULTS["sends_inverted"].apply(recording)
     found, whole = check(recording, tmp_path / "history", 8, 1)
-    monkeypatch.setattr(recent_sends, "EVENTS_MAX", 200)
+    monkeypatch.setattr(recent_events, "EVENTS_MAX", 200)
     fewer = follow_pieces(tmp_path / "history", 8, 1, looks=0.3)
 
     assert not found.is_whole
@@ -297,7 +297,7 @@ def test_numbers_in_a_row_are_one_span() -> None:
 
 def test_too_many_to_remember_are_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told once; none is remembered any more, and what came again before stays left out."""
-    monkeypatch.setattr(request_ids, "SPANS_MAX", 3)
+    monkeypatch.setattr(recent_events, "SPANS_MAX", 3)
     known = Asked()
     told = [known.add(requests(names)) for names in (["a1", "b1", "a1"], ["c1", "d1"], ["e1", "a1"])]
 

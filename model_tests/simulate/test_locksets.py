@@ -29,16 +29,15 @@ from longpoll_broker.hold.hold_table import HoldLimit, HoldTable
 from longpoll_broker.io.channel import Channel
 from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor
 from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
-from longpoll_broker.send.group_commit import GroupCommit
+from longpoll_broker.send.durability import GroupCommit
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.store import dispatch
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import ConsumeQueue, QueueTable
 from longpoll_broker.store.dispatch import Dispatcher
-from longpoll_broker.store.log.commit_log import CommitLog
-from longpoll_broker.store.log.deletions import Deletions
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.queues.consume_queue import ConsumeQueue
-from longpoll_broker.store.queues.queue_table import QueueTable
+from longpoll_broker.store.retention import Deletions
 from longpoll_broker.store.segment import SegmentList
 from longpoll_protocol.bodies import LockBatchRequest
 from longpoll_protocol.codes import RequestCode

@@ -23,10 +23,10 @@ from model_tests.simulate.stress import Preemption, first_fault
 from model_tests.support.broker.brokers import SMALL_STORE
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.hold import deadlines, dispatch_service, hold_service, notifier
+from longpoll_broker.hold import hold_service, notifier
 from longpoll_broker.hold import hold_table as hold
+from longpoll_broker.hold.hold_service import PullEvents
 from longpoll_broker.hold.hold_table import ANSWERED, HELD, Pull
-from longpoll_broker.hold.pull_events import PullEvents
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor
 from longpoll_broker.rocketmq.tables import queue_locks
@@ -35,21 +35,21 @@ from longpoll_broker.shared import offsets, statistics
 from longpoll_broker.shared.filter.filters import SQL92, sql_filter, tag_filter
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
+from longpoll_broker.store import consume_queue
+from longpoll_broker.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.messages import Arrival
-from longpoll_broker.store.queues import consume_queue
-from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.segment import SegmentList
 from longpoll_protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueue
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.tags import word_hash
+from longpoll_protocol.frames import Command
+from longpoll_protocol.properties import word_hash
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.lockstep import MemoryQueues, Message
 from longpoll_simulation.world import StuckError
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
-FILES: Final = tuple(str(module.__file__) for module in (deadlines, hold, notifier, hold_service, dispatch_service))
+FILES: Final = tuple(str(module.__file__) for module in (hold, notifier, hold_service))
 """Files in which an actor may be interrupted."""
 STRICT_LOOK: Final = attrs.evolve(STRICT, name="strict-look", on_master_return="look_then_take")
 POLICIES: Final = (
@@ -201,7 +201,7 @@ class Stage:
         self.service.run_clock_on(Outbox(), self.wake_clock)
         self.log = Log(self.queues, self.lock())
         log: Any = self.log
-        self.dispatcher = dispatch_service.DispatchService(
+        self.dispatcher = hold_service.DispatchService(
             stage, log, self.service, PullEvents(), notifies=True, passes_idle=self.policy.empty_shortcut
         )
 

@@ -23,12 +23,11 @@ from model_tests.simulate.stress import first_fault
 
 from longpoll_client import remoting
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError
-from longpoll_client.link import calls, exchange
-from longpoll_client.link.calls import Answer, Callback, Write
+from longpoll_client.link import exchange
+from longpoll_client.link.exchange import Answer, Callback, Write
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode, reply
-from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames import Command, Connection, encode, reply
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_simulation.line_tracing import LineTracing
 from longpoll_simulation.network import Network, SimulatedSocket
@@ -37,7 +36,7 @@ from longpoll_simulation.strategies import FewSwitches
 from longpoll_simulation.sync import SimulatedThread
 from longpoll_simulation.world import World
 
-FILES: Final = tuple(str(module.__file__) for module in (remoting, calls, exchange))
+FILES: Final = tuple(str(module.__file__) for module in (remoting, exchange))
 HOST: Final = "127.0.0.1"
 PORT: Final = 10_911
 STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=7).encode()

@@ -32,17 +32,15 @@ from model_tests.simulate.stress import FEW_SHARE, Preemption, Run, first_fault
 from model_tests.simulate.test_clients import ClientRun
 from model_tests.support.broker.stores import SMALL, message
 
-from longpoll_broker.hold import executors
-from longpoll_broker.hold.executors import PoolExecutor
+from longpoll_broker.hold import pull_processor
+from longpoll_broker.hold.pull_processor import PoolExecutor
 from longpoll_broker.io import channel
 from longpoll_broker.io.channel import Channel, Limits, Outbox
-from longpoll_broker.store import burst_append, dispatch, message_store, segment
-from longpoll_broker.store.log import commit_log
-from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store import burst_append, commit_log, consume_queue, dispatch, message_store, segment
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import OTHER_MAPS
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
-from longpoll_broker.store.queues import consume_queue
-from longpoll_broker.store.queues.queue_table import OTHER_MAPS
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network
@@ -149,7 +147,7 @@ class ChannelStage:
         assert self.channel.closed or not any(wanted.values()), "an answer was never sent"
 
 
-POOL_FILES: Final = (str(executors.__file__),)
+POOL_FILES: Final = (str(pull_processor.__file__),)
 LATE_MS: Final = 5
 """Maximum waiting time of a task."""
 TAKES_S: Final = (0.0, 0.0, 0.002, 0.02)

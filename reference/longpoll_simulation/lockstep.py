@@ -25,7 +25,7 @@ from longpoll_broker.hold.pull import Found, look
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filter.filters import TagFilter
 from longpoll_broker.shared.filter.sql92 import Lookup
-from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
+from longpoll_broker.store.messages import ALL, GetResult, GetStatus, Matches
 from longpoll_simulation.strategies import Replay
 from longpoll_simulation.sync import SimulatedLock
 from longpoll_simulation.world import NEVER, Actor, World

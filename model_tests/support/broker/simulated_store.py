@@ -19,13 +19,13 @@ from attrs import Factory, define, evolve, frozen
 from model_tests.support.broker.stores import SMALL, message
 
 from longpoll_broker.config import StoreConfig
+from longpoll_broker.store.consume_queue import OTHER_MAPS
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
-from longpoll_broker.store.queues.queue_table import OTHER_MAPS
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import is_listed as is_listed_by
-from longpoll_runtime.interface import Files
+from longpoll_runtime import Files
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.disk import Disk, Order
 from longpoll_simulation.files import ERRORS, SimulatedFiles

@@ -24,11 +24,10 @@ from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
 from longpoll_judge.read.source import find, read_split
 from longpoll_judge.run.follow import Limits, Steps
 from longpoll_judge.run.local import judge_windows
-from longpoll_judge.run.overview import overview_of_table
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.tally import Tally
 from longpoll_judge.run.window_sweep import WindowReader
-from longpoll_judge.run.windows import WindowPlan
+from longpoll_judge.run.windows import WindowPlan, overview_of_table
 from longpoll_spec.history import META_FILE, Event, Meta
 
 RECORDINGS: Final = Path(__file__).parents[2] / "judge" / "recordings"

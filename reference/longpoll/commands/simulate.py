@@ -14,8 +14,8 @@ import click
 from attrs import define, field
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.options.numbers import SEED_MAX, Amount, Whole
 from longpoll.options.specification import knob_option, policy_option
+from longpoll.options.values import SEED_MAX, Amount, Whole
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
 from longpoll_simulation.checker import PROMISES
 from longpoll_simulation.plan import GRAINS

@@ -18,8 +18,8 @@ from attrs import frozen
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll import exit_codes
-from longpoll.options.numbers import SEED_MAX, Amount, Whole
 from longpoll.options.specification import knob_option, policy_option
+from longpoll.options.values import SEED_MAX, Amount, Whole
 from longpoll.output import Exit, check_directory, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
 from longpoll.verification.soak import BrokenPromiseError, Counts, Soak, real_plan_of
 from longpoll_spec.errors import ConfigError

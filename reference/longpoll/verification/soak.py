@@ -31,12 +31,11 @@ from longpoll_broker.store.verify import verify
 from longpoll_client.errors import ClientError
 from longpoll_client.remoting import RemotingClient
 from longpoll_judge.run.pipeline import judge
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.headers import CreateTopicRequestHeader
-from longpoll_runtime import Address, Thread
+from longpoll_runtime import Address, Buffer, Thread
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.host_pauses import HostPauseWatch
-from longpoll_runtime.interface import Buffer
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.checker import OUTCOMES, Checker, checker_of
 from longpoll_simulation.client import SimulatedClient

@@ -29,12 +29,12 @@ from longpoll_judge.read.growing_history import GrowingHistory, stamps_of
 from longpoll_judge.read.incremental import IncrementalRead, Read
 from longpoll_judge.read.source import History
 from longpoll_judge.run.excerpt import with_excerpts
-from longpoll_judge.run.incremental.listed_findings import Picked, left_to_the_end, not_told
 from longpoll_judge.run.incremental.queue_judge import Growing, SoFar
 from longpoll_judge.run.incremental.state_file import State, read_state, write_state
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import Engine, EngineName, Look, added_up, judge_on, open_engine
-from longpoll_judge.run.spill import open_spill
+from longpoll_judge.run.tally import Picked, left_to_the_end, not_told
+from longpoll_judge.run.window_sweep import open_spill
 
 if TYPE_CHECKING:
     from longpoll_judge.run.spark.engine import SparkEngine
@@ -378,7 +378,7 @@ def _arriving(running: Engine, growth: GrowingHistory, ends: dict[str, int]) -> 
     if streaming is None:
         yield IncrementalRead(growth, threads=os.cpu_count() or 1, ends=ends)
         return
-    from longpoll_judge.run.spark.event_stream import arriving_events  # noqa: PLC0415 - Spark takes a second to import
+    from longpoll_judge.run.spark.stream import arriving_events  # noqa: PLC0415 - Spark takes a second to import
 
     with arriving_events(streaming, growth, ends) as arriving:
         yield arriving
@@ -388,8 +388,8 @@ def _streaming(running: Engine) -> SparkEngine | None:
     """The engine if its stream brings what is new: what a server of Spark Connect calls back, it calls elsewhere."""
     if isinstance(running, LocalEngine):
         return None
-    from longpoll_judge.run.spark.cluster import is_remote  # noqa: PLC0415 - Spark takes a second to import
     from longpoll_judge.run.spark.engine import SparkEngine  # noqa: PLC0415 - the same
+    from longpoll_judge.run.spark.session import is_remote  # noqa: PLC0415 - Spark takes a second to import
 
     assert isinstance(running, SparkEngine), "there are two engines"
     return None if is_remote(running.session) else running

@@ -2,19 +2,19 @@
 
 Events come in batches. A request is judged once its events lie before the settled time and its messages are in the part
 of the log in memory (`window`), the last seconds. The settled time lies as far before the end of the record as events
-have ever come out of order. `window_pulls` asks the same about past and future. For the log before the window a few
+have ever come out of order. `window_sweep` asks the same about past and future. For the log before the window a few
 numbers are kept for each queue (`Before`). Other requests wait.
 
 Later events may change such a result: an event from before the settled time, a lower offset, a gap. `doubts` names each
 one that came. So the sum serves while a record goes on, and the final verdict is a judgement of the whole.
 
-Sends and other events without a single queue: `recent_sends`. Reading: `tail`.
+Sends and other events without a single queue: `recent_events`. Reading: `read.incremental`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -28,31 +28,94 @@ from longpoll_judge.columns.exchange import joined, taken
 from longpoll_judge.columns.keys import request_keys
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
-from longpoll_judge.contract.clause import SEND_CODES
+from longpoll_judge.contract.clause import SEND_CODES, STOPPED_MS
 from longpoll_judge.contract.result import ANSWERED_ON_STOP, Gap
 from longpoll_judge.evidence.source_survey import DISORDER_NS, MS, Run, SourceSurvey, Span
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
+from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
 from longpoll_judge.read.unreadable import Damage
+from longpoll_judge.rules.answers import NO_NEW_MSG
 from longpoll_judge.rules.cross_queue import have_request, rows_where
-from longpoll_judge.rules.queue_case import Case
-from longpoll_judge.run.incremental.evidence_events import with_rare
-from longpoll_judge.run.incremental.future_evidence import may_stop, reached_by
-from longpoll_judge.run.incremental.log_findings import Logged
-from longpoll_judge.run.incremental.log_spans import Log, Outlooks, are_shown_early, by_queue, follows, together
-from longpoll_judge.run.incremental.recent_sends import Beside
-from longpoll_judge.run.overview import LogSpan, overview_of_table
+from longpoll_judge.rules.queue_case import Booleans, Case
+from longpoll_judge.run.excerpt import with_rare
+from longpoll_judge.run.incremental.recent_events import Beside
 from longpoll_judge.run.queue_verdict import (
+    FINDING,
+    Found,
     as_table,
     judge_logs,
     judge_queue,
     queue_rows,
     repeated_rows,
 )
-from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.window_pulls import WindowJudge, request_rows
-from longpoll_judge.run.window_sweep import log_of
+from longpoll_judge.run.tally import Latest, Tally
+from longpoll_judge.run.window_sweep import WindowJudge, asked_range, log_of, request_rows
+from longpoll_judge.run.windows import (
+    Log,
+    LogSpan,
+    Outlooks,
+    are_shown_early,
+    by_queue,
+    follows,
+    overview_of_table,
+    together,
+)
+
+
+def may_stop(case: Case, settled_ns: int) -> Booleans:
+    """Which pulls got an early empty answer that the end of their source may explain (`holding`)."""
+    pulls = case.pulls
+    code = np.where(pulls.is_answered, case.events.integers("code", pulls.answer_row), -1)
+    is_early = pulls.answered_before_ns < pulls.received_before_ns + pulls.timeout_ns
+    may_end = pulls.answered_before_ns >= settled_ns - STOPPED_MS * MS
+    found: Booleans = (code == NO_NEW_MSG) & is_early & may_end
+    return found
+
+
+def reached_by(case: Case) -> int:
+    """How far up the log the pulls of a case looked: not at a message that was not there when they were answered."""
+    _lowest, highest, has_body, _last = asked_range(case)
+    told = case.events.integers("offset_next", case.pulls.answer_row)
+    saw = (told > case.pulls.offset) | (highest > case.pulls.offset + 1)
+    saw[has_body] = True
+    return int(np.where(saw, highest, case.pulls.offset).max())
+
+
+LOGGED_MAX: Final = 1_000
+"""Most faults of logs that are kept, those that were found last."""
+
+
+@define(eq=False)
+class Logged:
+    """The faults, each as the text of a result row, by what it says and its place."""
+
+    latest: Latest[tuple[object, ...], str] = field(factory=Latest[tuple[object, ...], str])
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Logged:
+        """These faults, which were looked at."""
+        return cls(Latest({_named(msgspec.json.decode(text, type=Found)): text for text in texts}))
+
+    def add(self, rows: pa.Table) -> int:
+        """Take what is certain of some result rows; how much that is."""
+        count = 0
+        for text in rows.filter(compute.equal(rows["kind"], FINDING))["text"].to_pylist():
+            found = msgspec.json.decode(text, type=Found)
+            if found.finding.verdict == "violated":
+                self.latest.put(_named(found), text, LOGGED_MAX)
+                count += 1
+        return count
+
+    def look(self) -> pa.Table:
+        """All that is kept, as result rows; who asks tells it."""
+        return as_table([(FINDING, 0, 1, text) for text in self.latest.look()])
+
+
+def _named(found: Found) -> tuple[object, ...]:
+    return found.finding.clause, found.finding.why, found.order
+
 
 PIECES_MIN: Final = 3
 """Pieces of the log that are at hand at least."""

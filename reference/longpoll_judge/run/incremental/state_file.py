@@ -28,18 +28,12 @@ from longpoll_judge.errors import CheckpointError
 from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read import files
 from longpoll_judge.read.checksum import checksum_before
-from longpoll_judge.run.incremental.committed_offsets import Offsets
 from longpoll_judge.run.incremental.held_pulls import Held
-from longpoll_judge.run.incremental.latest_values import Latest
-from longpoll_judge.run.incremental.log_findings import Logged
-from longpoll_judge.run.incremental.log_spans import Log
-from longpoll_judge.run.incremental.queue_judge import Growing, Piece
-from longpoll_judge.run.incremental.recent_events import Recent
-from longpoll_judge.run.incremental.recent_sends import Beside
-from longpoll_judge.run.incremental.request_ids import Asked
-from longpoll_judge.run.overview import LogSpan
+from longpoll_judge.run.incremental.queue_judge import Growing, Logged, Piece
+from longpoll_judge.run.incremental.recent_events import Asked, Beside, Offsets, Recent
 from longpoll_judge.run.queue_verdict import RESULT_SCHEMA, Row, as_table
-from longpoll_judge.run.tally import Tally
+from longpoll_judge.run.tally import Latest, Tally
+from longpoll_judge.run.windows import Log, LogSpan
 from longpoll_spec.tables import with_table
 
 STATE_FILE: Final = "judging.state"
