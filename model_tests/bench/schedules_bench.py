@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Final
 
 from model_tests.bench import leaving
-from model_tests.simulate.two_pulls import race
+from model_tests.simulate.test_two_pulls import race
 from rich.console import Console
 from rich.table import Table
 

@@ -110,7 +110,7 @@ def test_a_time_out_of_the_send_is_no_late_reply(cluster: Cluster) -> None:
 
     async def story(producer: AsyncProducer) -> None:
         with pytest.raises(AnswerTimeoutError, match="no answer to the send"):
-            await producer._asking().ask("1", PATIENCE_S, unanswered)
+            await producer._requests.ask("1", PATIENCE_S, unanswered)
 
     run(cluster, story)
 

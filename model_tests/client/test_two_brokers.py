@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 from attrs import define, evolve, field
-from model_tests.simulate.client_world import quiet
+from model_tests.simulate.test_clients import quiet
 from model_tests.support.broker.client_scenarios import member_options
 
 from longpoll_broker.broker import Broker

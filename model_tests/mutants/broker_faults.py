@@ -1,7 +1,7 @@
 """Mutants of the broker or its recorder that tests once missed: one change of text, and the test that misses it.
 
 Add a row for each fault that is found in the broker or survives its tests. Mutants of the spec:
-`longpoll_spec.mutants.generated`. Locks of the hold service: `simulate.hold_stress`.
+`longpoll_spec.mutants.generated`. Locks of the hold service: `zoo.locks`.
 """
 
 from __future__ import annotations
@@ -207,28 +207,28 @@ FAULTS: Final = (
     ),
     Fault(
         "a one-way send is recorded as acknowledged",
-        f"{BROKER}/send/append.py",
+        f"{BROKER}/history.py",
         "            return\n        after_ns, connection = ",
         "            pass\n        after_ns, connection = ",
         f"{TESTS}/service/test_record.py::test_refused_requests_are_answers",
     ),
     Fault(
         "a one-way send is recorded as refused",
-        f"{BROKER}/send/append.py",
+        f"{BROKER}/history.py",
         "            return\n        after_ns, connection, header = ",
         "            pass\n        after_ns, connection, header = ",
         f"{TESTS}/service/test_record.py::test_refused_requests_are_answers",
     ),
     Fault(
         "a message that no queue lists is recorded as appended to one",
-        f"{BROKER}/send/append.py",
+        f"{BROKER}/history.py",
         '            if is_listed(each[0].sys_flag):\n                self.recorder.put("append"',
         '            if True:\n                self.recorder.put("append"',
         f"{TESTS}/service/test_record.py::test_prepared_messages",
     ),
     Fault(
         "a message that no queue lists is recorded as acknowledged in one",
-        f"{BROKER}/send/append.py",
+        f"{BROKER}/history.py",
         "                if is_listed(each[0].sys_flag):\n",
         "                if True:\n",
         f"{TESTS}/service/test_record.py::test_prepared_messages",
@@ -270,7 +270,7 @@ FAULTS: Final = (
     ),
     Fault(
         "the broker records the expression where it goes by a heartbeat's hashes",
-        f"{BROKER}/hold/hold_service.py",
+        f"{BROKER}/history.py",
         " or not is_as_said(wanted) else wanted",
         " else wanted",
         f"{TESTS}/service/test_record.py::test_an_expression_is_told_where_the_broker_goes_by_it",
@@ -474,7 +474,7 @@ FAULTS: Final = (
     ),
     Fault(
         "what follows a record of a time to come is stored then",
-        f"{STORE}/messages.py",
+        f"{STORE}/commit_log.py",
         "if not store_ms or store_ms <= unix_ms() + FUTURE_MS:",
         "if not store_ms or store_ms >= 0:",
         f"{TESTS}/store/test_outsiders.py::test_a_record_of_the_future_is_lost_alone",

@@ -84,7 +84,6 @@ HELD: Final = (
 
 KNOWN: Final = (
     Known("spec/longpoll_spec/policy.py", ("service/test_hold_service.py", "core/test_notifier.py")),
-    Known(f"{BROKER}/hold/hold_table.py", ("core/test_hold.py", "service/test_hold_service.py")),
     Known(
         f"{BROKER}/hold/hold_table.py",
         ("core/test_hold.py", "core/test_notifier.py", "service/test_hold_service.py"),
@@ -118,26 +117,13 @@ KNOWN: Final = (
         ("service/test_channel.py", "service/test_transport.py"),
         ("simulate/test_stress.py", "simulate/test_whole_broker.py"),
     ),
-    Known(f"{BROKER}/hold/pull_processor.py", ("service/test_executors.py",)),
     Known(f"{BROKER}/io/transport.py", ("service/test_channel.py", "service/test_transport.py")),
     Known(
         f"{BROKER}/hold/hold_service.py",
-        ("service/test_hold_service.py", "service/test_pull_service.py"),
-        HELD,
+        ("service/test_hold_service.py", "service/test_dispatch_service.py", "service/test_pull_service.py"),
+        (*HELD, "service/test_send.py", "service/test_fuzz.py"),
     ),
-    Known(
-        f"{BROKER}/hold/hold_service.py",
-        ("service/test_dispatch_service.py", "service/test_pull_service.py"),
-        (
-            "service/test_hold_sections.py",
-            "service/test_send.py",
-            "service/test_fuzz.py",
-        ),
-    ),
-    Known(f"{BROKER}/hold/pull_processor.py", (), ("service/test_pull_processor.py",)),
-    Known(f"{BROKER}/hold/pull_processor.py", (), ("service/test_pull_processor.py",)),
-    Known(f"{BROKER}/hold/pull_processor.py", (), ("service/test_pull_processor.py",)),
-    Known(f"{BROKER}/hold/hold_service.py", (), ("service/test_hold_sections.py",)),
+    Known(f"{BROKER}/hold/pull_processor.py", ("service/test_executors.py",), ("service/test_pull_processor.py",)),
     Known(
         f"{BROKER}/hold/",
         PULLED,
@@ -205,13 +191,13 @@ KNOWN: Final = (
         (),
         ("store/test_segment_list.py", "store/test_maps.py", "store/test_failed_sync.py"),
     ),
-    Known(f"{STORE}/consume_queue.py", (), ("store/test_consume_queue.py",)),
-    Known(f"{STORE}/consume_queue.py", (), ("store/test_queue_table.py", "store/test_retention.py")),
-    Known(f"{STORE}/recovery.py", (), ("store/test_recovery.py",)),
+    Known(
+        f"{STORE}/consume_queue.py",
+        (),
+        ("store/test_consume_queue.py", "store/test_queue_table.py", "store/test_retention.py"),
+    ),
     Known(f"{STORE}/dispatch.py", ("service/test_dispatch_service.py", "store/test_message_store.py"), DISPATCHED),
-    Known(f"{STORE}/index.py", (), ("store/test_index.py",)),
-    Known(f"{STORE}/index.py", (), ("store/test_index_list.py", "store/test_index.py")),
-    Known(f"{STORE}/index.py", (), ("store/test_indexer.py", "store/test_index.py")),
+    Known(f"{STORE}/index.py", (), ("store/test_index_list.py", "store/test_indexer.py", "store/test_index.py")),
     Known(f"{STORE}/selection.py", (), ("store/test_selection.py",)),
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),

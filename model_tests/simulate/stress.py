@@ -1,4 +1,4 @@
-"""Actors with a scheduling point before every access of the tested code to shared data, and simulated locks."""
+"""Stress runs created from seeds: actors that may be interrupted before every access of the tested code."""
 
 from __future__ import annotations
 

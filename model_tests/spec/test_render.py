@@ -32,7 +32,7 @@ from longpoll_spec.phase_changes import phase_changes_of
 from longpoll_spec.policy import PRESETS, preset, with_knob
 from longpoll_spec.render.export.traces import trace_json
 from longpoll_spec.render.notation import state_text
-from longpoll_spec.render.pictures import graph, lanes, plot
+from longpoll_spec.render.pictures import graph, lanes, plot, sequence
 from longpoll_spec.render.pictures.graph import phases
 from longpoll_spec.render.pictures.plot import Bars, Line, bars, lines, shares
 from longpoll_spec.render.pictures.sequence import story_svg
@@ -352,7 +352,7 @@ FINDINGS: Final = Path(__file__).parents[2] / "docs" / "findings.md"
 TOKENS: Final = re.findall(r"^longpoll explain (\S+)$", FINDINGS.read_text("utf-8"), re.MULTILINE)
 SIZES: Final = {
     "lp-lanes": ({"java": lanes.SMALL, "inside": lanes.SMALL, "tick": lanes.SMALL, "number": lanes.SMALL}, lanes.SIZE),
-    "lp-chart": ({"java": svg.SMALL, "change": svg.SMALL, "number": svg.SMALL}, svg.SIZE),
+    "lp-chart": ({"java": sequence.SMALL, "change": sequence.SMALL, "number": sequence.SMALL}, sequence.SIZE),
     "lp-graph": ({"words": graph.SMALL}, graph.SIZE),
     "lp-plot": ({"small": plot.SMALL}, plot.SIZE),
 }

@@ -18,6 +18,10 @@ PLANTS = {
         "reference/longpoll_judge/errors.py",
         "import longpoll_broker.errors",
     ),
+    "simulation: a world that knows no broker, the broker's run in it, and those who search runs": (
+        "reference/longpoll_simulation/world.py",
+        "import longpoll_simulation.run",
+    ),
     "the judge reads histories alone": ("reference/longpoll_judge/errors.py", "import longpoll_recorder.recorder"),
     "the broker serves clients and is none": (
         "reference/longpoll_broker/rocketmq/__init__.py",
@@ -97,7 +101,7 @@ PLANTS = {
         "import longpoll_broker.hold.pull_processor",
     ),
     "store: bytes below, one store above": (
-        "reference/longpoll_broker/store/queues/__init__.py",
+        "reference/longpoll_broker/store/segment.py",
         "import longpoll_broker.store.commit_log",
     ),
     "rocketmq: an account knows no other service": (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from model_tests.support.broker.plain import plain_store
 from model_tests.support.broker.wire_strategies import filled_texts, int32, int64, texts
 
-from longpoll_protocol import headers, properties
+from longpoll_protocol import admin_headers, headers, properties
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_protocol.headers import (
     EmptyHeader,
@@ -45,7 +45,12 @@ from longpoll_protocol.properties import (
     tags_code,
 )
 
-ALL: list[type[Header]] = [getattr(headers, name) for name in headers.__all__ if name != "Header"]
+ALL: list[type[Header]] = [
+    each
+    for module in (headers, admin_headers)
+    for each in vars(module).values()
+    if isinstance(each, type) and issubclass(each, Header) and each is not Header
+]
 
 
 def values_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[object]:
@@ -192,9 +197,9 @@ def test_properties_are_read_back(properties: dict[str, str]) -> None:
 @pytest.mark.parametrize("wrong", ["a\x01", "\x02"])
 def test_a_mark_in_a_property_is_our_own_error(wrong: str) -> None:
     """It would make two properties out of one."""
-    for properties in ({wrong: "v"}, {"n": wrong}):
+    for wrongly in ({wrong: "v"}, {"n": wrong}):
         with pytest.raises(LocalProtocolError, match="separate"):
-            encode_properties(properties)
+            encode_properties(wrongly)
 
 
 def test_odd_text_of_properties_and_fields() -> None:

@@ -1,4 +1,8 @@
-"""Shared parts of a broker's services: runtime, settings, store and tables."""
+"""Creates and connects the services of a broker, in the order of their dependencies.
+
+Each service declares its codes and its needs. This module decides which services exist under a policy and a
+configuration, and whether those of `fast` replace the plain ones.
+"""
 
 from __future__ import annotations
 

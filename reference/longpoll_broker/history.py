@@ -1,6 +1,7 @@
-"""Connects a broker to its recorded history, or to nothing.
+"""Records what a broker does as a history, or records nothing.
 
-Events: see `hold.hold_service`, `send.append`.
+Callers report every event to `PullEvents` and `SendEvents` and need not check whether the broker records. The classes
+here write the events. Format of a history: see `longpoll_recorder`.
 """
 
 from __future__ import annotations

@@ -260,6 +260,11 @@ def all_as_shown(
     return [as_shown(message, retry_topic, again_count) for message in messages]
 
 
+def place_of(message: ReceivedMessage) -> str:
+    """The message's place, for the log."""
+    return f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
+
+
 def _message(record: Record) -> ReceivedMessage:
     properties = decode_properties(record.properties)
     return ReceivedMessage(

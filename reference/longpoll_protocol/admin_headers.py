@@ -1,9 +1,7 @@
-"""Headers of routes, topics and groups, and of administrators' requests.
+"""Headers of requests about routes, topics, groups, accounts and name servers.
 
-Source: `GetRouteInfoRequestHeader.java`, `CreateTopicRequestHeader.java`, `DeleteTopicRequestHeader.java`,
-`DeleteSubscriptionGroupRequestHeader.java`, `NotifyMinBrokerIdChangeRequestHeader.java`,
-`GetTopicStatsInfoRequestHeader.java`, `GetConsumeStatsRequestHeader.java`, `QueryConsumeQueueRequestHeader.java` and
-similar ones.
+The classes have RocketMQ's names. Most are in its packages `common/protocol/header` and
+`common/protocol/header/namesrv`. 304 GET_SYSTEM_TOPIC_LIST_FROM_NS has no header.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Frames: the boundaries of commands in a byte stream, and the limits of each length.
+"""Frames and commands: splits a byte stream into frames, decodes each as a command, and encodes commands.
 
-Goals, in this order: a hostile length costs nothing; each byte is copied a bounded number of times, however the stream
-is split into chunks; a body can be kept as long as its user likes.
+Goals of the reader, in this order: a hostile length costs nothing; each byte is copied a bounded number of times; a
+body can be kept as long as its user likes. A frame inside one chunk is returned as uncopied views. A frame across
+chunks is gathered in a growing array and copied once when it is complete.
 
-A chunk is an immutable `bytes`. A frame inside one chunk is returned as uncopied views. A frame across chunks is
-gathered in a growing array and copied once when it is complete.
+After a `RemoteProtocolError` the peer's connection must be closed, as RocketMQ does. Missing fields are not checked
+here: see `headers`. Bodies: see `bodies`, `message`.
 
-Headers: see `command`.
-
-Source: `remoting/protocol/RemotingCommand.java`, `remoting/netty/NettyDecoder.java`.
+Source: `RemotingCommand.java`, `NettyDecoder.java`, `RemotingSerializable.java`, `RocketMQSerializable.java`. Leniency
+is as seen on 4.9.7 and 5.5.0.
 """
 
 from __future__ import annotations

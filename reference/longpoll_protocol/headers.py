@@ -1,11 +1,11 @@
-"""Base class of headers: decodes a command's text fields, and encodes them.
+"""Headers of requests that read and store messages, and of offsets and clients. Decodes and encodes all headers.
 
 A missing or invalid field raises `HeaderError` with its name. Numbers follow Java's `parseInt` and `parseLong`,
 booleans `parseBoolean`. More lenient than Java, "1.0" and "1e3" are accepted as integers and "1" as true. Values such
-as a queue id out of range are not checked.
+as a queue id out of range are not checked. Other headers: see `admin_headers`.
 
-Source: `RemotingCommand.decodeCommandCustomHeader`. Required fields are those that 4.9.7 and 5.5.0 were seen to
-require, fewer than their annotations say.
+Source: `RemotingCommand.decodeCommandCustomHeader`. The classes have RocketMQ's names. Required fields are those that
+4.9.7 and 5.5.0 were seen to require. Their annotations name more.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def _kinds(header: type[Header]) -> tuple[frozenset[str], frozenset[str]]:
     described = inspect.type_info(header)
     assert isinstance(described, inspect.StructType), described
     numbers, booleans = set(), set()
-    for field in described.fields:
-        types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
+    for each in described.fields:
+        types = each.type.types if isinstance(each.type, inspect.UnionType) else (each.type,)
         if any(isinstance(kind, inspect.IntType) for kind in types):
-            numbers.add(field.encode_name)
+            numbers.add(each.encode_name)
         if any(isinstance(kind, inspect.BoolType) for kind in types):
-            booleans.add(field.encode_name)
+            booleans.add(each.encode_name)
     return frozenset(numbers), frozenset(booleans)
 
 

@@ -1,10 +1,12 @@
-"""Tunes Python's garbage collection for a broker that starts and serves.
+"""Tunes the interpreter for a process that does nothing but serve (`longpoll serve`), because the settings are global.
 
-A broker's many short-lived objects have no cycles, so reference counts free them. By default the collector still checks
-the young objects after every 700 that stay, as in a herd of held pulls, and often all objects: a third of a send's
-time. Exceptions do create cycles, so collections are made rare, not disabled.
+Garbage collection: a broker's many short-lived objects have no cycles, so reference counts free them. By default the
+collector still checks the young objects after every 700 that stay, as in a herd of held pulls, and often all objects: a
+third of a send's time. Exceptions do create cycles, so collections are made rare, not disabled.
 
-The setting affects the whole process, so only a process that does nothing but serve uses it (`longpoll serve`).
+Thread switches: the I/O thread releases the interpreter at every system call. While another thread computes (the
+flusher, which indexes keys), it waits by default 5 ms each time, in which it could have answered hundreds of requests.
+With shorter turns it hardly waits: throughput of producers with keys rises by a quarter.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
-"""The real runtime: the operating system's threads, clock, sockets and files; step points do nothing.
+"""The real runtime: the operating system's clock, and its sockets with and without TLS. Step points do nothing.
 
-A test may subclass it to act at a step point.
+A test may subclass `RealRuntime` to act at a step point. Threads: see `threads`. Files: see `files`.
+
+RocketMQ's frames begin with a length below 16 MiB, so their first byte is 0, never 22, with which TLS begins. If TLS is
+required, a plain connection is refused before any of its bytes is served.
+
+Sources: `NettyRemotingServer.HandshakeHandler`, `TlsMode.java`, `TlsHelper.java` of 4.9.7.
 """
 
 from __future__ import annotations

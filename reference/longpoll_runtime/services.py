@@ -1,4 +1,4 @@
-"""Base classes of context managers that close or stop on exit."""
+"""Base classes: context managers that close or stop on exit, and services with one thread (`ServiceThread.java`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The fields of a send and of a pull, and the messages of a pull's answer."""
+"""A client of a run: performs its actions in order over one connection and records the answers.
+
+The connection may be simulated or real (`longpoll.verification.soak`). It has none of a real client's own behaviour;
+`longpoll_client` runs in the same simulation.
+"""
 
 from __future__ import annotations
 

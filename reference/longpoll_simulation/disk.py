@@ -1,10 +1,13 @@
 """A disk in memory that models kills, power cuts and bit rot.
 
-Live names and bytes are what every process sees. Bytes are durable once synced (`file_bytes`), names once their
-directory is synced. Anything else may or may not survive a power cut. An `Order` says how unsynced changes of names and
-lengths may survive: POSIX promises less than file systems keep.
+Live names and bytes are what every process sees. Bytes are durable once synced, names once their directory is synced.
+Anything else may or may not survive a power cut. An `Order` says how unsynced changes of names and lengths may survive:
+POSIX promises less than file systems keep.
 
-Process operations: `files`. Not modelled: links, permissions and capacity; a full disk is a planned error.
+A file's live bytes are memory of exactly the file's length, shared by every mapping. Durable bytes are kept per page,
+as of the last sync; later writes are found by comparison, so writes through a map need no notification.
+
+Process operations and errors: `files`. Not modelled: links, permissions and capacity; a full disk is a planned error.
 """
 
 from __future__ import annotations

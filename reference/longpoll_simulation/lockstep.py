@@ -1,7 +1,12 @@
-"""Queues in memory: the minimum that the hold table's threads need of a store.
+"""Runs the hold table's real threads under a controlled scheduler and compares each step with the specification.
 
-A message is its tag's hash and its properties. It is appended, and visible after `make_visible`, as in a store. Bytes,
-files and limits: `store.selection`.
+Consumers, a dispatcher, a scanner and an executor use the real `HoldService`, `BucketTraversal` and `HoldTable`. One of
+them runs between two scheduling points. The specification's variables, read from the table and the actors, must then
+match a state that this actor's own actions can reach; no action is allowed too. The code is coarser than the
+specification in an in-place bucket traversal, and where a traversal skips an empty bucket without a step.
+
+On request, the executor may become full and empty again, the broker may stop, and a notifier's read may throw.
+`refinement` chooses the schedules. Messages are in `MemoryQueues`, the minimum that these threads need of a store.
 """
 
 from __future__ import annotations
@@ -21,7 +26,9 @@ from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filters import TagFilter
 from longpoll_broker.shared.sql92 import Lookup
 from longpoll_broker.store.messages import ALL, GetResult, GetStatus, Matches
-from longpoll_simulation.scheduled import ScheduledRuntime, Scheduler
+from longpoll_simulation.strategies import Replay
+from longpoll_simulation.sync import SimulatedLock
+from longpoll_simulation.world import NEVER, Actor, World
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python import Packed, Successors
 from longpoll_spec.model import Action, Model
@@ -112,6 +119,8 @@ def _next_outside(offset: int, start: int, end: int) -> int:
 
 TOPIC: Final = "T"
 KEY: Final = (TOPIC, 0)
+MS: Final = 1_000_000
+"""A millisecond, ns."""
 STEPS_MAX: Final = 9
 """The most steps of the specification in one segment: an in-place traversal of a whole bucket."""
 
@@ -127,6 +136,11 @@ OF_ACTOR: Final = {
 OWN_STEPS: Final = {"append", "next_pull", "expire", "run", "stop", "throw"}
 """Moves that are each one step of the specification to another state."""
 POSITION: Final = {"start": DUE, "each": WALKING, "end": WALKING}
+
+
+def can_go(actor: Actor) -> bool:
+    """Whether an actor waits for no lock."""
+    return getattr(actor.waits_for, "owner", None) is None
 
 
 class InjectedError(LookupError):
@@ -173,7 +187,9 @@ class Lockstep:
     """Whether the next check throws."""
     wanted: FaultyFilter = field(init=False)
     """What every pull asks for."""
-    scheduler: Scheduler = field(factory=Scheduler)
+    scheduler: World = field(factory=lambda: World(Replay(), step_ns=0, now_ns=0, ask_at=NEVER))
+    actors: dict[str, Actor] = field(factory=dict)
+    """The actors that have not ended, by name."""
     queues: MemoryQueues = field(factory=MemoryQueues)
     executor: list[Pull] = field(factory=list)
     walks: dict[str, BucketTraversal] = field(factory=dict)
@@ -184,16 +200,13 @@ class Lockstep:
     spawned: int = 0
     next_scan_ms: int = 0
     state: Packed = ()
-    runtime: ScheduledRuntime = field(init=False)
     service: HoldService = field(init=False)
     slots: list[Slot] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.runtime = ScheduledRuntime(self.scheduler)
         self.wanted = FaultyFilter("*", "TAG", frozenset(), all_tags=True, world=self)
-        # A hold table uses only a runtime's locks, clock and scheduling points.
         self.service = HoldService(
-            self.runtime,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
             self.model.policy,
             self,
             self,
@@ -220,6 +233,33 @@ class Lockstep:
     def bounds(self) -> Bounds:
         """The bounds of the world."""
         return self.model.bounds
+
+    # -- what a hold table asks of a runtime: locks, a clock and scheduling points -----------------------------------
+
+    def lock(self) -> SimulatedLock:
+        """A new lock."""
+        return SimulatedLock(self.scheduler)
+
+    def monotonic_ns(self) -> int:
+        """Virtual time."""
+        return self.scheduler.now_ns
+
+    @property
+    def now_ms(self) -> int:
+        """Virtual time; a tick is a millisecond."""
+        return self.scheduler.now_ns // MS
+
+    def step(self, action: str) -> None:
+        """Wait here until the actor's next move."""
+        self.scheduler.pause(action)
+
+    def go(self, name: str) -> None:
+        """Run an actor's next segment. Raises what it raises."""
+        actor = self.actors[name]
+        assert can_go(actor)
+        self.scheduler.go(actor)
+        if actor.done:
+            del self.actors[name]
 
     # -- what a hold table asks of a store ---------------------------------------------------------------------------
 
@@ -248,7 +288,7 @@ class Lockstep:
         slot = self.slots[number]
         pull = slot.pull
         assert pull is not None
-        self.runtime.step("pull_read")
+        self.step("pull_read")
         decision = look(pull, self.wanted, self.queues)
         if isinstance(decision, Found):
             self.answer(pull, decision.read.offset_next)
@@ -259,7 +299,7 @@ class Lockstep:
 
     def dispatch(self) -> None:
         """The dispatcher: make one message visible, then notify; again after a traversal that threw."""
-        self.runtime.step("make_visible")
+        self.step("make_visible")
         end = self.queues.make_visible(KEY)
         told = False
         while not told:
@@ -310,9 +350,9 @@ class Lockstep:
         names = {name for name, _actors in allowed}
         found: list[Move] = [(name, -1) for name in ("append", "tick") if name in names]
         found += [("next_pull", slot) for slot in range(len(self.slots)) if ("next_pull", (slot,)) in allowed]
-        if "dispatcher" not in self.scheduler.actors and "make_visible" in names:
+        if "dispatcher" not in self.actors and "make_visible" in names:
             found.append(("dispatch", -1))
-        if "scanner" not in self.scheduler.actors and "scan_start" in names:
+        if "scanner" not in self.actors and "scan_start" in names:
             found.append(("scan", -1))
         if "expire" in names:
             found.append(("expire", -1))
@@ -321,17 +361,17 @@ class Lockstep:
             found += self.faulty_moves(allowed)
         if self.rejects:
             found.append(("empty" if self.full else "fill", -1))
-        return found + [("go", self.number_of(name)) for name, actor in self.scheduler.actors.items() if actor.can_go]
+        return found + [("go", self.number_of(name)) for name, actor in self.actors.items() if can_go(actor)]
 
     def faulty_moves(self, allowed: set[tuple[str, tuple[Any, ...]]]) -> list[Move]:
         """The stop, which a broker begins when its notifiers have ended, and a throwing next check."""
-        actors = self.scheduler.actors
+        actors = self.actors
         found: list[Move] = []
         if ("stop", ()) in allowed and not any(name in actors for name in NOTIFIERS):
             found.append(("stop", -1))
         for name in NOTIFIERS:
             walk = self.walks.get(name)
-            looks = name in actors and (actors[name].at or "").endswith("_each") and actors[name].can_go
+            looks = name in actors and (actors[name].at or "").endswith("_each") and can_go(actors[name])
             next_seen = walk._waiting[0] if walk is not None and looks and walk._waiting else None
             if next_seen is not None and ("notifier_throws", (name, self.slot_of(next_seen))) in allowed:
                 found.append(("throw", self.number_of(name)))
@@ -342,12 +382,12 @@ class Lockstep:
         kind, number = move
         before = self.state
         if kind == "go":
-            name = list(self.scheduler.actors)[number]
-            self.scheduler.go(name)
+            name = list(self.actors)[number]
+            self.go(name)
             own: set[str] = OF_ACTOR[name.partition(" ")[0]]
         elif kind == "throw":
             self.throws = True
-            self.scheduler.go(list(self.scheduler.actors)[number])
+            self.go(list(self.actors)[number])
             self.throws = False
             own = {"notifier_throws"}
         elif kind in {"dispatch", "scan"}:
@@ -370,11 +410,11 @@ class Lockstep:
     def begin(self, name: str) -> set[str]:
         """Start a notifier and run its first segment; a scanner may have nothing to do."""
         if name == "scanner":
-            self.next_scan_ms = self.runtime.now_ms + self.bounds.scan_ticks
-        self.scheduler.spawn(name, self.dispatch if name == "dispatcher" else self.scan)
-        self.scheduler.go(name)
-        if name in self.scheduler.actors:
-            self.scheduler.go(name)
+            self.next_scan_ms = self.now_ms + self.bounds.scan_ticks
+        self.actors[name] = self.scheduler.spawn(name, self.dispatch if name == "dispatcher" else self.scan)
+        self.go(name)
+        if name in self.actors:
+            self.go(name)
         return OF_ACTOR[name]
 
     def do_append(self, _number: int) -> None:
@@ -383,17 +423,17 @@ class Lockstep:
 
     def do_tick(self, _number: int) -> None:
         """One tick is one millisecond."""
-        self.runtime.now_ms += 1
+        self.scheduler.now_ns += MS
 
     def do_next_pull(self, number: int) -> None:
         """A consumer pulls; its thread runs up to the read."""
         slot = self.slots[number]
-        deadline_ms = self.runtime.now_ms + self.bounds.hold_ticks
+        deadline_ms = self.now_ms + self.bounds.hold_ticks
         slot.pull = Pull(number, self.spawned, "G", TOPIC, 0, slot.offset, 32, 2, deadline_ms=deadline_ms)
         slot.thread = f"pull {self.spawned}"
         self.spawned += 1
-        self.scheduler.spawn(slot.thread, lambda: self.serve(number))
-        self.scheduler.go(slot.thread)
+        self.actors[slot.thread] = self.scheduler.spawn(slot.thread, lambda: self.serve(number))
+        self.go(slot.thread)
 
     def do_stop(self, _number: int) -> None:
         """The broker stops, and answers held pulls."""
@@ -424,14 +464,14 @@ class Lockstep:
     def stale(self) -> str | None:
         """A pull's thread before its recheck whose pull is no longer in the table: it will do nothing."""
         serving = {slot.thread for slot in self.slots if slot.pull is not None and slot.pull.phase in {HELD, TAKEN}}
-        for name, actor in self.scheduler.actors.items():
+        for name, actor in self.actors.items():
             if actor.at == "recheck" and name.startswith("pull") and name not in serving:
                 return name
         return None
 
     def number_of(self, name: str) -> int:
         """An actor's number in schedules."""
-        return list(self.scheduler.actors).index(name)
+        return list(self.actors).index(name)
 
     def slot_of(self, pull: Pull) -> int:
         """The slot of a pull."""
@@ -472,7 +512,7 @@ class Lockstep:
             "log_end": len(self.queues.messages.get(KEY, ())),
             "visible_end": self.queues.visible_end(*KEY),
             "running": int(self.running),
-            "next_scan": max(self.next_scan_ms - self.runtime.now_ms, 0) if self.running else 0,
+            "next_scan": max(self.next_scan_ms - self.now_ms, 0) if self.running else 0,
             "dispatcher": self.counter("dispatcher"),
             "scanner": self.counter("scanner"),
         }
@@ -480,7 +520,7 @@ class Lockstep:
             pull = None if slot.dropped or self.is_lost(slot.pull) else slot.pull
             seen[f"phase_{number}"] = self.model.state.phases[self.phase_of(pull)]
             seen[f"offset_{number}"] = slot.offset
-            seen[f"deadline_{number}"] = 0 if pull is None else max(pull.deadline_ms - self.runtime.now_ms, 0)
+            seen[f"deadline_{number}"] = 0 if pull is None else max(pull.deadline_ms - self.now_ms, 0)
             seen[f"copies_{number}"] = int(pull is not None and pull.phase is QUEUED)
             seen[f"open_{number}"] = int(slot.pull is not None)
             seen[f"recheck_due_{number}"] = int(self.rechecks(slot))
@@ -488,7 +528,7 @@ class Lockstep:
 
     def counter(self, name: str) -> int:
         """A notifier's program counter, from its scheduling point."""
-        actor = self.scheduler.actors.get(name)
+        actor = self.actors.get(name)
         if actor is None or actor.at in {None, "make_visible"}:
             return IDLE
         assert actor.at is not None
@@ -521,7 +561,7 @@ class Lockstep:
 
     def rechecks(self, slot: Slot) -> bool:
         """Whether a pull's thread is before a recheck that it must do."""
-        actor = self.scheduler.actors.get(slot.thread)
+        actor = self.actors.get(slot.thread)
         in_table = slot.pull is not None and slot.pull.phase in {HELD, TAKEN}
         return in_table and actor is not None and actor.at == "recheck"
 
@@ -532,7 +572,7 @@ class Lockstep:
     def place(self) -> tuple[object, ...]:
         """Everything that determines the future: the specification's state, and each actor's position."""
         serves = {slot.thread: f"pull of {number}" for number, slot in enumerate(self.slots)}
-        actors = self.scheduler.actors.items()
+        actors = self.actors.items()
         standing = sorted((serves.get(name, name), actor.at or "") for name, actor in actors)
         ways = tuple(self.held_by.get(slot.pull, "") if slot.pull is not None else "" for slot in self.slots)
         # A broker that stopped without answering is late for ever.
@@ -544,7 +584,7 @@ class Lockstep:
         pull = slot.pull
         if pull is None or pull.phase not in {HELD, TAKEN}:
             return 0
-        return max(self.runtime.now_ms - pull.deadline_ms, 0)
+        return max(self.now_ms - pull.deadline_ms, 0)
 
     def ways_lost(self) -> set[str]:
         """How pulls with something to read came to be left to time alone: by their hold, or a keep."""

@@ -1,4 +1,12 @@
-"""Tries schedules of the hold service: all (`explore`), or random ones (`wander`). `lockstep` checks each step."""
+"""Schedules of the hold service next to the specification: all, random ones, or those of one run. See `lockstep`.
+
+`follow` turns a counterexample of the specification into a schedule. The code has a coarser granularity, so one move
+may take several steps of the run, or none. The search tries every schedule that stays on the run until one reaches its
+end. Features without a counterpart here: more queues, tags, channels, commits, crashes, roles.
+
+`coverage_of` reports how many states the schedules reach under tiny bounds. A state that none reaches has one of the
+`REASONS`; a state without a reason is a gap in the schedules or the code.
+"""
 
 from __future__ import annotations
 
@@ -224,7 +232,7 @@ def named(action: Action) -> str:
 def _words(world: Lockstep, move: Move) -> str:
     kind, number = move
     if kind in {"go", "throw"}:
-        name, actor = list(world.scheduler.actors.items())[number]
+        name, actor = list(world.actors.items())[number]
         return f"{name} goes on{f' from {actor.at}' if actor.at else ''}{' and throws' if kind == 'throw' else ''}"
     return {
         "fill": "the executor becomes full",

@@ -1,6 +1,9 @@
-"""Collects the errors that the broker logs during a simulated run: each is a failure, even if the broker survives.
+"""Runs one simulation: a broker on a disk, its clients and faults; checks that every promise was kept.
 
-Warnings do not count, because policies and limits cause them as intended.
+Each error that the broker logs is a failure, even if the broker survives. Warnings do not count, because policies and
+limits cause them as intended.
+
+`plan` draws the runs and `search` searches among them.
 """
 
 from __future__ import annotations
@@ -136,7 +139,7 @@ class Run:
     def main(self) -> None:
         """The first actor. Raises BrokenError, and any exception of the code under test."""
         self.start()
-        peers = SimulatedRuntime(self.network, SimulatedFiles(Disk()), "")
+        peers = SimulatedRuntime(self.network)
         connect = partial(self.network.connect, peers.process, *ADDRESS)
         threads: list[Thread] = []
         for number, acts in enumerate(self.plan.peers):

@@ -1,6 +1,8 @@
-"""Shorten a failing run: leave out parts, such as its turns, as long as it fails in the same way.
+"""Runs one seed after another until a run fails, shortens that run, and reports it as a trace and a token.
 
-Source: delta debugging (Zeller and Hildebrandt, IEEE TSE 2002), here with halves, quarters and so on.
+The runs are in `plan` and `run`, the command in `longpoll.commands.simulate`.
+
+Source of the shortening: delta debugging (Zeller and Hildebrandt, IEEE TSE 2002), with halves, quarters and so on.
 """
 
 from __future__ import annotations

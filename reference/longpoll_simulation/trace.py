@@ -1,4 +1,17 @@
-"""A run as text: each actor's points, line by line, and the turns that differ from the default order."""
+"""A run as text, and as a token.
+
+The text has each actor's points, line by line, and the turns that differ from the default order.
+
+A token is a short, URL-safe word that can be replayed:
+
+| part                    | content                                                                               |
+|-------------------------|---------------------------------------------------------------------------------------|
+| `sim1.`                 | the format's version                                                                  |
+| base64url, unpadded, of | deflated MessagePack [kind of run, [its settings], seed, grain, [parts left out],     |
+|                         | [turns: actor, point, to, ...]], then the CRC-32 of it, big-endian                    |
+
+The runner interprets the settings. A token of another version of the code may replay as a run that ends well.
+"""
 
 from __future__ import annotations
 

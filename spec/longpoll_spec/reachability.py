@@ -1,4 +1,7 @@
-"""The phases in which the environment acts: `sometimes` properties that keep it as free as in Java.
+"""The states that must be reachable, so that no property holds vacuously: the `sometimes` properties.
+
+Every action occurs, every phase is reached, every cause of an answer occurs, every fix of the policy is needed at least
+once, and the two notifiers interfere.
 
 An environment that acts only while the broker is idle makes every promise easier, and no other property would detect
 it. So each of its actions has to occur in each phase in which Java allows it (sources: 4.9.8, 5.3.3).

@@ -20,7 +20,17 @@ from typing import Any, Final
 
 from attrs import define, frozen
 from model_tests.mutants.tests_of import quick_tests
-from model_tests.mutants.zoo.entry import BROKER, CHANNEL, CLIENT, DISPATCH, EXECUTORS, POLICY, STORE, TABLE, Entry
+from model_tests.mutants.zoo.entry import (
+    BROKER,
+    CHANNEL,
+    CLIENT,
+    HOLD_SERVICE,
+    POLICY,
+    PULL_PROCESSOR,
+    STORE,
+    TABLE,
+    Entry,
+)
 
 WORLDS: Final[tuple[tuple[float, str, tuple[str, ...], Any, str], ...]] = (
     (0.3, "strict", (), "operation", ""),
@@ -42,12 +52,12 @@ GUARDED: Final = (
     "reference/longpoll_broker/rocketmq/admin/lock_processor.py",
 )
 """What `simulate/test_preempted.py` drives besides the hold table."""
-STORED: Final = tuple(f"{STORE}/{name}.py" for name in ("message_store", "dispatch", "bursts", "log/commit_log"))
-STRESSED: Final[tuple[tuple[frozenset[str], str], ...]] = (
-    (frozenset({*TABLE, DISPATCH}), "hold"),
-    (frozenset({CHANNEL}), "channel"),
-    (frozenset(STORED), "store"),
-    (frozenset({EXECUTORS}), "pool"),
+STORED: Final = tuple(f"{STORE}/{name}.py" for name in ("message_store", "dispatch", "burst_append", "commit_log"))
+STRESSED: Final[tuple[tuple[frozenset[str], str, str], ...]] = (
+    (frozenset({*TABLE, HOLD_SERVICE}), "test_preempted", "Stage"),
+    (frozenset({CHANNEL}), "test_stress", "ChannelStage"),
+    (frozenset(STORED), "test_stress", "StoreStage"),
+    (frozenset({PULL_PROCESSOR}), "test_stress", "PoolStage"),
 )
 """Files, and the stress that switches between any two of their bytecodes (`model_tests/simulate/*_stress.py`)."""
 """What `simulate/store_stress.py` drives."""
@@ -200,9 +210,9 @@ def _run_tests(tests: tuple[str, ...], keyword: str = "") -> Seen | None:
 
 def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
     """Switch between any two bytecodes of the hold service, a channel, the store, or a shared table: the first seed."""
-    for files, stage in STRESSED:
+    for files, module, stage in STRESSED:
         if entry.files & files:
-            return _first_fault(f"model_tests.simulate.{stage}_stress", "Stage", deadline_s)
+            return _first_fault(f"model_tests.simulate.{module}", stage, deadline_s)
     from model_tests.simulate import test_preempted
 
     from longpoll_broker.store.consume_queue import ConsumeQueue
@@ -259,6 +269,7 @@ class _Counted:
 
 def steps(entry: Entry, deadline_s: float) -> Seen | None:
     """Drive the hold service step by step against the spec: tiny scopes completely, larger ones randomly."""
+    from model_tests.simulate.stress import RAISED
     from model_tests.simulate.test_refinement import LARGER, TINIEST
 
     from longpoll_simulation import refinement as tried
@@ -278,7 +289,7 @@ def steps(entry: Entry, deadline_s: float) -> Seen | None:
             found = attempt()
         except _TimeIsOverError:
             return None
-        except (AssertionError, KeyError, AttributeError, IndexError, StopIteration, TypeError, ValueError) as error:
+        except (*RAISED, StopIteration) as error:
             return Seen(_said(error), counted.begun)
         if found.lost:
             return Seen(f"a wakeup is lost {' and '.join(sorted(found.lost))}", counted.begun)
@@ -291,7 +302,7 @@ def steps(entry: Entry, deadline_s: float) -> Seen | None:
 
 def pulls(_entry: Entry, deadline_s: float) -> Seen | None:
     """Race two pulls of one queue and a message for both, switched at operations by chance."""
-    from model_tests.simulate.two_pulls import race
+    from model_tests.simulate.test_two_pulls import race
 
     from longpoll_simulation.strategies import RandomWalk
     from longpoll_simulation.world import StuckError
@@ -306,7 +317,7 @@ def pulls(_entry: Entry, deadline_s: float) -> Seen | None:
 
 def locksets(_entry: Entry, deadline_s: float) -> Seen | None:
     """Look at each call of what threads share whether its lock is held: by the hold table, a store, a broker."""
-    from model_tests.simulate.locksets import of_broker, of_stages, of_store, watching
+    from model_tests.simulate.test_locksets import of_broker, of_stages, of_store, watching
 
     with watching() as seen:
         stages = of_stages(seen, lambda: _left(deadline_s - 2.0))
@@ -478,7 +489,7 @@ METHODS: Final = (
         "bytecodes",
         "switches between any two bytecodes",
         3,
-        lambda entry: bool(entry.files & {*TABLE, *GUARDED, *STORED, CHANNEL, DISPATCH, EXECUTORS}),
+        lambda entry: bool(entry.files & {*TABLE, *GUARDED, *STORED, CHANNEL, HOLD_SERVICE, PULL_PROCESSOR}),
         bytecodes,
         patience=8,
         is_dear=True,

@@ -11,7 +11,6 @@ from typing import Final
 from model_tests.mutants.zoo.entry import (
     BROKER,
     CLIENT,
-    DEADLINES,
     FAST,
     HOLD,
     HOLD_SERVICE,
@@ -249,7 +248,7 @@ PEERS: Final = (
         "A queue of waiting requests that has exactly one in it looks like one that needs no look: the one never "
         "expires, and keeps every other out.",
         Change(
-            DEADLINES,
+            HOLD,
             "        while self._heap and self._heap[0] <= now_ms:\n",
             "        while len(self._heap) > 1 and self._heap[0] <= now_ms:\n",
         ),

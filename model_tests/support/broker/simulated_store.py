@@ -1,6 +1,11 @@
-"""A model of a store: the messages that were put, and their guarantees.
+"""The real message store on a simulated disk, driven by a seed through all kinds of faults and checked after each.
 
-A simple list that knows nothing of files. Operations and faults: see `store`.
+A seed first chooses the possible operations and faults, because runs with all of them rarely get far (swarm testing,
+Groce et al., ISSTA 2012). Then it puts, dispatches, flushes, deletes, closes and kills, cuts the power between or
+inside operations, and makes calls fail. After every opening the store must match `StoreModel`, a list that knows
+nothing of files, and pass its own verifier.
+
+Concurrency is tested by `longpoll_simulation`'s schedules.
 """
 
 from __future__ import annotations

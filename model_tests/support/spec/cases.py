@@ -1,4 +1,4 @@
-"""Divides the cases of a parametrised test into quick and long ones.
+"""Models by name, quick and long cases of a parametrised test, and whether a trace shows what it claims.
 
 A test over every preset, knob or part checks the same for each; the quick suite keeps one of each kind.
 """

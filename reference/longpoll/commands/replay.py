@@ -1,6 +1,6 @@
 """`longpoll replay`: replay the run of a token on the reference code or on a shipped Java broker.
 
-The simulation: `longpoll.broker_simulation`. Breakpoints in Java: `longpoll_java`.
+The simulation: `longpoll_simulation`. Breakpoints in Java: `longpoll_java`.
 """
 
 from __future__ import annotations

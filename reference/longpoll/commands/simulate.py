@@ -1,6 +1,6 @@
 """`longpoll simulate-broker`: runs the whole broker in simulations with random schedules and faults.
 
-The runs are in `longpoll.broker_simulation`; `replay` runs one again.
+The runs are in `longpoll_simulation`; `replay` runs one again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`longpoll soak`: runs a real broker process with random load and faults, on real sockets and a real disk.
 
-The rounds are in `longpoll.broker_simulation.soak`.
+The rounds are in `longpoll.verification.soak`.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ from longpoll_spec.policy import (
     Policy,
     knob_sentences,
     knob_values,
+    other_settings,
     policy_named,
     preset,
     with_knobs,
@@ -570,7 +571,7 @@ def ablate(*, names: Sequence[str], as_json: bool) -> None:
         if name not in engine.POLICIES:
             fail(f"{name} is not one of our own policies: choose {' or '.join(engine.POLICIES)}")
     chosen = list(dict.fromkeys(names)) or list(engine.POLICIES)
-    total = sum(1 for name in chosen for _change in engine.changes_of(PRESETS[name]))
+    total = sum(1 for name in chosen for _change in other_settings(PRESETS[name]))
     try:
         with _bar(total) as report:
             rows = engine.ablate(chosen, report=report)

@@ -1,4 +1,4 @@
-"""Serves adjacent pulls on one connection with fewer checks for each.
+"""Serves adjacent pulls on one connection with fewer checks for each, and answers from a frame template.
 
 If a pull repeats the last one's topic, group and subscription, their checks are skipped. If its queue ends at its
 offset, there is nothing to read. All other pulls take the normal path. Semantics of a pull: see `hold.pull_processor`.

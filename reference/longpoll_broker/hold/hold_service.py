@@ -1,7 +1,11 @@
-"""The hold service: a hold table in shards, each with a lock, and the notifiers that traverse it.
+"""The hold service: a hold table in shards, each with a lock, and the notifiers, scanner and dispatcher that use it.
 
 Callable from any thread. A step point, named as the specification's action, separates two critical sections. The
 policy's knobs select the sections. Running and answering a pull: see `hold.pull_processor`.
+
+Under `notify=at_append` `BrokerHandler.end_pass` calls `DispatchService.appended` after a pass's sends, before their
+answers leave. Under `notify=dispatcher_poll` one thread polls every millisecond, as `ReputMessageService` does; a wake
+waits half of that on average.
 
 Sources: `PullRequestHoldService.java`; upstream issue #7358 for the recheck.
 """

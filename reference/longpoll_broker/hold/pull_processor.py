@@ -1,9 +1,13 @@
-"""Serves pull requests: decodes one, checks it, reads for it, and answers or holds it.
+"""Serves pull requests: decodes, checks and reads, then answers or holds. Runs and answers pulls that left the table.
 
-Checks and results of a read: see `hold.pull`. Held pulls: see `hold.hold_service`. Woken and late pulls: see
-`hold.pull_processor`.
+Checks and results of a read: see `hold.pull`. Held pulls: see `hold.hold_service`.
 
-Source: `PullMessageProcessor.java` 4.9.
+One message, or a deleted topic, may release many pulls. `LaterRuns` limits the work of one pass and keeps the rest by
+connection. Each later pass runs some pulls of each connection in turn, so a connection with one pull does not wait for
+another's hundreds.
+
+Sources: `PullMessageProcessor.java` 4.9 and 5.x, `PullRequestHoldService.java`, `pullMessageExecutor` of
+`BrokerController.java`, `BrokerFastFailure.java`, `OffsetMovedEvent.java` 4.9.
 """
 
 from __future__ import annotations

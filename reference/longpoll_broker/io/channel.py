@@ -1,7 +1,10 @@
-"""A server-side connection, and the outbox by which any thread writes to it.
+"""A server-side connection, the outbox by which any thread writes to it, and limits on all connections together.
 
 Rules: only the loop that owns a channel reads and closes it; a thread that holds its lock writes; nothing blocks. The
 loop: see `io.transport`.
+
+One connection may use little, and sixty of them everything. So the bytes of unfinished frames and of unsent answers are
+summed over all connections. Above the limit, the connection with most of them is closed.
 """
 
 from __future__ import annotations

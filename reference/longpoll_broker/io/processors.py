@@ -1,7 +1,13 @@
-"""The interface of request processors, their replies, and request counts.
+"""The interface of request processors, their replies, request counts, and hooks around requests.
 
 A processor takes (channel, command, outbox). It returns the buffers of its reply, or None when it has none yet (a held
 pull). Which processor serves which code: see `handler`.
+
+A hook sees every request before its processor and every answer before it is sent. It sees the None of a later answer at
+once, and not that answer, as in RocketMQ (upstream issue #7890). A refusal before the processor has no hooks: an
+unknown code, a full pool, a wrong signature, a slave of 5.x. Unlike Java's, hooks cannot change an answer.
+
+Sources: `RPCHook.java`, `NettyRemotingAbstract.processRequestCommand`, `AbortProcessException.java` 5.x.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Appends messages to the store: from producers, the schedule, send-backs and ended transactions.
+"""Appends messages to the store, and reports sends to the history.
 
-Also moves a delayed message to the schedule topic and back. Visibility: see `hold.hold_service`. Delivery of
-delayed messages: see `rocketmq.delay_levels`.
+Producers, the schedule, send-backs and ended transactions append. Also moves a delayed message to the schedule topic
+and back. Visibility: see `hold.hold_service`. Delivery of delayed messages: see `rocketmq.delay_levels`.
 
 Sources: `CommitLog.asyncPutMessage`, `ScheduleMessageService.messageTimeup` 4.9.
 """

@@ -1,9 +1,14 @@
 """Answers a send when its copies exist: on disk (`SYNC_FLUSH`) and on slaves (`SYNC_MASTER`).
 
-For a new topic, name servers must also know it. These waits run concurrently; a slave's result takes precedence over
-the disk's. Each wait: see `group_commit`, `rocketmq.replication.replicator`, `rocketmq.replication.registrar`.
+For a new topic, name servers must also know it. These waits run concurrently. A slave's result takes precedence over
+the disk's. Other waits: see `rocketmq.replication.replicator`, `rocketmq.replication.registrar`.
 
-Source: `CommitLog.asyncPutMessage`, `submitFlushRequest`, `submitReplicaRequest` 4.9.7.
+`GroupCommit` makes many sends durable with one sync. An appended send submits a log end and a callback. The committer
+takes all waiting requests, syncs once and answers each. For a send to a topic that is not yet in `topics.json`, the
+committer first saves that file. A watcher thread answers overdue requests as not durable while the sync continues.
+
+Sources: `CommitLog.asyncPutMessage`, `submitFlushRequest`, `submitReplicaRequest`, `CommitLog.GroupCommitService` and
+`FlushDiskWatcher.java` 4.9.7.
 """
 
 from __future__ import annotations

@@ -1,9 +1,14 @@
 """Creates the messages to store from send requests: their properties and their topic.
 
 A delayed message goes to the schedule topic, a prepared one to the half topic, and one with too many retries to the
-dead-letter topic. Checks and answers: see `send.send_processor`. Batches: see `send.send_processor`.
+dead-letter topic. A timed message of 5.x waits in `rmq_sys_wheel_timer`, with its own topic and queue as properties. A
+delay level takes precedence, then a delay in seconds, then one in milliseconds, then a time. A time in the past is
+ignored. `INNER_MULTI_DISPATCH` names additional queues; retry, delayed and prepared messages name none.
 
-Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9.
+Checks and answers: see `send.send_processor`. Delivery of timed messages: see `rocketmq.timers`.
+
+Sources: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java`, `MultiDispatch.java`, the `LmqConsumeQueue`
+limits of `DefaultMessageStore.java` 4.9; `HookUtils.handleScheduleMessage` 5.5.
 """
 
 from __future__ import annotations

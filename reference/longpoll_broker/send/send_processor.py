@@ -3,7 +3,12 @@
 At the end of the loop's pass `BrokerHandler.end_pass` makes the messages visible and wakes waiting pulls
 (`hold.hold_service`). `send.message_builder` creates a message from a request.
 
-Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order.
+A long batch is stored in turns, so that short sends of other connections are served in between. Each turn reads,
+encodes or indexes `TURN_COUNT` messages. The records are appended in one piece. Only one long batch is processed at a
+time: each turn of any connection with one continues the oldest batch. So at most one batch exists as records.
+
+Sources: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order;
+`DefaultMessageStore.checkMessages` 4.9.7, `MessageExtEncoder.encode` 5.x.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Limits checksum work during searches for record heads, so that a search takes linear time.
+"""The commit log: every record of every queue, in the order of arrival (`CommitLog.java` 4.9).
 
-After damage, a record is found by the magic in its head. A message body may be full of such heads, each with a size up
-to a common end, and each checksum covers all of it: 256 KiB, 512 KiB and 1 MiB of them took 0.07, 0.24 and 0.9 s at
-start. So checksums are limited in proportion to the bytes searched. Searches: see `store.recovery`, `store.inspect`.
+A burst of encoded records is written at once. Record layout: see `longpoll_protocol.log_record`. Locks and queue
+offsets: see `message_store`. Repair: see `recovery`.
+
+`ChecksumBudget` limits the work of a search for records after damage. A message body may be full of record heads, each
+with a size up to a common end, and each checksum covers all of it: 1 MiB of them took 0.9 s at start. So checksums are
+limited in proportion to the bytes searched.
 """
 
 from __future__ import annotations

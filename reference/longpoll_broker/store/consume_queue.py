@@ -1,7 +1,16 @@
-"""The extended consume queue (`ConsumeQueueExt.java` 4.9), used only with `enableConsumeQueueExt`.
+"""Consume queues: sequences of 20-byte units that point into the commit log (`ConsumeQueue.java` 4.9), and their table.
 
-A unit's tags code is then an address here: -2^63 plus the byte where the extended unit begins. No tag's hash is in this
-range, up to -2^31 - 1.
+    Offset  Size  What (big-endian, signed)
+    0       8     physical offset of the record in the commit log
+    8       4     size of the record, bytes; above 0 in every written unit
+    12      8     tags code: the hash of the TAGS property, the delivery time of a delayed message, or an address in
+                  the extended queue
+
+Unit n is at byte 20 n of the queue's files, so a queue offset needs no search. A queue whose oldest messages were
+deleted with the log begins with pre-blank units {0, 7FFFFFFF, 0}.
+
+With `enableConsumeQueueExt` a tags code is an address in the extended queue (`ConsumeQueueExt.java` 4.9): -2^63 plus
+the byte where the extended unit begins. No tag's hash is in this range, up to -2^31 - 1.
 
     Offset  Size  Extended unit (big-endian, signed)
     0       2     size of the unit, 20 at least

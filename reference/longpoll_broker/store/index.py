@@ -1,4 +1,6 @@
-"""One file of the index: a hash table from keys to messages (`IndexFile.java`, `IndexHeader.java`).
+"""The index by message key: its files, the list of them, and the indexer that follows the log (`IndexService.java`).
+
+One file is a hash table from keys to messages (`IndexFile.java`, `IndexHeader.java`).
 
     Offset            Size  What (big-endian, signed)
     0                 8     store timestamp of the first message, ms
@@ -15,7 +17,7 @@
        16              4       number of the slot's entry before this one, 0 for none
 
 A key's slot is its hash modulo S. A new file begins with the last message of the full one before in its header. The
-caller distinguishes keys with equal hashes. Choice of the file: see `index`.
+caller distinguishes keys with equal hashes. The flush thread calls `Indexer.build`, and every query does so first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Data that goes into the store and comes out of it.
+"""Data that goes into the store and comes out of it, and the limits of names and messages.
 
 Frequent types are `msgspec.Struct`s: one is created per message. Format on disk: see `longpoll_protocol.log_record`.
+Reading: see `store.selection`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Finds unsupported parts of a store: batch queues, compacted topics and RocksDB of RocketMQ 5.x.
+"""Checks before a store is opened: its settings, and parts of RocketMQ 5.x that no broker here can read.
 
-Their contents exist nowhere else, so `verify` never accepts such a store, and a broker refuses to open it.
+These are batch queues, compacted topics and RocksDB. Their contents exist nowhere else, so `verify` never accepts such
+a store, and a broker refuses to open it.
 
 Sources: `StorePathConfigHelper.java`, `RocksDBConsumeQueueStore.java`, `RocksDBConfigManager.java` 5.5.
 """

@@ -1,4 +1,4 @@
-"""Recovers a store on opening: finds the log's true end and the valid queue units.
+"""Recovers a store on opening: finds the log's true end and the valid queue units. Reads and writes the checkpoint.
 
 After a clean stop, as in RocketMQ (`ConsumeQueue.recover`, `CommitLog.recoverNormally`): read the last three files of
 each up to the first incomplete unit or record, and drop the rest.
@@ -11,7 +11,20 @@ a record that is durable with all before it; then recovery starts there and does
 Bytes after a queue's last unit are cleared, but a power cut may undo that. A restored unit refers to a lost record,
 whose place another record may have taken. So a queue's last units must match the log.
 
-Index: see `indexer`. Damage before the end is not repaired: see `verify`.
+The checkpoint says up to which store time log, queues and index are durable (`StoreCheckpoint.java`):
+
+    Offset  Size  What (big-endian, signed, milliseconds; a file of 4096 bytes)
+    0       8     store timestamp of the last flushed record of the commit log
+    8       8     store timestamp of the last record whose consume-queue unit is flushed
+    16      8     the same for the index
+    24      8     5.x: physical offset the master has flushed
+    32      8     5.x: physical offset that is confirmed
+    4056    8     ours: "longpoll"
+    4064    16    copy of the first two numbers; if it differs, RocketMQ wrote the file later and the rest is void
+    4080    8     number of files of the consume queues
+    4088    8     physical offset of a record that, with all before it, is durable in log and queues
+
+Index: see `index`. Damage before the end is not repaired: see `verify`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Appends another store's log record by record, as a byte-exact copy. A slave's log grows only in this way.
 
-Each piece is checked first (`log.replica_records`), and each record must be the next one of its queue; gaps and
-repetitions are refused. The source of the bytes: see `rocketmq.replication.follower`.
+Each piece must be complete, contain its own physical offset, pass its checksum and fit its file as in the other store.
+Each record must be the next one of its queue. Gaps and repetitions are refused. The source of the bytes: see
+`rocketmq.replication.follower`.
 
 Source: `DefaultMessageStore.appendToCommitLog` 4.9.7, which appends without checks.
 """

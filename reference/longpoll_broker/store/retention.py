@@ -1,11 +1,19 @@
-"""Which of the log's oldest files may be removed: by age at certain hours or on a filling disk, or on a full disk.
+"""Which of the log's oldest files may be removed, and which topics and queues were deleted.
 
-RocketMQ's rules: only whole files, oldest first, never the newest, at most ten at a time. A file's age counts from its
-last change. We also keep messages that no queue lists yet or that are not durable.
+RocketMQ's rules for files: only whole files, oldest first, never the newest, at most ten at a time. They expire by age
+at certain hours or on a filling disk; on a full disk age does not count. A file's age counts from its last change. We
+also keep messages that no queue lists yet or that are not durable.
+
+A deleted topic's records stay in the log, and recovery would dispatch them again. So a deletion is first made durable
+in `deletedTopics.json`, a file unknown to RocketMQ; there deleted queues return after a crash. An entry is removed when
+no recovery can reach such old records.
+
+    {"Topic": physical offset of the log's end when it was deleted, "Topic/3": that of one queue, ...}
 
 Removal: see `MessageStore.remove_expired`. Times of checks: see `upkeep.flush_service`.
 
-Source: `DefaultMessageStore.CleanCommitLogService`, `MappedFileQueue.deleteExpiredFileByTime`, `UtilAll.isItTimeToDo`.
+Sources: `DefaultMessageStore.CleanCommitLogService`, `MappedFileQueue.deleteExpiredFileByTime`,
+`UtilAll.isItTimeToDo`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,13 @@
 With light queues all offsets are in `lmqConsumerOffset.json`, those of light groups as one number each.
 `consumerOffset.json` is read only if that file does not exist; RocketMQ begins without any offset then.
 
-Times of saves: see `upkeep.flush_service`. Source: `ConfigManager.java`, `TopicConfigManager.java`,
-`SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`, `LmqConsumerOffsetManager.java`.
+`TableSaves` answers changes of topics and groups when they are on disk, with one save for many. A change takes effect
+at once, but its answer waits, so that a kill does not undo an acknowledged change. Java writes the files on the serving
+thread; here a separate thread does, so that other requests do not wait for the disk. It also finishes deletions in the
+store. Changes without a client: see `upkeep.flush_service`.
+
+Sources: `ConfigManager.java`, `TopicConfigManager.java`, `SubscriptionGroupManager.java`,
+`ConsumerOffsetManager.java`, `LmqConsumerOffsetManager.java`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The flush thread: flushes the log, saves the tables, indexes keys, and retries failures.
+"""The flush thread: flushes the log, saves the tables, indexes keys, removes expired files, and retries failures.
 
-It wakes twice a second. Synchronous flushing: see `send.durability`. Source: `FlushRealTimeService`,
-`FlushConsumeQueueService`.
+It wakes twice a second. Expired files are removed every ten seconds, from a minute after the start
+(`cleanFilesPeriodically`); which files expire: see `store.retention`. Synchronous flushing: see `send.durability`.
+
+Sources: `FlushRealTimeService`, `FlushConsumeQueueService`.
 """
 
 from __future__ import annotations

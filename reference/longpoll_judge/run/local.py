@@ -1,7 +1,7 @@
 """Judges in this process, without Spark: the same rules over Arrow tables.
 
 A small history is judged in one piece. A larger one is read twice: first to see where its sources and logs begin and
-end, then window by window to judge it. The rules: `window_pulls`, `wide_pulls`, `queue_verdict`. The sum: `pipeline`.
+end, then window by window to judge it. The rules: `window_sweep`, `wide_pulls`, `queue_verdict`. The sum: `pipeline`.
 """
 
 from __future__ import annotations

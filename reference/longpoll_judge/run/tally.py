@@ -1,4 +1,8 @@
-"""Adds up result rows as they come, so that memory is bounded by what a result can show (`pipeline`)."""
+"""Adds up result rows, and selects the listed findings, so that memory is bounded by what a result can show.
+
+A judgement of the whole history lists the earliest findings of each queue, property and verdict. A follower lists new
+ones first, then a few of the earliest, then the latest. New findings beyond the limit are counted.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,22 @@
-"""Goes through windows in order of time, and judges what can be judged in each (`window_pulls`).
+"""Judges the requests of each window, in order of time, with the log of the window and its two neighbours.
 
-It holds two windows at a time, the one that it judges and the next one, and the requests that are still open. A pull
-that asks for messages of an earlier window is judged with two pieces of the log: its own window's, and that of the
-window in which these messages came. Runs of windows can be swept separately, and so can groups of queues
-(`spark.queue_groups`). `wide_pulls` judges what they leave.
+A request is judged here only if the window has all its events and nothing outside could change its verdict:
+
+- It asks at or above all offsets of earlier windows, and was received after all log events of these.
+- Its answer uses only offsets that no later window shows, and came before all log events of these.
+- Its answer tells an end that no earlier window shows to be passed.
+- Its generation of the queue did not begin empty, with lower offsets than earlier windows show.
+- No message that might have woken it has an offset that only later windows show.
+- What made its messages visible happened before all log events of later windows.
+
+For a request without any answer, the same must hold until a message was there for it. An `Outlook` answers each
+question. Requests that are not judged are returned: `open` ones lack their request or their answer, which the next
+window may have; `far` ones need more of the log.
+
+A sweep holds two windows at a time and the open requests. A pull that asks for messages of an earlier window is judged
+with two pieces of the log: its own window's, and that of the window in which these messages came. Runs of windows can
+be swept separately, and so can groups of queues (`spark.queue_groups`). `wide_pulls` judges what they leave. Temporary
+files keep events that are dear to read again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Cuts a large history into time windows, and summarises each queue's log outside them.
+"""Surveys input splits, cuts a large history into time windows, and summarises each queue's log outside them.
 
-A window joins input splits in order of time. Its requests are judged with the log of the window and its two neighbours.
-An `Outlook` summarises a queue's log outside of these, so a rule knows whether anything there could matter. Splits may
-overlap in time and logs may grow unevenly. Then fewer requests can be judged within a window (`window_pulls`), and the
-others are judged with more of the log (`wide_pulls`).
+The survey reads a third of the columns. A window joins input splits in order of time. Its requests are judged with the
+log of the window and its two neighbours. An `Outlook` summarises a queue's log outside of these, so a rule knows if
+anything there could matter. Splits may overlap in time and logs may grow unevenly. Then fewer requests can be judged
+within a window (`window_sweep`), and the others are judged with more of the log (`wide_pulls`). For a growing history,
+`Outlooks` summarises what lies before the part in memory (`incremental.queue_judge`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,17 @@
-"""Faults: the executor rejects, a notifier throws, the broker stops.
+"""Faults: the executor rejects, a notifier throws, the broker stops or crashes, a channel closes, a queue is truncated.
 
-Source: the executor's AbortPolicy, and the missing try/finally around the notify loop (4.9.8).
-`ReputMessageService.run` catches what that loop throws and dispatches the same record again a millisecond later.
-`BrokerController.shutdown` stops the hold service without answering.
+| fault    | source (4.9.8 unless noted)                                                                         |
+|----------|-----------------------------------------------------------------------------------------------------|
+| reject   | the executor's AbortPolicy                                                                          |
+| throw    | no try/finally around the notify loop; `ReputMessageService.run` catches the exception and          |
+|          | dispatches the same record again a millisecond later                                                |
+| stop     | `BrokerController.shutdown` stops the hold service without answering                                |
+| channel  | nothing in `PullRequestHoldService` listens for a closed channel (issue #8362); a wake reads the    |
+|          | store, and its answer cannot be written                                                             |
+| truncate | nothing notifies the hold service; a request whose offset no longer exists waits until its          |
+|          | deadline, and the answer says that its offset moved                                                 |
+| crash    | `DefaultMessageStore.recover`: the process restarts with the state on disk; with synchronous        |
+|          | flushing, 5.3.2 and later show only flushed messages (b86059c7c1), 4.9.8 shows appended ones        |
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Pull: a consumer asks, the broker reads, and holds a pull that found nothing.
+"""Pull: a consumer asks, the broker reads, holds a pull that found nothing, and answers it when it is woken or expires.
 
 Source: `PullMessageProcessor.processRequest` and `PullRequestHoldService.suspendPullRequest` (4.9.8). The recheck is
-the fix that upstream PR #7359 proposed for issue #7358. Rejected pulls are not modelled.
+the fix that upstream PR #7359 proposed for issue #7358. Rejected pulls are not modelled. The executor runs a woken pull
+again with holding off (`executeRequestWhenWakeup`). The deadline heap is our own design.
 """
 
 from __future__ import annotations

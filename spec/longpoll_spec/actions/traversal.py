@@ -1,7 +1,19 @@
-"""How every notifier traverses a bucket: take, check each request, put back, recheck.
+"""Traversals: how every notifier goes through a bucket, and the threads that do so.
 
-Source: `PullRequestHoldService.notifyMessageArriving` and `ManyPullRequest.cloneListAndClear` (4.9.8). The traversal
-visits its requests in any order.
+Each traversal takes the bucket's requests, checks each, puts the kept ones back, and may recheck. It visits its
+requests in any order. Sources (4.9.8 unless noted):
+
+| thread     | source                                                                                              |
+|------------|-----------------------------------------------------------------------------------------------------|
+| all        | `PullRequestHoldService.notifyMessageArriving` and `ManyPullRequest.cloneListAndClear`              |
+| dispatcher | `NotifyMessageArrivingListener.arriving`, for a queue in which it made a message visible            |
+| scanner    | `PullRequestHoldService.run` and `checkHoldRequest`: once per period, the queues in any order       |
+| rechecker  | upstream pull request #7359 (not merged): `suspendPullRequest` ends with `notifyMessageArriving`    |
+
+In the model one pull thread at a time rechecks by traversal and the next one waits. After its traversal the scanner
+removes unused buckets. `LmqPullRequestHoldService.checkHoldRequest` (upstream issue #10754) checks whether a bucket's
+list is empty and then removes the bucket, even if requests have entered it in between. The default service removes
+nothing (#7481).
 """
 
 from __future__ import annotations

@@ -1,7 +1,15 @@
-"""Terms as Python source over a tuple of integers: one function for all successors, one per question.
+"""The plain engine: terms as Python source over a tuple of integers, and a breadth-first search with parents kept.
 
-Truth values are 0 and 1 in the tuple. A node used more than once becomes a local in an eager function; guards always
-do, because `tick` uses them again.
+One function computes all successors, and one function each question. Truth values are 0 and 1 in the tuple. A node used
+more than once becomes a local in an eager function; guards always do, because `tick` uses them again. A level is
+finished before the next begins, so the first witness is a shortest one. The faster engines must agree.
+
+`unanswered` checks progress: no fair run leaves a pull unanswered for ever. That every deadline is kept in ticks is a
+safety property, which is empty if time stops: a run may append, show and truncate a message for ever. The fairness
+assumed is `specification.fairness_of`. A fair run in which one pull stays open from some point on ends up in one
+strongly connected part of the states in which the pull is open; for each part it checks whether fairness allows staying
+there (Emerson and Lei, 1987). A run may also stutter for ever, as in TLA+: each state is a part, and a step that
+changes nothing is not a step of an action. Bounds must be small: the states are in Python's memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,15 @@
-"""The least and greatest value of a term over the ranges of its variables: how wide a column must be.
+"""Simplify terms before an engine runs: ranges, comparisons that are decided, and conditions that a guard decides.
 
-Interval arithmetic: sound, not tight. Relations between variables are ignored.
+`column_type` finds how wide a column must be, by interval arithmetic: sound, not tight.
+
+`Simplifier` treats a sum as a constant plus multiples of atoms. A choice between two sums that differ by a constant is
+an atom of its condition: `ite(c, x + 1, x)` is x plus one times c. So the additions and subtractions of a step cancel,
+which decides most claims about single steps. Which states are reachable is not considered.
+
+`decided` tries every value of the few variables that a part of a condition reads, where the guard holds. A part with
+the same value in all its cases becomes a constant. Sound for every state in range, reachable or not. Parts that read
+many variables are left as they are. Each variable is an array axis. A part's cases are an array with length 1 in each
+axis that it does not read, so numpy's broadcasting joins parts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""A policy's whole table: explored under the requested bounds, and then with each feature.
+"""A policy's whole table: explored under the requested bounds, and then with each feature; and its response times.
 
 A property gets the verdict of the first exploration that breaks it, else of the first that leaves it open, else of the
 first that states it.
+
+Worst-case response times are tight bounds on how late a policy answers, found by search. With the feature `lateness`
+every request counts its own lateness. The greatest count that any run reaches is the bound: the token shows a run that
+reaches it, and no run exceeds it. A stopped broker owes no answer, and dropped requests get none; neither counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The explorer of a policy: a page with its specification, similar ones, its mutants, and the editable parts."""
+"""The explorer of a policy: a page with its specification, similar ones, its mutants, and the editable parts.
+
+A reader may edit parts of guards and lines of effects. They have the names that mutants (`generated`) use. The
+properties are stated over actions whose guards and new values are variables, and the interpreter substitutes the edited
+actions. So no property is written a second time. `law.js` makes the edits.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +27,12 @@ from longpoll_spec.mutants.generated import (
     thread_of_mutant,
 )
 from longpoll_spec.mutants.named import named_mutants
-from longpoll_spec.policy import PRESETS, Policy, knob_values, with_knob
+from longpoll_spec.policy import PRESETS, Policy, other_settings, with_knob
 from longpoll_spec.render.export.explorer.page import OF, ByHand, Mistake, Text, data_of, page_of
 from longpoll_spec.render.notation import NOTATION, Writer, bare
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import state_of
-from longpoll_spec.terms import Bool, Term, bool_variable, int_variable
+from longpoll_spec.terms import Bool, Term, bool_variable, changes, int_variable
 
 
 def edits_of(model: Model) -> ByHand:
@@ -70,9 +75,8 @@ def _editable_texts(model: Model, actions: Sequence[Action], parts: Sequence[tup
 def _lines(writer: Writer, action: Action) -> Iterator[tuple[str, str]]:
     """The assignments of the effect, by variable names without numbers; those that keep a value are left out."""
     written: dict[str, list[str]] = {}
-    for name, term in action.effect.items():
-        if term.op != "var" or term.args[0] != name:
-            written.setdefault(called(name), []).append(f"{name} := {bare(writer.value(term, name))}")
+    for name, term in changes(action.effect).items():
+        written.setdefault(called(name), []).append(f"{name} := {bare(writer.value(term, name))}")
     for name, lines in written.items():
         yield name, "\n".join(lines)
 
@@ -103,16 +107,11 @@ def near(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> Iterator[Poli
     """
     yield policy
     if policy.name in PRESETS:
-        one = [with_knob(policy, setting) for setting in _otherwise(policy)]
+        one = [with_knob(policy, setting) for setting in other_settings(policy)]
         yield from one
         two = list(_two_otherwise(policy, one, bounds_of))
         yield from two if len(two) <= PAIRS_MAX else ()
     yield from (each for each in PRESETS.values() if each.name != policy.name)
-
-
-def _otherwise(policy: Policy) -> Iterator[str]:
-    for knob, values in knob_values().items():
-        yield from (f"{knob}={str(value).lower()}" for value in values if value != getattr(policy, knob))
 
 
 def _two_otherwise(policy: Policy, one: Sequence[Policy], bounds_of: Callable[[Policy], Bounds]) -> Iterator[Policy]:

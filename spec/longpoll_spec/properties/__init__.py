@@ -1,7 +1,7 @@
 """The properties of the pull path, one module per subject, and why time can always pass.
 
 Every property is a term over the state. The states that must be reached, so that no property holds vacuously: see
-`reached`.
+`reachability`.
 """
 
 from __future__ import annotations

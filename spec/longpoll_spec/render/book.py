@@ -1,4 +1,10 @@
-"""Markdown building blocks of the book: tables, raw HTML, links, lists, and two texts side by side."""
+"""The specification as a book: a page for each action and each feature, and any two presets side by side.
+
+The pages are Markdown with MathML (`mathml`), for Sphinx and MyST. They are derived from the specification like
+docs/spec.md, which has it all on one page. Which actions read and write which variable, and which properties an action
+could break, is computed from the terms of each preset without features, and with each feature. Whether an action does
+break one is not checked. The results of mutants are passed in (`Slipped`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from attrs import frozen
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds
 from longpoll_spec.model import ACTION_NAMES, Action, Property
 from longpoll_spec.phase_changes import PhaseChange, phase_changes_of
-from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values
+from longpoll_spec.policy import PRESETS, Policy
 from longpoll_spec.render.conditions import PLAIN, condition_of, samples
 from longpoll_spec.render.differences import Difference, aligned, difference
 from longpoll_spec.render.java_breakpoints import stopped_at
@@ -27,10 +33,11 @@ from longpoll_spec.render.spec_page import (
     model_of,
     opened,
     places_text,
+    policies,
 )
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Variable, state_of
-from longpoll_spec.terms import Term, nodes
+from longpoll_spec.terms import Term, changes, nodes
 
 Lines = Iterator[str]
 
@@ -85,7 +92,7 @@ def variables_in(terms: Iterable[Term]) -> set[str]:
 
 def written_by(action: Action) -> set[str]:
     """The variables that an action's effect may change."""
-    return {name for name, term in action.effect.items() if not (term.op == "var" and term.args[0] == name)}
+    return set(changes(action.effect))
 
 
 def read_by(action: Action) -> set[str]:
@@ -151,19 +158,7 @@ def policy_pages() -> dict[str, Lines]:
     """Path in the book -> lines."""
     pairs = combinations(PRESETS.values(), 2)
     made = {f"differences/{_pair(*pair)}.md": _sides(difference(*pair)) for pair in pairs}
-    return made | {"policies.md": _policies(), "differences/index.md": _differences()}
-
-
-def _policies() -> Lines:
-    yield from ("# Policies", "", "A policy is a value for each knob; a preset is a policy with a name.", "")
-    yield from table(("preset", "what it is"), ((f"`{name}`", text) for name, text in PRESET_SENTENCES.items()))
-    values, said = knob_values(), knob_sentences()
-    rows = ([f"`{knob}`", *(str(getattr(each, knob)).lower() for each in PRESETS.values())] for knob in values)
-    yield from table(("knob", *PRESETS), rows)
-    yield from table(
-        ("knob", "values", "what it says"),
-        ((f"`{knob}`", ", ".join(str(each).lower() for each in values[knob]), said[knob]) for knob in values),
-    )
+    return made | {"policies.md": policies("# Policies"), "differences/index.md": _differences()}
 
 
 def _pair(first: Policy, second: Policy) -> str:

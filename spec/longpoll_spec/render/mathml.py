@@ -1,6 +1,6 @@
 """Terms in mathematical notation, as MathML: a browser shows it without scripts.
 
-A statement about both requests is written once, for every request or for some, as in `readable`, whose reader provides
+A statement about both requests is written once, for every request or for some, as in `notation`, whose reader provides
 the names.
 """
 
@@ -15,7 +15,7 @@ from longpoll_spec.model import Action, Model
 from longpoll_spec.render.notation import Reader, reader_of, stem, twin_of
 from longpoll_spec.render.spec_page import named_terms
 from longpoll_spec.state import Variable
-from longpoll_spec.terms import TRUE, Bool, Int, Term
+from longpoll_spec.terms import TRUE, Bool, Int, Term, changes
 
 _SIGNS: Final = {"lt": "<", "le": "≤", "add": "+", "sub": "−"}
 _OPPOSITE: Final = {"lt": "≥", "le": ">"}
@@ -137,9 +137,7 @@ def guard_rows(reader: Reader, guard: Bool) -> Iterator[Row]:
 def effect_rows(reader: Reader, action: Action, variables: Mapping[str, Variable]) -> Iterator[Row]:
     """An effect, one row per variable and case of its new value; unchanged variables are left out."""
     first = True
-    for variable, term in action.effect.items():
-        if term.op == "var" and term.args[0] == variable:
-            continue
+    for variable, term in changes(action.effect).items():
         twin = twin_of(variable)
         alike = twin != variable and twin in action.effect and reader.swapped(term) is action.effect[twin]
         if alike and variable > twin:

@@ -1,6 +1,9 @@
-"""Terms in a checker's notation: infix operators, words for values, names for named parts.
+"""Terms in a checker's notation, and for readers; and one state as readable lines.
 
-`promela` and `tla` lay out variables, actions and properties.
+A notation has infix operators, words for values and names for named parts; `promela` and `tla` lay out variables,
+actions and properties. `Reader` writes for people: `phase[r] = held`, and one line for a statement that is the same for
+every request. Its text is of a model with two requests. A statement about request 0 is one about `r`, the acting
+request, or about any request `s` if the same is stated of the other. Swapping the requests checks this.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from attrs import field, frozen
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.model import Action, Model
 from longpoll_spec.state import Variable
-from longpoll_spec.terms import TRUE, Bool, Effect, Int, Term, nodes, substitute
+from longpoll_spec.terms import TRUE, Bool, Effect, Int, Term, changes, nodes, substitute
 
 
 @frozen
@@ -295,7 +298,7 @@ def guard_lines(reader: Reader, guard: Bool) -> list[str]:
 
 def effect_lines(reader: Reader, action: Action, variables: Mapping[str, Variable]) -> list[str]:
     """An effect, one assignment per line, all simultaneous; unchanged variables are left out."""
-    changed = {name: term for name, term in action.effect.items() if not _is_itself(name, term)}
+    changed = changes(action.effect)
     lines: list[str] = []
     for name, term in changed.items():
         twin = twin_of(name)
@@ -333,10 +336,6 @@ def bare(text: str) -> str:
         if depth == 0:
             return text[1:-1] if index == len(text) - 1 else text
     return text
-
-
-def _is_itself(name: str, term: Term) -> bool:
-    return term.op == "var" and bool(term.args[0] == name)
 
 
 def state_text(model: Model, state: Sequence[int], parameters: Mapping[str, int] | None = None) -> str:

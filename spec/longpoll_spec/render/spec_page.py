@@ -1,7 +1,8 @@
 """Make docs/spec.md from the specification: state, moves, actions, policies and properties.
 
-`python -m longpoll_spec.render.spec_page > docs/spec.md` writes it; a test compares the file. Findings:
-docs/findings.md.
+`python -m longpoll_spec.render.spec_page > docs/spec.md` writes it; a test compares the file. An action is its
+sentence, location in Java, guard and effect, as the policies have them; policies with the same text share a paragraph.
+Findings: docs/findings.md.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ OTHER: Final = "_1"
 
 def page() -> str:
     """The whole page."""
-    parts = (_head(), _state(), _bounds(), _moves(), _actions(), _policies(), _properties(), _formulas())
+    parts = (_head(), _state(), _bounds(), _moves(), _actions(), policies("## Policies"), _properties(), _formulas())
     return "\n".join(line for part in parts for line in (*part, "")).rstrip("\n") + "\n"
 
 
@@ -365,8 +366,9 @@ def _meanings() -> Iterator[tuple[str, str, str]]:
             yield reader_of(models[0]).name(name), where, f"`{text}`"
 
 
-def _policies() -> Iterator[str]:
-    yield "## Policies"
+def policies(head: str) -> Iterator[str]:
+    """Every preset and knob, below this heading."""
+    yield head
     yield ""
     yield "A policy is a value for each knob; a preset is a policy with a name."
     yield ""

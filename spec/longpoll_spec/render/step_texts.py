@@ -1,6 +1,7 @@
-"""The fixed descriptions of steps, mostly those of the features.
+"""Each step in words: which thread does what to which request, from the values before and after the step.
 
-Steps whose description depends on the state: see `story`.
+With several queues a sentence names its queue, and with tags its tag. Steps of the features mostly have fixed
+descriptions (`PLAIN`). The final fault: `story`.
 """
 
 from __future__ import annotations

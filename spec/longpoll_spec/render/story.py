@@ -1,6 +1,9 @@
-"""What is wrong at the end of a run that breaks a property of a feature: location and fix.
+"""Describe a trace step by step: actor, target, changes, and at the end what is wrong.
 
-These texts are fixed. Texts that depend on the last state: `diagnosis`.
+Every sentence is made from the states before and after its step, so it describes this run and not the action in general
+(`step_texts`). What is wrong, and between which Java methods the window lies, is derived from the last state and the
+steps before it; for the properties of features the text is fixed (`WRONG`). The trace is already known to be a
+counterexample; a trace of a `sometimes` property has no fault.
 """
 
 from __future__ import annotations

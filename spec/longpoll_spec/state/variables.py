@@ -1,4 +1,8 @@
-"""The class of a state variable, and the names of variables. Which ones exist: see `state`."""
+"""The variables of the state: their class, those that exist under a policy and bounds, and the participants' terms.
+
+First come the variables that belong to no request (queues, notifiers, scan), then those of each request slot. A term of
+a variable that policy and bounds do not have is a constant.
+"""
 
 from __future__ import annotations
 

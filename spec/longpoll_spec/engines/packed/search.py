@@ -2,8 +2,8 @@
 
 States are kept twice: as levels, from which counterexamples are rebuilt without parent pointers, and in a table of
 whole states (sorted runs where memory is limited). Keys are exact. See `partition` for one process, `workers` for
-several, `spill` for the disk. Of several shortest counterexamples the one with the least states is returned, so the
-result does not depend on the number of workers.
+several, `store` for memory and disk. Of several shortest counterexamples the one with the least states is returned, so
+the result does not depend on the number of workers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,18 @@
-"""Keep the states of a packed search in memory: a table of seen states, and the levels.
+"""Keep the states of a packed search: a table in memory (`HeldStore`), or sorted runs on disk (`SpillStore`).
 
-States on disk: see `spill`.
+The table is open-addressing, with batch insertion. A slot holds all words of a state, so membership is exact. States
+are stored mixed (`words`): the upper bits of the head give the first slot to probe. Sorted states are therefore probed
+in slot order, with many cache misses in flight. States are never removed.
+
+On disk, candidates of a level are written as sorted runs. At the end of the level they are read range by range of
+heads, each range small enough for memory; states that no earlier run has form the next level. Runs of seen states are
+merged, so there are few and each is more than twice the next.
+
+| file                                     | holds                                                          |
+|------------------------------------------|----------------------------------------------------------------|
+| one run, without a name in the directory | word 0 of every state, room, word 1 of every state, room, ...  |
+
+An unnamed file disappears with the process, however that ends. The plan only estimates the columns of a chunk.
 """
 
 from __future__ import annotations
@@ -170,18 +182,18 @@ class HeldStore:
     """States of the next level."""
 
     def take(self, words: Words) -> None:
-        """See `part.Store`."""
+        """See `partition.Store`."""
         self.coming.append(self.seen.add(words))
 
     def next_level(self) -> Words:
-        """See `part.Store`."""
+        """See `partition.Store`."""
         level = joined(self.coming, self.seen.width)
         self.coming = []
         self.levels.append(level)
         return level
 
     def level(self, depth: int) -> Words:
-        """See `part.Store`."""
+        """See `partition.Store`."""
         return self.levels[depth]
 
 
@@ -283,14 +295,14 @@ class SpillStore:
     written: list[Words] = field(factory=list)
 
     def take(self, words: Words) -> None:
-        """See `part.Store`."""
+        """See `partition.Store`."""
         self.coming.append(words)
         if sum(part.shape[1] for part in self.coming) > self.sorted_states:
             self.written.append(self._sorted_run(self.coming))
             self.coming = []
 
     def next_level(self) -> Words:
-        """See `part.Store`."""
+        """See `partition.Store`."""
         parts = [*self.written, *self.coming]
         run = _Run(self.width, sum(part.shape[1] for part in parts))
         for low, pieces in ranges(parts, self.sorted_states):
@@ -302,7 +314,7 @@ class SpillStore:
         return level
 
     def level(self, depth: int) -> Words:
-        """See `part.Store`."""
+        """See `partition.Store`."""
         return self.levels[depth]
 
     def _note(self, level: Words) -> None:

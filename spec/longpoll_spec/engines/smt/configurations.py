@@ -1,11 +1,18 @@
-"""The worlds of a proof for any number of requests, and the proof in each.
+"""The worlds of a proof for any number of requests: which ones are enough, and the proof in each.
 
 A feature that adds behaviour may also weaken a promise: less is promised of a truncated queue. So no single world
-covers everything, and the theorem is proved in several. Purely restrictive features, such as a limit on held requests
-or an executor that rejects only next to another request, are parameters that the proof leaves open
-(`variables.SWITCHES`). No proof may hold vacuously: each world must show its `vacuity`.
+covers everything, and the theorem is proved in several. No proof may hold vacuously: each world must show its
+`vacuity`. The proof itself: `any_number`.
 
-The proof: `any_number`. The choice of worlds: `combinations`.
+A question asks whether a step of one action preserves one statement, or whether a step that breaks it is possible. A
+question contains a feature if one of its terms is another where the feature is on: the guard, a new value of a variable
+that the statement reads, the statement, or the condition of a step. This is seen by building the text with the
+feature and without it, so nothing has to be declared.
+
+`worlds_of` chooses worlds in which every combination of at most `TOGETHER` features of one question is taken.
+`not_taken` names the others. Purely restrictive features, such as a limit on held requests or an executor that rejects
+only next to another request, are parameters that a proof leaves open (`variables.SWITCHES`), so every world but the
+first takes both.
 """
 
 from __future__ import annotations
@@ -261,7 +268,7 @@ def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]
     """The worlds of these names; with `changes` to a world's bounds, one world called `own`.
 
     Without names and changes: the plain one for a given number of requests; for any number none, which leaves the
-    choice to `combinations`. Raises `UnknownWorldError`, also if several worlds are named where only one is possible.
+    choice to `worlds_of`. Raises `UnknownWorldError`, also if several worlds are named where only one is possible.
     """
     named = {name: world_named(name) for name in names}
     if len(named) > 1 and (changes or not any_number):

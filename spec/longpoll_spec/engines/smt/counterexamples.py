@@ -1,8 +1,15 @@
-"""Refutation by exploring: search small bounds for runs that break a property, before a solver unrolls any.
+"""Refutation: search for runs that break a property, by exploring small bounds and by unrolling.
 
 A hundred thousand states take a second, and many violating runs are longer than a solver reaches in a minute. So the
-world of a proof is explored up to that size, with two requests, one or two messages and a timeout of one tick or three.
-If that does not reach all states, random runs follow. A run is reported as a token. Finding none decides nothing.
+world of a proof is explored first up to that size, with two requests, one or two messages and a timeout of one tick or
+three. If that does not reach all states, random runs follow. A run is reported as a token. Finding none decides
+nothing.
+
+Then a solver unrolls runs of a given number of steps: bounded model checking (Biere and others, 1999) over unbounded
+messages and any timeout and scan period not below those of the bounds. Lengths are tried in turn, so the first run
+found is shortest; its token replays in every engine. Statements proved by induction are asserted for every step: this
+changes no result and saves most of the time. A property without a counterexample up to the greatest length is `unknown`
+here.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ need not be reachable). The rest is tried again until nothing is dropped. The re
 together, so true of every reachable state (Flanagan and Leino's Houdini). Effects are substituted into the statement,
 so one copy of the variables is enough.
 
-Runs from the first state: see `bounded`.
+Runs from the first state: see `counterexamples`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Terms as z3 expressions: unbounded integers, truth values, and parameters that are open unless fixed.
 
-One `Frame` has a z3 constant for each variable at one step.
+One `Frame` has a z3 constant for each variable at one step. During a call z3 handles SIGINT itself: it aborts, answers
+`unknown`, and Python does not see the signal. `check` reports Ctrl-C as Ctrl-C.
 """
 
 from __future__ import annotations

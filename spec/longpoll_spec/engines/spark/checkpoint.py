@@ -3,8 +3,8 @@
 | in the directory | holds                                                                                         |
 |------------------|-----------------------------------------------------------------------------------------------|
 | `search.json`    | the model, the whole levels, transitions and witnesses so far; replaced atomically            |
-| `level-D`        | runs (`sorted_runs`) of the states first reached by D actions, cut into shards                |
-| `seen`           | the same runs, merged (`visited`)                                                             |
+| `level-D`        | runs (`partition`) of the states first reached by D actions, cut into shards                |
+| `seen`           | the same runs, merged (`Visited`)                                                             |
 | `made`           | output of the current step; starts empty after a kill                                         |
 | `answers`        | answers of the tasks of a step                                                                |
 | `lock`           | nothing; locked by the driver that searches here                                              |

@@ -5,7 +5,18 @@
 | expand | the shard's states of a level         | their successors in every shard, sorted, in `made`                 |
 | take   | the shard's part of all successors    | those in no earlier level, as the shard's states of the next level |
 
-It uses the packed engine's expanding function, sent as text, and its sorted runs. Spark shuffles nothing.
+It uses the packed engine's expanding function, sent as text, and its sorted runs. Spark shuffles nothing. A run is a
+NumPy array of the form `Words`, mixed, sorted by heads, without duplicates. The driver and every worker map it from a
+file:
+
+| file or directory | holds                                                                                   |
+|-------------------|-----------------------------------------------------------------------------------------|
+| `share-Q-N.npy`   | run N of the states whose heads lie in shard Q of the heads (`words.first_head`)        |
+| `level-D`         | the runs of one level                                                                   |
+| `seen/Q/A-B`      | the states of shard Q in levels A to B, merged into fewer runs (`Visited`)              |
+
+A file appears whole or not at all, and writing it again gives the same states: a task that Spark retries does no harm.
+Only whole levels are merged, and they stay: a directory missing under `seen` is made again or not needed.
 """
 
 from __future__ import annotations

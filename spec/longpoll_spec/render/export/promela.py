@@ -1,8 +1,13 @@
 """The specification as Promela: SPIN must explore the same states and steps as our engines.
 
 One process with one loop, and one `d_step` per action instance: a transition of SPIN is a transition of the
-specification, and the process adds nothing to the state vector. Properties are checks that change no state
-(`promela_properties`). Order of an effect's assignments: `promela_effects`.
+specification, and the process adds nothing to the state vector. Properties are checks that change no state. A check
+reports one SPIN error with the property's name, and records outside the state vector that it has. So one breadth-first
+run gives every verdict, and the error's depth is the length of a shortest run.
+
+A simultaneous effect becomes a sequence of assignments: a variable is written after every term that reads its old
+value. Where terms read each other's variables in a cycle, one old value is saved first, in a variable that is 0 again
+at the end.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ from longpoll_spec.terms import (
     Int,
     Term,
     bool_variable,
+    changes,
     const,
     int_variable,
     substitute,
@@ -54,7 +60,7 @@ class Assignment:
 
 def sequence(effect: Effect) -> tuple[Assignment, ...]:
     """The effect's assignments in an order that makes them simultaneous; unchanged variables are left out."""
-    waiting = {name: term for name, term in effect.items() if not _is_itself(name, term)}
+    waiting = changes(effect)
     done: list[Assignment] = []
     cleared: list[Assignment] = []
     while waiting:
@@ -80,10 +86,6 @@ def _places(name: str, term: Term) -> tuple[Term, Term, Term]:
 def saved_by(assignments: Sequence[Assignment]) -> Iterator[str]:
     """The variables whose old values the assignments save."""
     return (each.variable for each in assignments if each.target == SAVED + each.variable)
-
-
-def _is_itself(name: str, term: Term) -> bool:
-    return term.op == "var" and bool(term.args[0] == name)
 
 
 def _is_read_by_others(name: str, waiting: Effect) -> bool:

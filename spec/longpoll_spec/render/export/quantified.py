@@ -1,4 +1,4 @@
-"""Terms of three requests and three queues as expressions about any number of them.
+"""Terms of three requests and three queues as expressions about any number of them, and these as TLA+ text.
 
 The specification's terms name every request and queue. A statement that is the same for each becomes a quantifier: a
 junction of `phase_0 = held`, `phase_1 = held` and `phase_2 = held` is a statement about every request, or some. Three
@@ -7,8 +7,8 @@ for one of them, or a number that is left over, raises `NotUniformError`.
 
 An expression is a tuple: its operator, then its parts. In addition to the operators of `terms` there are `var` (name,
 primed, index), `slot` (kind, number), `letter`, `word`, `name`, `num`, `call` (name, primed, arguments), `in` and
-`notin` (expression, words), `is queue`, and `every` and `some` (letter, kind, excluded `letters`, body). As TLA+ text:
-see `tla_parametric`.
+`notin` (expression, words), `is queue`, and `every` and `some` (letter, kind, excluded `letters`, body). As text it is
+on one line if it fits, otherwise in bulleted junctions. The module around it: `tla_parametric`.
 """
 
 from __future__ import annotations

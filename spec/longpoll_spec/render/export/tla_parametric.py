@@ -1,8 +1,9 @@
-r"""The specification as one TLA+ module for any number of requests and queues, to read and to check with TLC.
+"""The specification as one TLA+ module for any number of requests and queues, to read and to check with TLC.
 
-The module is made from the terms of three requests and three queues (`quantified`). Its comments are the docstrings of
-the actions, the properties and the predicates. A property about a step is a temporal formula, such as `[][hold(r) =>
-...]_vars`. For all properties, with the `sometimes` ones and the proof obligations, see `tla`.
+The module is made from the terms of three requests and three queues (`quantified`): predicates, actions, and terms over
+them. Its comments are the docstrings of the actions, the properties and the predicates. A property about a step is a
+temporal formula, such as `[][hold(r) => ...]_vars`. For all properties, with the `sometimes` ones and the proof
+obligations, see `tla`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from longpoll_spec.render.export.quantified import (
 )
 from longpoll_spec.render.notation import identifier, parameters_of
 from longpoll_spec.state import Request, State, Variable, state_of
-from longpoll_spec.terms import FALSE, TRUE, Effect, Term, any_of, bool_variable, int_variable, substitute
+from longpoll_spec.terms import FALSE, TRUE, Effect, Term, any_of, bool_variable, changes, int_variable, substitute
 
 _TRIVIAL: Final = frozenset({"var", "const", "true", "false", "eq", "lt", "le", "parameter"})
 """Terms that need no name: written out where they occur."""
@@ -544,10 +545,9 @@ def _waits(module: Module) -> list[Expression]:
 def _changes(module: Module, operator: Operator) -> Iterator[tuple[str, Expression]]:
     terms = {each.name: each for each in module.state.variables}
     found: dict[str, dict[Slot | None, Expression]] = {}
-    for name, term in operator.action.effect.items():
-        if not (term.op == "var" and term.args[0] == name):
-            base, slots = indexed(name)
-            found.setdefault(base, {})[slots[0][1:] if slots else None] = module.read.expression(term, terms[name])
+    for name, term in changes(operator.action.effect).items():
+        base, slots = indexed(name)
+        found.setdefault(base, {})[slots[0][1:] if slots else None] = module.read.expression(term, terms[name])
     for base, values in found.items():
         if None in values:
             yield base, ("becomes", base, generalised(values[None], operator.bound))

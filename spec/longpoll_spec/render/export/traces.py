@@ -1,4 +1,6 @@
-"""A trace in the Informal Trace Format, which Apalache writes and the TLA+ tools around it read.
+"""A trace as data: our own JSON with the descriptions and every state's values, and the Informal Trace Format.
+
+Apalache writes ITF, and the TLA+ tools around it read it:
 
 | field     | content                                                                                   |
 |-----------|-------------------------------------------------------------------------------------------|

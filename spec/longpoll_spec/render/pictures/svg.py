@@ -1,17 +1,29 @@
-"""Text width in pictures without a browser, estimated rather too wide, so that no text overflows.
+"""Write SVG: elements, the colours of every picture in light and dark, and the width of texts without a browser.
 
-The widths are those of DejaVu Sans, which is wider than the usual `sans-serif` and `system-ui` fonts; a test measures
-pictures in a browser.
+The other modules of this package decide what is drawn where. There are no scripts, external fonts or images, and every
+text is escaped.
+
+The widths are those of DejaVu Sans, which is wider than the usual `sans-serif` and `system-ui` fonts, so that no text
+overflows; a test measures pictures in a browser.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from html import escape
 from itertools import accumulate
 from typing import Final
 
 FONT: Final = "'DejaVu Sans',Verdana,sans-serif"
 """The fonts of pictures; no likely substitute is wider."""
+_LIGHT: Final = (
+    "--ink:#1c2733;--dim:#55616c;--line:#c6cfd6;--edge:#8a98a5;--head:#eef2f5;--lane:#f3f6f8;--paper:#fff;"
+    "--step:#1f5fa8;--bar:#dbe7f4;--bad:#b3261e;--badbg:#fdecea"
+)
+_DARK: Final = (
+    "--ink:#e3e8ec;--dim:#a9b5be;--line:#3c4852;--edge:#73818d;--head:#1f262d;--lane:#1b2229;--paper:#14191e;"
+    "--step:#7db4f0;--bar:#24384d;--bad:#ff8a80;--badbg:#3a1b1a"
+)
 _FIRST: Final = 32
 """The first character of the tables."""
 _PLAIN: Final = (
@@ -31,6 +43,58 @@ _BOLD: Final = (
 )  # fmt: skip
 _OTHER: Final = 1_062
 """The width of any other character, at most, in thousandths."""
+
+
+def style_of(kind: str, rules: str, *, light: str = "", dark: str = "", fits: bool = True) -> str:
+    """The style of a kind of picture: the colours, for the system's theme or the page's, and its own rules.
+
+    `light` and `dark` are further colours. A picture that `fits` shrinks with the page.
+    """
+    light, dark = _LIGHT + light, _DARK + dark
+    size = "max-width:100%;height:auto" if fits else "max-width:none"
+    return (
+        f"\n.{kind}{{{light};font-family:{FONT};{size}}}\n@media (prefers-color-scheme:dark){{.{kind}{{{dark}}}}}\n"
+        f'body[data-theme="light"] .{kind}{{{light}}}body[data-theme="dark"] .{kind}{{{dark}}}\n'
+        + "\n".join(f".{kind} {rule}" for rule in rules.strip().splitlines())
+        + "\n"
+    )
+
+
+def picture(kind: str, size: tuple[float, float], title: str, style: str, parts: Iterable[str]) -> str:
+    """The whole `<svg>` element, of this class; `size` is its width and height, in user units.
+
+    Without a style, the page around it has one.
+    """
+    width, height = size
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" role="img" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}"><title>{escape(title)}</title>'
+        f"{f'<style>{style}</style>' if style else ''}{''.join(parts)}</svg>"
+    )
+
+
+def element(tag: str, kind: str, inside: str = "", **places: float | str) -> str:
+    """An element of this class; `inside` is escaped already, and a number gets one decimal place."""
+    given = "".join(f' {name}="{at if isinstance(at, str) else f"{at:.1f}"}"' for name, at in places.items())
+    return f'<{tag} class="{kind}"{given}>{inside}</{tag}>' if inside else f'<{tag} class="{kind}"{given}/>'
+
+
+def text(kind: str, x: float, y: float, words: str) -> str:
+    """A text that begins, or has its middle or end, at x."""
+    return element("text", kind, escape(words), x=x, y=y)
+
+
+def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    """A straight line."""
+    return element("line", kind, x1=x1, y1=y1, x2=x2, y2=y2)
+
+
+def tip(x: float, y: float, back: tuple[float, float], half: float) -> str:
+    """The tip of an arrow at (x, y); `back` is where its base lies from there, `half` half the width of the base."""
+    along, down = back
+    across = (half, 0.0) if along == 0 else (0.0, half)
+    ends = [(x + along + sign * across[0], y + down + sign * across[1]) for sign in (-1, 1)]
+    return element("polygon", "tip", points=" ".join(f"{one:.1f},{other:.1f}" for one, other in ((x, y), *ends)))
 
 
 def width_of(text: str, size: float, *, bold: bool = False) -> float:

@@ -1,6 +1,7 @@
-"""A story as numbered steps in plain text.
+"""A story as numbered steps in plain text, as a mermaid sequence diagram, and as one page.
 
-Without colour: the same text for a terminal, a file and a message.
+Text has no colour: it is the same for a terminal, a file and a message. Mermaid is for Markdown and has no locations in
+Java. The page is one file without scripts: chart, steps in full, and what is wrong; everything is escaped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,21 @@
-"""The explorer as one file: data, interpreter, page script and Chinese texts put into the template.
+"""The explorer as one file: the specification as data, an interpreter, page script and Chinese texts in the template.
 
 The page's content security policy allows only the two scripts whose hashes it names and their worker, and no network
-access.
+access. The data have all terms of several models in one table, each node once:
+
+| of the data | content                                                                                        |
+|-------------|------------------------------------------------------------------------------------------------|
+| `texts`     | every sentence, name and word, referred to by number                                           |
+| `nodes`     | [operator, arguments...]; a node comes after its arguments, which are numbers of nodes         |
+| `entries`   | every variable, action and property, each once for all models                                  |
+| `laws`      | one per model: its setting as a token, and its entries by number                               |
+| `slips`     | mutants of the first model: changed definitions of some actions and terms of some properties   |
+| `hand`      | what a reader may edit in the first model: its actions, and properties over the edited actions |
+
+A constant is [`const`, value], a variable [`var`, number of its name's text]. Guards are stored without the waiting of
+`tick`: where `waits` holds, the interpreter makes `tick` wait for every urgent action, also in mutants. [`after`,
+action, variable] is the variable's value after that action of the first model as edited, and [`guard`, action] whether
+the action is enabled. So a property is stated once for all edits of its actions. Interpreter: `law.js`.
 """
 
 from __future__ import annotations

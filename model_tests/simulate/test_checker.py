@@ -15,8 +15,6 @@ from longpoll_protocol.frames import Command, Connection, encode
 from longpoll_protocol.log_record import Record
 from longpoll_simulation.checker import PROMISES, Asked, BrokenError, Checker, Sent, checker_of
 from longpoll_simulation.client import SimulatedClient
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network, SimulatedSocket
 from longpoll_simulation.plan import Act, Pull, Send, Wait
 from longpoll_simulation.runtime import SimulatedRuntime
@@ -280,7 +278,7 @@ def spoken_to(act: Act, does: Answer | None, *, prepare: Callable[[Checker], Non
     """Run a peer that does one act and waits; the broker answers by `does`, or None does not listen."""
     world = World(RandomWalk(1))
     network = Network(world)
-    runtime = SimulatedRuntime(network, SimulatedFiles(Disk()), "peer")
+    runtime = SimulatedRuntime(network, process="peer")
     account = checker_of(STRICT, 0.0, may_cut=False)
     prepare(account)
 
