@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
 import zlib
@@ -126,6 +127,35 @@ def test_an_offset_that_has_moved_is_gone_on_from_at_once() -> None:
     calls.answers[-1](answer(ResponseCode.SYSTEM_ERROR))
     assert calls.asked == [5, 2]
     assert len(calls.rests) == 1
+
+
+def answered(body: bytes, fields: dict[str, str] | None = None) -> Command:
+    """An answer with a body that may be unreadable."""
+    return Command(ResponseCode.SUCCESS, 1, 1, answer(0).ext_fields if fields is None else fields, memoryview(body))
+
+
+@pytest.mark.parametrize(
+    ("failing", "words"),
+    [
+        (answer(ResponseCode.SUBSCRIPTION_NOT_EXIST), "the broker says 24"),
+        (answer(ResponseCode.FLOW_CONTROL), "the broker says 215"),
+        (answered(bytes(100)), "is damaged"),
+        (answered(b"\x01"), "expected a record"),
+        (answered(b"", {}), "'suggestWhichBrokerId'"),
+        (answered(b"", {"suggestWhichBrokerId": "x"}), "not a whole number"),
+    ],
+)
+def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
+    failing: Command, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once and with one message if the message cannot be read; else after a rest."""
+    calls = Calls()
+    puller_of(calls).pull()
+    with caplog.at_level(logging.WARNING):
+        calls.answers[-1](failing)
+    assert words in caplog.text
+    at_once = "asking for it alone" in caplog.text
+    assert (calls.asked, len(calls.rests)) == (([5, 5], 0) if at_once else ([5], 1))
 
 
 def test_a_pull_commits_nothing_once_the_lock_of_its_queue_has_run_out() -> None:
