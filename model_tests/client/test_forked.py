@@ -165,8 +165,8 @@ LOCKS: Final = (
     "_instance._single_flight._lock",
     "_in_flight._single_flight._lock",
     "_requests._lock",
-    "_watch._lock",
-    "_ids._lock",
+    "_sender.watch._lock",
+    "_sender.ids._lock",
 )
 
 
