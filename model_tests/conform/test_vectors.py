@@ -16,7 +16,7 @@ from model_tests.support.spec.cases import quick_if
 
 from longpoll_conform.clauses import BY_ID, BY_VECTOR, CLAUSES, INSIDE, PARTS, PROFILES, SEEN
 from longpoll_conform.compare import Difference, compare
-from longpoll_conform.minimise import minimise
+from longpoll_conform.suite import minimise
 from longpoll_conform.vectors import RECORDED, RECORDED_AS, Vector, VectorError, recorded
 from longpoll_conform.wire import NotReadableError, decode_command, encode_command, lenient_json, read_records
 from longpoll_judge.contract.result import PROPERTIES

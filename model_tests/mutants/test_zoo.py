@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+import model_tests.mutants.zoo.__main__ as script
 import msgspec
 import pytest
 from click.testing import CliRunner
@@ -22,8 +23,6 @@ from model_tests.mutants.zoo.plant import ROOT, DoesNotApplyError, texts_of
 from model_tests.mutants.zoo.run import Cell, decode
 from model_tests.mutants.zoo.table import Row, pinned, problems
 
-from longpoll.cli import main
-from longpoll.commands import zoo as command
 from longpoll.output import Exit
 
 HANDFUL: Final = (
@@ -141,7 +140,7 @@ def test_a_handful_of_bugs_is_found_again() -> None:
     assert [(cell.entry, cell.outcome) for cell in cells] == [(name, "found") for name in HANDFUL]
 
     nobody = [Row(id=name, missed=["bytecodes"]) for name in HANDFUL]
-    assert len(command._differences(cells, nobody)) == len(HANDFUL)
+    assert len(script._differences(cells, nobody)) == len(HANDFUL)
 
 
 @pytest.mark.long
@@ -213,16 +212,16 @@ def test_tests_that_cannot_be_loaded_have_found_nothing(content: str, told: str,
     assert done.stdout.splitlines()[-1].startswith(told)
 
 
-# -- the command -----------------------------------------------------------------------------------------------------
+# -- the script ------------------------------------------------------------------------------------------------------
 
 
 def ran(*words: str) -> tuple[int, str]:
-    """The command's exit code and what it says."""
-    done = CliRunner().invoke(main, ["zoo", *words])
+    """The script's exit code and what it says."""
+    done = CliRunner().invoke(script.zoo, words)
     return done.exit_code, done.output
 
 
-def test_the_command_lists_and_shows() -> None:
+def test_the_script_lists_and_shows() -> None:
     """All, those of one source, and one with its paragraph, its change and who finds it."""
     code, text = ran("--source", "kafka", "--json")
     listed = json.loads(text)["bugs"]
@@ -240,14 +239,6 @@ def test_a_name_that_is_not_there_is_told_the_nearest() -> None:
         (["show", "kafka-checked"], "kafka-checked-and-expired"),
         (["run", "kafka-checked"], "kafka-checked-and-expired"),
         (["run", "--method", "bytecode"], "bytecodes"),
-        (["sow"], "show"),
     ):
         code, text = ran(*words)
         assert (code, near in text) == (Exit.USER, True), text
-
-
-def test_without_a_checkout_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(command, "ROOT", tmp_path)
-    for words in ([], ["show", ENTRIES[0].id], ["run"]):
-        code, text = ran(*words)
-        assert (code, "clone the repository" in text) == (Exit.USER, True)

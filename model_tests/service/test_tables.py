@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, send_message
-from model_tests.support.broker.simulated.store import DIRECTORY, Ended, StoreRuntime
+from model_tests.support.broker.simulated_store import DIRECTORY, Ended, StoreRuntime
 from model_tests.support.broker.stores import SMALL, message
 from model_tests.support.service import ShiftedRuntime, answer_of, served, served_two
 from model_tests.support.store import killed

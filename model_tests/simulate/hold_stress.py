@@ -18,9 +18,8 @@ from typing import Any, Final
 
 import attrs
 from attrs import define, field
-from model_tests.simulate.preempted import Preemption
+from model_tests.simulate.stress import Preemption
 
-from longpoll.broker_simulation.refinement.memory_queues import MemoryQueues, Message
 from longpoll_broker.hold import deadlines, dispatch_service, hold_service, notifier
 from longpoll_broker.hold import hold_table as hold
 from longpoll_broker.hold.hold_table import ANSWERED, HELD, Pull
@@ -29,6 +28,7 @@ from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filter.filters import SQL92, sql_filter, tag_filter
 from longpoll_broker.store.messages import Arrival
 from longpoll_protocol.tags import word_hash
+from longpoll_simulation.lockstep import MemoryQueues, Message
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
 FILES: Final = tuple(str(module.__file__) for module in (deadlines, hold, notifier, hold_service, dispatch_service))

@@ -98,8 +98,7 @@ def played(play: Callable[[Desk], None]) -> Desk:
     """Returns the desk after a run; a thread that waits forever raises an error."""
     # Only waiting takes time.
     world = World(FewSwitches(1), steps_max=20_000, step_ns=0)
-    no_files: Any = None
-    desk = Desk(SimulatedRuntime(Network(world), no_files))
+    desk = Desk(SimulatedRuntime(Network(world)))
     world.run(lambda: play(desk))
     return desk
 
@@ -278,8 +277,7 @@ def play_seed(seed: int) -> Played:
     """Run three producers with a fast, slow or too slow disk, then the stop."""
     world = World(FewSwitches(seed), steps_max=200_000)
     LineTracing.of(world, [str(group_commit.__file__)], "access")
-    no_files: Any = None
-    runtime = SimulatedRuntime(Network(world), no_files)
+    runtime = SimulatedRuntime(Network(world))
     disk: Any = SlowDisk(runtime, random.Random(seed).choice((0.0, 0.01, TIMEOUT_MS / 1000, 6.0)))
     played = Played()
 

@@ -16,8 +16,7 @@ from model_tests.simulate.hold_stress import (
     without_lock_at,
     without_shard_locks,
 )
-from model_tests.simulate.preempted import Preemption
-from model_tests.simulate.seeds import first_fault
+from model_tests.simulate.stress import Preemption, first_fault
 from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.spec.cases import quick_if
 
@@ -38,7 +37,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
-from longpoll_simulation.errors import StuckError
+from longpoll_simulation.world import StuckError
 
 QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
 SEEDS: Final = 150

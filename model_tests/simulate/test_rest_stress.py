@@ -2,17 +2,299 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from itertools import chain, product
 from typing import Any, Final
 
 import pytest
-from model_tests.simulate.rest_stress import OneRest, Stage
-from model_tests.simulate.seeds import first_fault
+from attrs import define, field
+from model_tests.simulate.stress import first_fault
 
 from longpoll_client import remoting
-from longpoll_client.link.exchange import Callback, Write
-from longpoll_client.remoting import RemotingClient
-from longpoll_simulation.world import NEVER
+from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError
+from longpoll_client.link import exchange
+from longpoll_client.link.exchange import Answer, Callback, Write
+from longpoll_client.remoting import ALONE_COUNT_MAX, RemotingClient
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command, encode, reply
+from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.headers import SendMessageResponseHeader
+from longpoll_simulation.line_tracing import LineTracing
+from longpoll_simulation.network import Network, SimulatedSocket
+from longpoll_simulation.runtime import SimulatedRuntime
+from longpoll_simulation.strategies import FewSwitches
+from longpoll_simulation.sync import SimulatedThread
+from longpoll_simulation.world import NEVER, Actor, World
+
+FILES: Final = tuple(str(module.__file__) for module in (remoting, exchange))
+HOST: Final = "127.0.0.1"
+PORT: Final = 10_911
+STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=7).encode()
+LONG_S: Final = 2.0
+"""Timeout of answered calls: a call that uses it up was forgotten."""
+SHORT_S: Final = (0.05, 0.2)
+"""Timeouts of unanswered calls."""
+PROMPT_S: Final = 0.03
+"""Maximum delay of an answer or timeout: each scheduling point takes a microsecond."""
+PAUSES_S: Final = (0.0, 0.000_01, 0.000_04, 0.000_2, 0.01)
+MUTE: Final = b"mute"
+FIRST_COUNT: Final = 8
+"""Calls of an actor at once: more than `ALONE_COUNT_MAX` for two actors, so that the reader rests after their answers.
+"""
+RESTS_COUNT: Final = ALONE_COUNT_MAX + 2
+"""Number of calls of which one answer makes the reader rest."""
+SWITCHED: Final = (500, 2_000, 6_000)
+"""Ranges of first points that contain a run's few switches."""
+CLOSE_SHARE: Final = 0.15
+
+
+class Resting(SimulatedRuntime):
+    """A client's process that reports when its reader rests."""
+
+    is_resting = False
+
+    def __init__(self, network: Network, rested: Callable[[], None] = lambda: None) -> None:
+        super().__init__(network, process="client")
+        self.rested = rested
+
+    def sleep(self, seconds: float) -> None:
+        self.is_resting = True
+        super().sleep(seconds)
+        self.is_resting = False
+        self.rested()
+
+
+def serve(accepted: SimulatedSocket) -> None:
+    """Answer all received requests at once, except the mute ones, until the end."""
+    connection, buffer = Connection(), bytearray(1 << 16)
+    with suppress(BrokenPipeError, ConnectionResetError):
+        while accepted.wait_readable() and (size := accepted.recv_into(buffer)):
+            connection.receive_data(bytes(buffer[:size]))
+            answers = b""
+            while isinstance(command := connection.next_event(), Command):
+                if bytes(command.body) != MUTE:
+                    answers += b"".join(encode(reply(command, 0, ext_fields=STORED)))
+            if answers:
+                accepted.send(answers)
+    accepted.close()
+
+
+@define(eq=False)
+class Stage:
+    """One run. Invariant: `told` has the result and time of each finished call."""
+
+    seed: int
+    draw: random.Random = field(init=False)
+    world: World = field(init=False)
+    network: Network = field(init=False)
+    runtime: Resting = field(init=False)
+    client: RemotingClient = field(init=False)
+    begun_ns: dict[str, tuple[int, float]] = field(factory=dict, init=False)
+    """When each call began, and its timeout."""
+    told: dict[str, tuple[Answer, int]] = field(factory=dict, init=False)
+    gathered_count: int = field(default=0, init=False)
+    """Number of calls that began while the reader rested."""
+    is_closing: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.draw = random.Random(self.seed)
+        self.world = World(FewSwitches(self.seed, SWITCHED))
+        LineTracing.of(self.world, FILES, "access")
+        self.network = Network(self.world)
+        self.runtime = Resting(self.network)
+        self.is_closing = self.draw.random() < CLOSE_SHARE
+
+    # -- the actors --------------------------------------------------------------------------------------------------
+
+    def begin(self, name: str, timeout_s: float, body: bytes) -> None:
+        """Begin an asynchronous call."""
+        self.begun_ns[name] = (self.world.now_ns, timeout_s)
+        self.gathered_count += self.runtime.is_resting
+        try:
+            self.client.begin(
+                RequestCode.SEND_MESSAGE_V2,
+                self.client.writer(RequestCode.SEND_MESSAGE_V2, None, body),
+                partial(self.tell, name),
+                timeout_s,
+            )
+        except ConnectionLostError as error:
+            self.tell(name, error)
+
+    def tell(self, name: str, answer: Answer) -> None:
+        assert name not in self.told, f"call {name} is told twice"
+        self.told[name] = (answer, self.world.now_ns)
+
+    def send_many(self, name: str) -> None:
+        """Begin asynchronous calls in batches, each with one mute call, with pauses as long as a rest."""
+        for lot in range(3):
+            for number in range(FIRST_COUNT):
+                self.begin(f"{name}{lot}.{number}", LONG_S, b"x")
+            self.pause()
+            self.begin(f"{name}{lot}.mute", self.draw.choice(SHORT_S), MUTE)
+            self.pause()
+
+    def pause(self) -> None:
+        """Pause, or continue at once."""
+        pause_s = self.draw.choice(PAUSES_S)
+        if pause_s:
+            self.world.wait([], "a pause", pause_s)
+
+    def send_and_wait(self, name: str) -> None:
+        """Make synchronous calls."""
+        for number in range(4):
+            self.pause()
+            each = f"{name}{number}"
+            self.begun_ns[each] = (self.world.now_ns, LONG_S)
+            try:
+                answer: Answer = self.client.call(RequestCode.SEND_MESSAGE_V2, body=b"x", timeout_s=LONG_S)
+            except (AnswerTimeoutError, ConnectionLostError) as error:
+                answer = error
+            self.tell(each, answer)
+
+    def main(self) -> None:
+        listener = self.network.listen("server", HOST, PORT)
+        self.client = RemotingClient(self.runtime, HOST, PORT)
+        server = self.world.spawn("server", lambda: serve(listener.accept()[0]))
+        actors = [self.world.spawn(name, partial(self.send_many, name)) for name in ("a", "b")]
+        actors.append(self.world.spawn("c", partial(self.send_and_wait, "c")))
+        if self.is_closing:
+            actors.append(self.world.spawn("close", self.client.close))
+        for actor in actors:
+            SimulatedThread(self.world, actor).join()
+        self.world.wait([], "what is forgotten", LONG_S + 1.0)
+        self.client.close()
+        SimulatedThread(self.world, server).join()
+
+    def play(self) -> None:
+        """Run the actors and check the result; raises on a fault."""
+        self.world.run(self.main)
+        assert all(actor.done for actor in self.world.actors)
+        self.look()
+
+    # -- what must hold ----------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Check that each call ends once: soon after its begin if answered, else soon after its timeout."""
+        assert self.told.keys() == self.begun_ns.keys(), f"never told: {self.begun_ns.keys() - self.told.keys()}"
+        for name, (answer, told_ns) in self.told.items():
+            begun_ns, timeout_s = self.begun_ns[name]
+            took_s = (told_ns - begun_ns) / 1e9
+            if isinstance(answer, ConnectionLostError):
+                assert self.is_closing, f"call {name}: {answer}"
+                continue
+            is_mute = timeout_s < LONG_S
+            assert isinstance(answer, AnswerTimeoutError) is is_mute, f"call {name} was told {answer}"
+            late_s = took_s - (timeout_s if is_mute else 0.0)
+            assert 0.0 <= late_s <= PROMPT_S, f"call {name} is told {late_s:.3f} s late"
+
+
+@define(eq=False)
+class TwoSwitches:
+    """The default order with two switches: at a given point after a rest's end, and another given point later.
+
+    At a switch any other ready actor continues. Invariant: `_places` are the points of the remaining switches.
+    """
+
+    first: int
+    second: int
+    _places: list[int] = field(factory=list, init=False)
+
+    def begin(self, world: World) -> None:
+        self._places = []
+        world.ask_at = NEVER
+
+    def rested(self, world: World) -> None:
+        self._places = [world.step + self.first, world.step + self.first + self.second]
+        world.ask_at = self._places[0]
+
+    def choose(self, world: World) -> Actor:
+        """Returns another actor at a switch, else the default one."""
+        current = world.current
+        if not self._places or world.step < self._places[0] or current is None:
+            return current or world.ready[0]
+        self._places.pop(0)
+        world.ask_at = self._places[0] if self._places else NEVER
+        return next((actor for actor in world.ready if actor is not current), current)
+
+    def became_ready(self, world: World, actor: Actor) -> None:
+        """Do nothing: the actor waits for a switch or for the current one to block."""
+
+
+@define(eq=False)
+class OneRest:
+    """The smallest run that could lose a wakeup: one rest, and one call that begins as it ends.
+
+    Nothing follows: a call that the reader overlooks waits for the earlier deadlines.
+    """
+
+    is_mute: bool
+    """Whether the call waits for its deadline, not for an answer."""
+    first: int = NEVER
+    second: int = NEVER
+    reader_points: int = field(default=0, init=False)
+    """Points of the reader from the end of its rest to its sleep, in the default order."""
+    call_points: int = field(default=0, init=False)
+    """Points of the call."""
+
+    def play(self) -> None:
+        """Run it and check the result; raises on a fault."""
+        strategy = TwoSwitches(self.first, self.second)
+        world = World(strategy)
+        LineTracing.of(world, FILES, "access")
+        network = Network(world)
+        told: list[tuple[Answer, int]] = []
+        waiting: list[Actor] = []
+        rests: list[tuple[Actor, int]] = []
+
+        def rested() -> None:
+            reader = world.current
+            if reader is not None and not rests:
+                rests.append((reader, reader.points))
+                strategy.rested(world)
+                world.wake_all(waiting)
+                world.note = note
+
+        def note(actor: Actor, operation: str, _thing: object) -> None:
+            reader, points = rests[0]
+            if actor is reader and operation == "wait" and not self.reader_points:
+                self.reader_points = actor.points - points
+
+        def main() -> None:
+            listener = network.listen("server", HOST, PORT)
+            client = RemotingClient(Resting(network, rested), HOST, PORT)
+            server = world.spawn("server", lambda: serve(listener.accept()[0]))
+            write = partial(client.writer, RequestCode.SEND_MESSAGE_V2, None)
+
+            def call() -> None:
+                world.wait(waiting, "the end of a rest")
+                begun, points = world.now_ns, world.current.points if world.current is not None else 0
+                timeout_s = SHORT_S[0] if self.is_mute else LONG_S
+                body = MUTE if self.is_mute else b"x"
+
+                def tell(answer: Answer) -> None:
+                    told.append((answer, world.now_ns - begun))
+
+                client.begin(RequestCode.SEND_MESSAGE_V2, write(body), tell, timeout_s)
+                self.call_points = world.current.points - points if world.current is not None else 0
+
+            caller = world.spawn("call", call)
+            for number in range(RESTS_COUNT):
+                body = MUTE if number else b"x"
+                client.begin(RequestCode.SEND_MESSAGE_V2, write(body), lambda _answer: None, LONG_S)
+            SimulatedThread(world, caller).join()
+            world.wait([], "what is forgotten", SHORT_S[0] + PROMPT_S)
+            client.close()
+            SimulatedThread(world, server).join()
+
+        world.run(main)
+        ((answer, took_ns),) = told
+        assert isinstance(answer, AnswerTimeoutError if self.is_mute else Command), f"the call was told {answer}"
+        late_s = took_ns / 1e9 - (SHORT_S[0] if self.is_mute else 0.0)
+        assert 0.0 <= late_s <= PROMPT_S, f"the call is told {late_s:.3f} s late"
+
 
 SEEDS: Final = 30
 """Runs of a quick test, a second; each injected fault is found in one of the first."""

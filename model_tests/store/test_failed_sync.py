@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 from attrs import evolve
-from model_tests.support.broker.simulated.store import DIRECTORY, SimulatedStore, StoreRuntime
+from model_tests.support.broker.simulated_store import DIRECTORY, SimulatedStore, StoreRuntime
 from model_tests.support.broker.stores import SMALL, message, put_and_dispatch, read_all
 
 from longpoll_broker.config import StoreConfig
@@ -23,8 +23,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.queue_table import OTHER_MAPS, QueueTable
 from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.file_bytes import SECTOR_SIZE
+from longpoll_simulation.disk import SECTOR_SIZE, Disk
 from longpoll_simulation.files import SimulatedFiles
 
 CUT_COUNT = 50

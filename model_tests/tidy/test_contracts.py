@@ -18,6 +18,10 @@ PLANTS = {
         "reference/longpoll_judge/errors.py",
         "import longpoll_broker.errors",
     ),
+    "simulation: a world that knows no broker, the broker's run in it, and those who search runs": (
+        "reference/longpoll_simulation/world.py",
+        "import longpoll_simulation.run",
+    ),
     "the judge reads histories alone": ("reference/longpoll_judge/errors.py", "import longpoll_recorder.recorder"),
     "the broker serves clients and is none": (
         "reference/longpoll_broker/rocketmq/__init__.py",
@@ -66,7 +70,7 @@ PLANTS = {
     ),
     "dojo: a line below, what is right above it, every order at the top": (
         "reference/longpoll_dojo/model.py",
-        "import longpoll_dojo.schedule",
+        "import longpoll_dojo.explore",
     ),
     "the dojo knows the protocol of its page, and no broker or wire of ours": (
         "reference/longpoll_dojo/model.py",

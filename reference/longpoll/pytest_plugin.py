@@ -87,7 +87,7 @@ class RelayOfTest(Closeable):
     """Passes all bytes between clients and a broker until told to fail."""
 
     def __init__(self, broker: Broker) -> None:
-        from longpoll.addresses import address_of  # noqa: PLC0415 - not every test needs one
+        from longpoll.options.values import address_of  # noqa: PLC0415 - not every test needs one
         from longpoll.wire.relay import Relay  # noqa: PLC0415
 
         self._broker = Relay(address_of(broker.address))

@@ -18,12 +18,11 @@ import click
 from attrs import evolve
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
-from longpoll.addresses import address_of
 from longpoll.exit_codes import printable
 from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
-from longpoll.options.paths import FilledPath
 from longpoll.options.server import ACCESS_KEY, SECRET_KEY, account_of
 from longpoll.options.specification import knob_option, policy_option
+from longpoll.options.values import FilledPath, address_of
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
