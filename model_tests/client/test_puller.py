@@ -9,8 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 from attrs import define, field, frozen
@@ -37,15 +36,14 @@ from longpoll_client import (
     UnreadableMessage,
 )
 from longpoll_client.consume import member, puller
-from longpoll_client.consume.member import Member
 from longpoll_client.consume.offsets import RemoteOffsets
-from longpoll_client.consume.puller import Batch, FlowLimits, ProcessQueue, Puller, PullSettings
+from longpoll_client.consume.puller import Batch, ProcessQueue, Puller
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
 from longpoll_client.errors import ConnectionLostError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.steps import Ask, Question, run
 from longpoll_client.messages import decode_readable
-from longpoll_client.settings import MemberConfig, options_of
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -68,6 +66,8 @@ class Calls:
     rests: list[float] = field(factory=list)
     commits: list[bool] = field(factory=list)
     """Whether each pull commits the offset that it carries."""
+    waits: list[tuple[int, float]] = field(factory=list)
+    """The hold, ms, and the time-out, s, of each pull."""
 
     def client(self, _address: str) -> Calls:
         """The connection."""
@@ -83,6 +83,7 @@ class Calls:
         """Note the pull."""
         self.asked.append(header.queue_offset)
         self.commits.append(header.has_commit_offset)
+        self.waits.append((header.suspend_timeout_millis or 0, timeout_s))
         self.answers.append(callback)
 
     def after(self, delay_s: float, _action: Callable[[], None]) -> None:
@@ -93,12 +94,12 @@ class Calls:
 def puller_of(calls: Calls, *, count_max: int = 1000, deliver: Callable[[Batch], None] = lambda _batch: None) -> Puller:
     """A puller at offset 5."""
     any_of: Any = calls
-    limits = FlowLimits(count_max, 1 << 20, 2000)
     return Puller(
         instance=any_of,
         timer=any_of,
         statistics=Statistics(calls.runtime),
-        settings=PullSettings("G", 32, 15_000, 30.0, limits, commits=True),
+        config=MemberConfig(group="G", cached_count_max=count_max, cached_size_max=1 << 20),
+        is_orderly=False,
         queue=MessageQueue(topic="T", broker_name="b", queue_id=0),
         subscription=SubscriptionData(topic="T", sub_string="*"),
         offset=5,
@@ -158,15 +159,11 @@ def test_a_pull_commits_nothing_once_the_lock_of_its_queue_has_run_out() -> None
 
 def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:
     """An answer at the deadline still has to travel; a setting says how long that may take."""
-    delivery: Any = SimpleNamespace(deliver=None, is_busy=None)
-    config = MemberConfig(group="G")
-    consumer = Member(options_of("127.0.0.1:1", **member_options(config)), delivery)
-    try:
-        settings = consumer._settings
-        assert settings.timeout_s == config.pull_timeout_s
-        assert settings.timeout_s > settings.hold_ms / 1000
-    finally:
-        cast("Any", consumer)._timer.close()
+    calls = Calls()
+    puller_of(calls).pull()
+    ((hold_ms, timeout_s),) = calls.waits
+    assert timeout_s == MemberConfig(group="G").pull_timeout_s
+    assert timeout_s > hold_ms / 1000 > 0
 
 
 def test_what_is_consumed_is_seen_to_be_at_once() -> None:
@@ -283,10 +280,15 @@ def test_each_limit_stops_by_its_name() -> None:
     """And none does when none is reached."""
     queue = ProcessQueue(0)
     queue.put([message(0, 10), message(9, 10)], 10)
-    assert queue.stop(FlowLimits(2, 100, 100)) == "count"
-    assert queue.stop(FlowLimits(3, 20, 100)) == "size"
-    assert queue.stop(FlowLimits(3, 21, 10)) == "span"
-    assert queue.stop(FlowLimits(3, 21, None)) is None
+
+    def stop(count_max: int, size_max: int, span_max: int, *, is_orderly: bool = False) -> str | None:
+        config = MemberConfig(group="G", cached_count_max=count_max, cached_size_max=size_max, cached_span_max=span_max)
+        return queue.stop(config, is_orderly=is_orderly)
+
+    assert stop(2, 100, 100) == "count"
+    assert stop(3, 20, 100) == "size"
+    assert stop(3, 21, 10) == "span"
+    assert stop(3, 21, 10, is_orderly=True) is None
     queue.move(4)
     assert (queue.count, queue.offset_done) == (0, 4)
 
@@ -333,7 +335,7 @@ class OneQueue:
 
 
 @pytest.fixture
-def broker() -> OneQueue:
+def one_queue() -> OneQueue:
     """The broker, and the offsets stored with it."""
     return OneQueue()
 
@@ -358,21 +360,21 @@ class Offsets:
 
 
 @pytest.fixture
-def group(broker: OneQueue) -> Iterator[Offsets]:
-    """A group of the broker."""
+def group(one_queue: OneQueue) -> Iterator[Offsets]:
+    """A group of the one_queue."""
     with ExitStack() as stack:
-        server = stack.enter_context(ScriptedServer(broker.answer))
-        broker.address = server.address
+        server = stack.enter_context(ScriptedServer(one_queue.answer))
+        one_queue.address = server.address
         instance = stack.enter_context(ClientInstance(RUNTIME, server.address))
         instance.route("T")
         yield Offsets(instance)
 
 
-def test_what_comes_before_the_first_commit_is_not_left_out(broker: OneQueue, group: Offsets) -> None:
+def test_what_comes_before_the_first_commit_is_not_left_out(one_queue: OneQueue, group: Offsets) -> None:
     """A queue changes hands before its first member has consumed anything: the next one begins where that one did."""
     assert group.begin(group.of()) == 5
-    assert broker.stored == 5
-    broker.end = 8
+    assert one_queue.stored == 5
+    one_queue.end = 8
     assert group.begin(group.of()) == 5
 
 
@@ -380,14 +382,14 @@ def test_what_comes_before_the_first_commit_is_not_left_out(broker: OneQueue, gr
     ("start_at", "begun"), [("first", FIRST), ("last", 5), (datetime.fromtimestamp(1.7e9, UTC), 3)]
 )
 def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
-    broker: OneQueue, group: Offsets, start_at: StartAt, begun: int
+    one_queue: OneQueue, group: Offsets, start_at: StartAt, begun: int
 ) -> None:
     """The first member begins as asked, and the next one where the group is; a broker of 4.x says 0 of a new group."""
     first, second = group.of(start_at), group.of(start_at)
-    broker.stored = 0
+    one_queue.stored = 0
     assert group.begin(first) == begun
-    assert broker.stored == begun
-    broker.end = 9
+    assert one_queue.stored == begun
+    one_queue.end = 9
     assert group.begin(second) == begun
     group.store(second, 7)
     assert group.begin(first) == 7
@@ -395,15 +397,15 @@ def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
 
 @pytest.mark.parametrize(("start_at", "begun"), [("first", FIRST), ("last", 5), ("stored", 5)])
 def test_a_queue_that_comes_back_goes_on_also_when_the_broker_has_forgotten_it(
-    broker: OneQueue, group: Offsets, start_at: StartAt, begun: int
+    one_queue: OneQueue, group: Offsets, start_at: StartAt, begun: int
 ) -> None:
     """A member that knows where it stood does not begin at the end because its broker lost the group's offsets."""
     member = group.of(start_at)
     assert group.begin(member) == begun
     group.store(member, 6)
-    broker.stored, broker.end = None, 8
+    one_queue.stored, one_queue.end = None, 8
     assert group.begin(member) == 6
-    broker.stored = 7
+    one_queue.stored = 7
     assert group.begin(member) == 7
 
 
@@ -413,32 +415,32 @@ def test_what_was_sent_back_comes_again_wherever_the_group_begins(group: Offsets
     assert group.begin(group.of("last"), RETRY) == 0
 
 
-def test_an_offset_that_is_known_already_is_not_told_again(broker: OneQueue, group: Offsets) -> None:
-    """Storing is asked for every 5 s: only what has moved reaches the broker."""
+def test_an_offset_that_is_known_already_is_not_told_again(one_queue: OneQueue, group: Offsets) -> None:
+    """Storing is asked for every 5 s: only what has moved reaches the one_queue."""
     member = group.of()
     group.begin(member)
-    broker.stored = None
+    one_queue.stored = None
     group.store(member, 5)
-    assert broker.stored is None
+    assert one_queue.stored is None
     group.store(member, 6)
-    assert broker.stored == 6
+    assert one_queue.stored == 6
 
 
-def test_a_place_in_doubt_stays_so_until_its_broker_has_been_told(broker: OneQueue, group: Offsets) -> None:
+def test_a_place_in_doubt_stays_so_until_its_broker_has_been_told(one_queue: OneQueue, group: Offsets) -> None:
     """One failure does not settle it; after the broker has heard it, it is not told again."""
     member = group.of()
     group.begin(member)
     member.doubt(FIRST_QUEUE)
-    broker.stored = None
+    one_queue.stored = None
     storing = member.store(FIRST_QUEUE, 5)
     next(storing)
     with pytest.raises(ConnectionLostError):
         storing.throw(ConnectionLostError("planted"))
     group.store(member, 5)
-    assert broker.stored == 5
-    broker.stored = None
+    assert one_queue.stored == 5
+    one_queue.stored = None
     group.store(member, 5)
-    assert broker.stored is None
+    assert one_queue.stored is None
 
 
 def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same() -> None:

@@ -26,13 +26,12 @@ from longpoll_client.consume.broker_requests import BrokerRequests, GiveDirectly
 from longpoll_client.consume.membership import LOCK_RENEWAL_S, Membership, QueueLocks
 from longpoll_client.consume.offsets import (
     LocalOffsets,
-    OffsetsFile,
     OffsetStore,
     RemoteOffsets,
     ask_offset,
     start_request,
 )
-from longpoll_client.consume.puller import RETRY_S, Batch, Connections, Puller, PullSettings, Scheduler
+from longpoll_client.consume.puller import RETRY_S, Batch, Connections, Puller, Scheduler
 from longpoll_client.consume.rebalance import BUSY_RETRY_S, AssignedQueues, Rebalancer, check_seek
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import AnswerTimeoutError, NoRouteError, RefusedError
@@ -97,13 +96,12 @@ class GroupMember(ABC):
         self.consume_type: ConsumeType = (
             ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
         )
-        self._settings = PullSettings.of(config, is_orderly=self.is_orderly)
         self.membership: Membership = Membership(runtime, config, self.consume_type, client_id, self.statistics)
         for topic, expression in options.wanted.items():
             self.membership.subscribe(self.membership.make(topic, expression))
         self.offsets: OffsetStore
         if config.is_broadcasting:
-            self.offsets = LocalOffsets(OffsetsFile(runtime.files, config.offsets_file), config.start_at)
+            self.offsets = LocalOffsets(runtime.files, config.offsets_file, config.start_at)
         else:
             self.offsets = RemoteOffsets(config.group, config.start_at)
         self.assigned_queues: AssignedQueues = AssignedQueues(
@@ -204,7 +202,8 @@ class GroupMember(ABC):
             instance=self._connections,
             timer=self._scheduler,
             statistics=self.statistics,
-            settings=self._settings,
+            config=self.config,
+            is_orderly=self.is_orderly,
             queue=queue,
             subscription=subscription,
             offset=offset,

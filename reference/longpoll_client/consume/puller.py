@@ -32,17 +32,6 @@ from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
 
-@frozen
-class FlowLimits:
-    """How much of one queue may wait to be consumed before pulling stops."""
-
-    count_max: int
-    size_max: int
-    """Bytes of bodies."""
-    span_max: int | None
-    """Offsets from the first to the next pull; None: any, for a queue that is consumed in order."""
-
-
 @define(slots=True, eq=False)
 class ProcessQueue:
     """The waiting messages.
@@ -103,13 +92,13 @@ class ProcessQueue:
                 del waiting[offset]
                 self.size -= len(message.body)
 
-    def stop(self, limits: FlowLimits) -> Stop | None:
-        """The limit that is reached; None: pull."""
-        if self.count >= limits.count_max:
+    def stop(self, config: MemberConfig, *, is_orderly: bool) -> Stop | None:
+        """The limit of flow control that is reached; None: pull. In order, any span of offsets may wait."""
+        if self.count >= config.cached_count_max:
             return "count"
-        if self.size >= limits.size_max:
+        if self.size >= config.cached_size_max:
             return "size"
-        if limits.span_max is not None and self.span >= limits.span_max:
+        if not is_orderly and self.span >= config.cached_span_max:
             return "span"
         return None
 
@@ -133,32 +122,6 @@ _RESULTS: Final = frozenset(
         ResponseCode.PULL_OFFSET_MOVED,
     }
 )
-
-
-@frozen
-class PullSettings:
-    """How to pull every queue of a consumer."""
-
-    group: str
-    batch_count_max: int
-    hold_ms: int
-    timeout_s: float
-    limits: FlowLimits
-    commits: bool
-    """Whether a pull carries the group's offset along; not when broadcasting."""
-
-    @classmethod
-    def of(cls, config: MemberConfig, *, is_orderly: bool) -> PullSettings:
-        """The settings of a consumer, from its configuration."""
-        span_max = None if is_orderly else config.cached_span_max
-        return cls(
-            config.group,
-            config.batch_count_max,
-            int(config.hold_s * 1000),
-            config.pull_timeout_s,
-            FlowLimits(config.cached_count_max, config.cached_size_max, span_max),
-            commits=not config.is_broadcasting,
-        )
 
 
 @frozen
@@ -218,7 +181,8 @@ class Puller:
         instance: Connections,
         timer: Scheduler,
         statistics: Statistics,
-        settings: PullSettings,
+        config: MemberConfig,
+        is_orderly: bool,
         queue: MessageQueue,
         subscription: SubscriptionData,
         offset: int,
@@ -237,7 +201,8 @@ class Puller:
         self._instance = instance
         self._timer = timer
         self._statistics = statistics
-        self._settings = settings
+        self._config = config
+        self._is_orderly = is_orderly
         self._subscription = subscription
         self._tags = _tags_of(subscription)
         self._deliver = deliver
@@ -407,7 +372,7 @@ class Puller:
                 RequestCode.PULL_MESSAGE,
                 header,
                 callback=lambda answer: self._answered(answer, turn),
-                timeout_s=self._settings.timeout_s,
+                timeout_s=self._config.pull_timeout_s,
             )
         except LongpollError as error:
             self._failed(error, self._retry_s(), turn)
@@ -418,7 +383,7 @@ class Puller:
 
     def _is_stopped(self) -> bool:
         """Whether flow control stops pulling; `done` tries again. Each stop is counted once."""
-        stop = self._cached.stop(self._settings.limits)
+        stop = self._cached.stop(self._config, is_orderly=self._is_orderly)
         if stop is not None and stop != self._stopped_by:
             self._statistics.stopped(self.queue.topic, stop)
         self._stopped_by = stop
@@ -427,17 +392,18 @@ class Puller:
     def _header(self) -> PullMessageRequestHeader:
         offset_done = self._cached.offset_done
         flag = _PULLS
-        if self._settings.commits and offset_done > 0 and self._source.broker_id == MASTER_ID and self.is_locked:
+        commits = not self._config.is_broadcasting
+        if commits and offset_done > 0 and self._source.broker_id == MASTER_ID and self.is_locked:
             flag = _PULLS_AND_COMMITS
         return PullMessageRequestHeader(
-            consumer_group=self._settings.group,
+            consumer_group=self._config.group,
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
             queue_offset=self._cached.offset_next,
-            max_msg_nums=1 if self._is_alone else self._settings.batch_count_max,
+            max_msg_nums=1 if self._is_alone else self._config.batch_count_max,
             sys_flag=flag,
-            commit_offset=offset_done if self._settings.commits else 0,
-            suspend_timeout_millis=self._settings.hold_ms,
+            commit_offset=offset_done if commits else 0,
+            suspend_timeout_millis=int(self._config.hold_s * 1000),
             sub_version=self._subscription.sub_version,
             subscription=self._subscription.sub_string,
             expression_type=self._subscription.expression_type,
