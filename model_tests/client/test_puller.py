@@ -69,16 +69,18 @@ class Calls:
     waits: list[tuple[int, float]] = field(factory=list)
     """The hold, ms, and the time-out, s, of each pull."""
 
-    def client(self, _address: str) -> Calls:
-        """The connection."""
-        return self
-
     def broker_address_of(self, _broker_name: str, _broker_id: int) -> str:
         """Anywhere."""
         return "127.0.0.1:1"
 
     def call_async(
-        self, _code: int, header: PullMessageRequestHeader, *, callback: Callable[[Any], None], timeout_s: float
+        self,
+        _address: str,
+        _code: int,
+        header: PullMessageRequestHeader,
+        *,
+        callback: Callable[[Any], None],
+        timeout_s: float,
     ) -> None:
         """Note the pull."""
         self.asked.append(header.queue_offset)

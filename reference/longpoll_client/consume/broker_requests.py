@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from longpoll_client.consume.puller import Connections, Puller
+from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import TopicStatistics
+from longpoll_client.instance import InstanceCore
 from longpoll_client.messages import ReceivedMessage, as_first_sent, decode_messages
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
@@ -49,7 +50,7 @@ DIRECT_COUNT_MAX: Final = 16
 class BrokerRequests:
     """Answers for one member, on reader threads. Invariant: `_direct_count` changes under `_lock`."""
 
-    def __init__(self, instance: Connections, member: GroupMember, direct: GiveDirectly | None) -> None:
+    def __init__(self, instance: InstanceCore, member: GroupMember, direct: GiveDirectly | None) -> None:
         self._instance = instance
         self._member = member
         self._direct = direct

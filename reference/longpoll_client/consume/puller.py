@@ -18,17 +18,16 @@ from attrs import define, field, frozen
 
 from longpoll_client.consume.statistics import Statistics, Stop
 from longpoll_client.errors import RefusedError
-from longpoll_client.link.exchange import Answer, Callback
-from longpoll_client.link.routes import MASTER_ID, BrokerLookup, PullSource
+from longpoll_client.instance import InstanceCore
+from longpoll_client.link.exchange import Answer
+from longpoll_client.link.routes import MASTER_ID, PullSource
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, decode_readable, wanted_tags
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
-from longpoll_protocol.headers import Header, PullMessageRequestHeader, PullMessageResponseHeader
-from longpoll_runtime import Runtime
+from longpoll_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from longpoll_spec.errors import LongpollError
 
 
@@ -133,33 +132,6 @@ class Batch:
     """At least one."""
 
 
-class PullConnection(Protocol):
-    """A connection to a broker: `RemotingClient`, or one of an event loop."""
-
-    def call_async(self, code: int, header: Header | None, /, *, callback: Callback, timeout_s: float) -> None:
-        """Send a request; the callback gets the answer or the error, once.
-
-        Raises a LongpollError if nothing is sent.
-        """
-        ...
-
-
-class Connections(BrokerLookup, Protocol):
-    """The connections of a client: `ClientInstance` on threads, `AsyncInstance` on an event loop."""
-
-    runtime: Runtime
-
-    def client(self, address: str, /) -> PullConnection:
-        """The connection to host:port; raises a ClientError."""
-        ...
-
-    def reply(
-        self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY, /
-    ) -> None:
-        """Answer a request of the peer at HOST:PORT, if there is a connection to it."""
-        ...
-
-
 class Scheduler(Protocol):
     """Does something later: `Timer` on a thread, or an event loop."""
 
@@ -178,7 +150,7 @@ class Puller:
     def __init__(
         self,
         *,
-        instance: Connections,
+        instance: InstanceCore,
         timer: Scheduler,
         statistics: Statistics,
         config: MemberConfig,
@@ -367,8 +339,8 @@ class Puller:
             self._asked_ns = self._instance.runtime.monotonic_ns()
             header = self._header()
         try:
-            client = self._instance.client(self._source.address(self._asked_ns))
-            client.call_async(
+            self._instance.call_async(
+                self._source.address(self._asked_ns),
                 RequestCode.PULL_MESSAGE,
                 header,
                 callback=lambda answer: self._answered(answer, turn),
