@@ -45,14 +45,8 @@ from longpoll_client.settings import MemberConfig
 from longpoll_spec.errors import ConfigError
 
 NOWHERE = "127.0.0.1:1"
-
-
 WHOLE = ("batch_count_max", "cached_count_max", "cached_size_max", "cached_span_max", "thread_count")
-
-
 TIMES = ("rebalance_s", "heartbeat_s", "persist_s", "pull_timeout_s", "consume_timeout_s")
-
-
 CONFIGS: list[tuple[dict[str, Any], str]] = [
     *(({name: wrong}, f"{name} is") for name in WHOLE for wrong in ("1", None, 1.5, True, -1)),
     *(
@@ -114,8 +108,6 @@ class Half:
 
 
 TEXT: Any = NOWHERE
-
-
 CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: Producer(NOWHERE, group=""), "group ''"),
     (lambda: AsyncProducer(NOWHERE, group=None), "group 'None'"),  # type: ignore[arg-type] # a mistake
@@ -236,8 +228,6 @@ def test_a_second_close_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
 
 
 ENDLESS = [math.inf, 1e12]
-
-
 NO_TIMES: list[Any] = [math.nan, "3", None]
 
 

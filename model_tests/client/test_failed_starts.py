@@ -170,8 +170,6 @@ WAYS: Final[dict[str, Way]] = {
 OF_LISTENERS: Final = {f"{count} threads" for count in range(3, 7)}
 """A consumer without a listener has threads for two connections and a timer alone."""
 Column: TypeAlias = Callable[[Watched, str, MemberConfig], Any]
-
-
 THREADED: Final[dict[str, Column]] = {
     "push": lambda runtime, names, config: PushConsumer(
         names, topics=(), listener=consumed, **member_options(config), runtime=runtime

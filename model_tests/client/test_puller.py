@@ -296,11 +296,7 @@ def test_each_limit_stops_by_its_name() -> None:
 
 
 FIRST = 2
-
-
 FIRST_QUEUE = MessageQueue(topic="T", broker_name="a", queue_id=0)
-
-
 RETRY = MessageQueue(topic="%RETRY%G", broker_name="a", queue_id=0)
 
 

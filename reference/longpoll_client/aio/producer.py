@@ -31,7 +31,6 @@ from longpoll_client.produce.producer import (
     RequestOptions,
     SendCallback,
     Sender,
-    SenderOptions,
     SendOptions,
     StartedSend,
     message_of,
@@ -111,16 +110,16 @@ class AsyncProducer(ProducerCore):
         **options: Unpack[ProducerOptions],
     ) -> None:
         """As `Producer`; raises ConfigError. Connections are made by the first send."""
-        given = SenderOptions.of(group, options, avoids_slow_brokers=avoids_slow_brokers)
-        instance = AsyncInstance(given.runtime, name_server, credentials=given.credentials)
-        self._set_up(instance, given)
+        sender = Sender(group, options, header_of, avoids_slow_brokers=avoids_slow_brokers)
+        instance = AsyncInstance(sender.runtime, name_server, credentials=sender.credentials)
+        self._set_up(instance, sender)
         instance.on_request = self._requests.requested
 
-    def _set_up(self, instance: AsyncInstance, options: SenderOptions) -> None:
+    def _set_up(self, instance: AsyncInstance, sender: Sender) -> None:
         self._instance = instance
-        self._sender = Sender(options, header_of)
-        self._requests = AsyncRequests(instance, options.group)
-        self._now_ns = options.runtime.monotonic_ns
+        self._sender = sender
+        self._requests = AsyncRequests(instance, sender.group)
+        self._now_ns = sender.now_ns
         self._on_way = 0
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -348,8 +347,8 @@ class AsyncProducer(ProducerCore):
 class AsyncPreparedProducer(AsyncProducer):
     """Sends the prepared messages of an `AsyncTransactionProducer`, over its connections."""
 
-    def __init__(self, instance: AsyncInstance, options: SenderOptions) -> None:
-        self._set_up(instance, options)
+    def __init__(self, instance: AsyncInstance, sender: Sender) -> None:
+        self._set_up(instance, sender)
 
     async def send_prepared(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
@@ -389,12 +388,12 @@ class AsyncTransactionProducer(TransactionCore):
     ) -> None:
         """As `TransactionProducer`; raises ConfigError. Connections are made by the first send."""
         check_callable("check_transaction", check_transaction)
-        given = SenderOptions.of(group, options)
+        sender = Sender(group, options, header_of)
         self._instance = AsyncInstance(
-            given.runtime, name_server, on_request=self._requested, credentials=given.credentials
+            sender.runtime, name_server, on_request=self._requested, credentials=sender.credentials
         )
-        super().__init__(given, self._instance, check_transaction)
-        self._producer = AsyncPreparedProducer(self._instance, given)
+        super().__init__(sender, self._instance, check_transaction)
+        self._producer = AsyncPreparedProducer(self._instance, sender)
         self._closing = Closing()
         self._checking: set[asyncio.Task[None]] = set()
         self._has_heartbeat = False

@@ -10,7 +10,7 @@ Source: `ClientRemotingProcessor.java`, `DefaultMQPushConsumerImpl.consumerRunni
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -88,7 +88,9 @@ class BrokerRequests:
     def _tell_offsets(self, command: Command, reply: Reply) -> None:
         """221; raises HeaderError."""
         topic = GetConsumerStatusRequestHeader.decode(command.ext_fields).topic
-        reply(ResponseCode.SUCCESS, None, offsets_body(self._member.assigned_queues.pullers(), topic))
+        pullers = self._member.assigned_queues.pullers().items()
+        table = encode_by_queue({queue: puller.offset_done for queue, puller in pullers if queue.topic == topic})
+        reply(ResponseCode.SUCCESS, None, msgspec.json.encode({"consumerTable": {}, "messageQueueTable": table}))
 
     def _tell_running(self, command: Command, reply: Reply) -> None:
         """307; raises HeaderError."""
@@ -137,12 +139,6 @@ def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:
             place = f"{queue.topic[:127]} queue {queue.queue_id}"
             raise HeaderError("ResetOffsetBody", "offsetTable", f"has {str(offset)[:40]!r} for {place}, no offset")
     return {queue: offset for queue, offset in table.items() if queue.topic == header.topic}
-
-
-def offsets_body(pullers: Mapping[MessageQueue, Puller], topic: str) -> bytes:
-    """The answer to 221: the offset of each queue of a topic that this member has."""
-    table = {queue: puller.offset_done for queue, puller in pullers.items() if queue.topic == topic}
-    return msgspec.json.encode({"consumerTable": {}, "messageQueueTable": encode_by_queue(table)})
 
 
 def running_body(member: GroupMember, now_ms: int) -> bytes:
