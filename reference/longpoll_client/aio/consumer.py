@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from types import CoroutineType, TracebackType
+from types import CoroutineType
 from typing import Any, Self, TypeAlias, TypeVar, Unpack
 
 from attrs import define, field
@@ -27,7 +27,7 @@ from longpoll_client.consume.listener import HANG_CHECKS, ConsumeResult, Orderly
 from longpoll_client.consume.member import NO_LISTENER, GroupMember, Listening
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.statistics import HookCalls
-from longpoll_client.lifecycle import Closing
+from longpoll_client.lifecycle import AsyncCloseable, Closing
 from longpoll_client.link.exchange import check_count, wait_ns
 from longpoll_client.link.steps import Steps
 from longpoll_client.messages import ReceivedMessage, all_as_shown, place_of
@@ -141,7 +141,7 @@ class AsyncMember(GroupMember):
             raise errors[0]
 
 
-class AsyncConsumer(ConsumerCore, ABC):
+class AsyncConsumer(ConsumerCore, AsyncCloseable):
     """A consumer as a member of its group: `async with` starts and closes it."""
 
     _member: AsyncMember
@@ -150,11 +150,6 @@ class AsyncConsumer(ConsumerCore, ABC):
         """Join the group; raises as `start`."""
         await self.start()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """As `PushConsumer.topic_queues`."""
@@ -171,10 +166,6 @@ class AsyncConsumer(ConsumerCore, ABC):
     @abstractmethod
     async def start(self) -> None:
         """Join the group."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Store the offsets and leave the group."""
 
 
 class AsyncPullConsumer(AsyncConsumer):

@@ -11,13 +11,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Self, TypeAlias, Unpack
+from typing import TypeAlias, Unpack
 
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.checks import Addresses, check_callable, check_plain
 from longpoll_client.errors import ClientError, LifecycleError
-from longpoll_client.lifecycle import Closing
+from longpoll_client.lifecycle import AsyncCloseable, Closing
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.attempts import Attempt, QueueSelector, SendResult, is_lost, selector
@@ -92,7 +91,7 @@ class AsyncRequests(Replies):
             await self._instance.run(self._heartbeat.leave())
 
 
-class AsyncProducer(ProducerCore):
+class AsyncProducer(ProducerCore, AsyncCloseable):
     """Sends messages to any topic, from the tasks of one event loop.
 
     A cancelled send is not retried, but its message may be stored.
@@ -122,14 +121,6 @@ class AsyncProducer(ProducerCore):
         self._now_ns = sender.now_ns
         self._on_way = 0
         self._sending: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close every connection. Sends in progress fail with a ClientError, later ones with LifecycleError.
@@ -377,7 +368,7 @@ AsyncCheck: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
 AsyncWork: TypeAlias = Callable[[], Awaitable[TransactionState]]
 
 
-class AsyncTransactionProducer(TransactionCore):
+class AsyncTransactionProducer(TransactionCore, AsyncCloseable):
     """A producer of one group whose members can all answer for each other's transactions; of one event loop.
 
     Invariant: `_checking` has the task of each check that has not ended.
@@ -397,14 +388,6 @@ class AsyncTransactionProducer(TransactionCore):
         self._closing = Closing()
         self._checking: set[asyncio.Task[None]] = set()
         self._has_heartbeat = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """As `TransactionProducer.close`. It waits for running checks, except one that calls it.
