@@ -14,7 +14,7 @@ from itertools import chain, islice
 from operator import lt
 from typing import Final, Protocol
 
-from attrs import define, field, frozen
+from attrs import Factory, define, field, frozen
 
 from longpoll_client.consume.statistics import Statistics, Stop
 from longpoll_client.errors import RefusedError
@@ -28,6 +28,7 @@ from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from longpoll_runtime import Lock
 from longpoll_spec.errors import LongpollError
 
 
@@ -140,6 +141,7 @@ class Scheduler(Protocol):
         ...
 
 
+@define(slots=True, eq=False, kw_only=True)
 class Puller:
     """The loop that pulls one queue, the same on threads and on an event loop.
 
@@ -147,52 +149,41 @@ class Puller:
     this `_turn`. After `_is_dropped` nothing is pulled or delivered. `_deferred` has entries only while `_is_paused`.
     """
 
-    def __init__(
-        self,
-        *,
-        instance: InstanceCore,
-        timer: Scheduler,
-        statistics: Statistics,
-        config: MemberConfig,
-        is_orderly: bool,
-        queue: MessageQueue,
-        subscription: SubscriptionData,
-        offset: int,
-        deliver: Callable[[Batch], None],
-        handle_unreadable: Callable[[UnreadableMessage, Callable[[LongpollError | None], None]], None],
-        is_paused: bool = False,
-    ) -> None:
-        """`handle_unreadable` gets an unreadable message and a callback; it must not wait.
+    _instance: InstanceCore
+    _timer: Scheduler
+    _statistics: Statistics
+    _config: MemberConfig
+    _is_orderly: bool
+    queue: MessageQueue
+    _subscription: SubscriptionData
+    _waiting: ProcessQueue = field(converter=ProcessQueue, alias="offset")
+    _deliver: Callable[[Batch], None]
+    _handle_unreadable: Callable[[UnreadableMessage, Callable[[LongpollError | None], None]], None]
+    """Gets an unreadable message and a callback; it must not wait.
 
-        The callback with None moves past the message; with an error the message is pulled again. A paused puller
-        begins with `resume`.
-        """
-        self.queue = queue
-        self.locked_until_ns: int | None = None
-        """Until when the broker keeps the queue for this client, by the monotonic clock; None where none is kept."""
-        self._instance = instance
-        self._timer = timer
-        self._statistics = statistics
-        self._config = config
-        self._is_orderly = is_orderly
-        self._subscription = subscription
-        self._tags = _tags_of(subscription)
-        self._deliver = deliver
-        self._handle_unreadable = handle_unreadable
-        self._lock = instance.runtime.lock()
-        self._waiting = ProcessQueue(offset)
-        self._consumed: deque[Sequence[ReceivedMessage]] = deque()
-        self._is_pulling = False
-        self._is_alone = False
-        """Whether one message is asked for, because the last answer began with one that could not be read."""
-        self._is_dropped = False
-        self._is_paused = is_paused
-        self._deferred: list[Callable[[], None]] = []
-        self._turn = 0
-        """Counts what is asked for by another expression: an answer of an earlier turn is of no account."""
-        self._stopped_by: Stop | None = None
-        self._asked_ns = 0
-        self._source = PullSource(instance, queue.broker_name)
+    The callback with None moves past the message; with an error the message is pulled again.
+    """
+    _is_paused: bool = False
+    """A paused puller begins with `resume`."""
+    locked_until_ns: int | None = None
+    """Until when the broker keeps the queue for this client, by the monotonic clock; None where none is kept."""
+    _consumed: deque[Sequence[ReceivedMessage]] = field(factory=deque, init=False)
+    _is_pulling: bool = field(default=False, init=False)
+    _is_alone: bool = field(default=False, init=False)
+    """Whether one message is asked for, because the last answer began with one that could not be read."""
+    _is_dropped: bool = field(default=False, init=False)
+    _deferred: list[Callable[[], None]] = field(factory=list, init=False)
+    _turn: int = field(default=0, init=False)
+    """Counts what is asked for by another expression: an answer of an earlier turn is of no account."""
+    _stopped_by: Stop | None = field(default=None, init=False)
+    _asked_ns: int = field(default=0, init=False)
+    _lock: Lock = field(default=Factory(lambda self: self._instance.runtime.lock(), takes_self=True), init=False)
+    _tags: frozenset[str] | None = field(
+        default=Factory(lambda self: _tags_of(self._subscription), takes_self=True), init=False
+    )
+    _source: PullSource = field(
+        default=Factory(lambda self: PullSource(self._instance, self.queue.broker_name), takes_self=True), init=False
+    )
 
     @property
     def offset_done(self) -> int:
