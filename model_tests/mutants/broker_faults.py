@@ -1,7 +1,7 @@
 """Mutants of the broker or its recorder that tests once missed: one change of text, and the test that misses it.
 
 Add a row for each fault that is found in the broker or survives its tests. Mutants of the spec:
-`longpoll_spec.mutants.generated`. Locks of the hold service: `simulate.hold_stress`.
+`longpoll_spec.mutants.generated`. Locks of the hold service: `zoo.locks`.
 """
 
 from __future__ import annotations

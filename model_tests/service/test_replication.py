@@ -100,6 +100,8 @@ def test_a_slave_has_what_its_master_has(cluster: Cluster, connect: Connect, pol
     master = cluster.master(policy=policy)
     cluster.fill(master, 20)
     slave = cluster.slave(ha_of(master), policy=policy)
+    # As in Java, a slave that connects later begins at the last file.
+    wait_until(lambda: caught_up(slave, master))
     cluster.fill(master, 60, 3000)
     check_equal(slave, master)
     assert master.store.log_end > 2 * TINY.commit_log_file_size

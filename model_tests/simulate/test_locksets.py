@@ -1,4 +1,9 @@
-"""Each lock is held where required, and a call without it is found in the first run that makes it."""
+"""Each lock is held where required, and a call without it is found in the first run that makes it.
+
+The lockset method of Eraser (Savage et al., SOSP 1997), for known locks: a method that requires a lock checks at every
+call that the caller holds it. So a removed lock shows in the first run that calls the method. Driven by the hold
+table's runs (`test_preempted`) and by a serving broker.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from typing import Any, Final, Self
 
 import attrs
 import pytest
-from model_tests.simulate.hold_stress import Stage
+from model_tests.simulate.test_preempted import Stage
 from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.broker.stores import SMALL, message
 

@@ -1,4 +1,18 @@
-"""A channel, a pool, a store and a client under switches between any two accesses."""
+"""A channel, a thread pool, a store and a client, switched between any two accesses of their code.
+
+Channel: a seed chooses two or three writers with answers of several buffers, a loop that sends the rest when the socket
+has room, and sometimes a close. The socket must get each answer once, complete and contiguous, and nothing after the
+close; the rest must be watched for.
+
+Pool: a seed chooses one or two threads with room for a few tasks, slow tasks, two or three threads that offer tasks,
+and the stop. Each accepted task must either run once or be refused once as late; a rejected task does neither.
+
+Store: a seed chooses one to three producers (single messages, bursts, batches, or messages also listed by a light
+queue), one or two dispatchers, up to two flushers, perhaps a disk whose queue files fail for a while, few mapped queue
+files with two readers, and a thread that deletes another topic or removes the oldest log files from a full disk. Every
+message must be one complete record of the log and become visible once in each of its queues, in the order of offsets.
+Everything before a returned flush must be durable and covered by the checkpoint.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Two pulls and a message under every strategy and granularity: strict loses nothing, a policy without recheck does."""
+"""The smallest race: two pulls of one queue are held while a message arrives. One run has some dozens of points.
+
+Under every strategy and granularity strict loses nothing, and a policy without recheck does.
+"""
 
 from __future__ import annotations
 

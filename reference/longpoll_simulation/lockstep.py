@@ -30,7 +30,7 @@ from longpoll_simulation.strategies import Replay
 from longpoll_simulation.sync import SimulatedLock
 from longpoll_simulation.world import NEVER, Actor, World
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import Packed, Successors
+from longpoll_spec.engines.python import Packed, Successors
 from longpoll_spec.model import Action, Model
 from longpoll_spec.state import DUE, IDLE, RECHECKING, WALKING
 from longpoll_spec.tables import with_table

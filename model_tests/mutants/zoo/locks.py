@@ -1,7 +1,7 @@
 """Our own locks and guards, each removed alone; and wakeups that are moved or missing.
 
 A critical section of one bytecode cannot be interrupted. Locks of the hold service whose absence changes nothing are
-listed with reasons in `simulate/test_preempted.py`. Faults that need no interleaving: `ours`.
+listed with reasons in `test_zoo.py`. Faults that need no interleaving: `ours`.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def proof(entry: Entry, deadline_s: float) -> Seen | None:
     import attrs
     from model_tests.support.spec.slip_table import name_of, slips_in
 
-    from longpoll_spec.engines.smt.combinations import WORLDS
+    from longpoll_spec.engines.smt.configurations import WORLDS
     from longpoll_spec.engines.smt.proof import prove_model
     from longpoll_spec.policy import preset, with_knob
     from longpoll_spec.specification import specification_of

@@ -200,7 +200,7 @@ OURS: Final = (
             "                self._send_output()\n            self._is_awake = False\n",
             "                self._send_output()\n        with self._lock:\n            self._is_awake = False\n",
         ),
-        units=("simulate/test_rest_stress.py::test_no_one_switch_loses_a_wakeup",),
+        units=("simulate/test_rest_stress.py::test_a_resting_reader_keeps_no_call_waiting",),
     ),
     _slip(
         "a-forked-child-closes-its-parents-consumer",
