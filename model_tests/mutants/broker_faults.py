@@ -222,14 +222,14 @@ FAULTS: Final = (
     Fault(
         "a message that no queue lists is recorded as appended to one",
         f"{BROKER}/history.py",
-        '            if is_listed(each[0].sys_flag):\n                self.recorder.put("append"',
+        '            if each[0].in_queue:\n                self.recorder.put("append"',
         '            if True:\n                self.recorder.put("append"',
         f"{TESTS}/service/test_record.py::test_prepared_messages",
     ),
     Fault(
         "a message that no queue lists is recorded as acknowledged in one",
         f"{BROKER}/history.py",
-        "                if is_listed(each[0].sys_flag):\n",
+        "                if each[0].in_queue:\n",
         "                if True:\n",
         f"{TESTS}/service/test_record.py::test_prepared_messages",
     ),

@@ -202,21 +202,10 @@ class PullServices:
         """Returns the number of pulls waiting for a thread, and the first one's waiting time, ms."""
         return (0, 0) if self.pool is None else self.pool.waiting()
 
-    @property
-    def has_more(self) -> bool:
-        """Whether released pulls, or those of closed channels, wait for a loop's next pass."""
-        return self.hold_service.has_more or (self.inline is not None and self.inline.has_more)
-
     def wake_by(self, wake: Callable[[], None]) -> None:
         """Set the function that wakes a sleeping loop for its next pass."""
-        if self.inline is not None and self.inline.later is not None:
-            self.inline.later.wake = wake
-
-    def turn(self, outbox: Outbox) -> None:
-        """End a loop's pass: drop or run some of the waiting pulls."""
-        self.hold_service.turn()
         if self.inline is not None:
-            self.inline.turn(outbox)
+            self.inline.later.wake = wake
 
     def finish(self, outbox: Outbox) -> None:
         """Answer held pulls as the policy says, and run those waiting for a pass; call when no notifier runs."""
@@ -355,7 +344,7 @@ class SendServices:
     @property
     def stores_at_once(self) -> bool:
         """Whether a send needs only storing and an answer; only such sends are stored in bursts."""
-        return not self.send.keepers.are_there and not self.send.traits.returns_transaction_id
+        return not self.send.durability.keeps_messages and not self.send.traits.returns_transaction_id
 
     def start(self) -> None:
         """Start the threads."""
@@ -400,7 +389,7 @@ def send_services_of(
         shared.timers,
         level_count=level_count,
     )
-    keepers = Durability(commits, replicator, when_told)
+    durability = Durability(commits, replicator, when_told)
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return SendServices(
@@ -409,7 +398,7 @@ def send_services_of(
             maker,
             shared.appender,
             shared.recording.sends,
-            keepers,
+            durability,
             shared.traits,
         ),
         SendBackProcessor(
@@ -418,7 +407,7 @@ def send_services_of(
             shared.groups,
             store,
             shared.appender,
-            keepers,
+            durability,
             shared.store_host,
             shared.traits,
             level_count=level_count,
@@ -468,11 +457,6 @@ class ReplicationServices:
         for service in (self.replicator, self.follower, self.tables, self.registrar):
             if service is not None:
                 service.start()
-
-    def appended(self) -> None:
-        """Wake the replicator for appended messages."""
-        if self.replicator is not None:
-            self.replicator.appended()
 
     def stop_following(self) -> None:
         """Unregister from name servers, and stop copying."""

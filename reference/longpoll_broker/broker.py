@@ -324,7 +324,8 @@ class Broker(Stoppable):
             self._queue_count = self.store.queue_count
             know_copied_topics(self.topics, self.store)
         self.pulling.dispatch_service.show_waiting()
-        self.replicating.appended()
+        if self.replicating.replicator is not None:
+            self.replicating.replicator.appended()
 
     @classmethod
     def start(

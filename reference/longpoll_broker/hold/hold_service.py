@@ -476,6 +476,8 @@ class HoldService:
         """Returns the seconds until the next deadline; None without deadlines."""
         # From here on every hold wakes the clock, so no deadline is missed between this check and the sleep.
         self._clock_sleeps_until_ms = float("inf")
+        if not self._room.used:
+            return None
         deadlines_ms: list[int] = []
         for shard in self._shards:
             # In most passes nothing is armed. A deadline armed after this check wakes the clock.
