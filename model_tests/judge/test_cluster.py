@@ -40,9 +40,9 @@ from longpoll_judge.read.source import find
 from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
-from longpoll_judge.run.spark import cluster, code_archive, frames
+from longpoll_judge.run.spark import code_archive, frames
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.run.spark.session import unclosed_sockets_ignored
+from longpoll_judge.run.spark.session import JOB_GROUP, REMOTE, unclosed_sockets_ignored
 from longpoll_judge.run.wide_pulls import Outcome
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
@@ -100,7 +100,7 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
     here = longpoll.judge(tmp_path / "history")
     session: Any = spark_engine.session
     context = session.sparkContext
-    seen = len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP))
+    seen = len(context.statusTracker().getJobIdsForGroup(JOB_GROUP))
 
     assert here.shares["sends"].judged > 100
     assert without_time(longpoll.judge([tmp_path / "history"], session=session)) == without_time(here)
@@ -109,7 +109,7 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
     texts = {text.get() for text in told if text.isDefined()}
     assert {"survey 4 splits", "compare requests of queue groups", "judge sends, ends and commits"} <= texts, texts
     assert any(text.startswith("judge pulls in ") for text in texts)
-    assert len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP)) >= seen + 4
+    assert len(context.statusTracker().getJobIdsForGroup(JOB_GROUP)) >= seen + 4
     assert context.getLocalProperty("spark.job.description") is None
 
     judged, compared = [plan for plan in plans_of(session) if "BatchScan longpoll-events" in plan][-2:]
@@ -303,11 +303,11 @@ def test_spark_connect(faulted: Path, tmp_path: Path) -> None:
     )
     with connect_server(tmp_path) as url:
         for how in ("environment", "master", "session"):
-            environment = {name: value for name, value in os.environ.items() if name != cluster.REMOTE}
+            environment = {name: value for name, value in os.environ.items() if name != REMOTE}
             done = subprocess.run(
                 [sys.executable, "-c", asking, str(faulted), how, url],
                 capture_output=True, text=True, timeout=300, check=False,
-                env=environment | ({cluster.REMOTE: url} if how == "environment" else {}),
+                env=environment | ({REMOTE: url} if how == "environment" else {}),
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
             assert without_time(msgspec.json.decode(done.stdout, type=Result)) == here, how

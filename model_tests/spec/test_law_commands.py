@@ -19,8 +19,8 @@ from model_tests.support.spec.cases import breaks_its_property, model_named
 
 from longpoll.cli import main
 from longpoll.commands import specification
-from longpoll.views import check, severity
-from longpoll.views.severity import HARMS, PART_OF, worst
+from longpoll.views import check
+from longpoll.views.check import HARMS, PART_OF, worst
 from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, named
 from longpoll_spec.engines import ablate as engine
 from longpoll_spec.engines import explore
@@ -390,9 +390,9 @@ def test_every_property_has_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert {name for _kind, name, _sentence in HARMS} == stated
     assert {*PART_OF, *PART_OF.values()} <= stated
-    assert [kind for kind, *_ in HARMS] == sorted((kind for kind, *_ in HARMS), key=get_args(severity.Kind).index)
-    monkeypatch.setattr(severity, "HARMS", HARMS[1:])
-    assert {name for _kind, name, _sentence in severity.HARMS} != stated
+    assert [kind for kind, *_ in HARMS] == sorted((kind for kind, *_ in HARMS), key=get_args(check.Kind).index)
+    monkeypatch.setattr(check, "HARMS", HARMS[1:])
+    assert {name for _kind, name, _sentence in check.HARMS} != stated
 
 
 def test_a_violation_is_a_few_lines() -> None:

@@ -156,7 +156,7 @@ def observe(*brokers: str, record: str | Path, name_server: str | None = None, l
     Raises:
         UserError: No broker is given, or an address is invalid or in use.
     """
-    from longpoll.addresses import address_of  # noqa: PLC0415
+    from longpoll.options.values import address_of  # noqa: PLC0415
     from longpoll_observe import Observer  # noqa: PLC0415 - only this call needs the proxy
     from longpoll_runtime.real import RealRuntime  # noqa: PLC0415
 
