@@ -18,9 +18,21 @@ import longpoll
 from longpoll.cli import main
 from longpoll_conform.clauses import BY_ID, CAPABILITIES
 from longpoll_conform.compare import differences
-from longpoll_conform.export.archive import archive, files
-from longpoll_conform.export.patterns import BEGIN, SET, SILENCE, SOME, flat, pattern_of, seen
-from longpoll_conform.export.steps import FORMAT, RUN, SCAN, shipped
+from longpoll_conform.export import (
+    BEGIN,
+    FORMAT,
+    RUN,
+    SCAN,
+    SET,
+    SILENCE,
+    SOME,
+    archive,
+    files,
+    flat,
+    pattern_of,
+    seen,
+    shipped,
+)
 from longpoll_conform.vectors import RECORDED, RECORDED_AS, Vector, recorded
 from longpoll_conform.wire import decode_command
 

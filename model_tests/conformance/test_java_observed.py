@@ -27,18 +27,17 @@ from model_tests.support.java import java_broker_of
 from longpoll.cli import main
 from longpoll.output import Exit
 from longpoll.verification import races
-from longpoll.verification.host_latency import HostLatency
+from longpoll.verification.broker_process import HostLatency
 from longpoll.verification.limits import declared, limits_of
 from longpoll.wire.load import LoadPlan, LoadReport, drive
-from longpoll.wire.racing.load import race
-from longpoll.wire.racing.plan import QUEUE_IDS, RacePlan, RaceReport
+from longpoll.wire.race import QUEUE_IDS, RacePlan, RaceReport, race
 from longpoll.wire.suite import ROCKETMQ, RemoteSubject, run_suite
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer
 from longpoll_observe.capture import CaptureReport, read_captures
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5
 

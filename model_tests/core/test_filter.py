@@ -32,7 +32,7 @@ from longpoll_broker.shared.filter.filters import (
 from longpoll_broker.shared.filter.sql92 import Sql92Error, compile_expression
 from longpoll_broker.shared.filter.sql92_values import Value
 from longpoll_conform.vectors import recorded
-from longpoll_protocol import tags
+from longpoll_protocol import properties
 from longpoll_protocol.properties import (
     FORM_4_9,
     FORM_5,
@@ -40,9 +40,9 @@ from longpoll_protocol.properties import (
     PropertiesForm,
     hash_order,
     read_properties,
+    word_hash,
     write_properties,
 )
-from longpoll_protocol.tags import word_hash
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_filters_of_short_expressions_alone_are_kept() -> None:
 
 def test_hashes_of_long_words_are_not_kept() -> None:
     """A peer chooses its tags, and thousands of 64 KiB would be a quarter of a gigabyte."""
-    before = tags._kept_hash.cache_info().misses
-    assert word_hash("b" * 300) == tags.java_hash("b" * 300)
-    assert tags._kept_hash.cache_info().misses == before
+    before = properties._kept_hash.cache_info().misses
+    assert word_hash("b" * 300) == properties.java_hash("b" * 300)
+    assert properties._kept_hash.cache_info().misses == before
 
 
 EXPECTED = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.expected.json.xz"

@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from longpoll_dojo.errors import HINTS, StarterError
-from longpoll_dojo.explore import Bounds, Search
-from longpoll_dojo.model import Allowances
+from longpoll_dojo.explore import Bounds, Search, given, play
+from longpoll_dojo.model import Allowances, steps_of, token_of
 from longpoll_dojo.program import Program
-from longpoll_dojo.schedule import given, play
 from longpoll_dojo.starters import LANGUAGES, RIGHT, Starter, faults, starters, write
-from longpoll_dojo.steps import steps_of, token_of
 
 FOUND_S = 10.0
 QUICK = Bounds(moves=3, interleaved=2)

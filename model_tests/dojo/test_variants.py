@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from longpoll_dojo.explore import Bounds, Search, replayed
-from longpoll_dojo.model import Allowances
+from longpoll_dojo.model import Allowances, steps_of, token_of
 from longpoll_dojo.program import Program
 from longpoll_dojo.starters import starters
-from longpoll_dojo.steps import steps_of, token_of
 
 RIGHT = next(starters("python")).source
 SCAN = "        self.held = [pull for pull in self.held if not self.look(pull)]\n        yield from ()\n"

@@ -12,11 +12,8 @@ from hypothesis import given as drawn_from
 from hypothesis import strategies as st
 
 from longpoll_dojo.errors import HINTS, ProgramError, TokenError
-from longpoll_dojo.explore import Bounds, drawn, orders
-from longpoll_dojo.model import Allowances
-from longpoll_dojo.replies import Answer, At, Done, Reply, reply_of
-from longpoll_dojo.schedule import Played, given, play
-from longpoll_dojo.steps import steps_of, token_of, without
+from longpoll_dojo.explore import Bounds, Played, drawn, given, orders, play
+from longpoll_dojo.model import Allowances, Answer, At, Done, Reply, reply_of, steps_of, token_of, without
 
 Script = dict[int, Sequence[Sequence[Reply]]]
 NOTHING: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 from model_tests.support.broker.raw_client import RawClient
 
 import longpoll
-from longpoll.addresses import address_of
+from longpoll.options.values import address_of
 from longpoll_protocol.codes import RequestCode, ResponseCode
 
 PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"

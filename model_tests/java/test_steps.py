@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll_java.recording.history import lines_of, steps_of, write_history
-from longpoll_java.recording.load import PullSeen, Seen, SendSeen
-from longpoll_java.recording.trace_rules import TRACED, tracing_of
+from longpoll_java.byteman_rules import TRACED, tracing_of
+from longpoll_java.recording import PullSeen, Seen, SendSeen, lines_of, steps_of, write_history
 from longpoll_spec.actions import FAMILIES
 
 LOST_BY_HOLD = """read 70 120 - - 7 true

@@ -17,7 +17,7 @@ from model_tests.support.judge.histories import certain, follow_pieces, judged, 
 from model_tests.support.spec.cases import quick_if
 from msgspec.structs import replace
 
-from longpoll.views.follow.report import FindingReporter, Places, open_reporter
+from longpoll.views.follow import FindingReporter, Places, open_reporter
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, StreamNotReadableError
 from longpoll_judge.faults.plant import FAULTS

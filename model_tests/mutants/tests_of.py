@@ -84,7 +84,6 @@ HELD: Final = (
 
 KNOWN: Final = (
     Known("spec/longpoll_spec/policy.py", ("service/test_hold_service.py", "core/test_notifier.py")),
-    Known(f"{BROKER}/hold/deadlines.py", ("core/test_hold.py", "service/test_hold_service.py")),
     Known(
         f"{BROKER}/hold/hold_table.py",
         ("core/test_hold.py", "core/test_notifier.py", "service/test_hold_service.py"),
@@ -114,26 +113,13 @@ KNOWN: Final = (
         ("service/test_channel.py", "service/test_transport.py"),
         ("simulate/test_stress.py", "simulate/test_whole_broker.py"),
     ),
-    Known(f"{BROKER}/hold/executors.py", ("service/test_executors.py",)),
     Known(f"{BROKER}/io/transport.py", ("service/test_channel.py", "service/test_transport.py")),
     Known(
         f"{BROKER}/hold/hold_service.py",
-        ("service/test_hold_service.py", "service/test_pull_service.py"),
-        HELD,
+        ("service/test_hold_service.py", "service/test_dispatch_service.py", "service/test_pull_service.py"),
+        (*HELD, "service/test_send.py", "service/test_fuzz.py"),
     ),
-    Known(
-        f"{BROKER}/hold/dispatch_service.py",
-        ("service/test_dispatch_service.py", "service/test_pull_service.py"),
-        (
-            "service/test_hold_sections.py",
-            "service/test_send.py",
-            "service/test_fuzz.py",
-        ),
-    ),
-    Known(f"{BROKER}/hold/pull_answers.py", (), ("service/test_pull_processor.py",)),
-    Known(f"{BROKER}/hold/pull_processor.py", (), ("service/test_pull_processor.py",)),
-    Known(f"{BROKER}/hold/pull_runner.py", (), ("service/test_pull_processor.py",)),
-    Known(f"{BROKER}/hold/scan_service.py", (), ("service/test_hold_sections.py",)),
+    Known(f"{BROKER}/hold/pull_processor.py", ("service/test_executors.py",), ("service/test_pull_processor.py",)),
     Known(
         f"{BROKER}/hold/",
         PULLED,
@@ -160,7 +146,7 @@ KNOWN: Final = (
     Known(f"{BROKER}/rocketmq/replication/", (), ("service/test_replicator.py", "service/test_slave_link.py")),
     Known(f"{BROKER}/rocketmq/replication/", (), ("service/test_follower.py",)),
     Known(
-        f"{BROKER}/send/group_commit.py",
+        f"{BROKER}/send/durability.py",
         ("simulate/test_group_commit.py", "service/test_send.py"),
         ("service/test_send.py", "simulate/test_whole_broker.py"),
     ),
@@ -193,7 +179,7 @@ KNOWN: Final = (
         ),
     ),
     Known(
-        f"{STORE}/log/commit_log.py",
+        f"{STORE}/commit_log.py",
         (),
         (
             "store/test_commit_log.py",
@@ -207,13 +193,13 @@ KNOWN: Final = (
         (),
         ("store/test_segment_list.py", "store/test_maps.py", "store/test_failed_sync.py"),
     ),
-    Known(f"{STORE}/queues/consume_queue.py", (), ("store/test_consume_queue.py",)),
-    Known(f"{STORE}/queues/queue_table.py", (), ("store/test_queue_table.py", "store/test_retention.py")),
-    Known(f"{STORE}/checkpoint.py", (), ("store/test_recovery.py",)),
+    Known(
+        f"{STORE}/consume_queue.py",
+        (),
+        ("store/test_consume_queue.py", "store/test_queue_table.py", "store/test_retention.py"),
+    ),
     Known(f"{STORE}/dispatch.py", ("service/test_dispatch_service.py", "store/test_message_store.py"), DISPATCHED),
-    Known(f"{STORE}/index/index_file.py", (), ("store/test_index.py",)),
-    Known(f"{STORE}/index/index.py", (), ("store/test_index_list.py", "store/test_index.py")),
-    Known(f"{STORE}/index/indexer.py", (), ("store/test_indexer.py", "store/test_index.py")),
+    Known(f"{STORE}/index.py", (), ("store/test_index_list.py", "store/test_indexer.py", "store/test_index.py")),
     Known(f"{STORE}/selection.py", (), ("store/test_selection.py",)),
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),

@@ -13,7 +13,7 @@ from attrs import define, evolve, field
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.rocketmq.replication.replicator import ReplicationSettings, Replicator
 from longpoll_broker.rocketmq.replication.slave_waits import SlaveWait, SlaveWaits
-from longpoll_protocol.frames.replication import encode_head, encode_report
+from longpoll_protocol.replication import encode_head, encode_report
 from longpoll_runtime import Address, Buffer
 
 MS: Final = 1_000_000

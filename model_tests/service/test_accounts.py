@@ -30,7 +30,7 @@ from longpoll_client import Admin, Credentials, OutgoingMessage, Producer, PullC
 from longpoll_client.errors import RefusedError
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.logs import event
 from longpoll_runtime.real import RealRuntime

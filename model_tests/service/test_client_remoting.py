@@ -16,10 +16,10 @@ from longpoll_client import remoting
 from longpoll_client.aio.connection import AsyncConnection
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
 from longpoll_client.link import exchange
-from longpoll_client.link.calls import Answer
+from longpoll_client.link.exchange import Answer
 from longpoll_client.remoting import ALONE_COUNT_MAX, RemotingClient
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.command import Command, CommandFlag
+from longpoll_protocol.frames import Command, CommandFlag
 from longpoll_runtime.real import RealRuntime
 
 PATIENCE_S = 10.0

@@ -26,13 +26,12 @@ from longpoll_client import Listener, PullConsumer, PushConsumer, Retry
 from longpoll_client.consume.broker_requests import read_reset
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
-from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.bodies import MessageQueue, decode_by_queue
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_protocol.message import message_id
 from longpoll_protocol.properties import encode_properties
-from longpoll_protocol.queue_table import decode_by_queue
 from longpoll_runtime.real import RealRuntime
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC

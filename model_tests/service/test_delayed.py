@@ -31,7 +31,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime

@@ -18,15 +18,21 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.hold import executors
-from longpoll_broker.hold.executors import RUN_COST, InlineExecutor, LaterRuns, Leaving, PoolExecutor
+from longpoll_broker.hold import pull_processor
 from longpoll_broker.hold.hold_service import HERD_PART
 from longpoll_broker.hold.hold_table import ANSWERED, QUEUED, Cause, Pull
-from longpoll_broker.hold.pull_processor import PullProcessor
-from longpoll_broker.hold.pull_runner import PullRunner
+from longpoll_broker.hold.pull_processor import (
+    RUN_COST,
+    InlineExecutor,
+    LaterRuns,
+    Leaving,
+    PoolExecutor,
+    PullProcessor,
+    PullRunner,
+)
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Lock
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
@@ -222,7 +228,7 @@ MOST = 2 * AT_ONCE + HERD_PART
 
 @pytest.fixture(autouse=True)
 def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "PASS_COST_MAX", AT_ONCE * RUN_COST)
+    monkeypatch.setattr(pull_processor, "PASS_COST_MAX", AT_ONCE * RUN_COST)
 
 
 # -- who has its turn --------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from longpoll_broker.errors import BrokerError
 from longpoll_broker.rocketmq.replication import follower
 from longpoll_broker.rocketmq.replication.follower import CONNECT_S, LOOK_S, RECEIVE_SIZE, RETRY_MS, Follower
 from longpoll_broker.rocketmq.replication.master_address import MasterAddress
-from longpoll_protocol.frames.replication import TRANSFER_SIZE_MAX, encode_head
 from longpoll_protocol.log_record import MAGIC_V1, SIZE_AND_MAGIC
+from longpoll_protocol.replication import TRANSFER_SIZE_MAX, encode_head
 
 MS: Final = 1_000_000
 BEGUN_NS: Final = 5_000 * MS

@@ -37,12 +37,12 @@ from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull_processor import PullProcessor
 from longpoll_broker.io.channel import Channel
 from longpoll_broker.rocketmq.admin.admin_processor import AdminProcessor
-from longpoll_broker.store.log import commit_log
+from longpoll_broker.store import commit_log
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, preset

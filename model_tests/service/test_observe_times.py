@@ -24,10 +24,10 @@ from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields
 from longpoll_observe import Observer, arrival_time, tap
 from longpoll_observe import relay_loop as loop
 from longpoll_observe.arrival_time import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, ArrivalTimes
+from longpoll_observe.links import PIECE_SIZE, TapQueue
 from longpoll_observe.relay_loop import BLOCKED_NS, LOOK_NS, RelayLoop
-from longpoll_observe.tap_queue import PIECE_SIZE, TapQueue
 from longpoll_protocol.codes import CommandFlag, RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_runtime.real import RealRuntime
 
 SETTLE = 10

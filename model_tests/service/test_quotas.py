@@ -34,7 +34,7 @@ from longpoll_broker.shared import filter as filter_package
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_runtime.real import RealRuntime
 
 SIZE: Final = 400

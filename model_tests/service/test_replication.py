@@ -19,12 +19,11 @@ from model_tests.support.broker.stores import read_all
 from model_tests.support.present import present
 from model_tests.support.service import ScriptedMaster, copies_of
 
-from longpoll_broker.broker import Broker
+from longpoll_broker.broker import ANY_PORT, Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.rocketmq.replication import follower, table_sync
 from longpoll_broker.rocketmq.replication.replicator import Replicator
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
-from longpoll_broker.startup import ANY_PORT
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime import Address
 from longpoll_spec.errors import ConfigError
@@ -101,6 +100,8 @@ def test_a_slave_has_what_its_master_has(cluster: Cluster, connect: Connect, pol
     master = cluster.master(policy=policy)
     cluster.fill(master, 20)
     slave = cluster.slave(ha_of(master), policy=policy)
+    # As in Java, a slave that connects later begins at the last file.
+    wait_until(lambda: caught_up(slave, master))
     cluster.fill(master, 60, 3000)
     check_equal(slave, master)
     assert master.store.log_end > 2 * TINY.commit_log_file_size

@@ -12,8 +12,8 @@ from model_tests.service.slaves import BEGUN_NS, MS, NO_DESCRIPTORS, Bench, Slav
 from longpoll_broker.io.transport import ACCEPT_PAUSE_S
 from longpoll_broker.rocketmq.replication import slave_waits
 from longpoll_broker.rocketmq.replication.replicator import ACCEPT_COUNT_MAX, LOOK_S
-from longpoll_protocol.frames.replication import encode_head
-from longpoll_runtime.sockets import RealPoller
+from longpoll_protocol.replication import encode_head
+from longpoll_runtime.real import RealPoller
 
 Told = list[tuple[int, bool, str]]
 

@@ -15,7 +15,7 @@ from longpoll_broker.rocketmq.replication.slave_connection import TURN_SIZE, UNR
 from longpoll_broker.rocketmq.replication.slave_waits import SlaveWait, SlaveWaits
 from longpoll_broker.rocketmq.replication.transfer_rate import SECOND_NS, TransferRate
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.replication import (
+from longpoll_protocol.replication import (
     HEAD_SIZE,
     TRANSFER_SIZE_MAX,
     TransferReader,

@@ -24,12 +24,12 @@ from longpoll_broker.rocketmq.replication import follower, table_sync
 from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
 from longpoll_broker.rocketmq.timers import timer_service
 from longpoll_broker.rocketmq.timers.timer_service import TimerService
-from longpoll_broker.send.timer_messages import DELAY_MS_MAX
+from longpoll_broker.send.message_builder import DELAY_MS_MAX
 from longpoll_broker.shared import timer_offsets
 from longpoll_protocol.bodies import TimerCheckpoint
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.message import (
     HANDLE_SIZE_MAX,
     PROPERTIES_SIZE_MAX,

@@ -20,14 +20,14 @@ from model_tests.support.service import ShiftedRuntime, served, whole
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.hold.executors import PoolExecutor
+from longpoll_broker.hold.pull_processor import PoolExecutor
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.rocketmq.admin import connection_processor, list_processor, progress_processor
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.version_traits import CODES_OF_5
+from longpoll_protocol.bodies import decode_by_queue
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.message import BatchMessage, encode_batch
-from longpoll_protocol.queue_table import decode_by_queue
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 

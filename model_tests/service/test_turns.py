@@ -20,7 +20,7 @@ from model_tests.support.broker.raw_client import (
 )
 from model_tests.support.service import answer_of, served, served_two
 
-from longpoll_broker.broker import Broker
+from longpoll_broker.broker import Broker, limits_of
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.io import processors, transport
@@ -29,11 +29,10 @@ from longpoll_broker.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, 
 from longpoll_broker.rocketmq.admin import connection_processor, progress_processor, table_processor
 from longpoll_broker.shared import offsets, table_chunks
 from longpoll_broker.shared.topics import TopicConfig
-from longpoll_broker.startup import limits_of
-from longpoll_broker.store.index import index
-from longpoll_broker.store.index.index_file import IndexFile
+from longpoll_broker.store import index
+from longpoll_broker.store.index import IndexFile
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_runtime import Poller
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_5

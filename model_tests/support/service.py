@@ -13,8 +13,7 @@ from longpoll_broker.io.channel import Outbox, Parts
 from longpoll_broker.rocketmq.replication.master_address import MasterAddress
 from longpoll_broker.rocketmq.replication.peer_client import PeerClient, PeerError
 from longpoll_broker.rocketmq.replication.table_sync import TableSync
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames import Command, Connection
 from longpoll_runtime.real import RealRuntime
 
 T = TypeVar("T")

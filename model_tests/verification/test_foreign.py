@@ -22,13 +22,13 @@ from longpoll.cli import main
 from longpoll.commands import verify as command
 from longpoll.output import Exit
 from longpoll.verification import broker, conversations, history
-from longpoll.verification.host_latency import HostLatency
+from longpoll.verification.broker_process import HostLatency
 from longpoll.verification.limits import Declared, Limits, declared, limits_of
 from longpoll.verification.real_client import make_report
 from longpoll.verification.report import Outcome, Page, Row
 from longpoll.wire import load
+from longpoll.wire import race as racing_topic
 from longpoll.wire.load import LoadPlan
-from longpoll.wire.racing import topic as racing_topic
 from longpoll.wire.suite import EmbeddedSubject, Expectations, RemoteSubject, ViolationError
 from longpoll.wire.suite.connection import SuiteConnection
 from longpoll.wire.suite.driver import Driver
@@ -57,7 +57,7 @@ from longpoll_judge.faults.plant import plant
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, with_knob
 

@@ -12,11 +12,7 @@ from functools import partial
 from attrs import define, field
 from msgspec import structs
 
-from longpoll_broker.assembly.admin import AdminServices
-from longpoll_broker.assembly.pull import PullServices
-from longpoll_broker.assembly.replication import ReplicationServices
-from longpoll_broker.assembly.send import SendServices
-from longpoll_broker.assembly.shared import SharedServices
+from longpoll_broker.assembly import AdminServices, PullServices, ReplicationServices, SendServices, SharedServices
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
 from longpoll_broker.fast.send_bursts import SendBursts
@@ -27,22 +23,20 @@ from longpoll_broker.io.processors import (
     TOO_LATE,
     Processor,
     RequestCounts,
+    RpcHook,
     answer_busy,
     failure,
     refuse,
     serve,
     tell_refused,
+    with_hooks,
 )
-from longpoll_broker.io.rpc_hooks import RpcHook, with_hooks
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
 from longpoll_broker.rocketmq.accounts.access_processor import AccessProcessor
 from longpoll_broker.rocketmq.replication.registrar import Registrar
 from longpoll_broker.shared.quota import Quota
-from longpoll_protocol.fast.pull_request import PullCommand
-from longpoll_protocol.fast.send_request import SendCommand
-from longpoll_protocol.fast.typed_connection import TypedConnection
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.fast import PullCommand, SendCommand, TypedConnection
+from longpoll_protocol.frames import Command, Serialisation
 from longpoll_runtime.recoverable import FAULTS
 
 

@@ -13,11 +13,12 @@ Performing and judging steps: `example`, `model`.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, get_args
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -27,12 +28,26 @@ from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
 from longpoll_kit.example import POLLS_MAX, QUEUE_COUNT, Example, Order, Place, Who
 from longpoll_kit.history import History, history_for
 from longpoll_kit.model import Allowances
-from longpoll_kit.run import Failure, KitReport, Run
-from longpoll_kit.steps import step
+from longpoll_kit.run import SETTINGS, Failure, KitReport, Run, TestCases, run_examples
 from longpoll_kit.subject import LongPollSubject
-from longpoll_kit.testcase import SETTINGS, TestCases, run_examples
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.recoverable import FAULTS
+
+Arguments = ParamSpec("Arguments")
+
+
+def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concatenate[Any, Arguments], None]:
+    """A method that passes `body` to its machine, as `machine.do(name, arguments, body)`."""
+
+    @functools.wraps(body)
+    def wrapped(machine: Any, /, *nothing: Arguments.args, **arguments: Arguments.kwargs) -> None:
+        machine.do(body.__name__, arguments, lambda: body(machine, *nothing, **arguments))
+
+    # Hypothesis disables rules at random for whole examples, by this name. With different names most examples would
+    # have polls without publishes, or the reverse; under one name all rules stay enabled.
+    wrapped.__name__ = "step"
+    return wrapped
+
 
 LARGE_COUNT: Final = 24
 """The number of the largest messages published in a row."""

@@ -1,6 +1,6 @@
 """Decodes and checks a record of the commit log, with its hosts and properties.
 
-Encoding: see `longpoll_broker.store.log.commit_log`. Appended property checksums (5.x) are not supported.
+Encoding: see `longpoll_broker.store.commit_log`. Appended property checksums (5.x) are not supported.
 
 All integers are big-endian and signed unless said otherwise (`CommitLog.java`, `MessageDecoder.java`):
 
@@ -42,8 +42,7 @@ import msgspec
 
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.message import PROPERTIES_SIZE_MAX
-from longpoll_protocol.properties import DELAY, DELAY_LEVELS_MS, TAGS, decode_properties
-from longpoll_protocol.tags import tags_code
+from longpoll_protocol.properties import DELAY, DELAY_LEVELS_MS, TAGS, decode_properties, tags_code
 from longpoll_spec.tables import with_table
 
 MAGIC_V1: Final = 0xDAA320A7

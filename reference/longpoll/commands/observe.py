@@ -15,15 +15,13 @@ import click
 import msgspec
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.addresses import address_of
 from longpoll.exit_codes import printable, until_signalled
-from longpoll.options.numbers import Amount, Whole
-from longpoll.options.paths import FilledPath
+from longpoll.options.values import Amount, FilledPath, Whole, address_of
 from longpoll.output import Exit, emit_json, fail, out, progress_bar, say, user_mistakes
 from longpoll_java.byteman_rules import SCAN_MS
 from longpoll_java.jars import JAVA, NAMES, Jars, chosen
-from longpoll_java.recording.record import Size
-from longpoll_java.recording.record import record as record_inside
+from longpoll_java.recording import Size
+from longpoll_java.recording import record as record_inside
 from longpoll_observe import Observer
 from longpoll_runtime.log_stream import logging_to
 from longpoll_runtime.real import RealRuntime

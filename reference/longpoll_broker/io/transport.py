@@ -19,10 +19,9 @@ from typing import Final, Protocol
 
 from attrs import define, field, frozen
 
-from longpoll_broker.io.channel import Channel, Handler, Limits, Outbox
-from longpoll_broker.io.connection_limits import BytesByPeer, ConnectionLimit, Connections
+from longpoll_broker.io.channel import BytesByPeer, Channel, ConnectionLimit, Connections, Handler, Limits, Outbox
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Listener, Poller, Runtime, Socket, Thread
 from longpoll_runtime.logs import event

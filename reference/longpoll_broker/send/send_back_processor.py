@@ -23,8 +23,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY
+from longpoll_protocol.frames import EMPTY, Command
 from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
 from longpoll_protocol.log_record import Record, as_int32
 from longpoll_protocol.names import DEAD_PREFIX, PERM_WRITE, RETRY_PREFIX
@@ -35,11 +34,11 @@ from longpoll_protocol.properties import (
     RETRY_TOPIC,
     TAGS,
     WAIT,
+    java_hash,
     read_properties,
     write_properties,
 )
 from longpoll_protocol.sizes import MIB
-from longpoll_protocol.tags import java_hash
 from longpoll_runtime import Lock
 
 LEVEL_OF_FIRST_RETRY: Final = 3

@@ -26,7 +26,7 @@ from longpoll.wire.suite.model import Expectations, Queue, ViolationError, Wante
 from longpoll.wire.suite.requests import BAD_REQUESTS, FORMS, MALFORMED, Bad, Form, PullTerms
 from longpoll.wire.suite.subject import Subject
 from longpoll_client.errors import UnreachableError
-from longpoll_kit.steps import step
+from longpoll_kit.machine import step
 from longpoll_runtime import Runtime
 from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.real import RealRuntime

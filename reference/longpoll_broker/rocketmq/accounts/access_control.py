@@ -37,7 +37,7 @@ from longpoll_broker.rocketmq.accounts.resources import RecordAt, add_record, wa
 from longpoll_protocol.bodies import ClusterAclConfig, PlainAccessConfig
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.log_record import Record
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 from longpoll_protocol.sizes import MIB

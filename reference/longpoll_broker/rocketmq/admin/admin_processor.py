@@ -24,15 +24,17 @@ from longpoll_broker.shared.topic_attributes import AttributeRefusedError, read_
 from longpoll_broker.shared.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.upkeep.table_saves import WhenSaved
-from longpoll_protocol.bodies import load_json
-from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
+from longpoll_broker.upkeep.config_files import WhenSaved
+from longpoll_protocol.admin_headers import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
+)
+from longpoll_protocol.bodies import load_json
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import (
     GetEarliestMsgStoretimeRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,

@@ -29,11 +29,10 @@ from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.topics import Topics
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.bodies import MessageQueue, decode_by_queue, encode_by_queue
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.frames import EMPTY, Buffer, Command, encode
 from longpoll_protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
@@ -52,7 +51,6 @@ from longpoll_protocol.properties import (
     encode_properties,
     read_properties,
 )
-from longpoll_protocol.queue_table import decode_by_queue, encode_by_queue
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Lock, Runtime
 

@@ -24,7 +24,7 @@ from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_protocol.bodies import CheckClientData, ConsumerData, ConsumerList, HeartbeatData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
 from longpoll_protocol.log_record import Record, host_text
 from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX

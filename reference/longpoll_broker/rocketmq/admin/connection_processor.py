@@ -16,6 +16,11 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
 from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
 from longpoll_broker.rocketmq.admin.progress_processor import subscription_data
+from longpoll_protocol.admin_headers import (
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
+)
 from longpoll_protocol.bodies import (
     Connection,
     ConsumeFromWhere,
@@ -25,12 +30,7 @@ from longpoll_protocol.bodies import (
     ProducerConnection,
 )
 from longpoll_protocol.codes import LANGUAGES, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
-    GetConsumerConnectionListRequestHeader,
-    GetProducerConnectionListRequestHeader,
-    QuerySubscriptionByConsumerRequestHeader,
-)
+from longpoll_protocol.frames import Command
 
 PART_COUNT: Final = 2_000
 """Members or subscriptions of one turn: some 4 ms."""

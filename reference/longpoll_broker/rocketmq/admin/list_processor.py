@@ -20,13 +20,12 @@ from longpoll_broker.rocketmq.admin.admin_processor import CONFLICT
 from longpoll_broker.shared.topic_attributes import AttributeRefusedError
 from longpoll_broker.shared.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
-from longpoll_broker.upkeep.table_saves import WhenSaved
+from longpoll_broker.upkeep.config_files import WhenSaved
+from longpoll_protocol.admin_headers import GetSubscriptionGroupConfigRequestHeader, GetTopicConfigRequestHeader
 from longpoll_protocol.bodies import load_json
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Buffer
-from longpoll_protocol.headers import GetSubscriptionGroupConfigRequestHeader, GetTopicConfigRequestHeader
+from longpoll_protocol.frames import Buffer, Command
 from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
 
 LIST_COUNT_MAX: Final = 5_000

@@ -31,7 +31,7 @@ from longpoll_protocol.bodies import (
     QueryAssignmentResponseBody,
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX
 from longpoll_runtime import Lock, Runtime
 

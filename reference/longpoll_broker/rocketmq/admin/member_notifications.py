@@ -19,7 +19,7 @@ from attrs import define, field
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.shared.subscription import Clients
 from longpoll_protocol.codes import CommandFlag, RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_protocol.headers import NotifyConsumerIdsChangedRequestHeader
 from longpoll_runtime import Lock
 

@@ -1,6 +1,6 @@
 """Records explicit commits and offset queries of groups (14, 15), and requests that may reset offsets.
 
-Wraps the processors, so that they need no recording. Commits in pulls: see `hold.pull_events`.
+Wraps the processors, so that they need no recording. Commits in pulls: see `hold.hold_service`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from typing import Any
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command, decode_frame
-from longpoll_protocol.frames.frame import FrameReader
-from longpoll_recorder.offsets import OFFSET_CODES, RESETTING_CODES, offset_fields, resetting_fields, told_offset
-from longpoll_recorder.recorder import HistoryRecorder
+from longpoll_protocol.frames import Command, FrameReader, decode_frame
+from longpoll_recorder.recorder import (
+    OFFSET_CODES,
+    RESETTING_CODES,
+    HistoryRecorder,
+    offset_fields,
+    resetting_fields,
+    told_offset,
+)
 
 
 def recorded(processors: Mapping[int, Processor], recorder: HistoryRecorder) -> dict[int, Processor]:

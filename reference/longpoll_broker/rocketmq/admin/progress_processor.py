@@ -22,17 +22,7 @@ from longpoll_broker.shared.subscription import Clients, Subscription
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_protocol.bodies import (
-    ConsumeQueueData,
-    GroupList,
-    MessageQueue,
-    QueryConsumeQueueResponseBody,
-    SubscriptionData,
-    TopicList,
-)
-from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
+from longpoll_protocol.admin_headers import (
     CloneGroupOffsetRequestHeader,
     GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
@@ -42,7 +32,17 @@ from longpoll_protocol.headers import (
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
 )
-from longpoll_protocol.queue_table import encode_by_queue
+from longpoll_protocol.bodies import (
+    ConsumeQueueData,
+    GroupList,
+    MessageQueue,
+    QueryConsumeQueueResponseBody,
+    SubscriptionData,
+    TopicList,
+    encode_by_queue,
+)
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Lock
 
 TOLD_QUEUE_COUNT_MAX: Final = 10_000

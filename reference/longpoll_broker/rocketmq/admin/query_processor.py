@@ -1,7 +1,7 @@
 """Serves code 12: messages by key.
 
 Unlike RocketMQ, which leaves this to the client, it skips messages of equal hash with another topic or key. Index: see
-`store.index.index`. Code 33: see `rocketmq.admin.admin_processor`.
+`store.index`. Code 33: see `rocketmq.admin.admin_processor`.
 
 Source: `QueryMessageProcessor.java` 4.9.
 """
@@ -19,7 +19,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import QueryResult
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import QueryMessageRequestHeader
 
 UNIQUE_KEY_FLAG: Final = "_UNIQUE_KEY_QUERY"

@@ -11,9 +11,9 @@ from attrs import define
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.shared.statistics import BROKER_GET_NUMS, BROKER_PUT_NUMS, Statistics
+from longpoll_protocol.admin_headers import ViewBrokerStatsDataRequestHeader
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import ViewBrokerStatsDataRequestHeader
+from longpoll_protocol.frames import Command
 
 
 @define(slots=True, eq=False)

@@ -23,7 +23,7 @@ from longpoll_broker.io.processors import ANSWER_SIZE_MAX, RequestCounts, Servin
 from longpoll_broker.rocketmq.accounts.access import TRACE_TOPIC
 from longpoll_broker.rocketmq.tables.rates import Rates
 from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
-from longpoll_broker.send.timer_messages import PRECISION_MS
+from longpoll_broker.send.message_builder import PRECISION_MS
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.shared.table_chunks import chunks_of
@@ -31,6 +31,7 @@ from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
 from longpoll_broker.shared.topics import Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.admin_headers import DeliveredResponseHeader, GetBrokerConfigResponseHeader
 from longpoll_protocol.bodies import (
     Body,
     DataVersion,
@@ -47,8 +48,7 @@ from longpoll_protocol.bodies import (
     read_settings,
 )
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import DeliveredResponseHeader, GetBrokerConfigResponseHeader
+from longpoll_protocol.frames import Command
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Runtime

@@ -1,7 +1,7 @@
 """Serves tools' maintenance requests: codes 305, 306, 316, 329.
 
 Here a topic's queues are deleted with the topic, and queue files with their part of the log, so 306 and 316 have
-nothing to do. Which log files expire: see `store.log.retention`.
+nothing to do. Which log files expire: see `store.retention`.
 
 Source: `AdminBrokerProcessor.java` 4.9.7: `getSystemTopicListFromBroker`, `cleanExpiredConsumeQueue`,
 `cleanUnusedTopic`; `DefaultMessageStore.executeDeleteFilesManually`.
@@ -18,7 +18,7 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.shared.topics import Topics
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 
 
 @define(slots=True, eq=False)

@@ -29,12 +29,7 @@ from longpoll_broker.shared.broker_role import MASTER_ID
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.topics import FAQ, QUEUE_COUNT_MAX, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
-from longpoll_protocol.bodies import Body, BrokerData, DataVersion, MessageQueue, QueueData, TopicRouteData
-from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Serialisation
-from longpoll_protocol.headers import (
+from longpoll_protocol.admin_headers import (
     GetRouteInfoRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
@@ -42,6 +37,10 @@ from longpoll_protocol.headers import (
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
+from longpoll_protocol.bodies import Body, BrokerData, DataVersion, MessageQueue, QueueData, TopicRouteData
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames import Command, Serialisation
 from longpoll_protocol.names import GROUP_SIZE_MAX, PERM_READ, SYSTEM_TOPICS
 
 REGISTERED_COUNT_MAX: Final = 50_000

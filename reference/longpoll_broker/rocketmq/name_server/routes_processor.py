@@ -20,10 +20,7 @@ from longpoll_broker.rocketmq.name_server.kv_settings import KvSettings
 from longpoll_broker.rocketmq.name_server.own_topics import OwnTopics
 from longpoll_broker.rocketmq.name_server.routes import LIVE_MS_MAX, RegisteredBroker, Routes
 from longpoll_broker.shared.topics import TopicConfig
-from longpoll_protocol.bodies import KVTable, TopicList, read_settings
-from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
+from longpoll_protocol.admin_headers import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
     DeleteKVConfigRequestHeader,
@@ -36,6 +33,9 @@ from longpoll_protocol.headers import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from longpoll_protocol.bodies import KVTable, TopicList, read_settings
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames import Command
 from longpoll_protocol.names import PERM_READ_WRITE, PERM_WRITE
 
 SETTINGS: Final = {

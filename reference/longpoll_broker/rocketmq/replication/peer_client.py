@@ -15,9 +15,7 @@ from attrs import define, field
 
 from longpoll_broker.errors import BrokerError
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.connection import CLOSED, NEED_DATA, Connection
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.frames import CLOSED, EMPTY, NEED_DATA, Buffer, Command, Connection, encode
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Address, Poller, Runtime, Socket

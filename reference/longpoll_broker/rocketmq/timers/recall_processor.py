@@ -17,14 +17,13 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.send.append import Appender
-from longpoll_broker.send.inner_queues import SendRefusedError
-from longpoll_broker.send.timer_messages import DELAY_MS_MAX, timer_message
+from longpoll_broker.send.message_builder import DELAY_MS_MAX, SendRefusedError, timer_message
 from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.topics import Topics
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import RecallMessageRequestHeader
 from longpoll_protocol.message import RecallHandle, read_handle
 from longpoll_protocol.names import PERM_WRITE
@@ -35,8 +34,8 @@ from longpoll_protocol.properties import (
     TIMER_RECALLED_KEY,
     UNIQUE_KEY,
     PropertiesForm,
+    java_hash,
 )
-from longpoll_protocol.tags import java_hash
 from longpoll_runtime import Runtime
 
 RECALL_TAG: Final = "_RECALL_TAG_"

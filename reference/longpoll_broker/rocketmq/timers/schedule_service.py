@@ -21,7 +21,6 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_broker.errors import TopicLeavingError
-from longpoll_broker.io.service_thread import ServiceThread
 from longpoll_broker.send.append import HALF_TOPIC, Appender, brought_back
 from longpoll_broker.shared.timer_offsets import DelayOffsets
 from longpoll_broker.store.message_store import MessageStore
@@ -29,6 +28,7 @@ from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.properties import DELAY_LEVELS_MS, FORM_4_9, PropertiesForm
 from longpoll_runtime.recoverable import FAULTS
+from longpoll_runtime.services import ServiceThread
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ Progress is in `config/timerOffset.json`, saved twice a second. As in RocketMQ, 
 are delivered again after a crash. RocketMQ's files (`timerwheel`, `timerlog`) are not written. Unlike RocketMQ, which
 stops there for good, it skips invalid messages of this topic.
 
-Storing timed messages: see `send.timer_messages`. Source: `TimerMessageStore.java` 5.5.
+Storing timed messages: see `send.message_builder`. Source: `TimerMessageStore.java` 5.5.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from typing import Final, TypeAlias
 from attrs import define, field
 
 from longpoll_broker.errors import TopicLeavingError
-from longpoll_broker.io.service_thread import ServiceThread
 from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
 from longpoll_broker.send.append import Appender, brought_back
-from longpoll_broker.send.timer_messages import PRECISION_MS, TIME_SIZE_MAX
+from longpoll_broker.send.message_builder import PRECISION_MS, TIME_SIZE_MAX
 from longpoll_broker.shared.timer_offsets import TimerOffsets
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.errors import MessageRefusedError
@@ -42,6 +41,7 @@ from longpoll_protocol.properties import (
     read_properties,
 )
 from longpoll_runtime.recoverable import FAULTS
+from longpoll_runtime.services import ServiceThread
 
 log = logging.getLogger(__name__)
 

@@ -17,18 +17,16 @@ from msgspec.structs import replace
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.send.append import HALF_TOPIC, Appender, brought_back
-from longpoll_broker.send.inner_queues import SendRefusedError
-from longpoll_broker.send.timer_messages import timer_message
+from longpoll_broker.send.message_builder import SendRefusedError, timer_message
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import EndTransactionRequestHeader
 from longpoll_protocol.log_record import Record
-from longpoll_protocol.properties import PRODUCER_GROUP, TAGS, WAIT, read_properties, write_properties
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.properties import PRODUCER_GROUP, TAGS, WAIT, java_hash, read_properties, write_properties
 from longpoll_runtime import Runtime
 
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

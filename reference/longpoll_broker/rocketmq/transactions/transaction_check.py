@@ -29,7 +29,7 @@ from longpoll_broker.send.append import HALF_TOPIC
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.codes import CommandFlag, RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_protocol.headers import CheckTransactionStateRequestHeader
 from longpoll_protocol.log_record import HEAD, MAGIC_V1, Record
 from longpoll_protocol.properties import (

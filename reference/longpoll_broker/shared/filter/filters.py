@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from longpoll_broker.shared.filter.sql92 import Expression, Lookup, Sql92Error, Sql92LimitError, compile_expression
-from longpoll_protocol.tags import word_hash
+from longpoll_protocol.properties import word_hash
 from longpoll_spec.tables import with_table
 
 SUBSCRIBE_ALL: Final = "*"
