@@ -52,7 +52,7 @@ def serves(*codes: int) -> Callable[[Method], Method]:
     """Mark a method of a `Serving` as the processor of these codes; a generator works in turns (`in_turns`)."""
 
     def mark(method: Method) -> Method:
-        made = cast(Method, _in_turns(method) if isgeneratorfunction(method) else method)
+        made = cast("Method", _in_turns(method) if isgeneratorfunction(method) else method)
         setattr(made, _CODES, codes)
         return made
 
