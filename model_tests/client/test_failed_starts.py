@@ -49,7 +49,7 @@ from longpoll_client.produce import transactions
 from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Poller, Socket, Thread
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.recoverable import ANYTHING, FAULTS

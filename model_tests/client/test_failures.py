@@ -48,7 +48,7 @@ from longpoll_client.produce.outgoing import BODY_SIZE_MAX, as_given, batch_parc
 from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Poller
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError

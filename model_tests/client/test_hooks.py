@@ -35,7 +35,7 @@ from longpoll_client.otel import OpenTelemetry
 from longpoll_client.produce.hooks import Sending
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_spec.errors import LongpollError
 
 SENT_BACK_S: Final = 30.0

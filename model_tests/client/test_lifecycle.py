@@ -50,7 +50,7 @@ from longpoll_client.errors import NoRouteError
 from longpoll_client.lifecycle import Closing, State
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime.threads import RealThread
 from longpoll_spec.errors import ConfigError, LongpollError
 

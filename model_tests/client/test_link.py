@@ -37,7 +37,7 @@ from longpoll_client.timer import SingleFlight
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.command import Command, encode, reply
+from longpoll_protocol.frames import Command, encode, reply
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_runtime import Thread
 from longpoll_runtime.real import RealRuntime

@@ -26,7 +26,7 @@ from model_tests.support.broker.client_scenarios import new_topic
 from model_tests.support.client import PATIENCE_S, RUNTIME
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.store.log.commit_log import encode_record
+from longpoll_broker.store.commit_log import encode_record
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_client import (
     Compression,

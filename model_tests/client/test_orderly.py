@@ -29,7 +29,7 @@ from longpoll_client.link.steps import run as steps_run
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import LockBatchRequest, MessageQueue
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 
 LOOKS: Final = 5
 """So often queues are shared anew until what is to happen would have happened."""

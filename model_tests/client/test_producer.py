@@ -48,7 +48,7 @@ from longpoll_client.remoting import RemotingClient
 from longpoll_client.timer import WAIT_COUNT_MAX, SingleFlight
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 from longpoll_spec.errors import ConfigError, LongpollError
 

@@ -46,7 +46,7 @@ from longpoll_client.messages import decode_readable
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     OffsetResponseHeader,
     PullMessageRequestHeader,

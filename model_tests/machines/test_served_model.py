@@ -28,8 +28,8 @@ from longpoll.wire.suite.model import (
 )
 from longpoll.wire.suite.requests import Form
 from longpoll.wire.suite.sends import Sends
-from longpoll_protocol.frames.frame import Serialisation
-from longpoll_protocol.tags import word_hash
+from longpoll_protocol.frames import Serialisation
+from longpoll_protocol.properties import word_hash
 
 ALL = Wanted("*")
 SECOND = 10**9

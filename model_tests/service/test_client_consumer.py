@@ -21,7 +21,7 @@ from longpoll_client.errors import ClientError, NoRouteError, RefusedError, Unre
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BrokerData, ConsumerList, HeartbeatData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     OffsetResponseHeader,
     PullMessageRequestHeader,

@@ -11,8 +11,7 @@ from attrs import frozen
 from model_tests.simulate.test_network import send_all
 
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames import Command, Connection, encode
 from longpoll_protocol.log_record import Record
 from longpoll_simulation.checker import PROMISES, Asked, BrokenError, Checker, Sent, checker_of
 from longpoll_simulation.client import SimulatedClient

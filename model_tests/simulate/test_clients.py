@@ -20,7 +20,7 @@ from longpoll_client import Producer, PushConsumer, ReceivedMessage
 from longpoll_client.consume.puller import RETRY_S
 from longpoll_client.settings import MemberConfig
 from longpoll_observe.observer import Observer
-from longpoll_runtime.interface import Condition
+from longpoll_runtime import Condition
 from longpoll_simulation.network import Network
 from longpoll_simulation.run import CONFIG, STORE
 from longpoll_simulation.runtime import SimulatedRuntime

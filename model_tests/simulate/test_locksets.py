@@ -1,4 +1,9 @@
-"""Each lock is held where required, and a call without it is found in the first run that makes it."""
+"""Each lock is held where required, and a call without it is found in the first run that makes it.
+
+The lockset method of Eraser (Savage et al., SOSP 1997), for known locks: a method that requires a lock checks at every
+call that the caller holds it. So a removed lock shows in the first run that calls the method. Driven by the hold
+table's runs (`test_preempted`) and by a serving broker.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from typing import Any, Final, Self
 
 import attrs
 import pytest
-from model_tests.simulate.hold_stress import Stage
+from model_tests.simulate.test_preempted import Stage
 from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.broker.stores import SMALL, message
 
@@ -22,18 +27,16 @@ from longpoll.wire.suite.subject import SMALL_FILES
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import HoldLimit, HoldTable
 from longpoll_broker.io.channel import Channel
-from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor
-from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
-from longpoll_broker.send.group_commit import GroupCommit
+from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor, QueueLocks
+from longpoll_broker.send.durability import GroupCommit
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.store import dispatch
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import ConsumeQueue, QueueTable
 from longpoll_broker.store.dispatch import Dispatcher
-from longpoll_broker.store.log.commit_log import CommitLog
-from longpoll_broker.store.log.deletions import Deletions
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.queues.consume_queue import ConsumeQueue
-from longpoll_broker.store.queues.queue_table import QueueTable
+from longpoll_broker.store.retention import Deletions
 from longpoll_broker.store.segment import SegmentList
 from longpoll_protocol.bodies import LockBatchRequest
 from longpoll_protocol.codes import RequestCode

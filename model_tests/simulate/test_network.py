@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from model_tests.simulate.test_world import spawn_all
 
-from longpoll_runtime.interface import Poller
+from longpoll_runtime import Poller
 from longpoll_simulation.network import PIPE_SIZE, Network, SimulatedListener, SimulatedPoller, SimulatedSocket, Weather
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import RandomWalk

@@ -1,4 +1,18 @@
-"""A channel, a pool, a store and a client under switches between any two accesses."""
+"""A channel, a thread pool, a store and a client, switched between any two accesses of their code.
+
+Channel: a seed chooses two or three writers with answers of several buffers, a loop that sends the rest when the socket
+has room, and sometimes a close. The socket must get each answer once, complete and contiguous, and nothing after the
+close; the rest must be watched for.
+
+Pool: a seed chooses one or two threads with room for a few tasks, slow tasks, two or three threads that offer tasks,
+and the stop. Each accepted task must either run once or be refused once as late; a rejected task does neither.
+
+Store: a seed chooses one to three producers (single messages, bursts, batches, or messages also listed by a light
+queue), one or two dispatchers, up to two flushers, perhaps a disk whose queue files fail for a while, few mapped queue
+files with two readers, and a thread that deletes another topic or removes the oldest log files from a full disk. Every
+message must be one complete record of the log and become visible once in each of its queues, in the order of offsets.
+Everything before a returned flush must be durable and covered by the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +32,15 @@ from model_tests.simulate.stress import FEW_SHARE, Preemption, Run, first_fault
 from model_tests.simulate.test_clients import ClientRun
 from model_tests.support.broker.stores import SMALL, message
 
-from longpoll_broker.hold import executors
-from longpoll_broker.hold.executors import PoolExecutor
+from longpoll_broker.hold import pull_processor
+from longpoll_broker.hold.pull_processor import PoolExecutor
 from longpoll_broker.io import channel
 from longpoll_broker.io.channel import Channel, Limits, Outbox
-from longpoll_broker.store import burst_append, dispatch, message_store, segment
-from longpoll_broker.store.log import commit_log
-from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store import burst_append, commit_log, consume_queue, dispatch, message_store, segment
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import OTHER_MAPS
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
-from longpoll_broker.store.queues import consume_queue
-from longpoll_broker.store.queues.queue_table import OTHER_MAPS
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network
@@ -135,7 +147,7 @@ class ChannelStage:
         assert self.channel.closed or not any(wanted.values()), "an answer was never sent"
 
 
-POOL_FILES: Final = (str(executors.__file__),)
+POOL_FILES: Final = (str(pull_processor.__file__),)
 LATE_MS: Final = 5
 """Maximum waiting time of a task."""
 TAKES_S: Final = (0.0, 0.0, 0.002, 0.02)

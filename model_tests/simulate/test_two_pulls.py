@@ -1,4 +1,7 @@
-"""Two pulls and a message under every strategy and granularity: strict loses nothing, a policy without recheck does."""
+"""The smallest race: two pulls of one queue are held while a message arrives. One run has some dozens of points.
+
+Under every strategy and granularity strict loses nothing, and a policy without recheck does.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from longpoll_broker.hold import hold_table as hold
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import HELD, Pull
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.shared.filter.filters import tag_filter
+from longpoll_broker.shared.filters import tag_filter
 from longpoll_simulation.line_tracing import Grain, LineTracing
 from longpoll_simulation.lockstep import MemoryQueues
 from longpoll_simulation.search import code_files

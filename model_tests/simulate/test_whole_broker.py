@@ -22,14 +22,12 @@ from model_tests.support.spec.cases import quick_if
 
 import longpoll
 from longpoll.cli import main
-from longpoll_broker.hold.dispatch_service import DispatchService
-from longpoll_broker.hold.hold_service import HoldService
+from longpoll_broker.hold.hold_service import DispatchService, HoldService
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.store import message_store
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.recovery import recover
-from longpoll_protocol.frames.connection import Connection
-from longpoll_protocol.frames.frame import FrameReader
+from longpoll_protocol.frames import Connection, FrameReader
 from longpoll_simulation.checker import PROMISES
 from longpoll_simulation.files import DiskFaults, SimulatedFiles, SimulatedMappedFile
 from longpoll_simulation.plan import plan_of

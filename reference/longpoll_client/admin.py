@@ -21,18 +21,14 @@ from longpoll_client.lifecycle import AsyncCloseable, when_garbage_collected
 from longpoll_client.link.routes import MASTER_ID, Route
 from longpoll_client.link.steps import Ask, FindRoute, Steps
 from longpoll_client.settings import StartAt
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from longpoll_protocol.bodies import ClusterInfo, ConsumerList, GroupTable, MessageQueue, TopicList
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
-from longpoll_protocol.headers import (
-    CreateTopicRequestHeader,
-    DeleteTopicRequestHeader,
-    GetConsumerListByGroupRequestHeader,
-)
-from longpoll_protocol.headers.send import DEFAULT_TOPIC
-from longpoll_protocol.names import DEAD_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
+from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader
+from longpoll_protocol.names import DEAD_PREFIX, DEFAULT_TOPIC, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError
 
 READ_WRITE = Permission.READ | Permission.WRITE

@@ -19,14 +19,14 @@ from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, NameS
 from longpoll_client.link.steps import Ask, Call, Connect, FindRoute, Question, Steps, Together, run, succeeded
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.timer import SingleFlight
+from longpoll_protocol.admin_headers import GetRouteInfoRequestHeader
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
-from longpoll_protocol.headers import GetRouteInfoRequestHeader, Header
-from longpoll_protocol.headers.send import DEFAULT_TOPIC
+from longpoll_protocol.frames import EMPTY, Buffer, Command
+from longpoll_protocol.headers import Header
+from longpoll_protocol.names import DEFAULT_TOPIC
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Lock, Runtime
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import LongpollError
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.compression import unpack
 from longpoll_protocol.errors import ProtocolError, RemoteProtocolError
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.frames import Buffer
 from longpoll_protocol.log_record import (
     CRC_MASK,
     HEAD,

@@ -32,9 +32,8 @@ from longpoll_client.link.exchange import (
     wait_ns,
 )
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection, header_of, plain, with_fields
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.fast import SentAnswer, SentConnection, header_of, plain, with_fields
+from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import PARTS_MAX, Event, Runtime

@@ -14,10 +14,9 @@ from typing import Final, Protocol
 from attrs import define, field
 
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames import Command, Connection, encode
 from longpoll_protocol.log_record import Record, decode
-from longpoll_runtime.interface import Buffer, Runtime
+from longpoll_runtime import Buffer, Runtime
 from longpoll_simulation.checker import Asked, BrokenError, Checker, Deletion, Sent
 from longpoll_simulation.plan import TOPIC, Act, Leave, Pause, Pull, Send, Wait
 

@@ -24,7 +24,7 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import frozen
 
-from longpoll_runtime.interface import Buffer
+from longpoll_runtime import Buffer
 
 PAGE_SIZE: Final = 4096
 """The unit of syncing and write-back; a power cut leaves the old page, the new one, or a torn one."""

@@ -21,7 +21,7 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_runtime.interface import Buffer
+from longpoll_runtime import Buffer
 from longpoll_simulation.disk import ROOT, Directory, Disk, FileBytes
 from longpoll_simulation.world import World
 

@@ -21,7 +21,7 @@ from attrs import define, field
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.shared.topics import TopicConfig
-from longpoll_runtime.interface import Thread
+from longpoll_runtime import Thread
 from longpoll_simulation.checker import OUTCOMES, RETRY_MS, BrokenError, Checker, checker_of
 from longpoll_simulation.client import SimulatedClient
 from longpoll_simulation.disk import Disk

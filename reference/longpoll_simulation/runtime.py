@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from longpoll_runtime.interface import (
+from longpoll_runtime import (
     Condition,
     Event,
     Files,

@@ -20,7 +20,17 @@ from typing import Any, Final
 
 from attrs import define, frozen
 from model_tests.mutants.tests_of import quick_tests
-from model_tests.mutants.zoo.entry import BROKER, CHANNEL, CLIENT, DISPATCH, EXECUTORS, POLICY, STORE, TABLE, Entry
+from model_tests.mutants.zoo.entry import (
+    BROKER,
+    CHANNEL,
+    CLIENT,
+    HOLD_SERVICE,
+    POLICY,
+    PULL_PROCESSOR,
+    STORE,
+    TABLE,
+    Entry,
+)
 
 WORLDS: Final[tuple[tuple[float, str, tuple[str, ...], Any, str], ...]] = (
     (0.3, "strict", (), "operation", ""),
@@ -38,16 +48,16 @@ FAILED: Final = 1
 GUARDED: Final = (
     f"{BROKER}/shared/offsets.py",
     f"{BROKER}/shared/statistics.py",
-    f"{STORE}/queues/consume_queue.py",
+    f"{STORE}/consume_queue.py",
     "reference/longpoll_broker/rocketmq/admin/lock_processor.py",
 )
 """What `simulate/test_preempted.py` drives besides the hold table."""
-STORED: Final = tuple(f"{STORE}/{name}.py" for name in ("message_store", "dispatch", "bursts", "log/commit_log"))
+STORED: Final = tuple(f"{STORE}/{name}.py" for name in ("message_store", "dispatch", "burst_append", "commit_log"))
 STRESSED: Final[tuple[tuple[frozenset[str], str, str], ...]] = (
-    (frozenset({*TABLE, DISPATCH}), "test_preempted", "Stage"),
+    (frozenset({*TABLE, HOLD_SERVICE}), "test_preempted", "Stage"),
     (frozenset({CHANNEL}), "test_stress", "ChannelStage"),
     (frozenset(STORED), "test_stress", "StoreStage"),
-    (frozenset({EXECUTORS}), "test_stress", "PoolStage"),
+    (frozenset({PULL_PROCESSOR}), "test_stress", "PoolStage"),
 )
 """Files, and the stress that switches between any two of their bytecodes (`model_tests/simulate/*_stress.py`)."""
 """What `simulate/store_stress.py` drives."""
@@ -127,7 +137,7 @@ def proof(entry: Entry, deadline_s: float) -> Seen | None:
     import attrs
     from model_tests.support.spec.slip_table import name_of, slips_in
 
-    from longpoll_spec.engines.smt.combinations import WORLDS
+    from longpoll_spec.engines.smt.configurations import WORLDS
     from longpoll_spec.engines.smt.proof import prove_model
     from longpoll_spec.policy import preset, with_knob
     from longpoll_spec.specification import specification_of
@@ -205,7 +215,7 @@ def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
             return _first_fault(f"model_tests.simulate.{module}", stage, deadline_s)
     from model_tests.simulate import test_preempted
 
-    from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+    from longpoll_broker.store.consume_queue import ConsumeQueue
 
     with tempfile.TemporaryDirectory() as directory:
         keeps: dict[str, Callable[[int], bool]] = {
@@ -367,8 +377,8 @@ def _forked() -> Iterator[tuple[tuple[str, int], int]]:
 
     from longpoll_broker.broker import Broker
     from longpoll_broker.config import BrokerConfig
+    from longpoll_runtime.interpreter import short_switch_interval
     from longpoll_runtime.real import RealRuntime
-    from longpoll_runtime.switch_interval import short_switch_interval
 
     told, tells = os.pipe()
     waits, lets = os.pipe()
@@ -479,7 +489,7 @@ METHODS: Final = (
         "bytecodes",
         "switches between any two bytecodes",
         3,
-        lambda entry: bool(entry.files & {*TABLE, *GUARDED, *STORED, CHANNEL, DISPATCH, EXECUTORS}),
+        lambda entry: bool(entry.files & {*TABLE, *GUARDED, *STORED, CHANNEL, HOLD_SERVICE, PULL_PROCESSOR}),
         bytecodes,
         patience=8,
         is_dear=True,

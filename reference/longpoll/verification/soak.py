@@ -16,12 +16,12 @@ import select
 import shutil
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import attrs
 from attrs import define, field
@@ -31,12 +31,11 @@ from longpoll_broker.store.verify import verify
 from longpoll_client.errors import ClientError
 from longpoll_client.remoting import RemotingClient
 from longpoll_judge.run.pipeline import judge
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.headers import CreateTopicRequestHeader
-from longpoll_runtime import Address, Thread
+from longpoll_runtime import Address, Buffer, Thread
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.host_pauses import HostPauseWatch
-from longpoll_runtime.interface import Buffer
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.checker import OUTCOMES, Checker, checker_of
 from longpoll_simulation.client import SimulatedClient
@@ -91,6 +90,11 @@ JUDGED_MS: Final = 1_000.0
 """How late the judge lets an answer be, in addition to host pauses."""
 
 
+def is_idle(gaps: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the judge has no verdict only because the broker ended before anything was pulled."""
+    return {gap["clause"] for gap in gaps} == {"evidence.nothing_judged"}
+
+
 class BrokenPromiseError(AssertionError):
     """A promise was broken; the text says which, and the evidence."""
 
@@ -121,7 +125,7 @@ class Counts:
     judged: Counter[str] = field(factory=Counter)
     """Broker processes by the judge's verdict."""
     unknown_stopped: int = 0
-    """Broker processes with an unknown verdict that ended cleanly."""
+    """Broker processes with an unknown verdict that ended cleanly, and were pulled from."""
     stored: int = 0
     """Messages in the store at the last check."""
 
@@ -340,5 +344,5 @@ class Soak:
         if result.verdict == "invalid":
             first = result.findings[0]
             raise BrokenPromiseError(f"the judge finds {first.property} violated in {self._history.name}: {first.why}")
-        self.counts.unknown_stopped += result.verdict == "unknown" and not is_killed
+        self.counts.unknown_stopped += result.verdict == "unknown" and not is_killed and not is_idle(result.gaps)
         shutil.rmtree(self._history)

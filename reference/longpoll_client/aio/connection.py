@@ -27,9 +27,8 @@ from longpoll_client.link.exchange import (
 )
 from longpoll_client.remoting import ConnectionCore
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.fast.sent_answer import plain
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.fast import plain
+from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header
 from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB

@@ -33,8 +33,7 @@ from longpoll_client.link.steps import (
     run_async,
     succeeded,
 )
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime

@@ -39,8 +39,8 @@ from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat, Rep
 from longpoll_client.produce.transactions import TransactionCore, TransactionResult, TransactionState
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.fast.sent_answer import header_of
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.fast import header_of
+from longpoll_protocol.frames import Command
 from longpoll_runtime.recoverable import FAULTS, KeepGoing
 from longpoll_spec.errors import LongpollError
 

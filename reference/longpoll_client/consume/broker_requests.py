@@ -20,17 +20,16 @@ from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_client.instance import InstanceCore
 from longpoll_client.messages import ReceivedMessage, as_first_sent, decode_messages
-from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.bodies import MessageQueue, decode_by_queue, encode_by_queue
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, ProtocolError, RemoteProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
 from longpoll_protocol.names import RETRY_PREFIX
-from longpoll_protocol.queue_table import decode_by_queue, encode_by_queue
 from longpoll_protocol.sizes import MIB
 
 if TYPE_CHECKING:

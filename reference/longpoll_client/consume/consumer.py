@@ -32,7 +32,7 @@ from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, ConsumerOptions, MemberOptions, options_of
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_runtime import Queue
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError
 
 POLL_S: Final = 3600.0

@@ -19,6 +19,7 @@ from longpoll_client.link.routes import Route
 from longpoll_client.link.steps import Ask, Steps, Together, ask_once
 from longpoll_client.messages import wanted_tags
 from longpoll_client.settings import MemberConfig
+from longpoll_protocol.admin_headers import GetConsumerConnectionListRequestHeader
 from longpoll_protocol.bodies import (
     CheckClientData,
     ConsumeFromWhere,
@@ -34,13 +35,9 @@ from longpoll_protocol.bodies import (
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
-    GetConsumerConnectionListRequestHeader,
-    GetConsumerListByGroupRequestHeader,
-    UnregisterClientRequestHeader,
-)
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
+from longpoll_protocol.properties import java_hash
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError, LongpollError
 

@@ -26,7 +26,7 @@ from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from longpoll_runtime import Lock
 from longpoll_spec.errors import LongpollError

@@ -23,9 +23,7 @@ from attrs import define, field
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError
 from longpoll_protocol.codes import VERSION, CommandFlag, RequestCode
 from longpoll_protocol.errors import LocalProtocolError, ProtocolError
-from longpoll_protocol.frames.command import Command, encode, encode_reply_head
-from longpoll_protocol.frames.connection import Connection
-from longpoll_protocol.frames.frame import Buffer, Serialisation
+from longpoll_protocol.frames import Buffer, Command, Connection, Serialisation, encode, encode_reply_head
 from longpoll_protocol.headers import Header
 from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB

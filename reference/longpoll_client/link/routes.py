@@ -21,7 +21,7 @@ from longpoll_client.errors import ClientError, NoRouteError, RefusedError
 from longpoll_protocol.bodies import BrokerData, MessageQueue, TopicRouteData
 from longpoll_protocol.codes import Permission, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_spec.errors import ConfigError
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from attrs import frozen
 
 from longpoll_client.errors import RefusedError
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header
 from longpoll_runtime.recoverable import ANYTHING
 

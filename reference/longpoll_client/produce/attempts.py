@@ -40,7 +40,7 @@ from longpoll_client.produce.outgoing import Parcel
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.codes import SEND_SUCCESS_CODES
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.tables import with_table

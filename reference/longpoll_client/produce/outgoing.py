@@ -36,11 +36,10 @@ from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT
 from longpoll_protocol.codes import VERSION, MessageSysFlag, RequestCode
 from longpoll_protocol.compression import Compression, check_installed, pack
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.frame import Buffer, Serialisation, frame_head
+from longpoll_protocol.frames import Buffer, Serialisation, frame_head
 from longpoll_protocol.headers import Header, SendMessageRequestHeaderV2
-from longpoll_protocol.headers.send import DEFAULT_TOPIC
 from longpoll_protocol.message import BATCH_COUNT_MAX, PROPERTIES_SIZE_MAX, BatchMessage, encode_batch
-from longpoll_protocol.names import name_problem
+from longpoll_protocol.names import DEFAULT_TOPIC, name_problem
 from longpoll_protocol.properties import (
     DELAY,
     KEYS,

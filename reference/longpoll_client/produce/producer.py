@@ -56,12 +56,12 @@ from longpoll_client.remoting import RemotingClient
 from longpoll_client.timer import SingleFlight
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
-from longpoll_runtime.closeable import Closeable
 from longpoll_runtime.recoverable import FAULTS
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
 from longpoll_spec.tables import with_table
 

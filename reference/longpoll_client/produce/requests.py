@@ -26,7 +26,7 @@ from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import HeartbeatData, ProducerData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.compression import unpack
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import ReplyMessageRequestHeader, UnregisterClientRequestHeader
 from longpoll_protocol.names import REPLY_SUFFIX
 from longpoll_protocol.properties import (

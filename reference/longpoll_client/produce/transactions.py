@@ -41,12 +41,12 @@ from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
 from longpoll_protocol.properties import PRODUCER_GROUP
 from longpoll_runtime import Runtime
-from longpoll_runtime.closeable import Closeable
 from longpoll_runtime.recoverable import FAULTS
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)

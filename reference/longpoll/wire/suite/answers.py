@@ -10,7 +10,7 @@ from typing import TypeVar
 from longpoll.wire.suite.model import FOUND, NOT_FOUND, OFFSET_MOVED, RETRY_IMMEDIATELY, Answer, Stored
 from longpoll.wire.suite.model import ViolationError as Violation
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import Header, PullMessageResponseHeader
 from longpoll_protocol.log_record import Damage, decode
 from longpoll_protocol.properties import decode_properties

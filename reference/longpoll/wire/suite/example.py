@@ -13,7 +13,7 @@ from longpoll.wire.suite.model import Expectations, Queue, ViolationError
 from longpoll.wire.suite.subject import Subject
 from longpoll_client.errors import UnreachableError
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import GetMaxOffsetRequestHeader, OffsetResponseHeader
 from longpoll_runtime import Runtime
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.frames import Serialisation
 
 FOUND: Final = 0
 NOT_FOUND: Final = 19
