@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import unittest
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -373,9 +374,11 @@ class DyingSubject(EmbeddedBroker):
 
 def test_a_broker_that_dies_on_the_way_is_named_with_the_steps(tmp_path: Path) -> None:
     """A broker that was there and takes no connections any more is gone, which falsifies no property."""
-    with DyingSubject(RealRuntime(), str(tmp_path), expectations=HURRIED) as subject:
-        with pytest.raises(UnreachableError, match="no connection to the broker") as caught:
-            run(subject)
+    with (
+        DyingSubject(RealRuntime(), str(tmp_path), expectations=HURRIED) as subject,
+        pytest.raises(UnreachableError, match="no connection to the broker") as caught,
+    ):
+        run(subject)
     assert caught.value.__notes__[-1].startswith("raised in step restart(")
 
 
@@ -428,9 +431,11 @@ def test_a_machine_of_ones_own_tests_a_broker_that_runs(tmp_path: Path, monkeypa
     with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_FILES) as broker:
         case = machine_of(RealRuntime(), RemoteBroker(broker.address)).TestCase
         case.settings = settings(max_examples=4, stateful_step_count=15, database=None)
-        result = case().run()
+        result = unittest.TestResult()
+        case().run(result)
         assert (result.failures, result.errors) == ([], [])
         wrong_next_offset(monkeypatch)
         case.settings = settings(max_examples=60, stateful_step_count=15, database=None, phases=[Phase.generate])
-        ((_, said),) = case().run().failures
+        case().run(result)
+        ((_, said),) = result.failures
         assert "expected Read" in said

@@ -417,10 +417,12 @@ def test_who_is_told_that_there_is_no_room_asks_again() -> None:
     """Code 2 is not a refusal of a good request; a pull is not repeated, because its deadline would restart."""
     tries.clear()
     runtime = RealRuntime()
-    with ScriptedServer(busy_at_first) as server:
-        with contextlib.closing(Link(runtime, (server.host, server.port), 1)) as link:
-            asked = link.wait(link.ask(RequestCode.GET_MAX_OFFSET))
-            pulled = link.wait(link.ask(RequestCode.PULL_MESSAGE))
+    with (
+        ScriptedServer(busy_at_first) as server,
+        contextlib.closing(Link(runtime, (server.host, server.port), 1)) as link,
+    ):
+        asked = link.wait(link.ask(RequestCode.GET_MAX_OFFSET))
+        pulled = link.wait(link.ask(RequestCode.PULL_MESSAGE))
 
     assert asked is not None
     assert pulled is not None

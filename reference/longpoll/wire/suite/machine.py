@@ -383,7 +383,7 @@ class RocketMQMachine(LongPollMachine):
 
     @rule(queue=queues, payload=drafts, count=st.sampled_from([1, 1, 2]))
     @step
-    def publish(self, queue: int, payload: Draft, count: int) -> str:  # type: ignore[override]
+    def publish(self, queue: int, payload: Draft, count: int) -> str:
         """Send messages, to a queue or to one of its topic that the broker chooses."""
         return self.example.publish(self.example.queues[queue], payload, count)
 
@@ -409,25 +409,25 @@ class RocketMQMachine(LongPollMachine):
 
     @rule(queue=queues, place=held, timeout_ms=st.sampled_from([0, 0, *SHORT_MS[1:]]), count=st.sampled_from([1, 1, 3]))
     @step
-    def poll(self, queue: int, place: PullTerms, timeout_ms: int, count: int) -> str:  # type: ignore[override]
+    def poll(self, queue: int, place: PullTerms, timeout_ms: int, count: int) -> str:
         """Pull, to be held if there is nothing; 0 for long."""
         return self.example.poll(self._queue(queue), place, timeout_ms or self.long_ms, count)
 
     @rule(queue=queues, payload=drafts, count=st.sampled_from([1, 2, 4]), place=held)
     @step
-    def wake(self, queue: int, payload: Draft, count: int, place: PullTerms) -> str:  # type: ignore[override]
+    def wake(self, queue: int, payload: Draft, count: int, place: PullTerms) -> str:
         """Send after pulls have waited for some time."""
         return self.example.wake(self._queue(queue), payload, count, place)
 
     @rule(queue=queues, which=st.integers(0, len(SHORT_MS) - 1), place=ends)
     @step
-    def expire(self, queue: int, which: int, place: PullTerms) -> str:  # type: ignore[override]
+    def expire(self, queue: int, which: int, place: PullTerms) -> str:
         """Let a pull wait until its deadline."""
         return self.example.expire(self._queue(queue), SHORT_MS[which], place)
 
     @rule(queue=queues, payload=plain_drafts, place=ends, rounds=st.sampled_from([1, 2, 4]))
     @step
-    def cross(self, queue: int, payload: Draft, place: PullTerms, rounds: int) -> str:  # type: ignore[override]
+    def cross(self, queue: int, payload: Draft, place: PullTerms, rounds: int) -> str:
         """Pull and send at the same time."""
         return self.example.cross(self._queue(queue), payload, rounds, 0, place)
 
@@ -438,14 +438,15 @@ class RocketMQMachine(LongPollMachine):
         order=st.sampled_from(get_args(Order)),
     )
     @step
-    def cancel(self, queue: int, payload: Draft, place: PullTerms, order: Order) -> str:  # type: ignore[override]
-        """Close a connection with pulls on it."""
+    def cancel(self, queue: int, payload: Draft, place: PullTerms, order: Order) -> str:
+        """Close a connection with pulls on it; the message is sent on another one."""
+        payload = attrs.evolve(payload, link=(place.link + 1) % LINK_COUNT)
         return self.example.cancel(self._queue(queue), payload, order, 0, place)
 
     @precondition(lambda self: "restart" in self.example.abilities)
     @rule(queue=queues, place=ends, settle=st.booleans())
     @step
-    def restart(self, queue: int, place: PullTerms, settle: bool) -> str:  # type: ignore[override]
+    def restart(self, queue: int, place: PullTerms, settle: bool) -> str:
         """Restart the broker, with one more pull in flight: just sent, or already read by the broker."""
         subject = self.example.broker
         assert isinstance(subject, RestartableSubject)

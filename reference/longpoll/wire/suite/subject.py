@@ -86,10 +86,12 @@ class RocketMQSubject(LongPollSubject):
 
     def check(self) -> None:
         """Raise what a connection's reader has found; or that the broker has closed one, or is gone."""
-        for link in list(self.links.values()):
+        opened = list(self.links.values())
+        for link in opened:
             if link.fault is not None:
                 raise link.fault
-            if link.closed and not link.is_ours:
+        for link in opened:
+            if link.closed and not (link.is_ours or self._is_stopping):
                 self.new_link().close()
                 raise broken(f"the broker closed connection {link.number}")
 
@@ -237,6 +239,7 @@ class RestartableSubject(RocketMQSubject):
         self.broker.restart()
         for link in self.links.values():
             if not link.wait_closed(self.left_s()):
+                self.check()
                 raise broken(f"connection {link.number} stays open after the broker's stop")
         for link, asked in read:
             if asked & link.asked and self.broker.expectations.answers_on_stop:
