@@ -135,7 +135,7 @@ def test_whatever_a_broker_does_there_is_a_whole_page(
     assert outcomes["history"] != "ok"
     assert page.exit_code == Exit.VIOLATED
     suite = next(row for row in page.rows if row.part == "suite")
-    assert "begin() ->" in suite.detail
+    assert suite.detail.endswith("subject()")
 
 
 def test_a_broker_that_dies_is_unknown(page_of: Callable[[tuple[str, int]], Page]) -> None:

@@ -97,14 +97,18 @@ class LongPollMachine(RuleBasedStateMachine):
         self._calls: list[str] = []
         self._ends_run = run is None
         self.run = run or self._new_run(0).__enter__()
-        with self._kept("subject()"):
-            subject = self._new_subject()
         self.run.examples += self.run.failure is None
         self.run.started += 1
         self._is_sound = True
+        with self._kept("subject()"):
+            self.example = self._new_example()
+        self.run.abilities = self.example.abilities
+
+    def _new_example(self) -> Example:
+        subject = self._new_subject()
         allowances = Allowances(self.wake_ms, self.late_ms, self.early_ms, self.visible_ms, self.may_answer_early)
         told = history_for(self.run.history, self.run.runtime, subject, allowances)
-        self.example = self.kind(
+        return self.kind(
             self.run.runtime,
             subject,
             self.run.watch,
@@ -117,7 +121,6 @@ class LongPollMachine(RuleBasedStateMachine):
             self.run.counts,
             told,
         )
-        self.run.abilities = self.example.abilities
 
     @classmethod
     def _new_subject(cls) -> LongPollSubject:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, ClassVar, Final, get_args
 
 import attrs
@@ -113,6 +114,12 @@ class RocketMQExample(Example):
         """Create the topics, and create each group by pulling once."""
         self.broker.stalled_ms = self.watch.stalled_ms
         self.queues = []
+        with ExitStack() as undo:
+            undo.callback(self.broker.close)
+            self._make_topics()
+            undo.pop_all()
+
+    def _make_topics(self) -> None:
         for index, count in enumerate(QUEUE_COUNTS):
             topic = f"{self.name}-t{index}"
             self.broker.call(0, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic, count))
