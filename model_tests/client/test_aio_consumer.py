@@ -44,7 +44,6 @@ from longpoll_client import (
     Retry,
 )
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.aio.loop_connections import LoopConnections
 from longpoll_client.consume import puller
 from longpoll_client.consume.offsets import LocalOffsets, OffsetsFile
 from longpoll_client.errors import NoRouteError
@@ -492,10 +491,10 @@ def test_what_is_begun_and_ended_at_once_is_not_warned_of(recwarn: pytest.Warnin
     """A consumer that is closed while it is about to do something."""
 
     async def story() -> None:
-        reach = LoopConnections(AsyncInstance(RUNTIME, "127.0.0.1:1"))
-        reach.begin(asyncio.sleep(0))
-        await reach.close()
-        reach.begin(asyncio.sleep(0))
+        instance = AsyncInstance(RUNTIME, "127.0.0.1:1")
+        instance.begin(asyncio.sleep(0))
+        await instance.end_jobs()
+        instance.begin(asyncio.sleep(0))
 
     run(story)
     gc.collect()

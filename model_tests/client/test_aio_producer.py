@@ -22,11 +22,10 @@ from longpoll_client.errors import (
     UnreachableError,
 )
 from longpoll_client.link.exchange import Exchange
-from longpoll_client.produce.outgoing import Parcel, batch_parcel, single_parcel
-from longpoll_client.produce.templates import HeadTemplates
+from longpoll_client.produce.outgoing import HeadTemplates, Parcel, batch_parcel, single_parcel
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 from longpoll_spec.errors import LongpollError
 
@@ -111,7 +110,7 @@ def test_a_time_out_of_the_send_is_no_late_reply(cluster: Cluster) -> None:
 
     async def story(producer: AsyncProducer) -> None:
         with pytest.raises(AnswerTimeoutError, match="no answer to the send"):
-            await producer._asking().ask("1", PATIENCE_S, unanswered)
+            await producer._requests.ask("1", PATIENCE_S, unanswered)
 
     run(cluster, story)
 

@@ -35,11 +35,11 @@ from longpoll_client import (
     TransactionProducer,
 )
 from longpoll_client.checks import check_plain
-from longpoll_client.consume.assigned_queues import check_seek
 from longpoll_client.consume.membership import Membership
+from longpoll_client.consume.rebalance import check_seek
 from longpoll_client.errors import AnswerTimeoutError
+from longpoll_client.link.exchange import WAIT_S_MAX
 from longpoll_client.link.steps import Steps
-from longpoll_client.link.timeouts import WAIT_S_MAX
 from longpoll_client.produce.transactions import state_of
 from longpoll_client.settings import MemberConfig
 from longpoll_spec.errors import ConfigError

@@ -18,8 +18,7 @@ from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_client import Producer, PullConsumer
-from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.tls import server_context
+from longpoll_runtime.real import RealRuntime, server_context
 
 Run = Callable[..., Result]
 

@@ -40,7 +40,7 @@ from longpoll_client.allocate import allocate_averagely
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Poller, Socket, Thread
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError

@@ -42,14 +42,13 @@ from longpoll_client.errors import (
     UnreachableError,
 )
 from longpoll_client.link import exchange, routes
-from longpoll_client.link.name_servers import NameServers
-from longpoll_client.link.routes import split_address
+from longpoll_client.link.routes import NameServers, split_address
 from longpoll_client.produce import attempts as tries
 from longpoll_client.produce.outgoing import BODY_SIZE_MAX, as_given, batch_parcel, single_parcel
 from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Poller
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError

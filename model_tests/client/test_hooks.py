@@ -35,7 +35,7 @@ from longpoll_client import (
 )
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_spec.errors import ConfigError, LongpollError
 
 SENT_BACK_S: Final = 30.0

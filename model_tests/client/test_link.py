@@ -21,17 +21,23 @@ from longpoll_client.errors import (
     RefusedError,
     UnreachableError,
 )
-from longpoll_client.link.calls import Answer
-from longpoll_client.link.exchange import FRAME_S, OUTPUT_BYTES_MAX, PENDING_COUNT_MAX, Exchange, Output, replied
+from longpoll_client.link.exchange import (
+    FRAME_S,
+    OUTPUT_BYTES_MAX,
+    PENDING_COUNT_MAX,
+    Answer,
+    Exchange,
+    Output,
+    replied,
+)
 from longpoll_client.link.routes import ROUTE_AGE_S_MAX, ROUTE_RETRY_S, Route, Routes
-from longpoll_client.link.single_flight import SingleFlight
-from longpoll_client.produce.attempts import ATTEMPT_COUNT, SendAttempts, is_lost, selector
+from longpoll_client.produce.attempts import ATTEMPT_COUNT, MS, SendAttempts, SlowBrokers, away_ms, is_lost, selector
 from longpoll_client.produce.outgoing import OutgoingMessage, Parcel, batch_parcel, single_parcel
-from longpoll_client.produce.slow_brokers import MS, SlowBrokers, away_ms
+from longpoll_client.timer import SingleFlight
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.command import Command, encode, reply
+from longpoll_protocol.frames import Command, encode, reply
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_runtime import Thread
 from longpoll_runtime.real import RealRuntime

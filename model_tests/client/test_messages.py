@@ -26,7 +26,7 @@ from model_tests.support.broker.client_scenarios import new_topic
 from model_tests.support.client import PATIENCE_S, RUNTIME
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.store.log.commit_log import encode_record
+from longpoll_broker.store.commit_log import encode_record
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_client import (
     Compression,
@@ -37,8 +37,7 @@ from longpoll_client import (
     messages,
 )
 from longpoll_client.messages import decode_readable, read_plain
-from longpoll_client.produce.message_ids import MessageIds, month_of
-from longpoll_client.produce.outgoing import Packing, batch_parcel, single_parcel
+from longpoll_client.produce.outgoing import MessageIds, Packing, batch_parcel, month_of, single_parcel
 from longpoll_protocol import compression
 from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.compression import LZ4_PIECE_SIZE, PIECE_SIZE, pack, unpack

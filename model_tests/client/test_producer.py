@@ -41,13 +41,13 @@ from longpoll_client.errors import (
     UnreachableError,
 )
 from longpoll_client.instance import ClientInstance
-from longpoll_client.link import routes, single_flight
-from longpoll_client.link.name_servers import NameServers
-from longpoll_client.link.single_flight import SingleFlight
+from longpoll_client.link import routes
+from longpoll_client.link.routes import NameServers
 from longpoll_client.remoting import RemotingClient
+from longpoll_client.timer import WAIT_COUNT_MAX, SingleFlight
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_spec.errors import ConfigError
 
 
@@ -171,7 +171,7 @@ def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
             producer.send_nowait("a topic", b"x", callback=tell)
         wait_until(lambda: len(told) == 9)
         fleet.addresses = {"a": fleet.enter_context(ScriptedServer(mute)).address}
-        (producer.client._instance.routes if is_loop else producer._instance._routes).forget("T")
+        (producer.client if is_loop else producer)._instance.forget_route("T")
         producer.send_nowait("T", b"x", callback=tell)
         producer.close()
         with pytest.raises(LifecycleError):
@@ -347,7 +347,7 @@ def test_what_many_wait_for_is_done_once_and_only_so_much_at_a_time() -> None:
     for number in range(40):
         for _time in range(3):
             waits.wait(("kind", str(number)), lambda number=number: work(number), told.append)  # type: ignore[misc] # bound early
-    wait_until(lambda: len(begun) == single_flight.WAIT_COUNT_MAX == 32)
+    wait_until(lambda: len(begun) == WAIT_COUNT_MAX == 32)
     assert told == []
     going.set()
     wait_until(lambda: len(told) == 120)

@@ -22,8 +22,7 @@ from model_tests.support.client import RUNTIME
 from longpoll_client import StartAt
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.offsets import RemoteOffsets
-from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue
-from longpoll_client.consume.puller import Batch, Puller, PullSettings
+from longpoll_client.consume.puller import Batch, FlowLimits, ProcessQueue, Puller, PullSettings
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
 from longpoll_client.errors import ConnectionLostError, RefusedError
 from longpoll_client.instance import ClientInstance
@@ -32,7 +31,7 @@ from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig, options_of
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     OffsetResponseHeader,
     PullMessageRequestHeader,

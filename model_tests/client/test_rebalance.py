@@ -39,7 +39,7 @@ from longpoll_protocol.bodies import (
     SubscriptionData,
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_spec.errors import ConfigError, LongpollError
 
 ROWS: Final[list[dict[str, Any]]] = json.loads((Path(__file__).parent / "java_allocations.json").read_text())

@@ -15,7 +15,7 @@ from model_tests.support.client import RUNTIME, Clients, Told, name_server_of, p
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.rocketmq.transactions.transaction_check import GROUP
+from longpoll_broker.rocketmq.transactions import GROUP
 from longpoll_broker.send.append import HALF_TOPIC
 from longpoll_client import (
     AsyncTransactionProducer,

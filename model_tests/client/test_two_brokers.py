@@ -10,10 +10,9 @@ from typing import Final
 
 import pytest
 from attrs import define, evolve, field
-from model_tests.simulate.client_world import quiet
+from model_tests.simulate.test_clients import quiet
 from model_tests.support.broker.client_scenarios import member_options
 
-from longpoll.broker_simulation.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import Producer, PushConsumer, ReceivedMessage, Retry
@@ -23,6 +22,7 @@ from longpoll_client.settings import MemberConfig
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network
+from longpoll_simulation.run import CONFIG, STORE
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import RandomWalk
 from longpoll_simulation.world import World

@@ -27,7 +27,7 @@ from longpoll_client import (
     Unreadable,
     UnreadableMessage,
 )
-from longpoll_client.consume import group_member, puller
+from longpoll_client.consume import member, puller
 from longpoll_client.messages import decode_readable
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import Permission, RequestCode
@@ -150,7 +150,7 @@ def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One log line for each look, no error for a poll, and no message is lost."""
-    monkeypatch.setattr(group_member, "RETRY_S", 0.2)
+    monkeypatch.setattr(member, "RETRY_S", 0.2)
     with ten_sent(broker) as (name_server, topic), Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.WRITE)
         with closing(PullConsumer(name_server, group="G", topics=topic)) as consumer:

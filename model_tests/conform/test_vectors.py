@@ -20,8 +20,7 @@ from longpoll_conform.suite import minimise
 from longpoll_conform.vectors import RECORDED, RECORDED_AS, Vector, VectorError, recorded
 from longpoll_conform.wire import NotReadableError, decode_command, encode_command, lenient_json, read_records
 from longpoll_judge.contract.result import PROPERTIES
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.frames import Command, Serialisation, encode
 from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.policy import ROCKETMQ_5, STRICT
 from longpoll_spec.specification import properties_of, specification_of

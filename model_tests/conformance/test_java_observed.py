@@ -36,8 +36,8 @@ from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP,
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer
 from longpoll_observe.capture import CaptureReport, read_captures
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5
 

@@ -20,7 +20,7 @@ from model_tests.support.spec.cases import quick_if
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.hold import pull as pull_core
-from longpoll_broker.store.read import GetStatus
+from longpoll_broker.store.messages import GetStatus
 from longpoll_conform.capabilities import intended_difference, is_of_the_scan
 from longpoll_conform.compare import compare
 from longpoll_conform.play import Place, play

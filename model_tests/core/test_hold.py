@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.hold.deadlines import Deadlines
-from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, QUEUED, TAKEN, HoldLimit, HoldTable, Pull
+from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, QUEUED, TAKEN, Deadlines, HoldLimit, HoldTable, Pull
 
 KEY = ("T", 0)
 

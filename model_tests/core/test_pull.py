@@ -8,7 +8,6 @@ import attrs
 import pytest
 from model_tests.support.present import present
 
-from longpoll.broker_simulation.refinement.memory_queues import MemoryQueues, Message
 from longpoll_broker.hold import pull as module
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import (
@@ -24,13 +23,14 @@ from longpoll_broker.hold.pull import (
     decide,
     wants_visible,
 )
+from longpoll_broker.shared import filters
 from longpoll_broker.shared.broker_role import BrokerRole
-from longpoll_broker.shared.filter import filters
-from longpoll_broker.shared.filter.filters import TagFilter, tag_filter
+from longpoll_broker.shared.filters import TagFilter, tag_filter
 from longpoll_broker.shared.subscription import Clients, subscription_of
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import TRAITS_5
-from longpoll_broker.store.read import ALL, ByProperties, GetResult, GetStatus, Matches
+from longpoll_broker.store.messages import ALL, ByProperties, GetResult, GetStatus, Matches
+from longpoll_simulation.lockstep import MemoryQueues, Message
 
 
 class OneRead:

@@ -13,9 +13,9 @@ from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.subscription import Clients, Subscription, subscription_of
 from longpoll_broker.shared.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
-from longpoll_broker.store.read import GetStatus
+from longpoll_broker.store.messages import GetStatus
 from longpoll_protocol.names import DEFAULT_TOPIC, SYSTEM_TOPICS, UNIT_FLAG, UNIT_RETRY_FLAG, name_problem
-from longpoll_protocol.tags import word_hash
+from longpoll_protocol.properties import word_hash
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "a.b", "a@b", "", " ", "a b", "主题", "x" * 128, "a\x00", "a\n"])

@@ -22,19 +22,19 @@ from longpoll.wire.suite.subject import RocketMQSubject
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold import pull as core_pull
-from longpoll_broker.hold import pull_processor, pull_runner
+from longpoll_broker.hold import pull_processor
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import Key, Pull
-from longpoll_broker.hold.pull_answers import PullAnswers
+from longpoll_broker.hold.pull_processor import PullAnswers
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.shared.filter.filters import tag_filter
+from longpoll_broker.shared.filters import tag_filter
 from longpoll_client.errors import UnreachableError
 from longpoll_judge.run.pipeline import judge
 from longpoll_kit import run as kit_run
 from longpoll_kit.errors import ViolationError
 from longpoll_kit.run import KitReport
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.log_record import MAGIC_V1
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT as STRICT_POLICY
@@ -223,7 +223,7 @@ def wrong_next_offset(patch: pytest.MonkeyPatch) -> None:
             return core_pull.Found(read)
         return decision
 
-    patch.setattr(pull_runner, "look", slipped)
+    patch.setattr(pull_processor, "look", slipped)
     patch.setattr(core_pull, "look", slipped)
 
 
@@ -266,13 +266,13 @@ def flipped_bit(patch: pytest.MonkeyPatch) -> None:
 
 def second_answer(patch: pytest.MonkeyPatch) -> None:
     """A pull that was held is answered twice."""
-    answer = pull_runner.PullRunner.answer
+    answer = pull_processor.PullRunner.answer
 
     def twice(*arguments: object) -> None:
         answer(*arguments)  # type: ignore[arg-type]
         answer(*arguments)  # type: ignore[arg-type]
 
-    patch.setattr(pull_runner.PullRunner, "answer", twice)
+    patch.setattr(pull_processor.PullRunner, "answer", twice)
 
 
 def blind_filter(patch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def blind_filter(patch: pytest.MonkeyPatch) -> None:
     def unfiltered(pull: Pull, wanted: object, store: core_pull.Store) -> core_pull.Decision:
         return look(pull, tag_filter("*", "TAG"), store)
 
-    patch.setattr(pull_runner, "look", unfiltered)
+    patch.setattr(pull_processor, "look", unfiltered)
 
 
 def nothing(*_arguments: object) -> None:

@@ -25,7 +25,7 @@ from longpoll.wire.suite.model import (
 from longpoll.wire.suite.requests import Draft, PullTerms, Wanted, tag_hash
 from longpoll_kit.errors import ViolationError
 from longpoll_kit.model import Allowances, Ask
-from longpoll_protocol.tags import word_hash
+from longpoll_protocol.properties import word_hash
 
 ALL = Wanted("*")
 SECOND = 10**9

@@ -38,12 +38,11 @@ from longpoll_client import (
     Retry,
     Tracing,
 )
-from longpoll_client.produce.message_ids import MessageIds
+from longpoll_client.produce.outgoing import MessageIds
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import pack, unpack
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.frames import Command, Serialisation
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime

@@ -16,12 +16,12 @@ from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 
 from longpoll_broker.broker import Broker
 from longpoll_client import Producer, PullConsumer, ReceivedMessage, StartAt
-from longpoll_client.consume import group_member, puller
+from longpoll_client.consume import member, puller
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BrokerData, ConsumerList, HeartbeatData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     OffsetResponseHeader,
     PullMessageRequestHeader,
@@ -260,7 +260,7 @@ def test_a_route_that_cannot_be_read_is_an_error_of_the_client(body: bytes) -> N
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again after 20 ms instead of 3 s."""
     monkeypatch.setattr(puller, "RETRY_S", 0.02)
-    monkeypatch.setattr(group_member, "RETRY_S", 0.02)
+    monkeypatch.setattr(member, "RETRY_S", 0.02)
 
 
 class PullScript:

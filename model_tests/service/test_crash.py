@@ -22,7 +22,7 @@ from model_tests.support.broker.stores import open_store, read_all
 from model_tests.support.service import served
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.store.queues.queue_table import OTHER_MAPS
+from longpoll_broker.store.consume_queue import OTHER_MAPS
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.files import RealFiles, RealMappedFile

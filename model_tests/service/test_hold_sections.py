@@ -16,16 +16,13 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_m
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.hold import scan_service
-from longpoll_broker.hold.dispatch_service import DispatchService
-from longpoll_broker.hold.hold_service import NOTIFY, Shard
+from longpoll_broker.hold import hold_service
+from longpoll_broker.hold.hold_service import NOTIFY, DispatchService, PullEvents, ScanService, Shard
 from longpoll_broker.hold.hold_table import HELD, HoldTable, Pull
 from longpoll_broker.hold.notifier import LARGE_HERD
-from longpoll_broker.hold.pull_events import PullEvents
-from longpoll_broker.hold.scan_service import ScanService
 from longpoll_broker.io.channel import Outbox
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Lock
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
@@ -271,7 +268,7 @@ def test_the_scanner_scans_once_a_period(error: Exception | None, monkeypatch: p
         def flush(self) -> None:
             rounds.notes.append("flush")
 
-    monkeypatch.setattr(scan_service, "Outbox", Noting)
+    monkeypatch.setattr(hold_service, "Outbox", Noting)
     ScanService(rounds, rounds, 5_000).start()
     rounds.body()
     assert (rounds.notes, rounds.waits) == (["scan", "flush"] * 2, [5.0] * 3)

@@ -9,15 +9,15 @@ from typing import Any
 import attrs
 import pytest
 
-from longpoll.broker_simulation.refinement.memory_queues import MemoryQueues, Message
 from longpoll_broker.hold import hold_service, notifier
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import HELD, QUEUED, HoldTable, Pull
 from longpoll_broker.hold.notifier import LARGE_HERD
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.shared.filter.filters import filter_of, tag_filter
-from longpoll_protocol.tags import word_hash
+from longpoll_broker.shared.filters import filter_of, tag_filter
+from longpoll_protocol.properties import word_hash
 from longpoll_runtime.real import RealRuntime
+from longpoll_simulation.lockstep import MemoryQueues, Message
 from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.policy import (
     ROCKETMQ_4_9,

@@ -12,11 +12,9 @@ from model_tests.support.broker.stores import message
 from model_tests.support.present import present
 from msgspec.structs import replace
 
-from longpoll_broker.send.append import HALF_TOPIC, Appender, brought_back, delayed, moved
+from longpoll_broker.send.append import HALF_TOPIC, Appender, SendEvents, Stored, brought_back, delayed, moved
 from longpoll_broker.send.durability import Durability
-from longpoll_broker.send.inner_queues import SendRefusedError
-from longpoll_broker.send.message_builder import MessageBuilder
-from longpoll_broker.send.send_events import SendEvents, Stored
+from longpoll_broker.send.message_builder import MessageBuilder, SendRefusedError
 from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
@@ -26,8 +24,7 @@ from longpoll_protocol.headers import SendMessageRequestHeader
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.message import read_handle
 from longpoll_protocol.names import DEAD_PREFIX, RETRY_PREFIX, TIMER_TOPIC
-from longpoll_protocol.properties import DELAY_LEVELS_MS, FORM_4_9, read_properties, write_properties
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.properties import DELAY_LEVELS_MS, FORM_4_9, java_hash, read_properties, write_properties
 from longpoll_runtime.real import RealRuntime
 
 CHANNEL: Any = SimpleNamespace(host_bytes=b"producer", peer_host=("127.0.0.1", 1), number=1, owner="127.0.0.1")

@@ -36,7 +36,7 @@ from longpoll_observe.capture.conversation import PENDING_MAX, TcpStream
 from longpoll_observe.events import Subscriptions
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_protocol.codes import CommandFlag, RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event

@@ -34,7 +34,7 @@ from longpoll_observe.links import Door, Link, Tap, Visitor
 from longpoll_observe.name_lookup import NameLookup, is_literal
 from longpoll_observe.relay_loop import CHUNK_SIZE
 from longpoll_protocol.codes import CommandFlag, RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_runtime import Listener, Socket
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event

@@ -27,7 +27,7 @@ from longpoll_observe.arrival_time import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, S
 from longpoll_observe.links import PIECE_SIZE, TapQueue
 from longpoll_observe.relay_loop import BLOCKED_NS, LOOK_NS, RelayLoop
 from longpoll_protocol.codes import CommandFlag, RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_runtime.real import RealRuntime
 
 SETTLE = 10

@@ -12,12 +12,10 @@ from model_tests.support.present import present
 from model_tests.support.service import Box, decoded
 
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.hold.hold_service import PullEvents
 from longpoll_broker.hold.hold_table import ANSWERED, HELD, Cause, Pull
 from longpoll_broker.hold.pull import Decision, Found, Miss, OffsetMoved, PullChecks, Refused, check
-from longpoll_broker.hold.pull_answers import KINDS, PullAnswers
-from longpoll_broker.hold.pull_events import ONE_WAY, PullEvents
-from longpoll_broker.hold.pull_processor import SHORT_POLLING_MS, PullProcessor
-from longpoll_broker.hold.pull_runner import PullRunner
+from longpoll_broker.hold.pull_processor import KINDS, ONE_WAY, SHORT_POLLING_MS, PullAnswers, PullProcessor, PullRunner
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Refusal
 from longpoll_broker.shared.broker_role import BrokerRole
@@ -26,10 +24,9 @@ from longpoll_broker.shared.statistics import GROUP_GET_LATENCY, GROUP_GET_NUMS,
 from longpoll_broker.shared.subscription import Clients
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
-from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
+from longpoll_broker.store.messages import ALL, GetResult, GetStatus, Matches
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.frames import Command, Serialisation
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT, Policy
 

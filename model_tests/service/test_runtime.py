@@ -19,10 +19,8 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_runtime import threads
-from longpoll_runtime.garbage_collection import no_collections, rare_collections
-from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.sockets import RealPoller
-from longpoll_runtime.switch_interval import TURN_S, short_switch_interval
+from longpoll_runtime.interpreter import TURN_S, no_collections, rare_collections, short_switch_interval
+from longpoll_runtime.real import RealPoller, RealRuntime
 from longpoll_runtime.threads import EXIT_THREAD_DIED, RealEvent, RealQueue, spawn
 
 

@@ -45,8 +45,8 @@ from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.upkeep.config_files import ConfigFiles
 from longpoll_broker.upkeep.flush_service import QUEUES_EVERY, QUEUES_SIZE, FlushService
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_protocol.fast.send_request import SendCommand, read_send
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.fast import SendCommand, read_send
+from longpoll_protocol.frames import Command, encode
 from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
@@ -220,7 +220,7 @@ def test_few_sends_are_read_for_nothing(
         count[0] += 1
         return read_send(header, body)
 
-    monkeypatch.setattr("longpoll_protocol.fast.typed_connection.read_send", counted)
+    monkeypatch.setattr("longpoll_protocol.fast.read_send", counted)
     broker = start_broker()
     bursts = present(broker.handler.send_bursts)
     moments = itertools.cycle([0, NO_END_NS + 1])

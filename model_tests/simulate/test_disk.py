@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longpoll_runtime import AppendFile, Files, MappedFile
 from longpoll_runtime.files import RealFiles
-from longpoll_runtime.interface import AppendFile, Files, MappedFile
-from longpoll_simulation.disk import Disk, Order
-from longpoll_simulation.file_bytes import PAGE_SIZE, SECTOR_SIZE, SMALL_SIZE_MAX
+from longpoll_simulation.disk import PAGE_SIZE, SECTOR_SIZE, SMALL_SIZE_MAX, Disk, Order
 from longpoll_simulation.files import ERRORS, SimulatedFiles
 
 PATHS = ["a", "b", "a/x", "a/y", "a/x/deep", "c/d", "a//x", "./b"]

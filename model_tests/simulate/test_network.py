@@ -9,9 +9,7 @@ from typing import Final
 import pytest
 from model_tests.simulate.test_world import spawn_all
 
-from longpoll_runtime.interface import Poller
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.files import SimulatedFiles
+from longpoll_runtime import Poller
 from longpoll_simulation.network import PIPE_SIZE, Network, SimulatedListener, SimulatedPoller, SimulatedSocket, Weather
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import RandomWalk
@@ -135,7 +133,7 @@ def test_sending_and_receiving_are_points() -> None:
         world.note = lambda _actor, operation, _thing: noted.append(operation)
         near.send(b"x")
         far.recv_into(bytearray(1))
-        SimulatedRuntime(network, SimulatedFiles(Disk()), "p").step("make_visible")
+        SimulatedRuntime(network, process="p").step("make_visible")
         world.note = None
         assert noted == ["send", "receive", "make_visible"]
 

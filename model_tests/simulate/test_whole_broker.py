@@ -21,24 +21,21 @@ from model_tests.support.faults import raising
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
-from longpoll.broker_simulation.checker import PROMISES
-from longpoll.broker_simulation.disk_faults import DiskFaults
-from longpoll.broker_simulation.plan import plan_of
-from longpoll.broker_simulation.run import Outcome, RandomWeather, Run, play
-from longpoll.broker_simulation.search import Settings, explain, one_run, run_again, search, stalls_of, strategy_of
 from longpoll.cli import main
-from longpoll_broker.hold.dispatch_service import DispatchService
-from longpoll_broker.hold.hold_service import HoldService
+from longpoll_broker.hold.hold_service import DispatchService, HoldService
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.store import message_store
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.recovery import recover
-from longpoll_protocol.frames.connection import Connection
-from longpoll_protocol.frames.frame import FrameReader
-from longpoll_simulation.files import SimulatedFiles, SimulatedMappedFile
+from longpoll_protocol.frames import Connection, FrameReader
+from longpoll_simulation.checker import PROMISES
+from longpoll_simulation.files import DiskFaults, SimulatedFiles, SimulatedMappedFile
+from longpoll_simulation.plan import plan_of
+from longpoll_simulation.run import Outcome, RandomWeather, Run, play
 from longpoll_simulation.runtime import SimulatedRuntime
+from longpoll_simulation.search import Settings, explain, one_run, run_again, search, stalls_of, strategy_of
 from longpoll_simulation.strategies import GivenHostPauses, Replay
-from longpoll_simulation.tokens import decode_token
+from longpoll_simulation.trace import decode_token
 from longpoll_spec.policy import STRICT
 
 SEEDS: Final = range(50)

@@ -9,14 +9,12 @@ from typing import Final
 
 import pytest
 
-from longpoll_simulation import shorten
-from longpoll_simulation.errors import StuckError
+from longpoll_simulation import search
 from longpoll_simulation.line_tracing import Grain, LineTracing
 from longpoll_simulation.strategies import FewSwitches, PointCount, Priorities, RandomWalk, Replay, WeightedWalk
 from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock, SimulatedQueue, SimulatedThread
-from longpoll_simulation.tokens import RunToken, decode_token, encode_token
-from longpoll_simulation.trace import Notes, tell
-from longpoll_simulation.world import Strategy, Turn, World
+from longpoll_simulation.trace import Notes, RunToken, decode_token, encode_token, tell
+from longpoll_simulation.world import Strategy, StuckError, Turn, World
 from longpoll_spec.errors import TokenError
 
 SEEDS: Final = range(200)
@@ -415,7 +413,7 @@ def test_a_failing_run_is_made_shorter() -> None:
         count, _order, made = added(Replay(turns), locked=False)  # type: ignore[arg-type]
         return made if count < 6 else None
 
-    short = shorten.shorten(found, fails)
+    short = search.shorten(found, fails)
 
     assert len(short) <= 2 < len(found)
     assert added(Replay(short), locked=False)[0] < 6
@@ -428,7 +426,7 @@ def test_shortening_stops_after_its_tries() -> None:
     def never(parts: object) -> None:
         tried.append(1)
 
-    assert shorten.shorten(list(range(100)), never, tries_max=10) == list(range(100))
+    assert search.shorten(list(range(100)), never, tries_max=10) == list(range(100))
     assert len(tried) <= 100
 
 

@@ -16,15 +16,14 @@ from model_tests.support.broker.stores import SMALL, message, mixed_messages, op
 from model_tests.support.present import present
 from model_tests.support.store import index_all
 
-from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
-from longpoll_broker.store.log.replica_records import (
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.recovery import Checkpoint, load_checkpoint, of_the_past
+from longpoll_broker.store.replica_append import (
     BATCH_OVERHEAD_SIZE_MAX,
     OVERHEAD_SIZE_MAX,
     CopyRefusedError,
     next_piece,
 )
-from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.recovery import of_the_past
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.log_record import MAGIC_BLANK, MAGIC_V1, SCHEDULE_TOPIC, SIZE_AND_MAGIC
 from longpoll_protocol.sizes import MIB

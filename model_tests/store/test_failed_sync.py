@@ -12,19 +12,18 @@ from typing import Final
 
 import pytest
 from attrs import evolve
-from model_tests.support.broker.simulated.store import DIRECTORY, SimulatedStore, StoreRuntime
+from model_tests.support.broker.simulated_store import DIRECTORY, SimulatedStore, StoreRuntime
 from model_tests.support.broker.stores import SMALL, message, put_and_dispatch, read_all
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import SyncFailedError
-from longpoll_broker.store.index.index_file import IndexFile
-from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import OTHER_MAPS, QueueTable
+from longpoll_broker.store.index import IndexFile
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.queues.queue_table import OTHER_MAPS, QueueTable
 from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.file_bytes import SECTOR_SIZE
+from longpoll_simulation.disk import SECTOR_SIZE, Disk
 from longpoll_simulation.files import SimulatedFiles
 
 CUT_COUNT = 50

@@ -10,17 +10,17 @@ from typing import Any, Final
 import pytest
 from model_tests.support.broker.stores import HOST_V6, message, result_of
 
-from longpoll_broker.store.index import indexer
-from longpoll_broker.store.index.index import Keyed
-from longpoll_broker.store.index.indexer import (
+from longpoll_broker.store import index
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.index import (
     CATCH_UP_COUNT_MAX,
     HASHED_COUNT,
     QUERY_COUNT_MAX,
     RECORD_WORTH,
     TURN_COUNT,
     Indexer,
+    Keyed,
 )
-from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import QueryResult
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.files import RealFiles
@@ -295,12 +295,12 @@ def test_records_without_keys_are_passed_in_few_looks(
     world = World(tmp_path, 1 << 20)
     places = world.append(*["b\x01c\x02"] * 50, "KEYS\x01a\x02", *["b\x01c\x02"] * 50)
     size = places[0][1]
-    monkeypatch.setattr(indexer, "PASS_SIZE", 5 * size + more)
+    monkeypatch.setattr(index, "PASS_SIZE", 5 * size + more)
     world.indexer.build(world.log.end, 1)
     assert world.indexer.cursor == 6 * size
     world.build()
     assert (world.indexer.cursor, len(world.given)) == (world.log.end, 1)
-    monkeypatch.setattr(indexer, "PASS_SIZE", 1 << 20)
+    monkeypatch.setattr(index, "PASS_SIZE", 1 << 20)
     world.indexer.cursor = 0
     assert not world.indexer.build(world.log.end, 49)
     assert world.indexer.cursor == places[50][0], "those before the key's are counted one by one"

@@ -28,18 +28,18 @@ from msgspec import structs
 from longpoll.cli import main
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import segment
-from longpoll_broker.store.checkpoint import CHECKPOINT_SIZE
+from longpoll_broker.store.commit_log import SPARE_SIZE, TIMES, ChecksumBudget, claimed_size
+from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE
 from longpoll_broker.store.inspect import StoreDirectory
-from longpoll_broker.store.log.record_heads import SPARE_SIZE, TIMES, ChecksumBudget, claimed_size
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE
+from longpoll_broker.store.recovery import CHECKPOINT_SIZE
 from longpoll_broker.store.verify import verify
 from longpoll_protocol import log_record
 from longpoll_protocol.log_record import MAGIC_V1, Record
 from longpoll_protocol.sizes import KIB, MIB
+from longpoll_runtime import Buffer
 from longpoll_runtime.files import RealFiles, RealMappedFile
-from longpoll_runtime.interface import Buffer
 from longpoll_runtime.real import RealRuntime
 
 COUNT = 34

@@ -17,15 +17,14 @@ from msgspec import structs
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError, TopicLeavingError
 from longpoll_broker.store import dispatch
+from longpoll_broker.store.consume_queue import QueueTable
 from longpoll_broker.store.dispatch import Dispatcher
-from longpoll_broker.store.log.deletions import Deletions
-from longpoll_broker.store.log.retention import HOUR_MS, REMOVED_COUNT_MAX, count_expired, is_hour
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.queues.queue_table import QueueTable
-from longpoll_broker.store.read import GetStatus
+from longpoll_broker.store.messages import GetStatus
+from longpoll_broker.store.retention import HOUR_MS, REMOVED_COUNT_MAX, Deletions, count_expired, is_hour
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_broker.upkeep.retention import DELAY_MS, Retention
+from longpoll_broker.upkeep.flush_service import DELAY_MS, Retention
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 

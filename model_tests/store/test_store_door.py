@@ -15,17 +15,15 @@ from msgspec import structs
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import dispatch
-from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
-from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import MessageToStore, QueryResult
-from longpoll_broker.store.read import GetStatus
+from longpoll_broker.store.messages import GetStatus, MessageToStore, QueryResult
+from longpoll_broker.store.recovery import Checkpoint, load_checkpoint
 from longpoll_broker.store.segment import SegmentList
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SYS_FLAG_TRANSACTION_MASK, property_of
 from longpoll_protocol.message import PROPERTIES_SIZE_MAX
-from longpoll_protocol.properties import encode_properties
-from longpoll_protocol.tags import tags_code
+from longpoll_protocol.properties import encode_properties, tags_code
 from longpoll_runtime.files import RealFiles
 
 PREPARED = 0x4

@@ -57,7 +57,7 @@ from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.run.pipeline import judge
 from longpoll_kit.errors import ViolationError
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, with_knob
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pytest
 from attrs import define, field, frozen
 
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import UserError
 
 if TYPE_CHECKING:

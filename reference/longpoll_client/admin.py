@@ -1,6 +1,6 @@
 """Lists and changes topics, consumer groups and offsets.
 
-Each function is an exchange (`link.steps`), which `Admin` runs on threads and `aio.admin.AsyncAdmin` on an event loop.
+Each function is an exchange (`link.steps`), which `Admin` runs on threads and `AsyncAdmin` on an event loop.
 
 Source: `DefaultMQAdminExtImpl.java`, `TopicListSubCommand.java`, `ConsumerProgressSubCommand.java`.
 """
@@ -9,29 +9,28 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
 
 from attrs import frozen
 
+from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.checks import Addresses, runtime_of
 from longpoll_client.consume.offsets import ask_offset, ask_queue, start_request, store_request, stored_offset
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
-from longpoll_client.link.finalizer import when_garbage_collected
+from longpoll_client.lifecycle import when_garbage_collected
 from longpoll_client.link.routes import MASTER_ID, Route
 from longpoll_client.link.steps import Ask, FindRoute, Steps
 from longpoll_client.settings import StartAt
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from longpoll_protocol.bodies import ClusterInfo, ConsumerList, GroupTable, MessageQueue, TopicList
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
-from longpoll_protocol.headers import (
-    CreateTopicRequestHeader,
-    DeleteTopicRequestHeader,
-    GetConsumerListByGroupRequestHeader,
-)
-from longpoll_protocol.headers.send import DEFAULT_TOPIC
-from longpoll_protocol.names import DEAD_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
+from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader
+from longpoll_protocol.names import DEAD_PREFIX, DEFAULT_TOPIC, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError
 
 READ_WRITE = Permission.READ | Permission.WRITE
@@ -238,3 +237,62 @@ class Admin(Closeable):
     def set_offset(self, group: str, queue: MessageQueue, start_at: StartAt) -> int:
         """Store a group's offset in one queue, and return it. Running members may overwrite it."""
         return self._instance.run(set_offset(group, queue, start_at))
+
+
+class AsyncAdmin:
+    """Lists and changes topics, groups and offsets, as `Admin` does; for one event loop."""
+
+    def __init__(
+        self,
+        name_server: Addresses,
+        *,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """As `Admin`; raises ConfigError."""
+        self._instance = AsyncInstance(runtime_of(runtime, tls), name_server, credentials=credentials)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._instance.closing.wait(self._instance.close)
+
+    async def masters(self) -> dict[str, str]:
+        """As `Admin.masters`."""
+        return await self._instance.run(masters())
+
+    async def topic_names(self, *, with_system: bool = False) -> list[str]:
+        """As `Admin.topic_names`."""
+        return await self._instance.run(topic_names(with_system=with_system))
+
+    async def topic(self, name: str) -> TopicInfo:
+        """As `Admin.topic`."""
+        return await self._instance.run(topic(name))
+
+    async def create_topic(self, name: str, queue_count: int, permission: Permission = READ_WRITE) -> None:
+        """As `Admin.create_topic`."""
+        await self._instance.run(create_topic(name, queue_count, permission))
+
+    async def delete_topic(self, name: str) -> None:
+        """As `Admin.delete_topic`."""
+        await self._instance.run(delete_topic(name))
+
+    async def groups(self) -> list[GroupInfo]:
+        """As `Admin.groups`."""
+        return await self._instance.run(groups())
+
+    async def offsets(self, group: str, topics: Iterable[str]) -> list[OffsetInfo]:
+        """As `Admin.offsets`."""
+        return await self._instance.run(offsets(group, topics))
+
+    async def set_offset(self, group: str, queue: MessageQueue, start_at: StartAt) -> int:
+        """As `Admin.set_offset`."""
+        return await self._instance.run(set_offset(group, queue, start_at))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import warnings
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -147,3 +149,20 @@ class Closing:
     async def wait(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """The same, and wait until it is done."""
         await asyncio.shield(self.begin(work))
+
+
+def when_garbage_collected(client: object, abandon: Callable[[], None], what: str) -> Callable[[], object]:
+    """Call `abandon` and give a ResourceWarning when a client is garbage-collected; the function to call at its close.
+
+    Neither `abandon` nor a thread may hold `client`.
+    """
+    finalizer = weakref.finalize(client, _drop, abandon, what)
+    # A process that ends closes everything anyway.
+    finalizer.atexit = False
+    return finalizer.detach
+
+
+def _drop(abandon: Callable[[], None], what: str) -> None:
+    """Runs on any thread, even inside code that holds locks."""
+    abandon()
+    warnings.warn(f"{what} was dropped and not closed: use `with`, or close it", ResourceWarning, stacklevel=3)

@@ -114,10 +114,7 @@ _SECONDS: Final = {
     "close_timeout_s": True,
 }
 """Whether each time of a config may be none at all."""
-_CHOICES: Final[dict[str, type[enum.Enum]]] = {
-    "message_model": MessageModel,
-    "unreadable": Unreadable,
-}
+_CHOICES: Final[dict[str, type[enum.Enum]]] = {"message_model": MessageModel, "unreadable": Unreadable}
 
 
 @frozen

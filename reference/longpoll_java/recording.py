@@ -28,8 +28,7 @@ from longpoll_java.byteman_rules import FILE_PROPERTY, OPTIONS, SCAN_MS, scannin
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.connection import Connection, Signal
+from longpoll_protocol.frames import Command, Connection, Signal, encode
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Law, Meta, Source
 from longpoll_spec.render.java_breakpoints import presets_of
 

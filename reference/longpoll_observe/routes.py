@@ -19,8 +19,7 @@ from longpoll_observe.tap import CommandStream
 from longpoll_protocol.bodies import load_json
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import ProtocolError
-from longpoll_protocol.frames.command import decode_frame
-from longpoll_protocol.frames.frame import FRAME_SIZE_MAX, HEAD, HEAD_SIZE, LENGTH, LENGTH_SIZE, FrameReader
+from longpoll_protocol.frames import FRAME_SIZE_MAX, HEAD, HEAD_SIZE, LENGTH, LENGTH_SIZE, FrameReader, decode_frame
 from longpoll_runtime.recoverable import FAULTS
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from attrs import define, field
 
-from longpoll_runtime.interface import Address, Buffer, Listener, Socket
+from longpoll_runtime import Address, Buffer, Listener, Socket
 from longpoll_simulation.world import Actor, World
 
 PIPE_SIZE: Final = 1 << 18

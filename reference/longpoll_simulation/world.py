@@ -14,12 +14,48 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from attrs import define, field, frozen
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped] # its types are a package of their own
 
-from longpoll_simulation.errors import AbandonedError, StuckError
-from longpoll_simulation.greenlets import Greenlet, current_greenlet, new_greenlet
+from longpoll_spec.errors import LongpollError
+
+
+class StuckError(LongpollError):
+    """A deadlock with no timer, or a run of too many steps. The text lists the waiting actors."""
+
+
+class AbandonedError(BaseException):
+    """Ends an actor of a finished run, or of a killed process; code under test must not catch it."""
+
+
+class Greenlet(Protocol):
+    """A running function. Its truth value says whether it has begun and not ended."""
+
+    parent: Greenlet
+    """Continues when this one ends."""
+
+    def switch(self) -> object:
+        """Continue or start it; returns when another greenlet switches back."""
+        ...
+
+    def throw(self, error: type[BaseException]) -> object:
+        """Raise in it, at its current position; returns when it ends or switches back."""
+        ...
+
+    def __bool__(self) -> bool: ...
+
+
+def new_greenlet(run: Callable[[], None], parent: Greenlet | None = None) -> Greenlet:
+    """A greenlet that runs this function; its parent, by default the current one, continues afterwards."""
+    return cast("Greenlet", greenlet(run, cast("Any", parent)))
+
+
+def current_greenlet() -> Greenlet:
+    """The running greenlet."""
+    return cast("Greenlet", getcurrent())
+
 
 T = TypeVar("T")
 STEP_NS: Final = 1_000
@@ -57,7 +93,9 @@ class Actor:
     is_ready: bool = True
     done: bool = False
     waits_for: object = None
-    """What it waits for, in readable form; None while it is ready."""
+    """What it waits for, in readable form; None when it runs again."""
+    at: str | None = None
+    """Its `pause`; None before its first one."""
     points: int = 0
     """Its number of points so far."""
     waits: int = 0
@@ -159,7 +197,9 @@ class World:
     _timers: list[tuple[int, int, Callable[[], None]]] = field(factory=list)
     _timer_numbers: Any = field(factory=itertools.count)
     _failure: BaseException | None = None
-    _hub: Greenlet = field(init=False)
+    _hub: Greenlet = field(factory=current_greenlet, init=False)
+    _is_driven: bool = field(default=False, init=False)
+    """Whether `go` chooses who runs, instead of the strategy."""
 
     # -- a run -------------------------------------------------------------------------------------------------------
 
@@ -175,7 +215,7 @@ class World:
             self.stalls.begin(self)
         first = self.spawn("main", lambda: results.append(main()))
         with ExitStack() as stack:
-            stack.callback(self._abandon)
+            stack.callback(self.close)
             following: Actor | None = first
             while following is not None and not first.done and self._failure is None:
                 self._switch(following)
@@ -184,6 +224,14 @@ class World:
         if self._failure is not None:
             raise self._failure
         return results[0]
+
+    def go(self, actor: Actor) -> None:
+        """Run one actor from outside, up to its next `pause`, its next wait, or its end. Raises what it raises."""
+        self._is_driven, self._hub = True, current_greenlet()
+        self._switch(actor)
+        self.current = None
+        if self._failure is not None:
+            raise self._failure
 
     def spawn(self, name: str, target: Callable[[], None], process: str = "") -> Actor:
         """Add a ready actor."""
@@ -221,6 +269,12 @@ class World:
             return
         if step >= self.ask_at and len(self.ready) > 1:
             self.offer_turn()
+
+    def pause(self, operation: str) -> None:
+        """Stop here until the next `go`. Outside of it nothing happens."""
+        if self.current is not None:
+            self.current.at = operation
+            self._hub.switch()
 
     def give_up(self) -> None:
         """End the run as an endless loop."""
@@ -269,11 +323,12 @@ class World:
         if timeout_s is not None:
             number = me.waits
             self.at(self.now_ns + int(timeout_s * 1e9), lambda: self._time_out(me, number))
-        following = self._next()
+        following = None if self._is_driven else self._next()
         if following is None:
             self._hub.switch()
         elif following is not me:
             self._switch(following)
+        me.waits_for = None
         return me.woken
 
     def wake(self, actor: Actor) -> None:
@@ -337,7 +392,7 @@ class World:
     def _make_ready(self, actor: Actor) -> None:
         assert actor.waits_in is not None
         actor.waits_in.remove(actor)
-        actor.waits_in = actor.waits_for = None
+        actor.waits_in = None
         actor.is_ready = True
         ready, number = self.ready, actor.number
         place = len(ready)
@@ -384,8 +439,8 @@ class World:
         if self.tracer is not None:
             self.tracer.go_on()
 
-    def _abandon(self) -> None:
-        """The run is over: end all remaining actors."""
+    def close(self) -> None:
+        """End the run, with all remaining actors."""
         self.over = True
         self.current = None
         for actor in self.actors:

@@ -15,7 +15,7 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_f
 
 from longpoll_judge.contract.clause import STOPPING_MS
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.headers.offset import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
+from longpoll_protocol.headers import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
 
 pytestmark = pytest.mark.timeout(120)
 TOPIC, GROUP = "T", "G"

@@ -1,7 +1,7 @@
 """Our own locks and guards, each removed alone; and wakeups that are moved or missing.
 
 A critical section of one bytecode cannot be interrupted. Locks of the hold service whose absence changes nothing are
-listed with reasons in `simulate/test_preempted.py`. Faults that need no interleaving: `ours`.
+listed with reasons in `test_zoo.py`. Faults that need no interleaving: `ours`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Final
 from model_tests.mutants.zoo.entry import (
     BROKER,
     CHANNEL,
-    DISPATCH,
     HOLD_SERVICE,
     STORE,
     Change,
@@ -19,7 +18,7 @@ from model_tests.mutants.zoo.entry import (
     Kind,
 )
 
-GROUP_COMMIT: Final = f"{BROKER}/send/group_commit.py"
+DURABILITY: Final = f"{BROKER}/send/durability.py"
 MESSAGE_STORE: Final = f"{STORE}/message_store.py"
 THREADS: Final = "reference/longpoll_runtime/threads.py"
 TRANSPORT: Final = f"{BROKER}/io/transport.py"
@@ -307,7 +306,7 @@ LOCKS: Final = (
         "lock-group-commit-answer",
         "The committer and the watcher answer one send: the producer gets two answers, one of which says that the "
         "message is not durable.",
-        GROUP_COMMIT,
+        DURABILITY,
         "        with self._changed:\n            if request not in self._open:\n"
         "                return\n            del self._open[request]\n"
         "            if not self._running and not self._open:\n",
@@ -329,7 +328,7 @@ LOCKS: Final = (
         "Whether anybody waits is looked at before the messages are made visible. A pull that is put in between the "
         "look and the message is told by nobody: its recheck came too early, and the dispatcher thinks it is idle.",
         Change(
-            DISPATCH,
+            HOLD_SERVICE,
             '            after_ns = self.events.now_ns()\n            self.runtime.step("make_visible")\n'
             "            try:\n",
             "            after_ns = self.events.now_ns()\n"
@@ -337,7 +336,7 @@ LOCKS: Final = (
             '            self.runtime.step("make_visible")\n            try:\n',
         ),
         Change(
-            DISPATCH,
+            HOLD_SERVICE,
             "not self.before_visible and not (self.passes_idle and not len(self.hold_service)):",
             "not self.before_visible and not is_idle:",
         ),
@@ -413,7 +412,7 @@ LOCKS: Final = (
         "A send that waits for the disk is put down, and the committer is not woken: it is answered by the watcher, as "
         "not durable, when its time is over.",
         Change(
-            GROUP_COMMIT,
+            DURABILITY,
             "                self._gathered.append(request)\n                self._changed.notify_all()\n",
             "                self._gathered.append(request)\n",
         ),
@@ -423,7 +422,7 @@ LOCKS: Final = (
         "The last request that waits is answered while the broker stops, and the watcher sleeps on to its deadline: "
         "the stop takes five seconds more.",
         Change(
-            GROUP_COMMIT,
+            DURABILITY,
             "                # Wake the watcher, which would otherwise wait for the deadline of an answered request.\n"
             "                self._changed.notify_all()\n",
             "                pass\n",

@@ -11,7 +11,6 @@ from typing import Final
 from model_tests.mutants.zoo.entry import (
     BROKER,
     CLIENT,
-    DEADLINES,
     FAST,
     HOLD,
     HOLD_SERVICE,
@@ -21,7 +20,7 @@ from model_tests.mutants.zoo.entry import (
     Entry,
 )
 
-PULLING: Final = "reference/longpoll_broker/assembly/pull.py"
+PULLING: Final = "reference/longpoll_broker/assembly.py"
 
 
 def _bug(
@@ -249,7 +248,7 @@ PEERS: Final = (
         "A queue of waiting requests that has exactly one in it looks like one that needs no look: the one never "
         "expires, and keeps every other out.",
         Change(
-            DEADLINES,
+            HOLD,
             "        while self._heap and self._heap[0] <= now_ms:\n",
             "        while len(self._heap) > 1 and self._heap[0] <= now_ms:\n",
         ),
@@ -407,7 +406,7 @@ PEERS: Final = (
         "What is woken is handed to the executor twice, once with its herd and once by itself: the client gets a "
         "second answer to a request that it has forgotten.",
         Change(
-            f"{BROKER}/hold/executors.py",
+            f"{BROKER}/hold/pull_processor.py",
             '            later.add((pull, "woken") for pull in pulls)\n        return ()\n',
             '            later.add((pull, "woken") for pull in pulls)\n        return pulls\n',
         ),

@@ -28,11 +28,9 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.metrics import BrokerCollector, limit, with_health
 from longpoll_runtime import Event
-from longpoll_runtime.garbage_collection import no_collections, rare_collections
+from longpoll_runtime.interpreter import no_collections, rare_collections, short_switch_interval
 from longpoll_runtime.log_stream import Format, logging_to
-from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.switch_interval import short_switch_interval
-from longpoll_runtime.tls import ServerTls, server_context
+from longpoll_runtime.real import RealRuntime, ServerTls, server_context
 from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import preset, with_knobs
 

@@ -1,6 +1,6 @@
 """The options of `longpoll check` that belong to one engine, and those that choose a Spark cluster.
 
-Each engine's `explore` documents its options, `longpoll_judge.run.spark.cluster` those of a cluster.
+Each engine's `explore` documents its options, `longpoll_judge.run.spark.session` those of a cluster.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def opened(engine: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield options
         return
     # Importing Spark takes a second, and only this engine needs it.
-    from longpoll_judge.run.spark.cluster import open_cluster  # noqa: PLC0415
     from longpoll_judge.run.spark.code_archive import travelling  # noqa: PLC0415
+    from longpoll_judge.run.spark.session import open_cluster  # noqa: PLC0415
 
     with open_cluster(given["master"], given["conf"]) as found:
         options |= {"session": found.session, "parallel": found.parallel}

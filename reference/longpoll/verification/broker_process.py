@@ -18,7 +18,7 @@ from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import GetMaxOffsetRequestHeader
 from longpoll_runtime import Runtime
-from longpoll_runtime.closeable import Stoppable
+from longpoll_runtime.services import Stoppable
 from longpoll_spec.errors import UserError
 
 STOP_S: Final = 30.0

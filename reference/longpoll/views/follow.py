@@ -37,7 +37,7 @@ from longpoll.exit_codes import NO_ROOM
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, ReportNotWrittenError
 from longpoll_judge.run.follow import Progress
-from longpoll_judge.run.incremental.listed_findings import NOT_TOLD, what_is_left
+from longpoll_judge.run.tally import NOT_TOLD, what_is_left
 from longpoll_judge.show.checkpoint import open_checkpoint
 from longpoll_judge.show.names import Names
 from longpoll_judge.show.standing import STANDING_VERDICTS, standing

@@ -22,11 +22,11 @@ from attrs import define, field, frozen
 from longpoll_client.errors import ClientError
 from longpoll_client.messages import decode_messages
 from longpoll_client.remoting import RemotingClient
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import ProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
-    CreateTopicRequestHeader,
     Header,
     PullMessageRequestHeader,
     PullMessageResponseHeader,

@@ -32,15 +32,11 @@ from attrs import define, field, frozen
 
 from longpoll_client.errors import ClientError
 from longpoll_client.remoting import RemotingClient
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import ProtocolError
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.connection import Connection
-from longpoll_protocol.headers import (
-    CreateTopicRequestHeader,
-    PullMessageRequestHeader,
-    SendMessageRequestHeaderV2,
-)
+from longpoll_protocol.frames import Command, Connection, encode
+from longpoll_protocol.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
 from longpoll_runtime import Address, Runtime
 from longpoll_runtime.host_pauses import HostPauseWatch
 

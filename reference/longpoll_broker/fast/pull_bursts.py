@@ -1,4 +1,4 @@
-"""Serves adjacent pulls on one connection with fewer checks for each.
+"""Serves adjacent pulls on one connection with fewer checks for each, and answers from a frame template.
 
 If a pull repeats the last one's topic, group and subscription, their checks are skipped. If its queue ends at its
 offset, there is nothing to read. All other pulls take the normal path. Semantics of a pull: see `hold.pull_processor`.
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from attrs import define, field, frozen
 
-from longpoll_broker.fast.pull_heads import PatchedPullAnswers
+from longpoll_broker.hold.hold_service import PullEvents
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import (
     FLAG_COMMIT_OFFSET,
@@ -19,23 +19,40 @@ from longpoll_broker.hold.pull import (
     FLAG_SUSPEND,
     Decision,
     Miss,
+    PullChecks,
     Refused,
 )
-from longpoll_broker.hold.pull_answers import RESPONSE
-from longpoll_broker.hold.pull_events import PullEvents
-from longpoll_broker.hold.pull_processor import PullProcessor
+from longpoll_broker.hold.pull_processor import JSON, RESPONSE, PullAnswers, PullProcessor
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.transport import QUEUED_SIZE_MAX
-from longpoll_broker.shared.filter.filters import Filter, TagFilter, tag_filter
+from longpoll_broker.shared.filters import Filter, TagFilter, tag_filter
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
-from longpoll_broker.store.read import ALL, GetStatus
+from longpoll_broker.store.messages import ALL, GetResult, GetStatus
 from longpoll_broker.store.selection import nothing
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.fast.pull_answer import encode_pull_head
-from longpoll_protocol.fast.pull_request import PullCommand
-from longpoll_protocol.fast.typed_connection import TypedConnection
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.fast import PullCommand, TypedConnection, encode_pull_head
+from longpoll_protocol.frames import Command, Serialisation
 from longpoll_protocol.headers import PullMessageRequestHeader
+
+
+def tells_offsets_only(desk: PullChecks) -> bool:
+    """Whether answers have no fields except the offsets: on a lone master before 5.x."""
+    return desk.standing.is_plain and not desk.traits.explains_refusals
+
+
+@define(slots=True, eq=False)
+class PatchedPullAnswers(PullAnswers):
+    """`PullAnswers` for brokers with `tells_offsets_only`."""
+
+    def head(self, pull: Pull, code: int, read: GetResult, kind: Serialisation, body_size: int) -> bytes:
+        """Returns the frame up to the records."""
+        if kind is not JSON:
+            return super().head(pull, code, read, kind, body_size)
+        return encode_pull_head(
+            code, pull.opaque, RESPONSE, read.status,
+            read.offset_next, read.offset_min, read.offset_max, body_size,
+        )  # fmt: skip
+
 
 BURST_MAX: Final = 64
 """Maximum pulls between two time checks: a third of a millisecond of work if they are held."""

@@ -18,7 +18,7 @@ from attrs import field, frozen
 
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.shared.broker_role import BrokerRole
-from longpoll_broker.shared.filter.filters import (
+from longpoll_broker.shared.filters import (
     ExpressionError,
     Filter,
     SqlFilter,
@@ -29,7 +29,7 @@ from longpoll_broker.shared.filter.filters import (
 from longpoll_broker.shared.subscription import BROADCASTING, Clients
 from longpoll_broker.shared.topics import FAQ, Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
-from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
+from longpoll_broker.store.messages import ALL, GetResult, GetStatus, Matches
 from longpoll_spec.tables import with_table
 
 SUCCESS: Final = 0

@@ -25,43 +25,49 @@ from attrs import evolve
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.burst_append import PreparedBatch, append_burst, append_prepared
-from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
+from longpoll_broker.store.commit_log import CommitLog, believed_ms, size_of
+from longpoll_broker.store.consume_queue import ConsumeQueue, QueueTable, inner_places, is_address, with_offsets
 from longpoll_broker.store.dispatch import Dispatcher
-from longpoll_broker.store.index.index import Index
-from longpoll_broker.store.index.indexer import Indexer
-from longpoll_broker.store.limits import (
+from longpoll_broker.store.index import Index, Indexer
+from longpoll_broker.store.messages import (
+    ALL,
     FOUND_NAME_SIZE_MAX,
-    believed_ms,
-    check_config,
+    Arrival,
+    GetResult,
+    GetStatus,
+    Matches,
+    MessageToStore,
+    PutResult,
+    QueryResult,
     check_place,
     is_storable,
     storable,
 )
-from longpoll_broker.store.log.commit_log import CommitLog, size_of
-from longpoll_broker.store.log.deletions import Deletions, queue_name, topic_of
-from longpoll_broker.store.log.retention import count_expired
-from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult, QueryResult
-from longpoll_broker.store.queues.consume_queue import ConsumeQueue
-from longpoll_broker.store.queues.consume_queue_ext import is_address
-from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
-from longpoll_broker.store.queues.queue_table import QueueTable
-from longpoll_broker.store.queues.time_lookup import nearest_offset
-from longpoll_broker.store.queues.unsupported import unsupported_extensions, unsupported_parts
-from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
-from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
+from longpoll_broker.store.open_checks import check_config, check_parts
+from longpoll_broker.store.recovery import (
+    Checkpoint,
+    believed,
+    encode_checkpoint,
+    file_count,
+    gone_count,
+    load_checkpoint,
+    of_the_past,
+    recover,
+    safe_start,
+)
 from longpoll_broker.store.replica_append import ReplicaAppend
+from longpoll_broker.store.retention import Deletions, count_expired, queue_name, topic_of
 from longpoll_broker.store.segment import make_durable
-from longpoll_broker.store.selection import nothing, read_queue
+from longpoll_broker.store.selection import nearest_offset, nothing, read_queue
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
     Lookup,
     Record,
-    is_listed,
     lookup_in,
     tags_code_of,
 )
 from longpoll_protocol.names import LMQ_PREFIX
-from longpoll_runtime import Files, Runtime
+from longpoll_runtime import Runtime
 
 _lines = logging.getLogger(__name__)
 
@@ -142,7 +148,7 @@ class MessageStore:
             raise StoreUserError(f"{directory} is in use: {error.strerror}; stop that broker first") from error
         with ExitStack() as undo:
             undo.callback(unlock)
-            _check_parts(files, directory, config)
+            check_parts(files, directory, config)
             store = cls(runtime, directory, config, unlock)
             undo.pop_all()
             undo.callback(store.abandon)
@@ -273,7 +279,7 @@ class MessageStore:
             # First, because it may fail: once a message is written the others must follow.
             counts: Counter[tuple[str, int]] = Counter()
             for message in checked:
-                counts[message.topic, message.queue_id] += is_listed(message.sys_flag)
+                counts[message.topic, message.queue_id] += message.in_queue
                 counts.update(message.inner_queues)
             for place, count in counts.items():
                 self._make_room(self._table.make(*place), count)
@@ -328,7 +334,7 @@ class MessageStore:
             topic = self._table.topics[topic_name]
         # Never backwards, so that a recovery by store times is right even if the clock was set back.
         store_ms = max(self._runtime.unix_ms(), self._store_ms)
-        listed = is_listed(message.sys_flag)
+        listed = message.in_queue
         queue_offset = queue.offset_next if listed else 0
         if listed and queue_offset >= queue.room_end:
             self._make_room(queue)
@@ -669,7 +675,7 @@ class MessageStore:
     def remove_expired(self, *, at_any_hour: bool = False) -> int:
         """Remove the log's oldest expired files, and their queue and index files; returns the number of log files.
 
-        Which files expire: see `store.log.retention`. Raises OSError.
+        Which files expire: see `store.retention`. Raises OSError.
         """
         log = self._log
         needed_from = min(self._dispatcher.visible_end, log.flushed_end)
@@ -814,23 +820,6 @@ class MessageStore:
             self._indexer.close()
         self._log.segments.close()
         self._unlock()
-
-
-def _check_parts(files: Files, directory: str, config: StoreConfig) -> None:
-    """Raise StoreUserError for unsupported parts of a store; warn about parts that the settings ignore."""
-    unread = unsupported_parts(files, directory)
-    if unread:
-        told = ", ".join(f"{part.what} in {part.path}" for part in unread)
-        raise StoreUserError(
-            f"{directory} has {told}, which this broker does not read: their messages and offsets would be missing; "
-            "serve it with RocketMQ 5"
-        )
-    if not config.extended_queues and unsupported_extensions(files, directory):
-        _lines.warning(
-            "%s has extended consume queues, which are not read, so pulls by tag get messages of other tags too: set "
-            "enableConsumeQueueExt=true",
-            directory,
-        )
 
 
 def _matching_addresses(matches: Callable[[int], bool]) -> Callable[[int], bool]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from datetime import datetime
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -33,30 +33,6 @@ from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Files
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.tables import with_table
-
-
-class OffsetStore(Protocol):
-    """The offsets of a group or of one member. One exchange per queue at a time."""
-
-    def begin(self, queue: MessageQueue) -> Steps[int]:
-        """The offset to begin at: the stored one, else as `start_at` says. Raises a ClientError."""
-        ...
-
-    def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        """Store an offset, unless it is known to be stored. Raises a LongpollError."""
-        ...
-
-    def reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        """Store an offset in any case: the next `begin` returns it. Raises a LongpollError."""
-        ...
-
-    def doubt(self, queue: MessageQueue) -> None:
-        """Make the next `store` store its offset in any case."""
-        ...
-
-    def stored(self, queue: MessageQueue) -> Steps[int | None]:
-        """The stored offset; None without one. Raises a ClientError."""
-        ...
 
 
 class RemoteOffsets:
@@ -226,7 +202,7 @@ class LocalOffsets:
     def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
         """Write the file, unless it has this offset; raises ConfigError if that fails."""
         self._file.note(queue, offset)
-        yield WriteFile(self._file)
+        yield WriteFile(self._file.unwritten, self._file.write)
 
     def reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
         """As `store`: nothing else changes this member's offsets."""
@@ -239,6 +215,10 @@ class LocalOffsets:
         """The member's offset; None for a queue that was not begun."""
         yield from ()
         return self._file.offset(queue)
+
+
+OffsetStore: TypeAlias = RemoteOffsets | LocalOffsets
+"""The offsets of a group or of one member. One exchange per queue at a time."""
 
 
 def is_retry(queue: MessageQueue) -> bool:

@@ -2,36 +2,116 @@
 
 The connection's reader thread calls back with the answer; the timer retries. `rebalance` chooses the queues.
 
-Source: `DefaultMQPushConsumerImpl.pullMessage`, `PullAPIWrapper.processPullResult`.
+Source: `DefaultMQPushConsumerImpl.pullMessage`, `PullAPIWrapper.processPullResult`, `ProcessQueue.java`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
 from operator import lt
 from typing import Final, Protocol
 
-from attrs import frozen
+from attrs import define, field, frozen
 
-from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue, Stop
-from longpoll_client.consume.statistics import Statistics
+from longpoll_client.consume.statistics import Statistics, Stop
 from longpoll_client.errors import RefusedError
-from longpoll_client.link.calls import Answer, Callback
-from longpoll_client.link.pull_source import PullSource
-from longpoll_client.link.routes import MASTER_ID
+from longpoll_client.link.exchange import Answer, Callback
+from longpoll_client.link.routes import MASTER_ID, BrokerLookup, PullSource
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, decode_readable, wanted_tags
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header, PullMessageRequestHeader, PullMessageResponseHeader
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
+
+
+@frozen
+class FlowLimits:
+    """How much of one queue may wait to be consumed before pulling stops."""
+
+    count_max: int
+    size_max: int
+    """Bytes of bodies."""
+    span_max: int | None
+    """Offsets from the first to the next pull; None: any, for a queue that is consumed in order."""
+
+
+@define(slots=True, eq=False)
+class ProcessQueue:
+    """The waiting messages.
+
+    Invariant: `_open` is in order of offset, before `offset_next`; `size` is the sum of bodies.
+    """
+
+    offset_next: int
+    """Where the next pull begins."""
+    size: int = field(default=0, init=False)
+    _open: dict[int, ReceivedMessage] = field(factory=dict, init=False)
+
+    @property
+    def count(self) -> int:
+        """Messages that wait."""
+        return len(self._open)
+
+    @property
+    def span(self) -> int:
+        """Offsets from the first waiting message to the next pull: what may come again after a crash.
+
+        Java uses the last waiting message instead, so a single message that hangs does not stop pulling there.
+        """
+        return self.offset_next - next(iter(self._open), self.offset_next)
+
+    @property
+    def offset_done(self) -> int:
+        """Every message before it is consumed: the offset to store.
+
+        If nothing waits, messages with other tags before the next pull count as consumed too (`correctTagsOffset`).
+        """
+        return next(iter(self._open), self.offset_next)
+
+    def put(self, messages: Sequence[ReceivedMessage], offset_next: int) -> None:
+        """Add the messages of a pull, and move to the next offset."""
+        offsets = [message.queue_offset for message in messages]
+        assert all(map(lt, [next(reversed(self._open), -1), *offsets], offsets)), offsets
+        self._open.update(zip(offsets, messages, strict=True))
+        self.size += sum([len(message.body) for message in messages])
+        self.offset_next = offset_next
+
+    def move(self, offset_next: int) -> None:
+        """Move to another offset: the waiting messages are dropped, and their consumption is ignored."""
+        self._open.clear()
+        self.size = 0
+        self.offset_next = offset_next
+
+    def first(self, count: int) -> list[ReceivedMessage]:
+        """The first waiting messages; they go on waiting."""
+        return list(islice(self._open.values(), count))
+
+    def done(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Remove consumed messages; unknown ones are ignored."""
+        waiting = self._open
+        for message in messages:
+            offset = message.queue_offset
+            if waiting.get(offset) is message:
+                del waiting[offset]
+                self.size -= len(message.body)
+
+    def stop(self, limits: FlowLimits) -> Stop | None:
+        """The limit that is reached; None: pull."""
+        if self.count >= limits.count_max:
+            return "count"
+        if self.size >= limits.size_max:
+            return "size"
+        if limits.span_max is not None and self.span >= limits.span_max:
+            return "span"
+        return None
+
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -100,28 +180,13 @@ class PullConnection(Protocol):
         ...
 
 
-class Connections(Protocol):
-    """The connections of a client: `ClientInstance` on threads, `LoopConnections` on an event loop."""
+class Connections(BrokerLookup, Protocol):
+    """The connections of a client: `ClientInstance` on threads, `AsyncInstance` on an event loop."""
 
-    @property
-    def runtime(self) -> Runtime:
-        """The clock, and locks."""
-        ...
+    runtime: Runtime
 
     def client(self, address: str, /) -> PullConnection:
         """The connection to host:port; raises a ClientError."""
-        ...
-
-    def broker_address(self, broker_name: str, /) -> str:
-        """Host:port of a broker; raises NoRouteError."""
-        ...
-
-    def broker_address_of(self, broker_name: str, broker_id: int, /) -> str:
-        """HOST:PORT of one broker of that name; if it is unknown, that of its master. Raises NoRouteError."""
-        ...
-
-    def other_broker_id(self, broker_name: str, address: str, /) -> int | None:
-        """The lowest id of a broker of that name at another address; None without one."""
         ...
 
     def reply(

@@ -1,4 +1,4 @@
-"""Summaries of the parts of a queue's log that are not loaded. `windows` makes them and `window_pulls` uses them."""
+"""Summaries of the parts of a queue's log that are not loaded. `windows` makes them and `window_sweep` uses them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from longpoll_judge.faults.recording import (
     pick,
 )
 from longpoll_judge.generate import write
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.properties import java_hash
 from longpoll_spec.history import PART_GLOB, Event
 
 ALLOWANCE_MS: Final = 500

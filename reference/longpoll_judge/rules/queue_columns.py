@@ -20,7 +20,7 @@ from longpoll_judge.columns.outlook import Outlook
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Growth, Integers, QueueLog
 from longpoll_judge.evidence.generations import Generation
 from longpoll_judge.evidence.survey import UNSEEN, Context, SourceFacts
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.properties import java_hash
 
 PULL_CODES: Final = (11, 361)
 """PULL_MESSAGE and LITE_PULL_MESSAGE."""

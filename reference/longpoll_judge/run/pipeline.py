@@ -113,7 +113,7 @@ def judge(
     Args:
         paths: Directories, or URIs such as `s3a://bucket/history`; or a DataFrame with the columns of `PLAIN_SCHEMA`.
         engine: `spark`, or `local` for this process alone.
-        master: A Spark master, or `sc://HOST:PORT`; see `longpoll_judge.run.spark.cluster.open_cluster`.
+        master: A Spark master, or `sc://HOST:PORT`; see `longpoll_judge.run.spark.session.open_cluster`.
         conf: Further settings of Spark.
         session: The caller's own Spark session, which stays open.
         wake_ms: How long after a message became visible a held pull may be answered.

@@ -19,10 +19,9 @@ from typing import Any, Final, NoReturn, Self
 
 from attrs import define, field, frozen
 
-from longpoll_simulation.errors import StuckError
 from longpoll_simulation.line_tracing import LineTracing
 from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock
-from longpoll_simulation.world import Actor, World
+from longpoll_simulation.world import Actor, StuckError, World
 from longpoll_spec.errors import UserError
 
 TEXT_MAX: Final = 300

@@ -16,7 +16,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Address, Runtime
-from longpoll_runtime.closeable import Stoppable
+from longpoll_runtime.services import Stoppable
 from longpoll_spec.policy import STRICT as STRICT_POLICY
 from longpoll_spec.policy import Policy
 

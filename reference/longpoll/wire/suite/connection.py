@@ -15,8 +15,7 @@ from longpoll.wire.suite.model import broken
 from longpoll_kit.errors import ViolationError
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.frames import EMPTY, Buffer, Command, Serialisation
 from longpoll_runtime import Address, Runtime
 
 BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})

@@ -41,7 +41,7 @@ from longpoll_kit.model import Ask, Queue
 from longpoll_kit.run import KitReport, Run
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     OffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,

@@ -8,14 +8,10 @@ from typing import Final, Literal
 
 from attrs import frozen
 
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader
 from longpoll_protocol.codes import PullSysFlag, RequestCode
-from longpoll_protocol.frames.frame import Serialisation
-from longpoll_protocol.headers import (
-    CreateTopicRequestHeader,
-    PullMessageRequestHeader,
-    SendMessageRequestHeader,
-    SendMessageRequestHeaderV2,
-)
+from longpoll_protocol.frames import Serialisation
+from longpoll_protocol.headers import PullMessageRequestHeader, SendMessageRequestHeader, SendMessageRequestHeaderV2
 from longpoll_protocol.properties import encode_properties
 
 DEFAULT_TOPIC: Final = "TBW102"

@@ -18,8 +18,7 @@ from longpoll_client.errors import UnreachableError
 from longpoll_kit.subject import LongPollSubject, Semantics
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.frames import EMPTY, Buffer, Command, Serialisation
 from longpoll_protocol.headers import (
     GetMaxOffsetRequestHeader,
     Header,

@@ -20,17 +20,16 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.rocketmq.accounts.access import RIGHTS
-from longpoll_broker.rocketmq.accounts.access_control import KEY_SIZE_MIN, AccessControl
-from longpoll_broker.rocketmq.accounts.account_file import AccountFile, Value
-from longpoll_protocol.bodies import DataVersion
-from longpoll_protocol.codes import AccountsResponseCode, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
+from longpoll_broker.rocketmq.accounts.access_control import KEY_SIZE_MIN, AccessControl, AccountFile, Value
+from longpoll_protocol.admin_headers import (
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
+from longpoll_protocol.bodies import DataVersion
+from longpoll_protocol.codes import AccountsResponseCode, RequestCode, ResponseCode
+from longpoll_protocol.frames import Command
 from longpoll_runtime.logs import event
 from longpoll_spec.errors import ConfigError
 

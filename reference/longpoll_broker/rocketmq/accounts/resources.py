@@ -16,7 +16,7 @@ from longpoll_broker.rocketmq.accounts.access import Right, Wanted
 from longpoll_protocol.bodies import HeartbeatData, LockBatchRequest, QueryAssignmentRequestBody
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     ConsumerSendMsgBackRequestHeader,
     EndTransactionRequestHeader,

@@ -19,9 +19,9 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, answer
 from longpoll_broker.shared.broker_role import MASTER_ID, BrokerRole
 from longpoll_broker.shared.version_traits import Traits
+from longpoll_protocol.admin_headers import NotifyMinBrokerIdChangeRequestHeader
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import NotifyMinBrokerIdChangeRequestHeader
+from longpoll_protocol.frames import Command
 
 _SENDS: Final = frozenset(
     {

@@ -31,9 +31,7 @@ from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import InputSplit
-from longpoll_judge.run.overview import Extent, Overview, read_again
 from longpoll_judge.run.queue_verdict import queue_rows
-from longpoll_judge.run.spark.cluster import Running, failures_told, open_cluster, stage, with_settings
 from longpoll_judge.run.spark.code_archive import Batches, Function, Work, travelling
 from longpoll_judge.run.spark.queue_groups import (
     FAULTY,
@@ -49,11 +47,18 @@ from longpoll_judge.run.spark.queue_groups import (
     queue_groups,
 )
 from longpoll_judge.run.spark.scan import SPLITS, ddl_of, event_reader, event_schema, read_statistics, scan
-from longpoll_judge.run.spark.session import unclosed_sockets_ignored
+from longpoll_judge.run.spark.session import (
+    Running,
+    failures_told,
+    open_cluster,
+    stage,
+    unclosed_sockets_ignored,
+    with_settings,
+)
 from longpoll_judge.run.tally import Tally
 from longpoll_judge.run.wide_pulls import Outcome, Rule, judge_rest
 from longpoll_judge.run.window_sweep import WindowReader
-from longpoll_judge.run.windows import WINDOW_EVENTS, WindowPlan
+from longpoll_judge.run.windows import WINDOW_EVENTS, Extent, Overview, WindowPlan, read_again
 
 _SHUFFLE_PARTITIONS_MIN: Final = 16
 TASK_SPLITS: Final = 16

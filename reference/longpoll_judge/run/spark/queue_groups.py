@@ -24,8 +24,7 @@ from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, REQUIRED, fill
 from longpoll_judge.run.queue_verdict import LOG_EVENTS, RESULT_SCHEMA
-from longpoll_judge.run.spill import LogFile
-from longpoll_judge.run.window_sweep import Swept, WindowReader, log_of, sweep
+from longpoll_judge.run.window_sweep import LogFile, Swept, WindowReader, log_of, sweep
 from longpoll_judge.run.windows import WindowPlan
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import LISTS, NAMES, PLAIN_SCHEMA, coded
 from longpoll_judge.read.source import InputSplit
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
-from longpoll_judge.run.overview import Extent, overview_of, read_again
 from longpoll_judge.run.queue_verdict import LOG_EVENTS
+from longpoll_judge.run.windows import Extent, overview_of, read_again
 
 SPLITS: Final = pa.schema(
     [
