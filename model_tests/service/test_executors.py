@@ -12,7 +12,7 @@ import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_message
 from model_tests.support.present import present
-from model_tests.support.service import served
+from model_tests.support.service import HeldLock, served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -300,23 +300,10 @@ def test_the_budget_of_a_pass() -> None:
     assert sizes == [1, 1]
 
 
-class Noted:
-    """A lock that says whether it is held."""
-
-    def __init__(self) -> None:
-        self.is_held = False
-
-    def __enter__(self) -> None:
-        self.is_held = True
-
-    def __exit__(self, *_raised: object) -> None:
-        self.is_held = False
-
-
 class Channels:
     """A connection that must not be looked up without the lock."""
 
-    def __init__(self, lock: Noted) -> None:
+    def __init__(self, lock: HeldLock) -> None:
         self.lock = lock
 
     def __hash__(self) -> int:
@@ -325,7 +312,7 @@ class Channels:
 
 
 def test_locks_and_wakes_of_a_herd() -> None:
-    lock = Noted()
+    lock = HeldLock()
     later = LaterRuns(cast("Lock", lock))
     channel = Channels(lock)
     later.add((Pull(channel, number, "G", "T", 0, 0, 32, 2), "woken") for number in range(AT_ONCE + 2))

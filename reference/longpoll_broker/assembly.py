@@ -32,41 +32,33 @@ from longpoll_broker.hold.pull_processor import (
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.processors import Processor, RequestCounts, Serving
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
-from longpoll_broker.rocketmq.admin.admin_processor import AdminProcessor
 from longpoll_broker.rocketmq.admin.client_calls import ClientCalls
 from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
-from longpoll_broker.rocketmq.admin.connection_processor import ConnectionProcessor
-from longpoll_broker.rocketmq.admin.list_processor import ListProcessor
-from longpoll_broker.rocketmq.admin.lock_processor import AssignmentProcessor, LockProcessor
+from longpoll_broker.rocketmq.admin.lock_processor import AssignmentProcessor, LockProcessor, QueueLocks
+from longpoll_broker.rocketmq.admin.offset_processor import OffsetProcessor
 from longpoll_broker.rocketmq.admin.progress_processor import ProgressProcessor
-from longpoll_broker.rocketmq.admin.query_processor import QueryProcessor
 from longpoll_broker.rocketmq.admin.role_processor import RoleProcessor
-from longpoll_broker.rocketmq.admin.statistics_processor import StatisticsProcessor
 from longpoll_broker.rocketmq.admin.table_processor import TableProcessor
-from longpoll_broker.rocketmq.admin.upkeep_processor import UpkeepProcessor
+from longpoll_broker.rocketmq.admin.topic_processor import TopicProcessor
+from longpoll_broker.rocketmq.delay_levels import ScheduleService
 from longpoll_broker.rocketmq.replication.follower import Follower
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress, address_in
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, address_in
 from longpoll_broker.rocketmq.replication.registrar import Registrar
 from longpoll_broker.rocketmq.replication.replicator import Network, ReplicationSettings, Replicator
 from longpoll_broker.rocketmq.replication.table_sync import TableSync
-from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
-from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
-from longpoll_broker.rocketmq.timers.recall_processor import RecallProcessor
-from longpoll_broker.rocketmq.timers.schedule_service import ScheduleService
-from longpoll_broker.rocketmq.timers.timer_service import TimerService
-from longpoll_broker.rocketmq.transactions.end_transaction_processor import EndTransactionProcessor
-from longpoll_broker.rocketmq.transactions.transaction_check import ProducerOf, TransactionChecks
+from longpoll_broker.rocketmq.timers import RecallProcessor, TimerService
+from longpoll_broker.rocketmq.transactions import EndTransactionProcessor, ProducerOf, TransactionChecks
 from longpoll_broker.send.append import Appender
 from longpoll_broker.send.durability import Durability, GroupCommit, WhenTold
 from longpoll_broker.send.message_builder import InnerQueues, MessageBuilder
 from longpoll_broker.send.send_back_processor import SendBackProcessor
 from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.shared.broker_role import BrokerRole
-from longpoll_broker.shared.filter.data import FilterTable
+from longpoll_broker.shared.filters import FilterTable
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.shared.subscription import Clients
-from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
+from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerCounts, TimerOffsets
 from longpoll_broker.shared.topics import Groups, Topics
 from longpoll_broker.shared.version_traits import Traits, traits_of
 from longpoll_broker.store.message_store import MessageStore
@@ -551,6 +543,7 @@ def admin_services_of(
             shared.store_config,
             pull_queue,
             ha_status,
+            clean_soon,
             topics,
             shared.groups,
             shared.offsets,
@@ -565,9 +558,7 @@ def admin_services_of(
         ),
         ClientCalls(runtime, topics, shared.offsets, shared.store, clients, name, address, runtime.lock()),
         (
-            AdminProcessor(topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
-            QueryProcessor(shared.store),
-            StatisticsProcessor(shared.statistics, shared.config.cluster_name),
+            OffsetProcessor(topics, shared.groups, shared.offsets, shared.store, traits),
             ProgressProcessor(
                 topics,
                 shared.offsets,
@@ -581,9 +572,7 @@ def admin_services_of(
                 runtime.unix_ms,
                 traits,
             ),
-            ConnectionProcessor(clients),
-            ListProcessor(topics, shared.groups, when_saved, traits),
-            UpkeepProcessor(topics, clean_soon),
+            TopicProcessor(topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
             AssignmentProcessor(topics, clients, name, queues_elsewhere, bool(shared.config.name_servers)),
         ),
         traits.unknown_codes,

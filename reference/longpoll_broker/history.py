@@ -18,9 +18,9 @@ from longpoll_broker.hold.pull import FLAG_SUSPEND, Refused
 from longpoll_broker.hold.pull_processor import ONE_WAY
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Processor
-from longpoll_broker.rocketmq.admin.offset_records import recorded
+from longpoll_broker.rocketmq.admin.offset_processor import recorded
 from longpoll_broker.send.append import Asked, SendEvents, Stored
-from longpoll_broker.shared.filter.filters import Filter, is_as_said
+from longpoll_broker.shared.filters import Filter, is_as_said
 from longpoll_broker.store.messages import Arrival, GetResult
 from longpoll_protocol.codes import ResponseCode
 from longpoll_recorder.recorder import HistoryRecorder, kept

@@ -25,9 +25,9 @@ from longpoll_broker.hold.hold_table import HELD, MISSED, QUEUED, Bucket, Cause,
 from longpoll_broker.hold.notifier import BucketTraversal
 from longpoll_broker.hold.pull import Refused, Store, wants_visible
 from longpoll_broker.io.channel import FLUSH_COUNT, Channel, Outbox
-from longpoll_broker.shared.filter.filters import Filter
-from longpoll_broker.shared.filter.sql92 import Lookup
+from longpoll_broker.shared.filters import Filter
 from longpoll_broker.shared.quota import CONNECTION_PART
+from longpoll_broker.shared.sql92 import Lookup
 from longpoll_broker.store.message_store import LOG, MessageStore
 from longpoll_broker.store.messages import Arrival, GetResult
 from longpoll_runtime import Lock, Runtime, Thread

@@ -46,7 +46,7 @@ from longpoll_broker.hold.pull import (
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, Refusal
 from longpoll_broker.send.append import Appender
-from longpoll_broker.shared.filter.filters import Filter, TagFilter
+from longpoll_broker.shared.filters import Filter, TagFilter
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.store.message_store import MessageStore

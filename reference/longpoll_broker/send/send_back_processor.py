@@ -1,6 +1,6 @@
 """Serves code 36: a consumer sends a failed message back, to get it again later or to move it to the dead letters.
 
-Delays: see `rocketmq.timers.schedule_service`. Source: `AbstractSendMessageProcessor.consumerSendMsgBack` 4.9.
+Delays: see `rocketmq.delay_levels`. Source: `AbstractSendMessageProcessor.consumerSendMsgBack` 4.9.
 """
 
 from __future__ import annotations
