@@ -88,8 +88,8 @@ def test_offsets_say_what_is_new_and_what_was_rewritten(tmp_path: Path) -> None:
     half = content.index(b"\n", len(content) // 2) + 1
     part.write_bytes(content[: half + 9])
     first = NewEvents([str(part.parent)])
-    start, end = first.initialOffset(), first.latestOffset()
-    (split,) = first.partitions(start, end)
+    end = first.latestOffset()
+    (split,) = first.partitions(first.initialOffset(), end)
     part.write_bytes(content)
     again = NewEvents([str(part.parent)])
     assert again.partitions(end, end) == []

@@ -62,7 +62,7 @@ def herd_of(count: int) -> tuple[list[Pull], list[Pull], HerdExecutor]:
     pulls = [any_pull() for _ in range(count)]
     for each in pulls:
         each.phase = QUEUED
-    return pulls, singly, HerdExecutor(run, run_alike=run_alike)
+    return pulls, singly, HerdExecutor(run, later_of(), run_alike=run_alike)
 
 
 def test_herds_that_run_together() -> None:
@@ -74,7 +74,7 @@ def test_herds_that_run_together() -> None:
     assert [pulls.index(each) for each in singly] == [0, 4, 5]
     ran: list[Pull] = []
     pulls = [any_pull() for _ in range(3)]
-    assert not InlineExecutor(lambda each, *_words: ran.append(each)).submit_herd(pulls, Outbox())
+    assert not InlineExecutor(lambda each, *_words: ran.append(each), later_of()).submit_herd(pulls, Outbox())
     assert ran == pulls
     pool = PoolExecutor(RealRuntime(), lambda *_run: None, lambda *_refused: None, 1, 2, None)
     pulls = [any_pull() for _ in range(5)]
@@ -262,7 +262,7 @@ def test_herds_of_several_connections() -> None:
     assert turned(later) == [("herd", 0), ("herd", 1), ("one", 100), *(("herd", number) for number in range(2, 7))]
     assert turned(later) == [("herd", number) for number in range(7, 12)]
     assert [len(turned(later)) for _ in range(3)] == [5, 3, 0]
-    assert not later.has_more
+    assert not later.waiting
     later = later_of()
     for number in range(12):
         later.add(leaving(f"c{number}", 1, 2))
@@ -318,7 +318,7 @@ def test_locks_and_wakes_of_a_herd() -> None:
     later.add((Pull(channel, number, "G", "T", 0, 0, 32, 2), "woken") for number in range(AT_ONCE + 2))
     assert [len(turned(later)) for _ in range(2)] == [AT_ONCE, 2]
     woken: list[bool] = []
-    later = LaterRuns(RealRuntime().lock(), lambda: woken.append(later.has_more))
+    later = LaterRuns(RealRuntime().lock(), lambda: woken.append(bool(later.waiting)))
     later.add(leaving("c", 1))
     later.add(leaving("c", 2))
     assert woken == [True]
@@ -336,9 +336,9 @@ def test_each_is_run_for_its_cause_and_what_one_raises_costs_no_other() -> None:
     for (pull, _cause), number in zip(leaving("c", *range(9)), range(9), strict=True):
         executor.submit(pull, "expired" if number % 2 else "error", Outbox())
     assert len(ran) == AT_ONCE
-    assert executor.has_more
+    assert executor.later.waiting
     executor.turn(Outbox())
-    assert not executor.has_more
+    assert not executor.later.waiting
     assert ran == [(number, "expired" if number % 2 else "error") for number in range(9)]
 
 
@@ -453,6 +453,6 @@ def test_who_was_let_go_and_not_run_is_answered_when_the_broker_stops(
     asked = held(broker, connect)
     monkeypatch.setattr(LaterRuns, "turn", lambda _later, _run: None)
     send_message(connect(broker.address), "T")
-    wait_until(lambda: broker.pulling.has_more)
+    wait_until(lambda: broker.handler.has_more)
     broker.stop()
     assert all(client.reply(opaque) is not None for client, opaques in asked for opaque in opaques)

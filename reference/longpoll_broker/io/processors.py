@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from inspect import isgeneratorfunction
-from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, cast
 
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.io.channel import Channel, Outbox, Parts
@@ -52,9 +52,9 @@ def serves(*codes: int) -> Callable[[Method], Method]:
     """Mark a method of a `Serving` as the processor of these codes; a generator works in turns (`in_turns`)."""
 
     def mark(method: Method) -> Method:
-        made: Any = _in_turns(method) if isgeneratorfunction(method) else method
+        made = cast("Method", _in_turns(method) if isgeneratorfunction(method) else method)
         setattr(made, _CODES, codes)
-        return cast("Method", made)
+        return made
 
     return mark
 

@@ -118,8 +118,8 @@ class NewEvents(DataSourceStreamReader):
         self._rewritten = 0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Nothing has been read."""
-        return {"parts": dict(self._parts.known), "rewritten": self._rewritten}
+        """Nothing has been read; Spark asks for it late."""
+        return {"parts": {}, "rewritten": 0}
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """By part how far the next batch reads."""
@@ -140,7 +140,7 @@ class NewEvents(DataSourceStreamReader):
         known = self._parts.known
         new = [part for part, end in ends.items() if part not in known or known[part][0] != end]
         known |= {part: (ends[part], checksum_before(part, ends[part])) for part in new}
-        return self.initialOffset()
+        return {"parts": dict(known), "rewritten": self._rewritten}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The splits of what is new; a restarted query continues from `end`."""
