@@ -369,7 +369,8 @@ def test_a_groups_offset_ends_with_its_topic(
 ) -> None:
     """4.9 keeps the offset."""
     store = tmp_path / "store"
-    broker, client = served(start_broker, connect, directory=str(store), policy=policy)
+    config = evolve(SMALL_STORE, flush_interval_ms=10)
+    broker, client = served(start_broker, connect, directory=str(store), policy=policy, store_config=config)
     for topic in ("T", "Other"):
         for number in range(3):
             send_message(client, topic, b"%d" % number)
