@@ -23,10 +23,8 @@ from attrs import asdict, define, evolve, field, frozen
 
 from longpoll_judge.contract.result import Finding, Gap, Result
 from longpoll_judge.errors import HistoryChangedError
-from longpoll_judge.read.checksum import GONE, checksum_before
 from longpoll_judge.read.files import Stamp, absolute
-from longpoll_judge.read.growing_history import GrowingHistory, stamps_of
-from longpoll_judge.read.incremental import IncrementalRead, Read
+from longpoll_judge.read.growing_history import GONE, GrowingHistory, IncrementalRead, Read, checksum_before, stamps_of
 from longpoll_judge.read.source import History
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.incremental.listed_findings import Picked, left_to_the_end, not_told

@@ -1,6 +1,6 @@
 """Keeps events on disk that are dear to read: splits from the survey until they are judged, and logs of windows.
 
-A temporary file holds them one after the other. `columns.exchange` makes bytes of events.
+A temporary file holds them one after the other. `columns.batch` makes bytes of events.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 from attrs import define, field
 
-from longpoll_judge.columns.exchange import compacted, decode, encode
+from longpoll_judge.columns.batch import compacted, decode, encode
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import InputSplit
 from longpoll_judge.run.overview import Overview

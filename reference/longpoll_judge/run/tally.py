@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 from attrs import define, field
 
-from longpoll_judge.read.arrow import compute
+from longpoll_judge.read.schema import compute
 from longpoll_judge.run.queue_verdict import FINDING, LEFT_OUT, LOOKED_AT_MAX, Found, Row, as_table, is_violated
 
 HIGHEST: Final = ("wake_max", "late_max")

@@ -17,12 +17,10 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, frozen
 
-from longpoll_judge.columns.batch import Integers, QueueName, make_batch
-from longpoll_judge.columns.exchange import joined, taken
+from longpoll_judge.columns.batch import QueueName, joined, make_batch, place_answers, taken
 from longpoll_judge.columns.keys import NO_KEYS, Keys
-from longpoll_judge.columns.lookup import are_of
+from longpoll_judge.columns.lookup import Integers, are_of
 from longpoll_judge.columns.memory import give_back_memory
-from longpoll_judge.columns.placing import place_answers
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import coded
 from longpoll_judge.run.queue_verdict import LOG_EVENTS, RESULT_SCHEMA

@@ -15,9 +15,9 @@ import numpy as np
 from attrs import define, evolve
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.batch import Integers, QueueName
-from longpoll_judge.columns.outlook import Gap, Outlook
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+from longpoll_judge.columns.batch import QueueName
+from longpoll_judge.columns.lookup import Integers
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Gap, Outlook
 from longpoll_judge.run.overview import LogSpan, Overview
 
 WINDOW_EVENTS: Final = 200_000

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 from attrs import define, field
 
-from longpoll_judge.show.stream import Stream
+from longpoll_judge.show.findings_file import Stream
 from longpoll_runtime.threads import RealQueue, RealThread, spawn
 from longpoll_spec.errors import ConfigError
 

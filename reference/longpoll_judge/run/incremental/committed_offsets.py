@@ -16,17 +16,16 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, evolve, field
 
-from longpoll_judge.columns.exchange import joined, taken
+from longpoll_judge.columns.batch import joined, taken
 from longpoll_judge.columns.keys import NO_KEYS, Keys, request_keys
-from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import Integers
-from longpoll_judge.contract.identity import identified
+from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
+from longpoll_judge.contract.causes import identified
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.source_survey import DISORDER_NS
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import fill
 from longpoll_judge.rules.commits import OFFSET_CODES, RESETS, exchanges, judge_exchanges
-from longpoll_judge.rules.cross_queue import Booleans, have_request, rows_where
+from longpoll_judge.rules.cross_queue import have_request, rows_where
 from longpoll_judge.rules.queue_columns import MS
 from longpoll_judge.run.incremental.latest_values import Latest
 from longpoll_judge.run.incremental.recent_events import Recent

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from longpoll_judge.columns.exchange import joined, taken
+from longpoll_judge.columns.batch import joined, taken
 from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.read.schema import coded
 from longpoll_judge.rules.cross_queue import rows_where

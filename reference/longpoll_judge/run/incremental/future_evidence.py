@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from longpoll_judge.columns.lookup import Booleans
 from longpoll_judge.contract.clause import STOPPED_MS
-from longpoll_judge.rules.answers import NO_NEW_MSG
-from longpoll_judge.rules.queue_case import Booleans, Case
+from longpoll_judge.rules.queue_case import NO_NEW_MSG, Case
 from longpoll_judge.rules.queue_columns import MS
 from longpoll_judge.run.window_pulls import asked_range
 

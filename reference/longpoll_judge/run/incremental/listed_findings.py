@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from longpoll_judge.contract.causes import finding_order
-from longpoll_judge.contract.identity import identified
+from longpoll_judge.contract.causes import finding_order, identified
 from longpoll_judge.contract.result import Finding, Gap
 from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.tally import FIRST_KEPT

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 from attrs import define, field
 
-from longpoll_judge.read.arrow import compute
+from longpoll_judge.read.schema import compute
 from longpoll_judge.run.incremental.latest_values import Latest
 from longpoll_judge.run.queue_verdict import FINDING, Found, as_table
 

@@ -12,8 +12,7 @@ import msgspec
 from attrs import frozen
 
 from longpoll_judge.columns.batch import QueueName
-from longpoll_judge.columns.outlook import Outlook
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Outlook
 from longpoll_judge.run.overview import LogSpan
 
 Log = tuple[str, str, int, str]

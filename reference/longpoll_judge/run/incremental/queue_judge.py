@@ -23,8 +23,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, evolve, field, frozen
 
-from longpoll_judge.columns.batch import QueueName, make_batch
-from longpoll_judge.columns.exchange import joined, taken
+from longpoll_judge.columns.batch import QueueName, joined, make_batch, taken
 from longpoll_judge.columns.keys import request_keys
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
@@ -32,9 +31,8 @@ from longpoll_judge.contract.clause import SEND_CODES
 from longpoll_judge.contract.result import ANSWERED_ON_STOP, Gap
 from longpoll_judge.evidence.source_survey import DISORDER_NS, MS, Run, SourceSurvey, Span
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
-from longpoll_judge.read.schema import fill
+from longpoll_judge.read.schema import Damage, fill
 from longpoll_judge.read.source import History
-from longpoll_judge.read.unreadable import Damage
 from longpoll_judge.rules.cross_queue import have_request, rows_where
 from longpoll_judge.rules.queue_case import Case
 from longpoll_judge.run.incremental.evidence_events import with_rare

@@ -13,7 +13,7 @@ import pyarrow as pa
 from attrs import define, evolve, field
 
 from longpoll_judge.columns.queue_log import BEGINNING
-from longpoll_judge.evidence.record_gaps import RecordGaps, gaps_of, union
+from longpoll_judge.evidence.source_survey import RecordGaps, gaps_of, union
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.rules.queue_columns import MS
 

@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field
 
-from longpoll_judge.columns.exchange import taken
-from longpoll_judge.contract.identity import identified
+from longpoll_judge.columns.batch import taken
+from longpoll_judge.contract.causes import identified
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.source_survey import DISORDER_NS
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import coded, fill
-from longpoll_judge.rules.offset_regression import judge_offset_regression
+from longpoll_judge.rules.logs import judge_offset_regression
 from longpoll_judge.rules.sends import judge_sends
 from longpoll_judge.run.incremental.committed_offsets import Offsets
 from longpoll_judge.run.incremental.held_pulls import Held

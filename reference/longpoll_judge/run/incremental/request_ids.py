@@ -19,9 +19,8 @@ from attrs import define, field
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.keys import NO_KEYS, Keys, repeated, request_keys, text_hashes
-from longpoll_judge.columns.queue_log import Integers
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import coded_texts
+from longpoll_judge.columns.lookup import Integers
+from longpoll_judge.read.schema import coded_texts, compute
 from longpoll_judge.rules.cross_queue import WEIGHT, have_request, rows_where
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 

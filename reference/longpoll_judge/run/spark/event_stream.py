@@ -19,12 +19,11 @@ from attrs import define, field, frozen
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from longpoll_judge.columns.exchange import decode
+from longpoll_judge.columns.batch import decode
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.read.growing_history import GrowingHistory
-from longpoll_judge.read.schema import fill
+from longpoll_judge.read.schema import Damage, fill
 from longpoll_judge.read.source import History
-from longpoll_judge.read.unreadable import Damage
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_judge.run.spark.stream_source import DIRECTORIES, ENDS, NewEventSource

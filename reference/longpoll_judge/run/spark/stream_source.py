@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from longpoll_judge.columns.exchange import encode
+from longpoll_judge.columns.batch import encode
 from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.source import InputSplit, find, kind_of, read_split
 from longpoll_spec.history import NDJSON_SUFFIX
