@@ -17,7 +17,7 @@ import msgspec
 from longpoll.verification.limits import OF_BOTH, Declared, Limits
 from longpoll.verification.report import Outcome, Row, Stopwatch
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Finding, Result, overall
-from longpoll_judge.faults.plant import ALLOWANCE_MS, WAKE_DELAY_MS, plant
+from longpoll_judge.faults import ALLOWANCE_MS, WAKE_DELAY_MS, plant
 from longpoll_judge.run.pipeline import judge
 
 OUTCOMES: Final[dict[str, Outcome]] = {"valid": "ok", "invalid": "violated", "unknown": "unknown"}
