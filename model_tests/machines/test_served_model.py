@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longpoll.wire.requests import Draft, PullTerms, Wanted, tag_hash
 from longpoll.wire.suite.machine import RocketMQExample
 from longpoll.wire.suite.model import (
     FOUND,
@@ -22,7 +23,6 @@ from longpoll.wire.suite.model import (
     Stored,
     WireQueue,
 )
-from longpoll.wire.suite.requests import Draft, PullTerms, Wanted, tag_hash
 from longpoll_kit.errors import ViolationError
 from longpoll_kit.model import Allowances, Ask
 from longpoll_protocol.properties import word_hash
