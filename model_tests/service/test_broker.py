@@ -483,7 +483,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs/way-of-a-message.md"
 PRODUCT: Final = (f"{ROOT}/reference/", f"{ROOT}/spec/")
 ROW: Final = re.compile(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \|", re.MULTILINE)
-FILES: Final = {"send": 21, "pull": 19, "wake": 28}
+FILES: Final = {"send": 20, "pull": 18, "wake": 27}
 """Product files whose functions run in the pass of a request: that wakes nobody, finds a message, wakes a pull.
 
 Lower a number when fewer files run; never raise one.
