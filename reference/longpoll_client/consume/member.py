@@ -350,7 +350,7 @@ class GroupMember(ABC):
         delay_level: int,
         give_again: Callable[[list[ReceivedMessage]], None],
     ) -> Steps[None]:
-        """Send messages back, and be done with them here. The listener gets messages that a broker does not take again from here."""
+        """Send messages back, and be done with them here. A listener gets again what a broker does not take."""
         kept = []
         if self.config.is_broadcasting:
             self.log_not_retried(messages)
