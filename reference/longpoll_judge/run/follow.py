@@ -321,7 +321,7 @@ class Steps:
         self.note(self.ends)
         ends = {part: self.parts.known[part] for part in self.ends}
         picked, shown = self.listing.picked, list(self.listing.shown.values())
-        write_state(self.kept, State(self.growing, ends, shown, picked.seen, self.growing.untold + picked.untold))
+        write_state(self.kept, State(self.growing, ends, shown, picked.seen, picked.untold))
         now_s = time.monotonic()
         self.keep_next_s = now_s + max(KEEP_S, KEEP_SHARE * (now_s - begun_s))
 

@@ -13,8 +13,8 @@ Sends and other events without a single queue: `recent_events`. Reading: `read.i
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 
@@ -86,16 +86,15 @@ LOGGED_MAX: Final = 1_000
 """Most faults of logs that are kept, those that were found last."""
 
 
+Fault = tuple[str, str, tuple[int, int, str, int]]
+"""The clause of a fault of a log, its sentence and its place (`Found.order`)."""
+
+
 @define(eq=False)
 class Logged:
     """The faults, each as the text of a result row, by what it says and its place."""
 
-    latest: Latest[tuple[object, ...], str] = field(factory=Latest[tuple[object, ...], str])
-
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> Logged:
-        """These faults, which were looked at."""
-        return cls(Latest({_named(msgspec.json.decode(text, type=Found)): text for text in texts}))
+    latest: Latest[Fault, str] = field(factory=Latest[Fault, str])
 
     def add(self, rows: pa.Table) -> int:
         """Take what is certain of some result rows; how much that is."""
@@ -112,7 +111,7 @@ class Logged:
         return as_table([(FINDING, 0, 1, text) for text in self.latest.look()])
 
 
-def _named(found: Found) -> tuple[object, ...]:
+def _named(found: Found) -> Fault:
     return found.finding.clause, found.finding.why, found.order
 
 
@@ -156,7 +155,7 @@ class Growing:
     late_ms: float
     part: Part = "all"
     beside: Beside = field(factory=Beside)
-    window: deque[Piece] = field(factory=deque)
+    window: list[Piece] = field(factory=list)
     rare: pa.Table = field(factory=lambda: joined([]))
     """All events that findings depend on without naming them (`excerpt`)."""
     before: dict[Log, LogSpan] = field(factory=dict)
@@ -351,7 +350,7 @@ class Growing:
                 known = self.before.get(log)
                 self.before[log] = span if known is None else together(known, span)
             count -= len(oldest.log)
-            self.window.popleft()
+            del self.window[0]
         last_ns = self.window[0].last_ns if self.window else BEGINNING
         for name in [name for name, seen_ns in self.disordered.items() if seen_ns < last_ns]:
             if not self._is_gapless(name) or self._is_past_end(name):

@@ -17,7 +17,6 @@ The count of held pulls needs more events in memory (`held_pulls`). The rules: `
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
@@ -147,7 +146,7 @@ FRESH_NS: Final = 1_000 * MS
 class Recent:
     """Invariant: what is not in `pieces` happened before `gone_ns`."""
 
-    pieces: deque[tuple[pa.Table, int]] = field(factory=deque)
+    pieces: list[tuple[pa.Table, int]] = field(factory=list)
     """Events, and the last moment among them."""
     gone_ns: int = BEGINNING
     count: int = 0
@@ -166,7 +165,7 @@ class Recent:
 
     def leave_out(self, without: Callable[[pa.Table], pa.Table]) -> None:
         """Let go of some of the events at hand."""
-        self.pieces = deque((without(table), last_ns) for table, last_ns in self.pieces)
+        self.pieces = [(without(table), last_ns) for table, last_ns in self.pieces]
         self.count = sum(len(table) for table, _last_ns in self.pieces)
 
     def forget(self, events_max: int) -> list[pa.Table]:
@@ -175,7 +174,7 @@ class Recent:
         self.fresh, self.judged_ns = 0, last_ns
         gone: list[pa.Table] = []
         while len(self.pieces) > 1 and (self.count > events_max or self.pieces[0][1] < last_ns - SPAN_NS):
-            table, gone_ns = self.pieces.popleft()
+            table, gone_ns = self.pieces.pop(0)
             self.count -= len(table)
             self.gone_ns = max(self.gone_ns, gone_ns)
             gone.append(table)
