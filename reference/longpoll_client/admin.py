@@ -7,13 +7,13 @@ Source: `DefaultMQAdminExtImpl.java`, `TopicListSubCommand.java`, `ConsumerProgr
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable
+from typing import Unpack
 
 from attrs import frozen
 
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.checks import Addresses, runtime_of
+from longpoll_client.checks import Addresses, ConnectOptions, refuse_unknown, runtime_of
 from longpoll_client.consume.offsets import ask_offset, ask_queue, start_request, store_request, stored_offset
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
@@ -26,8 +26,6 @@ from longpoll_protocol.bodies import ClusterInfo, ConsumerList, GroupTable, Mess
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader
 from longpoll_protocol.names import DEAD_PREFIX, DEFAULT_TOPIC, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
-from longpoll_protocol.signature import Credentials
-from longpoll_runtime import Runtime
 from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError
 
@@ -180,23 +178,16 @@ class Admin(Closeable):
     Every method raises a ClientError if a server refuses or does not answer.
     """
 
-    def __init__(
-        self,
-        name_server: Addresses,
-        *,
-        tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
+    def __init__(self, name_server: Addresses, **options: Unpack[ConnectOptions]) -> None:
         """Create an administrator; it connects with its first call. Raises ConfigError.
 
         Args:
             name_server: HOST:PORT; several as a list, or separated by semicolons.
-            tls: How to connect over TLS. Default: plain connections.
-            credentials: The account, for a broker with access control.
-            runtime: For tests.
+            options: Those of `ConnectOptions`.
         """
-        self._instance = ClientInstance(runtime_of(runtime, tls), name_server, credentials=credentials)
+        refuse_unknown(options, ConnectOptions)
+        runtime = runtime_of(options.get("runtime"), options.get("tls"))
+        self._instance = ClientInstance(runtime, name_server, credentials=options.get("credentials"))
         self._closed = when_garbage_collected(self, self._instance.abandon, "an Admin")
 
     def close(self) -> None:
@@ -240,16 +231,11 @@ class Admin(Closeable):
 class AsyncAdmin(AsyncCloseable):
     """Lists and changes topics, groups and offsets, as `Admin` does; for one event loop."""
 
-    def __init__(
-        self,
-        name_server: Addresses,
-        *,
-        tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
+    def __init__(self, name_server: Addresses, **options: Unpack[ConnectOptions]) -> None:
         """As `Admin`; raises ConfigError."""
-        self._instance = AsyncInstance(runtime_of(runtime, tls), name_server, credentials=credentials)
+        refuse_unknown(options, ConnectOptions)
+        runtime = runtime_of(options.get("runtime"), options.get("tls"))
+        self._instance = AsyncInstance(runtime, name_server, credentials=options.get("credentials"))
 
     async def close(self) -> None:
         """Close every connection."""
