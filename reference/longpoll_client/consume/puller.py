@@ -134,10 +134,14 @@ class Batch:
 
 
 class Scheduler(Protocol):
-    """Does something later: `Timer` on a thread, or an event loop."""
+    """Does something later: `Timer` on a thread, or an event loop. Nothing once the client is closed."""
 
     def after(self, delay_s: float, action: Callable[[], None], /) -> None:
-        """Do something after the delay, unless the client is closed by then."""
+        """Do something after the delay."""
+        ...
+
+    def every(self, period_s: float, action: Callable[[], None], /) -> None:
+        """Do something after each period."""
         ...
 
 

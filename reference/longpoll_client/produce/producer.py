@@ -64,6 +64,8 @@ from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
 from longpoll_spec.tables import with_table
 
+log: logging.Logger = logging.getLogger(__name__)
+
 SendCallback: TypeAlias = Callable[[SendResult | LongpollError], object]
 """Is called once with where a message went, or why it did not; it must not wait."""
 ReadHeader: TypeAlias = Callable[[Command], SendMessageResponseHeader]
@@ -257,9 +259,6 @@ class ProducerCore(ABC):
         on_reply: ReplyCallback,
     ) -> None:
         """Send the request."""
-
-
-log: logging.Logger = logging.getLogger(__name__)
 
 
 class InFlightSends:
