@@ -21,8 +21,7 @@ from model_tests.client.failing.servers import Observed, Server, judged
 from model_tests.support.broker import client_scenarios as stories
 
 from longpoll.wire.relay import Fault, Relay
-from longpoll_client import Admin, Producer, PullConsumer
-from longpoll_client.errors import ClientError, NoRouteError
+from longpoll_client import Admin, ClientError, NoRouteError, Producer, PullConsumer
 
 Kind = Literal[
     "reset",
@@ -390,10 +389,7 @@ def _joined(threads: Sequence[threading.Thread]) -> list[str]:
 def everything(name_server: str, topic: str) -> dict[tuple[int, int], int]:
     """All messages of a topic that the broker has: queue id and offset -> number."""
     found: dict[tuple[int, int], int] = {}
-    with (
-        Admin(name_server) as admin,
-        closing(PullConsumer(name_server, group=f"reads-{topic}", topics=())) as consumer,
-    ):
+    with Admin(name_server) as admin, closing(PullConsumer(name_server, group=f"reads-{topic}", topics=())) as consumer:
 
         def is_known() -> bool:
             try:
