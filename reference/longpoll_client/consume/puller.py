@@ -352,7 +352,7 @@ class Puller:
         """Whether flow control stops pulling; `done` tries again. Each stop is counted once."""
         stop = self._cached.stop(self._config, is_orderly=self._is_orderly)
         if stop is not None and stop != self._stopped_by:
-            self._statistics.stopped(self.queue.topic, stop)
+            self._statistics.add(self.queue.topic, **{f"stopped_by_{stop}": 1})
         self._stopped_by = stop
         return stop is not None
 
