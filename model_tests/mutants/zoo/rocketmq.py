@@ -271,7 +271,7 @@ ROCKETMQ: Final = (
         "The client counts the bytes of what it has consumed wrongly, so flow control thinks that the queue is full: "
         "it is never pulled again, and the group's lag grows until a restart.",
         Change(
-            f"{CLIENT}/consume/process_queue.py",
+            f"{CLIENT}/consume/puller.py",
             "                del waiting[offset]\n                self.size -= len(message.body)\n",
             "                del waiting[offset]\n",
         ),
