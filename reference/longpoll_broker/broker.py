@@ -309,7 +309,8 @@ class Broker(Stoppable):
         first = loops[0]
         first.share_with(loops)
         self.hold_service.run_clock_on(first.outbox, first.wake)
-        self.pulling.wake_by(first.wake)
+        if self.pulling.inline is not None:
+            self.pulling.inline.later.wake = first.wake
         first.add_listener(listeners[0], self.handler)
         first.add_listener(listeners[1], self.name_server)
         return loops
@@ -394,7 +395,8 @@ class Broker(Stoppable):
         self.replicating.stop_following()
         self.pulling.stop_notifying()
         self.sending.stop()
-        self.replicating.stop_replicating()
+        if self.replicating.replicator is not None:
+            self.replicating.replicator.stop()
         self.keeping.saves.stop()
         outbox = Outbox()
         self.pulling.finish(outbox)

@@ -85,11 +85,14 @@ class BrokerHandler:
         if self.registrar is not None:
             processors = self.registrar.around(processors)
         self._serve = partial(serve, with_hooks(processors, self.hooks))
-        serves_bursts = self.sending.stores_at_once and not shared.recording.is_on and not self._is_slave
+        # Only sends that need just storing and an answer are stored in bursts.
+        send = self.sending.send
+        stores_at_once = not send.durability.keeps_messages and not send.traits.returns_transaction_id
+        serves_bursts = stores_at_once and not shared.recording.is_on and not self._is_slave
         now_ns = shared.runtime.monotonic_ns
         self.send_bursts = None
         if self.reads_fields and serves_bursts:
-            self.send_bursts = SendBursts(self.sending.send, self._serve, now_ns)
+            self.send_bursts = SendBursts(send, self._serve, now_ns)
         serves_bursts = self.pulling.pool is None and not self._is_slave
         processor = self.pulling.pull_processor
         holder = processor if isinstance(processor, QuickPullProcessor) else None

@@ -203,7 +203,7 @@ class PullRunner:
             log.exception("running a pull of %s again failed", pull.topic)
             decision = Refused(SYSTEM_ERROR, f"{type(error).__name__}: {error}")
             cause = "thrown"
-        self.events.ran(pull, after_ns)
+        self.events.record("run", (pull,), after_ns)
         self.count(pull, decision, begun_ns)
         self.answer(pull, decision, cause, outbox)
         return decision

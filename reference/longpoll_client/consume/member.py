@@ -350,7 +350,7 @@ class GroupMember(ABC):
         delay_level: int,
         give_again: Callable[[list[ReceivedMessage]], None],
     ) -> Steps[None]:
-        """Send messages back, and be done with them here. What a broker does not take is given again from here."""
+        """Send messages back, and be done with them here. The listener gets messages that a broker does not take again from here."""
         kept = []
         if self.config.is_broadcasting:
             self.log_not_retried(messages)
@@ -403,7 +403,7 @@ class GroupMember(ABC):
         then(None)
 
     def _send_to_dead_letters(self, message: UnreadableMessage, queue: MessageQueue) -> Steps[str]:
-        """What happened, as text for the log. Raises a ClientError if the broker does not answer."""
+        """The outcome, as text for the log. Raises a ClientError if the broker does not answer."""
         if self.config.is_broadcasting or message.physical_offset is None:
             return "skipped"
         try:

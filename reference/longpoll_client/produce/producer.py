@@ -223,7 +223,7 @@ class Sender:
         timeout_s: float,
         callback: SendCallback | None = None,
     ) -> StartedSend:
-        """A send begins, of which the hooks are told."""
+        """Begin a send, and call the hooks."""
         now_ns = self.now_ns()
         tries = SendAttempts(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._slow, self._read)
         return StartedSend(tries, self.watch.begin(parcel), now_ns, callback)
@@ -233,7 +233,7 @@ class Sender:
         return sending.tries.begin(route, self.next_turn, self.now_ns())
 
     def ended(self, sending: StartedSend, outcome: Outcome | None) -> None:
-        """The send has ended, or was interrupted without an outcome; the hooks are told."""
+        """End a send, also one that was interrupted without an outcome, and call the hooks."""
         latency_ns = self.now_ns() - sending.begun_ns
         self.watch.ended(sending.told_of, sending.tries, _UNENDED if outcome is None else outcome, latency_ns)
 

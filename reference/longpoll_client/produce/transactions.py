@@ -133,7 +133,7 @@ def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransact
 
 
 class TransactionCore:
-    """What transaction producers on threads and on an event loop share.
+    """The parts of transaction producers on threads and on an event loop.
 
     `_prepared` sends a prepared message; `_tell` and the methods that end with `steps` are exchanges.
     """

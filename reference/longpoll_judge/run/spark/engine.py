@@ -28,8 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from longpoll_judge.columns.keys import NO_KEYS, Keys
 from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import fill
+from longpoll_judge.read.schema import compute, fill
 from longpoll_judge.read.source import InputSplit
 from longpoll_judge.run.queue_verdict import queue_rows
 from longpoll_judge.run.spark.code_archive import Batches, Function, Work, travelling

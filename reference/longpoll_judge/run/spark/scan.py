@@ -18,8 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from longpoll_judge.columns.lookup import are_of
 from longpoll_judge.columns.memory import keep_freed_memory
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import LISTS, NAMES, PLAIN_SCHEMA, coded
+from longpoll_judge.read.schema import LISTS, NAMES, PLAIN_SCHEMA, coded, compute
 from longpoll_judge.read.source import InputSplit
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.queue_verdict import LOG_EVENTS
