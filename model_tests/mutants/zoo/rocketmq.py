@@ -286,7 +286,7 @@ ROCKETMQ: Final = (
             "        self._timer.after(retry_s, self.pull)\n",
             "",
         ),
-        units=("client/test_puller.py", "service/test_client_consumer.py"),
+        units=("client/test_puller.py",),
     ),
     _bug(
         "moved-offset-waits",
@@ -299,7 +299,7 @@ ROCKETMQ: Final = (
             "        if answer.code == ResponseCode.PULL_OFFSET_MOVED:\n"
             "            self._timer.after(RETRY_S, self.pull)\n        elif is_no_further:\n",
         ),
-        units=("client/test_puller.py", "service/test_client_consumer.py"),
+        units=("client/test_puller.py",),
     ),
     _bug(
         "announced-once",
