@@ -23,8 +23,8 @@ from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, PULLING, QUE
 from longpoll_broker.hold.notifier import BucketTraversal
 from longpoll_broker.hold.pull import Found, look
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.shared.filter.filters import TagFilter
-from longpoll_broker.shared.filter.sql92 import Lookup
+from longpoll_broker.shared.filters import TagFilter
+from longpoll_broker.shared.sql92 import Lookup
 from longpoll_broker.store.messages import ALL, GetResult, GetStatus, Matches
 from longpoll_simulation.strategies import Replay
 from longpoll_simulation.sync import SimulatedLock

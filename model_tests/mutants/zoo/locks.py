@@ -136,7 +136,7 @@ LOCKS: Final = (
     ),
     _shard(
         "stop",
-        "held = shard.table.drain()\n            self._events.stopped",
+        "held = shard.table.drain()\n            self._events.record",
         LOST + "the stop misses a pull that is put in meanwhile; its client hears nothing.",
         indent=12,
     ),
@@ -362,9 +362,9 @@ LOCKS: Final = (
         ),
         Change(
             HOLD_SERVICE,
-            "            self._events.stopped(held, after_ns)\n            for pull in held:\n"
+            '            self._events.record("stop", held, after_ns)\n            for pull in held:\n'
             '                self._queue(pull, "stopped", outbox)\n',
-            "            self._events.stopped(held, after_ns)\n            for pull in held:\n"
+            '            self._events.record("stop", held, after_ns)\n            for pull in held:\n'
             '                self._queue(pull, "stopped", outbox)\n        self._stopping = True\n',
         ),
     ),

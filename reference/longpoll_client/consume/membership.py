@@ -51,7 +51,7 @@ LOCK_RENEWAL_S: Final = 20.0
 
 
 SAID_MAX: Final = 10
-"""Topics of which a line of the log says what others want."""
+"""The most topics in one line of the log about other members' subscriptions."""
 
 
 class SubscriptionCheck:
@@ -110,7 +110,7 @@ class SubscriptionState:
     def __init__(self, runtime: Runtime, config: MemberConfig) -> None:
         self.config = config
         self.subscriptions: Mapping[str, SubscriptionData] = {}
-        """What is wanted, by topic."""
+        """By topic."""
         self.assigned: frozenset[MessageQueue] | None = None
         """The queues that were chosen by hand."""
         self._runtime = runtime

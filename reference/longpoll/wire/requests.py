@@ -1,23 +1,35 @@
-"""The requests of the suite, good and bad, as fields and bytes.
-
-Sending: `connection`. Expected replies: `driver`.
-"""
+"""The requests of load, race and property suite, good and bad, and a call that is repeated while a broker is busy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Literal
 
 from attrs import frozen
+from msgspec import structs
 
+from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.admin_headers import CreateTopicRequestHeader
-from longpoll_protocol.codes import PullSysFlag, RequestCode
-from longpoll_protocol.frames import Serialisation
-from longpoll_protocol.headers import PullMessageRequestHeader, SendMessageRequestHeader, SendMessageRequestHeaderV2
+from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.frames import Command, Serialisation
+from longpoll_protocol.headers import (
+    Header,
+    PullMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
 from longpoll_protocol.properties import encode_properties
+from longpoll_runtime import Runtime
 
+BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
+"""The broker has no room for a request and has not processed it, as when it has waited 200 ms for a thread."""
+BUSY_PAUSE_S: Final = 0.02
+BUSY_TRIES: Final = 500
 DEFAULT_TOPIC: Final = "TBW102"
 BORN_MS: Final = 1_700_000_000_000
+Place = Literal["end", "next", "start", "middle", "last", "negative", "beyond"]
+"""Where a pull begins; `next` is where the last answer said."""
 
 
 @frozen
@@ -37,30 +49,76 @@ FORMS: Final = tuple(
 )
 
 
+def tag_hash(tag: str) -> int:
+    """Java's hash of a text, written out: s[0]*31^(n-1) + ... + s[n-1] over UTF-16 units, 32 bits, signed."""
+    encoded = tag.encode("utf-16-be")
+    units = [int.from_bytes(encoded[at : at + 2]) for at in range(0, len(encoded), 2)]
+    total: int = sum(unit * 31**power for power, unit in enumerate(reversed(units)))
+    return (total + 2**31) % 2**32 - 2**31
+
+
+@frozen
+class Wanted:
+    """A tag expression: `*`, or tags separated by `||`."""
+
+    expression: str
+
+    def matches(self, tag: str) -> bool:
+        """Whether a message with this tag ("" for none) is delivered; tags with equal hashes are not distinguished."""
+        if self.expression == "*":
+            return True
+        asked = {tag_hash(part.strip()) for part in self.expression.split("||")}
+        return (tag_hash(tag) if tag else 0) in asked
+
+
+@frozen
+class Draft:
+    """A message to send, and how."""
+
+    body: bytes
+    tag: str = ""
+    extra: Mapping[str, str] = MappingProxyType({})
+    """More properties."""
+    form: Form = Form()
+    link: int = 0
+    """The number of its connection."""
+    is_anywhere: bool = False
+    """Sent to queue -1: the broker chooses a queue of the topic."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Its properties, the tag among them."""
+        return {**self.extra, "TAGS": self.tag} if self.tag else self.extra
+
+
 @frozen
 class PullTerms:
-    """The parameters of a pull besides its offset."""
+    """A pull, without its queue and time."""
 
+    place: Place = "end"
+    """Where in the queue it begins; `offset` follows from it."""
+    wanted: Wanted = Wanted("*")
     count_max: int = 32
     group: int = 0
     """The index of the example's group."""
-    timeout_ms: int = 0
-    """How long it may be held; 0: not at all."""
-    commit_offset: int | None = None
-    """The offset that it commits for its group, if any."""
+    commits: bool = False
+    """Whether it commits its offset for its group, if it is not held."""
     form: Form = Form()
+    link: int = 0
+    """The number of its connection."""
+    offset: int = 0
+    commit_offset: int | None = None
 
 
-def send_request(
-    topic: str, queue_id: int, properties: Mapping[str, str], form: Form, *, batch: bool = False
-) -> tuple[int, dict[str, str]]:
-    """Code and fields of a send."""
-    kind = SendMessageRequestHeaderV2 if form.short_names or batch else SendMessageRequestHeader
-    header = kind(
-        producer_group="served",
+def send_header(
+    topic: str, queue_id: int, properties: Mapping[str, str] = MappingProxyType({}), *, batch: bool = False
+) -> SendMessageRequestHeaderV2:
+    """The header of a message, or of a batch."""
+    return SendMessageRequestHeaderV2(
+        producer_group="longpoll",
         topic=topic,
         default_topic=DEFAULT_TOPIC,
-        default_topic_queue_nums=4,
+        default_topic_queue_nums=8,
         queue_id=queue_id,
         sys_flag=0,
         born_timestamp=BORN_MS,
@@ -68,26 +126,30 @@ def send_request(
         properties=encode_properties(properties) or None,
         batch=batch,
     )
-    if batch:
-        return RequestCode.SEND_BATCH_MESSAGE, header.encode()
-    code = RequestCode.SEND_MESSAGE_V2 if form.short_names else RequestCode.SEND_MESSAGE
-    return code, header.encode()
 
 
-def pull_fields(
+def send_request(topic: str, queue_id: int, properties: Mapping[str, str], form: Form) -> tuple[int, dict[str, str]]:
+    """Code and fields of a send."""
+    header = send_header(topic, queue_id, properties)
+    if form.short_names:
+        return RequestCode.SEND_MESSAGE_V2, header.encode()
+    return RequestCode.SEND_MESSAGE, SendMessageRequestHeader(**structs.asdict(header)).encode()
+
+
+def pull_header(
     group: str,
     topic: str,
     queue_id: int,
     offset: int,
+    hold_ms: int,
     *,
-    expression: str,
-    count_max: int,
-    timeout_ms: int = 0,
+    expression: str = "*",
+    count_max: int = 32,
     commit_offset: int | None = None,
-) -> dict[str, str]:
-    """The fields of a pull with its subscription, optionally with a hold and an offset to commit."""
+) -> PullMessageRequestHeader:
+    """A pull with its subscription, held for up to `hold_ms`; 0 for not at all. It may commit an offset."""
     sys_flag = PullSysFlag.SUBSCRIPTION
-    if timeout_ms:
+    if hold_ms:
         sys_flag |= PullSysFlag.SUSPEND
     if commit_offset is not None:
         sys_flag |= PullSysFlag.COMMIT_OFFSET
@@ -99,18 +161,31 @@ def pull_fields(
         max_msg_nums=count_max,
         sys_flag=sys_flag.value,
         commit_offset=commit_offset or 0,
-        suspend_timeout_millis=timeout_ms,
+        suspend_timeout_millis=hold_ms,
         sub_version=0,
         subscription=expression,
         expression_type="TAG",
-    ).encode()
+    )
 
 
-def topic_fields(topic: str, queue_count: int) -> dict[str, str]:
-    """The fields that create a topic (code 17)."""
+def topic_header(topic: str, queue_count: int) -> CreateTopicRequestHeader:
+    """Creates a topic (code 17)."""
     return CreateTopicRequestHeader(
         topic=topic, default_topic=DEFAULT_TOPIC, read_queue_nums=queue_count, write_queue_nums=queue_count
-    ).encode()
+    )
+
+
+def call_patiently(
+    runtime: Runtime, client: RemotingClient, code: int, header: Header, body: bytes = b"", *, timeout_s: float
+) -> Command:
+    """Send a request, and again while the broker has no room, as real clients do; raises ClientError."""
+    answer = client.call(code, header, body, timeout_s=timeout_s)
+    for _ in range(BUSY_TRIES):
+        if answer.code not in BUSY:
+            break
+        runtime.sleep(BUSY_PAUSE_S)
+        answer = client.call(code, header, body, timeout_s=timeout_s)
+    return answer
 
 
 @frozen

@@ -1,16 +1,19 @@
-"""Checks back with producers about transactions that were never ended (39).
+"""Transactions: a producer ends one (37), or is asked about one that was never ended (39).
 
-Each minute it continues through the half topic and skips messages that are ended by the op topic. A message older than
-the time limit is appended to the half topic again, with its number of checks, and a producer of its group is asked; the
-answer is a 37 about that copy. After fifteen checks, or when the log is about to lose the message, it goes to
-`TRANS_CHECK_MAX_TIME_TOPIC`. As in Java, which can continue with the store, progress is two offsets of the group
+A prepared message waits in the half topic. Its end is written to the op topic, with the half message's queue offset in
+the body, so that a Java broker that opens the store knows the ended ones.
+
+Each minute the checks continue through the half topic and skip messages that are ended by the op topic. A message older
+than the time limit is appended to the half topic again, with its number of checks, and a producer of its group is
+asked; the answer is a 37 about that copy. After fifteen checks, or when the log is about to lose the message, it goes
+to `TRANS_CHECK_MAX_TIME_TOPIC`. As in Java, which can continue with the store, progress is two offsets of the group
 `CID_RMQ_SYS_TRANS`.
 
 As in Java, a 37 that arrives after a check may commit its message a second time. `CHECK_IMMUNITY_TIME_IN_SECONDS` has
 no effect: docs/broker.md.
 
-Source: `TransactionalMessageServiceImpl.check`, `AbstractTransactionalMessageCheckListener.sendCheckMessage`,
-`MessageDecoder.encode` 4.9.7.
+Source: `EndTransactionProcessor.java`, `TransactionalMessageBridge.java`, `TransactionalMessageServiceImpl.check`,
+`AbstractTransactionalMessageCheckListener.sendCheckMessage`, `MessageDecoder.encode` 4.9.7.
 """
 
 from __future__ import annotations
@@ -21,29 +24,112 @@ import struct
 from typing import Final, Protocol
 
 from attrs import define, field
+from msgspec.structs import replace
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.io.channel import Channel, Outbox
-from longpoll_broker.rocketmq.transactions.end_transaction_processor import OP_TOPIC, EndTransactionProcessor
-from longpoll_broker.send.append import HALF_TOPIC
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Serving, answer, serves
+from longpoll_broker.send.append import HALF_TOPIC, Appender, brought_back
+from longpoll_broker.send.message_builder import SendRefusedError, timer_message
 from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
+from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore, PutResult
-from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames import Command, encode
-from longpoll_protocol.headers import CheckTransactionStateRequestHeader
+from longpoll_protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
 from longpoll_protocol.log_record import HEAD, MAGIC_V1, Record
 from longpoll_protocol.properties import (
     CHECK_TIMES,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
     REAL_TOPIC,
+    TAGS,
     UNIQUE_KEY,
+    WAIT,
     PropertiesForm,
+    java_hash,
     read_properties,
     write_properties,
 )
+from longpoll_runtime import Runtime
 from longpoll_runtime.logs import event
 from longpoll_spec.errors import LongpollError
+
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+REMOVE_TAG: Final = "d"
+UNDECIDED: Final = 0
+COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT.value
+ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK.value
+
+
+@define(slots=True, eq=False)
+class EndTransactionProcessor(Serving):
+    """The processor of code 37."""
+
+    runtime: Runtime
+    appender: Appender
+    store: MessageStore
+    store_host: bytes
+    traits: Traits = STRICT_TRAITS
+
+    @serves(RequestCode.END_TRANSACTION)
+    def end(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """37: deliver or drop a prepared message; clients send it one-way, so they rarely get errors."""
+        header = EndTransactionRequestHeader.decode(command.ext_fields)
+        if header.commit_or_rollback == UNDECIDED:
+            return answer(command, ResponseCode.SUCCESS) if self.traits.answers_undecided else None
+        if header.commit_or_rollback not in {COMMIT, ROLLBACK}:
+            raise HeaderError("EndTransactionRequestHeader", "commitOrRollback", "must be 0, 8 or 12")
+        half = self.store.read_record(header.commit_log_offset)
+        problem = "Find prepared transaction message failed" if half is None else _problem(half, header)
+        found = None
+        if half is not None and problem is None:
+            found = brought_back(half, self.traits.properties_form, forgets_place=self.traits.commit_forgets_place)
+        if half is None or found is None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, problem or "the prepared message names no topic")
+        try:
+            if header.commit_or_rollback == COMMIT:
+                message, tag = found
+                committed = replace(message, sys_flag=message.sys_flag | COMMIT, prepared_offset=half.physical_offset)
+                self.appender.append(self._timed(committed), tag)
+            self.appender.append(self._op_message(half), REMOVE_TAG)
+        except (MessageRefusedError, SendRefusedError, OSError) as error:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"the transaction could not be ended: {error}")
+        return answer(command, ResponseCode.SUCCESS)
+
+    def _timed(self, message: MessageToStore) -> MessageToStore:
+        """Returns the message as it waits for its time, if it has one; raises SendRefusedError."""
+        if not self.traits.serves_timers:
+            return message
+        properties = read_properties(message.properties.decode("utf-8", "surrogatepass"))
+        return timer_message(message, properties, self.traits.properties_form, self.runtime.unix_ms())
+
+    def _op_message(self, half: Record) -> MessageToStore:
+        return MessageToStore(
+            topic=OP_TOPIC,
+            queue_id=half.queue_id,
+            body=str(half.queue_offset).encode(),
+            properties=write_properties({TAGS: REMOVE_TAG, WAIT: "true"}, self.traits.properties_form),
+            tags_code=java_hash(REMOVE_TAG),
+            born_ms=self.runtime.unix_ms(),
+            born_host=self.store_host,
+            store_host=self.store_host,
+        )
+
+
+def _problem(half: Record, header: EndTransactionRequestHeader) -> str | None:
+    """Returns why a record is not the prepared message of a producer (`checkPrepareMessage`), or None."""
+    if half.topic != HALF_TOPIC:
+        return "Find prepared transaction message failed"
+    properties = read_properties(half.properties.decode("utf-8", "surrogatepass"))
+    if properties.get(PRODUCER_GROUP) != header.producer_group:
+        return "The producer group wrong"
+    if half.queue_offset != header.tran_state_table_offset:
+        return "The transaction state table offset wrong"
+    return None
+
 
 log = logging.getLogger(__name__)
 
