@@ -330,7 +330,7 @@ class StreamJudge:
     begun: int = 0
     """How many queries were begun since a batch was taken."""
     _query: StreamingQuery | None = None
-    _waiting: queue.Queue[Batch] = field(factory=lambda: queue.Queue(1))
+    _waiting: queue.SimpleQueue[Batch] = field(factory=queue.SimpleQueue)
     _closed: threading.Event = field(factory=threading.Event)
 
     def outcomes(self) -> DataFrame:
