@@ -17,7 +17,7 @@ from model_tests.judge.test_evidence import not_convicting
 from model_tests.support.judge.histories import LIMITS, are_found, certain, follow_pieces, simulated, written
 from model_tests.support.spec.cases import quick_if
 
-from longpoll_judge.columns.exchange import encode
+from longpoll_judge.columns.batch import encode
 from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.survey import survey_split

@@ -108,7 +108,7 @@ ALLOWED = {
     "longpoll_runtime/threads.py": "the one place",
     "longpoll_judge/run/window_sweep.py": "a pool hands what is raised to whoever asks for the result",
     "longpoll_judge/run/local.py": "the same",
-    "longpoll_judge/read/incremental.py": "the same",
+    "longpoll_judge/read/growing_history.py": "the same",
     "longpoll_conform/capabilities.py": "the same",
     "longpoll_conform/suite.py": "the same",
     "longpoll_conform/record.py": "the same",

@@ -20,10 +20,8 @@ import msgspec
 import pyarrow as pa
 from attrs import define
 
-from longpoll_judge.contract.causes import Cause, alone, finding_order, told_once
+from longpoll_judge.contract.causes import Cause, alone, finding_order, identified, told_once
 from longpoll_judge.contract.clause import NOTE_REFUSED, are_many_refused
-from longpoll_judge.contract.identity import identified
-from longpoll_judge.contract.rate import Rate, rate
 from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
     COMMIT_IS_TOLD,
@@ -38,18 +36,20 @@ from longpoll_judge.contract.result import (
     VISIBLE_IS_MONOTONE,
     Finding,
     Gap,
+    Rate,
     Result,
     Share,
     Verdict,
     overall,
+    rate,
 )
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
 from longpoll_judge.read.source import History, InputSplit, find
 from longpoll_judge.rules.conformance import judge_conformance
-from longpoll_judge.rules.counting import PULLS
 from longpoll_judge.rules.cross_queue import Tables
-from longpoll_judge.rules.holds import judge_holds
-from longpoll_judge.rules.latency import histogram, percentiles
+from longpoll_judge.rules.holding import judge_holds
+from longpoll_judge.rules.promptness import histogram, percentiles
+from longpoll_judge.rules.queue_case import PULLS
 from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.local import LocalEngine

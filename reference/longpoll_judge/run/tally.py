@@ -15,10 +15,9 @@ import msgspec
 import pyarrow as pa
 from attrs import define, field
 
-from longpoll_judge.contract.causes import finding_order
-from longpoll_judge.contract.identity import identified
+from longpoll_judge.contract.causes import finding_order, identified
 from longpoll_judge.contract.result import Finding, Gap
-from longpoll_judge.read.arrow import compute
+from longpoll_judge.read.schema import compute
 from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.queue_verdict import FINDING, LEFT_OUT, LOOKED_AT_MAX, Found, Row, as_table, is_violated
 

@@ -18,16 +18,16 @@ import pyarrow as pa
 from attrs import define, field, frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.exchange import joined, taken
+from longpoll_judge.columns.batch import joined, taken
 from longpoll_judge.columns.keys import request_keys, text_hashes
-from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
-from longpoll_judge.contract.identity import identified
+from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+from longpoll_judge.contract.causes import identified
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import are_named, coded, coded_texts, fill
-from longpoll_judge.rules.cross_queue import WEIGHT, Booleans, have_request, rows_where
-from longpoll_judge.rules.holds import BEGINS, ENDS, judge_source
+from longpoll_judge.rules.cross_queue import WEIGHT, have_request, rows_where
+from longpoll_judge.rules.holding import BEGINS, ENDS, judge_source
 from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 
 EVENTS_MAX: Final = 2_000_000

@@ -25,20 +25,18 @@ import pyarrow as pa
 from attrs import define, evolve, field
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.exchange import joined, taken
+from longpoll_judge.columns.batch import joined, taken
 from longpoll_judge.columns.keys import NO_KEYS, Keys, repeated, request_keys, text_hashes
-from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import BEGINNING, Integers
-from longpoll_judge.contract.identity import identified
+from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
+from longpoll_judge.columns.queue_log import BEGINNING
+from longpoll_judge.contract.causes import identified
 from longpoll_judge.contract.result import Finding
-from longpoll_judge.evidence.record_gaps import RecordGaps, gaps_of, union
-from longpoll_judge.evidence.source_survey import DISORDER_NS
+from longpoll_judge.evidence.source_survey import DISORDER_NS, RecordGaps, gaps_of, union
 from longpoll_judge.evidence.survey import Context, Survey
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import coded, coded_texts, fill
+from longpoll_judge.read.schema import coded, coded_texts, compute, fill
 from longpoll_judge.rules.commits import OFFSET_CODES, RESETS, exchanges, judge_exchanges
-from longpoll_judge.rules.cross_queue import WEIGHT, Booleans, have_request, rows_where
-from longpoll_judge.rules.offset_regression import judge_offset_regression
+from longpoll_judge.rules.cross_queue import WEIGHT, have_request, rows_where
+from longpoll_judge.rules.logs import judge_offset_regression
 from longpoll_judge.rules.queue_columns import MS, REQUEST_EVENTS
 from longpoll_judge.rules.sends import judge_sends
 from longpoll_judge.run.incremental.held_pulls import Held

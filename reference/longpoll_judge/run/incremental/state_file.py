@@ -22,12 +22,12 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.exchange import decode, encode
+from longpoll_judge.columns.batch import decode, encode
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import CheckpointError
 from longpoll_judge.read import files
-from longpoll_judge.read.checksum import GONE, checksum_before
 from longpoll_judge.read.files import Stamp
+from longpoll_judge.read.growing_history import GONE, checksum_before
 from longpoll_judge.run.incremental.queue_judge import Growing
 
 STATE_FILE: Final = "judging.state"

@@ -35,8 +35,7 @@ from longpoll_judge.columns.keys import NO_KEYS, Keys
 from longpoll_judge.columns.lookup import are_of
 from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import LISTS, NAMES, PLAIN_SCHEMA, coded, fill
+from longpoll_judge.read.schema import LISTS, NAMES, PLAIN_SCHEMA, coded, compute, fill
 from longpoll_judge.read.source import InputSplit
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.queue_verdict import LOG_EVENTS, queue_rows
