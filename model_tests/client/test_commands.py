@@ -113,8 +113,6 @@ def test_no_server_is_one_clear_line() -> None:
 
 
 ACCOUNT = "accounts: [{accessKey: administrator, secretKey: the-secret, admin: true}]"
-
-
 KEYS = {"LONGPOLL_ACCESS_KEY": "administrator", "LONGPOLL_SECRET_KEY": "the-secret"}
 
 

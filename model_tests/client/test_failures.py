@@ -410,11 +410,7 @@ def test_a_body_is_sent_as_it_was_when_it_was_given() -> None:
 
 
 WORDS = array.array("I", range(BODY_SIZE_MAX // 4))
-
-
 GRID = memoryview(bytes(BODY_SIZE_MAX)).cast("B", (4, BODY_SIZE_MAX // 4))
-
-
 BUFFERS: list[tuple[Any, bytes | str]] = [
     (memoryview(WORDS), WORDS.tobytes()),
     (memoryview(array.array("I", [*WORDS, 1])), f"body of {BODY_SIZE_MAX + 4} bytes is over the limit"),

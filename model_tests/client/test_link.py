@@ -298,8 +298,6 @@ def queue(name: str, queue_id: int) -> MessageQueue:
 
 
 TWO = Route("T", (), tuple(queue(name, number) for name in "ab" for number in range(2)), {"a": "A:1", "b": "B:1"}, 0)
-
-
 ONE = Route("T", (), (queue("a", 0), queue("a", 1)), {"a": "A:1"}, 0)
 
 
@@ -407,17 +405,9 @@ def test_an_answer_that_cannot_be_read_is_not_tried_again() -> None:
 
 
 NAMES = "abc"
-
-
 QUEUES = tuple(MessageQueue(topic="T", broker_name=name, queue_id=0) for name in NAMES)
-
-
 ROUTE = Route("T", (), QUEUES, {name: f"{name}:1" for name in NAMES}, 0)
-
-
 AT_ZERO = Command(0, ext_fields=SendMessageResponseHeader(msg_id="m", queue_id=0, queue_offset=0).encode())
-
-
 LOST_AWAY_MS = 10_000
 
 

@@ -140,11 +140,16 @@ def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], lis
     runtime.look = listening._look_for_hanging
     done: list[object] = []
     back: list[object] = []
+
+    def put_off(puller: Any, messages: Sequence[object], _level: int, _again: object) -> None:
+        puller.done(messages)
+        back.extend(messages)
+
     member: Any = SimpleNamespace(
         retry_topic="%RETRY%G",
         statistics=Statistics(runtime),
-        put_off=lambda _puller, messages, _level, _again: messages[0],
-        run=back.append,
+        put_off=put_off,
+        run=lambda _steps: None,
     )
     listening.belong_to(member)
     puller: Any = SimpleNamespace(

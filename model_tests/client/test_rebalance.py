@@ -44,8 +44,6 @@ from longpoll_spec.errors import ConfigError, LongpollError
 
 ROWS: Final[list[dict[str, Any]]] = json.loads((Path(__file__).parent / "java_allocations.json").read_text())
 """What the classes of rocketmq-client 4.9.7 gave; those of 5.5.0 gave the same. A queue is its place in order."""
-
-
 ROOMS: Final = ("east", "west", "north")
 
 
@@ -125,14 +123,8 @@ def test_a_member_s_name_is_looked_at() -> None:
 
 
 ADDRESS = "127.0.0.1:10911"
-
-
 CONFIG = MemberConfig(group="G")
-
-
 ROUTE = Route("T", (), (), {"b": ADDRESS}, 0)
-
-
 LOGGER = "longpoll_client.consume.membership"
 
 

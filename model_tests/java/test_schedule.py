@@ -15,7 +15,7 @@ from longpoll_java.exported import files_of
 from longpoll_java.schedule import IMPOSSIBLE, Kind, Move, schedule_of, with_after
 from longpoll_java.violations import breaks, sentence_of, shown_by
 from longpoll_spec.actions import FAMILIES
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Model, Trace, TraceStep
 from longpoll_spec.render.java_breakpoints import STEPS, breakpoints_of

@@ -38,6 +38,7 @@ from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import follow
 from longpoll_judge.run.incremental import recent_events
 from longpoll_judge.run.incremental.recent_events import CAME_AGAIN, TOO_MANY, Asked
+from longpoll_judge.run.incremental.state_file import WRITTEN_ANEW, Parts
 from longpoll_judge.run.pipeline import judge
 
 QUICK = ("answer_deleted", "visible_too_soon", "next_wrong", "visible_moves_back", "append_missing", "events_lost")
@@ -229,8 +230,8 @@ def test_a_part_that_is_written_anew_is_noticed(
     last, told = followed(directory, iter([None, now, None]))
 
     assert reads
-    assert not any(following.WRITTEN_ANEW in str(gap["why"]) for gap in told[1].gaps)
-    assert any(following.WRITTEN_ANEW in str(gap["why"]) for gap in told[-1].gaps)
+    assert not any(WRITTEN_ANEW in str(gap["why"]) for gap in told[1].gaps)
+    assert any(WRITTEN_ANEW in str(gap["why"]) for gap in told[-1].gaps)
     whole = judge([directory], engine="local")
     assert (last.verdict, last.events) == (whole.verdict, whole.events)
 
@@ -242,7 +243,7 @@ def test_a_part_that_is_written_anew_is_noticed(
 def test_a_part_that_is_written_anew_is_noticed_once(now: bytes, told: list[int], read: int, tmp_path: Path) -> None:
     part = tmp_path / "part-0.ndjson"
     part.write_bytes(b"one\n" * 9)
-    parts, before = following.Parts(), {str(part): read} if read else {}
+    parts, before = Parts(), {str(part): read} if read else {}
     parts.note(before)
     parts.expect({str(part): 36}, before)
     part.write_bytes(now)

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from longpoll_broker.hold.hold_table import HoldTable
 from longpoll_simulation.lockstep import Lockstep, run
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
 from longpoll_spec.policy import preset
 from longpoll_spec.specification import specification_of
 

@@ -11,55 +11,62 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longpoll.wire.suite.machine import RocketMQExample
 from longpoll.wire.suite.model import (
     FOUND,
     NOT_FOUND,
     OFFSET_MOVED,
     RETRY_IMMEDIATELY,
     Answer,
-    Message,
-    Pull,
-    Queue,
     Read,
     Stored,
-    ViolationError,
-    Wanted,
-    tag_hash,
+    WireQueue,
 )
-from longpoll.wire.suite.requests import Form
-from longpoll.wire.suite.sends import Sends
-from longpoll_protocol.frames import Serialisation
+from longpoll.wire.suite.requests import Draft, PullTerms, Wanted, tag_hash
+from longpoll_kit.errors import ViolationError
+from longpoll_kit.model import Allowances, Ask
 from longpoll_protocol.properties import word_hash
 
 ALL = Wanted("*")
 SECOND = 10**9
+LATER = 100 * SECOND
 
 
-def queue_of(*tags: str, file_units: int = 1_000) -> Queue:
-    """A queue of messages with these tags, the n-th acknowledged at second n."""
-    messages = [
-        Message(b"body %d" % number, {"TAGS": tag} if tag else {}, number * SECOND, 100 * number)
-        for number, tag in enumerate(tags)
-    ]
-    return Queue("T", 0, file_units, messages)
+def queue_of(*tags: str, file_units: int = 1_000) -> WireQueue:
+    """A queue of messages with these tags, the n-th acknowledged just after second n."""
+    queue = WireQueue("T@0", Allowances(), topic="T", queue_id=0, file_units=file_units)
+    for number, tag in enumerate(tags):
+        queue.sent(Draft(b"body %d" % number, tag), number * SECOND, number * SECOND + 1, 100 * number)
+    return queue
 
 
-def pull_of(queue: Queue, offset: int, wanted: Wanted = ALL, *, timeout_ms: int = 0, end: int | None = None) -> Pull:
-    """A pull asked at second 0."""
-    end_at_ask = queue.end if end is None else end
-    return Pull(queue, 1, 1, offset, wanted, 32, timeout_ms, Serialisation.JSON, end_at_ask, 0)
+def pull_of(offset: int, wanted: Wanted = ALL, *, timeout_ms: int = 0, begun_ns: int = LATER) -> Ask:
+    """A pull from an offset on; begun when all messages were there, unless said otherwise."""
+    return Ask(1, "T@0", max(offset, 0), PullTerms(wanted=wanted, offset=offset), timeout_ms, begun_ns)
 
 
-def answer_of(queue: Queue, read: Read, end: int) -> Answer:
+def judge(queue: WireQueue, pull: Ask, answer: Answer, ended_ns: int = LATER, cancelled_ns: int | None = None) -> None:
+    """Let the model judge an answer that came at a time."""
+    pull.answer, pull.ended_ns, pull.cancelled_ns = answer, ended_ns, cancelled_ns
+    queue.judge(pull)
+
+
+def answer_of(queue: WireQueue, read: Read, end: int) -> Answer:
     """The answer that a good broker makes of a read."""
     stored = [
         Stored(
             queue.topic, queue.queue_id, offset, 100 * offset, queue.messages[offset].body,
-            {**queue.messages[offset].properties, "CLUSTER": "c"},
+            {**queue.known[offset].properties, "CLUSTER": "c"},
         )
         for offset in read.offsets
     ]  # fmt: skip
-    return Answer(read.code, read.offset_next, 0, end, stored)
+    bodies = [each.body for each in stored]
+    return Answer(bodies, position_next=read.offset_next, code=read.code, offset_min=0, offset_max=end, stored=stored)
+
+
+def nothing_at(offset: int, end: int) -> Answer:
+    """No message was found."""
+    return Answer(position_next=offset, code=NOT_FOUND, offset_min=0, offset_max=end)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
@@ -109,19 +116,16 @@ def test_the_answer_of_any_end_that_the_broker_may_have_seen_is_right(tags: list
     asked = data.draw(st.integers(0, queue.end))
     seen = data.draw(st.integers(0, queue.end))
     wanted = data.draw(st.sampled_from([ALL, Wanted("a")]))
-    pull = pull_of(queue, data.draw(st.integers(0, queue.end)), wanted, end=asked)
-    answer = answer_of(queue, queue.read(pull.offset, wanted, 32, seen), seen)
-    if seen >= asked:
-        pull.judge(answer, 0)
-    else:
-        with pytest.raises(ViolationError, match="maxOffset"):
-            pull.judge(answer, 0)
+    pull = pull_of(data.draw(st.integers(0, queue.end)), wanted, begun_ns=asked * SECOND)
+    answer = answer_of(queue, queue.read(pull.position.offset, wanted, 32, seen), seen)
+    with nullcontext() if seen >= asked else pytest.raises(ViolationError, match="maxOffset"):
+        judge(queue, pull, answer)
 
 
 @pytest.mark.parametrize(
     ("change", "finding"),
     [
-        ({"offset_next": 4}, "expected Read"),
+        ({"position_next": 4}, "expected Read"),
         ({"offset_min": 1}, "minOffset is 1"),
         ({"offset_max": 9}, "maxOffset is 9"),
         ({"code": NOT_FOUND, "stored": ()}, "expected Read"),
@@ -131,11 +135,10 @@ def test_the_answer_of_any_end_that_the_broker_may_have_seen_is_right(tags: list
 def test_a_wrong_answer_is_refused(change: dict[str, Any], finding: str) -> None:
     """One number of an otherwise right answer changed is one violation."""
     queue = queue_of("a", "b", "a")
-    pull = pull_of(queue, 0)
     right = answer_of(queue, queue.read(0, ALL, 32, 3), 3)
-    pull.judge(right, 0)
+    judge(queue, pull_of(0), right)
     with pytest.raises(ViolationError, match=finding):
-        pull.judge(attrs.evolve(right, **change), 0)
+        judge(queue, pull_of(0), attrs.evolve(right, **change))
 
 
 @pytest.mark.parametrize(
@@ -153,52 +156,47 @@ def test_a_wrong_answer_is_refused(change: dict[str, Any], finding: str) -> None
 def test_a_wrong_message_is_refused(change: dict[str, Any], finding: str) -> None:
     """One part of an otherwise right message changed is one violation."""
     queue = queue_of("a")
-    pull = pull_of(queue, 0)
     right = answer_of(queue, queue.read(0, ALL, 32, 1), 1)
     with pytest.raises(ViolationError, match=finding):
-        pull.judge(attrs.evolve(right, stored=[attrs.evolve(right.stored[0], **change)]), 0)
+        judge(queue, pull_of(0), attrs.evolve(right, stored=[attrs.evolve(right.stored[0], **change)]))
 
 
 def test_nothing_is_an_answer_only_after_the_deadline() -> None:
     """A held pull answered with nothing 100 ms early is a violation, and at its deadline it is right."""
     queue = queue_of()
-    pull = pull_of(queue, 0, timeout_ms=400)
-    nothing = Answer(NOT_FOUND, 0, 0, 0)
-    with pytest.raises(ViolationError, match="before its deadline"):
-        pull.judge(nothing, 300_000_000)
-    pull.judge(nothing, 400_000_000)
+    pull = pull_of(0, timeout_ms=400, begun_ns=0)
+    with pytest.raises(ViolationError, match="too early"):
+        judge(queue, pull, nothing_at(0, 0), 300_000_000)
+    judge(queue, pull, nothing_at(0, 0), 400_000_000)
 
 
-def test_nothing_is_no_answer_when_a_message_was_there_before_the_deadline() -> None:
+@pytest.mark.parametrize(("acked_ns", "is_lost"), [(1, True), (SECOND, False)])
+def test_nothing_is_no_answer_when_a_message_was_there_before_the_deadline(acked_ns: int, is_lost: bool) -> None:
     """A pull that expires empty must have had nothing to read until its deadline."""
     queue = queue_of("a")
-    nothing = Answer(NOT_FOUND, 0, 0, 0)
-    with pytest.raises(ViolationError, match="was there to wake it"):
-        pull_of(queue, 0, timeout_ms=400, end=0).judge(nothing, SECOND)
-    queue.messages[0] = attrs.evolve(queue.messages[0], acknowledged_ns=SECOND)
-    pull_of(queue, 0, timeout_ms=400, end=0).judge(nothing, SECOND)
+    queue.messages[0].acked_ns = acked_ns
+    with pytest.raises(ViolationError, match="no_lost_wakeup: ") if is_lost else nullcontext():
+        judge(queue, pull_of(0, timeout_ms=400, begun_ns=0), nothing_at(0, 0), SECOND)
 
 
 def test_a_stopping_broker_may_say_nothing_early() -> None:
     """At a stop a held pull is sent back to its own offset, whatever its deadline."""
     queue = queue_of("b")
-    pull = pull_of(queue, 0, Wanted("a"), timeout_ms=10_000, end=0)
-    nothing = Answer(NOT_FOUND, 0, 0, 1)
-    pull.judge(nothing, 1, stopping=True)
+    pull = pull_of(0, Wanted("a"), timeout_ms=10_000, begun_ns=0)
+    judge(queue, pull, nothing_at(0, 1), 1, cancelled_ns=1)
     with pytest.raises(ViolationError, match="expected Read"):
-        pull.judge(nothing, 1)
+        judge(queue, pull, nothing_at(0, 1), 1)
 
 
 def test_an_answer_is_due_when_there_is_something_to_read() -> None:
     """A pull may wait while nothing matches at or after its offset, and no longer."""
     queue = queue_of("b")
-    held = pull_of(queue, 1, Wanted("a"), timeout_ms=10_000)
-    assert not held.must_be_answered()
-    queue.messages.append(Message(b"", {"TAGS": "b"}, 0, None))
-    assert not held.must_be_answered()
-    queue.messages.append(Message(b"", {"TAGS": "a"}, 0, None))
-    assert held.must_be_answered()
-    assert pull_of(queue, 3).must_be_answered()
+    held = pull_of(1, Wanted("a"), timeout_ms=10_000)
+    assert queue.owed(held) is None
+    for tag, is_owed in (("b", False), ("a", True)):
+        queue.sent(Draft(b"", tag), LATER, LATER + 1)
+        assert (queue.owed(held) is not None) == is_owed
+    assert queue.owed(pull_of(0, Wanted("c"), timeout_ms=10_000)) is queue.messages[0]
 
 
 @pytest.mark.parametrize(
@@ -213,20 +211,15 @@ def test_an_answer_is_due_when_there_is_something_to_read() -> None:
         ([0, 0, 0], 0, "though message 0 was sent 3 times"),
     ],
 )
-def test_an_unacknowledged_send_appears_once(
-    monkeypatch: pytest.MonkeyPatch, came: list[int], end: int, said: str
-) -> None:
+def test_an_unacknowledged_send_appears_once(came: list[int], end: int, said: str) -> None:
     """A slow copy comes with the next one and is noted; a further one is a violation."""
     sent: list[bool] = []
+    queue, left = queue_of(), list(came)
     link = SimpleNamespace(ask=lambda *_request, one_way, **_options: sent.append(one_way))
-    example: Any = SimpleNamespace(
-        links=SimpleNamespace(get=lambda _number: link), runtime=SimpleNamespace(monotonic_ns=lambda: 7)
-    )
-    pulls: Any = SimpleNamespace(await_wakes=lambda _queue: None)
-    queue, left = Queue("T", 0, 10), list(came)
-    monkeypatch.setattr(Sends, "_end_in_time", lambda _sends, _queue, _end: left.pop(0))
+    broker = SimpleNamespace(link=lambda _number: link, wait_end=lambda _queue, _end: left.pop(0))
+    example: Any = SimpleNamespace(broker=broker, runtime=SimpleNamespace(monotonic_ns=lambda: 7), settle=lambda: None)
     with pytest.raises(ViolationError, match=said) if said else nullcontext():
-        Sends(example, pulls).send_one_way(0, queue, b"one way", {"TAGS": "a"}, Form())
+        RocketMQExample.send_one_way(example, queue, Draft(b"one way", "a"))
 
     assert (queue.end, sent, left) == (end, [True] * len(came), [])
     assert {message.body for message in queue.messages} <= {b"one way"}

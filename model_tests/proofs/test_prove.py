@@ -10,17 +10,16 @@ import pytest
 import z3
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.cases import breaks_its_property, quick_if
 from model_tests.support.spec.strategies import BOOL_NAMES, bools, ints, runs, values
-from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll_spec.bounds import TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.analysis.symmetry import Renaming, is_representative, is_symmetric, slots_of
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.smt.inductive import induction, prover_of
 from longpoll_spec.engines.smt.proof import DEPTH_MAX, prove, prove_model
 from longpoll_spec.engines.smt.terms import Frame
+from longpoll_spec.engines.symmetry import Renaming, is_representative, is_symmetric, slots_of
 from longpoll_spec.engines.tokens import parse, replay
 from longpoll_spec.errors import BoundsError, UnknownPropertyError
 from longpoll_spec.invariant import strengthening_of

@@ -19,8 +19,8 @@ from model_tests.support.service import served
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Parts
-from longpoll_broker.rocketmq.admin import client_calls, lock_processor, member_notifications
-from longpoll_broker.rocketmq.admin.member_notifications import MemberNotifications
+from longpoll_broker.rocketmq.admin import client_calls, client_processor, lock_processor
+from longpoll_broker.rocketmq.admin.client_processor import MemberNotifications
 from longpoll_broker.shared.subscription import Clients
 from longpoll_client import Listener, PullConsumer, PushConsumer, Retry
 from longpoll_client.consume.broker_requests import read_reset
@@ -193,7 +193,7 @@ def churn(seed: int) -> None:
 
 @pytest.fixture
 def few_notices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_notifications, "NOTICES_MAX", NOTICES_MAX)
+    monkeypatch.setattr(client_processor, "NOTICES_MAX", NOTICES_MAX)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -22,16 +22,14 @@ from longpoll_broker import shared
 from longpoll_broker.broker import Broker
 from longpoll_broker.hold import hold_service
 from longpoll_broker.io.channel import Channel, Outbox
-from longpoll_broker.rocketmq import accounts, name_server, tables
+from longpoll_broker.rocketmq import accounts, admin, name_server
 from longpoll_broker.rocketmq.admin import client_calls, client_processor
-from longpoll_broker.rocketmq.name_server.kv_settings import KvSettings
-from longpoll_broker.rocketmq.name_server.own_topics import OwnTopics
-from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes
-from longpoll_broker.rocketmq.tables import timer_counts
-from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
+from longpoll_broker.rocketmq.name_server.name_server import KvSettings
+from longpoll_broker.rocketmq.name_server.routes import OwnTopics, RegisteredBroker, Routes
 from longpoll_broker.send import send_back_processor
-from longpoll_broker.shared import filter as filter_package
+from longpoll_broker.shared import timer_offsets
 from longpoll_broker.shared.quota import Quota
+from longpoll_broker.shared.timer_offsets import TimerCounts
 from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command, encode
@@ -330,7 +328,10 @@ WITHOUT: Final = {
     "TimerCounts": "its rows are those of topics",
     "Rates": "its rows are those of topics and groups",
     "DelayOffsets": "has as many rows as there are delay levels",
-    "RoutesProcessor": "its rows are those of `Routes`",
+    "NameServer": "its rows are those of `Routes`",
+    "ClientProcessor": "has one row for each connection",
+    "MemberNotifications": "its rows are those of `Clients`",
+    "_Gathering": "lives as long as one request, and limits its bytes",
     "Quota": "the quota itself",
 }
 """Classes with a table that have no quota, and why that is right."""
@@ -352,12 +353,12 @@ def tables_without(packages: Any) -> set[str]:
 
 
 def test_every_table_has_a_quota() -> None:
-    assert tables_without([shared, filter_package, tables, accounts, name_server]) - WITHOUT.keys() == set()
+    assert tables_without([shared, accounts, admin, name_server]) - WITHOUT.keys() == set()
 
 
 def test_topics_that_came_and_went_leave_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each was made, forgotten by 216 or counted by the timer, and deleted."""
-    monkeypatch.setattr(timer_counts, "TOPIC_COUNT_MAX", 3)
+    monkeypatch.setattr(timer_offsets, "TOPIC_COUNT_MAX", 3)
     topics, counts = Topics(), TimerCounts()
     told = OwnTopics(topics, outlive=True)
     for number in range(10):

@@ -16,7 +16,7 @@ from attrs import define, field, frozen
 from longpoll_simulation.lockstep import Lockstep, Move, remembered, run
 from longpoll_simulation.run import collected_errors
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import Packed, successors
+from longpoll_spec.engines.python import Packed, successors
 from longpoll_spec.model import Model
 from longpoll_spec.policy import Policy
 from longpoll_spec.specification import specification_of

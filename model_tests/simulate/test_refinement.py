@@ -25,7 +25,7 @@ from longpoll_simulation.sync import SimulatedLock
 from longpoll_simulation.world import World
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.evaluate import holds
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Trace
 from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy

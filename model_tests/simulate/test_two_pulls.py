@@ -16,7 +16,7 @@ from longpoll_broker.hold import hold_table as hold
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import HELD, Pull
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.shared.filter.filters import tag_filter
+from longpoll_broker.shared.filters import tag_filter
 from longpoll_simulation.lockstep import MemoryQueues
 from longpoll_simulation.search import code_files
 from longpoll_simulation.strategies import FewSwitches, Priorities, RandomWalk

@@ -26,7 +26,7 @@ from longpoll.commands.oracle.command import Lines
 from longpoll.commands.oracle.session import LINE_MAX, CompiledSpecification, Oracle
 from longpoll_spec.engines.conform import Checker, Follower
 from longpoll_spec.engines.evaluate import after_step, enabled_actions
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
 from longpoll_spec.errors import EngineLimitError, SpecUserError
 from longpoll_spec.history import Law
 from longpoll_spec.model import Model, SeenStep

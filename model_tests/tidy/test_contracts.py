@@ -40,7 +40,7 @@ PLANTS = {
         "import longpoll_java.schedule",
     ),
     "engines: one folder a meaning, and none knows those who ask several": (
-        "spec/longpoll_spec/engines/analysis/decide.py",
+        "spec/longpoll_spec/engines/simplify.py",
         "import longpoll_spec.engines.packed.words",
     ),
     "spec text is pure": ("spec/longpoll_spec/properties/__init__.py", "import time"),

@@ -24,7 +24,7 @@ from longpoll import exit_codes
 from longpoll.cli import COMMANDS, main
 from longpoll.options.values import AMOUNT_MAX, Amount
 from longpoll.output import Exit
-from longpoll_spec.engines.smt import check as smt_check
+from longpoll_spec.engines.smt import terms as smt_check
 from longpoll_spec.errors import UnknownPolicyError
 from longpoll_spec.policy import policy_named
 

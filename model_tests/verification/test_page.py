@@ -43,7 +43,7 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, TIMEOUTS, named
 from longpoll_spec.engines import ENGINES
 from longpoll_spec.engines.ablate import POLICIES
-from longpoll_spec.engines.smt.combinations import WORLDS
+from longpoll_spec.engines.smt.configurations import WORLDS
 from longpoll_spec.policy import PRESETS, STRICT, knob_values, preset, with_knob
 from longpoll_spec.specification import properties_of, specification_of
 

@@ -35,7 +35,7 @@ from longpoll.verification import conversations, races, real_client, soak, under
 from longpoll.verification.broker_process import ServedBroker
 from longpoll.verification.limits import declared, limits_of
 from longpoll.verification.report import Row
-from longpoll.verification.soak import HOLD_MS_MAX, Soak, real_plan_of
+from longpoll.verification.soak import HOLD_MS_MAX, Soak, is_idle, real_plan_of
 from longpoll.verification.under_load import Loaded, see
 from longpoll.wire.load import LoadPlan
 from longpoll.wire.race import QUEUE_IDS, Delivery, PullTiming, RacePlan, RaceReport, RaceTopic, prepare, race
@@ -48,6 +48,7 @@ from longpoll_conform.clauses import SEEN
 from longpoll_conform.connection import Address
 from longpoll_conform.suite import Outcome
 from longpoll_conform.vectors import recorded
+from longpoll_judge.contract.result import Gap
 from longpoll_judge.contract.result import Result as Judged
 from longpoll_judge.run import pipeline
 from longpoll_protocol.codes import RequestCode
@@ -614,6 +615,14 @@ def test_what_a_kill_takes_is_found(
     assert (failure["seed"], said in failure["said"]) == (0, True), failure
     assert (Path(failure["kept"]) / "store" / "commitlog").is_dir()
     assert any(Path(failure["kept"]).glob("history-*"))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_expected"),
+    [(["nothing judged"], True), (["nothing judged", "source end"], False), (["not judged"], False), ([], False)],
+)
+def test_a_life_without_pulls_needs_no_verdict(kinds: list[str], is_expected: bool) -> None:
+    assert is_idle([{"clause": Gap(name, "", 0, "").clause} for name in kinds]) == is_expected
 
 
 @pytest.mark.long

@@ -32,41 +32,33 @@ from longpoll_broker.hold.pull_processor import (
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.processors import Processor, RequestCounts
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
-from longpoll_broker.rocketmq.admin.admin_processor import AdminProcessor
 from longpoll_broker.rocketmq.admin.client_calls import ClientCalls
 from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
-from longpoll_broker.rocketmq.admin.connection_processor import ConnectionProcessor
-from longpoll_broker.rocketmq.admin.list_processor import ListProcessor
-from longpoll_broker.rocketmq.admin.lock_processor import AssignmentProcessor, LockProcessor
+from longpoll_broker.rocketmq.admin.lock_processor import AssignmentProcessor, LockProcessor, QueueLocks
+from longpoll_broker.rocketmq.admin.offset_processor import OffsetProcessor
 from longpoll_broker.rocketmq.admin.progress_processor import ProgressProcessor
-from longpoll_broker.rocketmq.admin.query_processor import QueryProcessor
 from longpoll_broker.rocketmq.admin.role_processor import RoleProcessor
-from longpoll_broker.rocketmq.admin.statistics_processor import StatisticsProcessor
 from longpoll_broker.rocketmq.admin.table_processor import TableProcessor
-from longpoll_broker.rocketmq.admin.upkeep_processor import UpkeepProcessor
+from longpoll_broker.rocketmq.admin.topic_processor import TopicProcessor
+from longpoll_broker.rocketmq.delay_levels import ScheduleService
 from longpoll_broker.rocketmq.replication.follower import Follower
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress, address_in
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, address_in
 from longpoll_broker.rocketmq.replication.registrar import Registrar
 from longpoll_broker.rocketmq.replication.replicator import Network, ReplicationSettings, Replicator
 from longpoll_broker.rocketmq.replication.table_sync import TableSync
-from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
-from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
-from longpoll_broker.rocketmq.timers.recall_processor import RecallProcessor
-from longpoll_broker.rocketmq.timers.schedule_service import ScheduleService
-from longpoll_broker.rocketmq.timers.timer_service import TimerService
-from longpoll_broker.rocketmq.transactions.end_transaction_processor import EndTransactionProcessor
-from longpoll_broker.rocketmq.transactions.transaction_check import ProducerOf, TransactionChecks
+from longpoll_broker.rocketmq.timers import RecallProcessor, TimerService
+from longpoll_broker.rocketmq.transactions import EndTransactionProcessor, ProducerOf, TransactionChecks
 from longpoll_broker.send.append import Appender
 from longpoll_broker.send.durability import Durability, GroupCommit, WhenTold
 from longpoll_broker.send.message_builder import InnerQueues, MessageBuilder
 from longpoll_broker.send.send_back_processor import SendBackProcessor
 from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.shared.broker_role import BrokerRole
-from longpoll_broker.shared.filter.data import FilterTable
+from longpoll_broker.shared.filters import FilterTable
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.shared.subscription import Clients
-from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
+from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerCounts, TimerOffsets
 from longpoll_broker.shared.topics import Groups, Topics
 from longpoll_broker.shared.version_traits import Traits, traits_of
 from longpoll_broker.store.message_store import MessageStore
@@ -210,21 +202,10 @@ class PullServices:
         """Returns the number of pulls waiting for a thread, and the first one's waiting time, ms."""
         return (0, 0) if self.pool is None else self.pool.waiting()
 
-    @property
-    def has_more(self) -> bool:
-        """Whether released pulls, or those of closed channels, wait for a loop's next pass."""
-        return self.hold_service.has_more or (self.inline is not None and self.inline.has_more)
-
     def wake_by(self, wake: Callable[[], None]) -> None:
         """Set the function that wakes a sleeping loop for its next pass."""
-        if self.inline is not None and self.inline.later is not None:
-            self.inline.later.wake = wake
-
-    def turn(self, outbox: Outbox) -> None:
-        """End a loop's pass: drop or run some of the waiting pulls."""
-        self.hold_service.turn()
         if self.inline is not None:
-            self.inline.turn(outbox)
+            self.inline.later.wake = wake
 
     def finish(self, outbox: Outbox) -> None:
         """Answer held pulls as the policy says, and run those waiting for a pass; call when no notifier runs."""
@@ -363,7 +344,7 @@ class SendServices:
     @property
     def stores_at_once(self) -> bool:
         """Whether a send needs only storing and an answer; only such sends are stored in bursts."""
-        return not self.send.keepers.are_there and not self.send.traits.returns_transaction_id
+        return not self.send.durability.keeps_messages and not self.send.traits.returns_transaction_id
 
     def start(self) -> None:
         """Start the threads."""
@@ -408,7 +389,7 @@ def send_services_of(
         shared.timers,
         level_count=level_count,
     )
-    keepers = Durability(commits, replicator, when_told)
+    durability = Durability(commits, replicator, when_told)
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return SendServices(
@@ -417,7 +398,7 @@ def send_services_of(
             maker,
             shared.appender,
             shared.recording.sends,
-            keepers,
+            durability,
             shared.traits,
         ),
         SendBackProcessor(
@@ -426,7 +407,7 @@ def send_services_of(
             shared.groups,
             store,
             shared.appender,
-            keepers,
+            durability,
             shared.store_host,
             shared.traits,
             level_count=level_count,
@@ -476,11 +457,6 @@ class ReplicationServices:
         for service in (self.replicator, self.follower, self.tables, self.registrar):
             if service is not None:
                 service.start()
-
-    def appended(self) -> None:
-        """Wake the replicator for appended messages."""
-        if self.replicator is not None:
-            self.replicator.appended()
 
     def stop_following(self) -> None:
         """Unregister from name servers, and stop copying."""
@@ -595,16 +571,12 @@ class AdminServices:
     """The services."""
 
     clients: ClientProcessor
-    admin: AdminProcessor
+    offsets: OffsetProcessor
     locks: LockProcessor
-    queries: QueryProcessor
-    statistics: StatisticsProcessor
     progress: ProgressProcessor
-    connections: ConnectionProcessor
     tables: TableProcessor
     calls: ClientCalls
-    lists: ListProcessor
-    upkeep: UpkeepProcessor
+    topics: TopicProcessor
     assignments: AssignmentProcessor
     unknown: frozenset[int]
     """Codes that this version does not know."""
@@ -614,16 +586,12 @@ class AdminServices:
         """The processors of all these services."""
         services = (
             self.clients,
-            self.admin,
+            self.offsets,
             self.locks,
-            self.queries,
-            self.statistics,
             self.progress,
-            self.connections,
             self.tables,
             self.calls,
-            self.lists,
-            self.upkeep,
+            self.topics,
             self.assignments,
         )
         found = {code: processor for service in services for code, processor in service.processors.items()}
@@ -656,10 +624,8 @@ def admin_services_of(
     address = "{}:{}".format(*shared.address)
     return AdminServices(
         clients,
-        AdminProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
+        OffsetProcessor(shared.topics, shared.groups, shared.offsets, shared.store, traits),
         LockProcessor(runtime, QueueLocks(), runtime.lock(), shared.groups.size_max),
-        QueryProcessor(shared.store),
-        StatisticsProcessor(shared.statistics, shared.config.cluster_name),
         ProgressProcessor(
             shared.topics,
             shared.offsets,
@@ -673,13 +639,13 @@ def admin_services_of(
             runtime.unix_ms,
             traits,
         ),
-        ConnectionProcessor(clients),
         TableProcessor(
             runtime,
             shared.config,
             shared.store_config,
             pull_queue,
             ha_status,
+            clean_soon,
             shared.topics,
             shared.groups,
             shared.offsets,
@@ -702,8 +668,7 @@ def admin_services_of(
             address,
             runtime.lock(),
         ),
-        ListProcessor(shared.topics, shared.groups, when_saved, traits),
-        UpkeepProcessor(shared.topics, clean_soon),
+        TopicProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
         AssignmentProcessor(
             shared.topics, clients, shared.config.broker_name, queues_elsewhere, bool(shared.config.name_servers)
         ),

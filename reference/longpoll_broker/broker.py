@@ -46,7 +46,7 @@ from longpoll_broker.io.processors import RpcHook
 from longpoll_broker.io.transport import IoLoop, Totals
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
 from longpoll_broker.rocketmq.name_server.name_server import NameServer, OwnBroker
-from longpoll_broker.rocketmq.transactions.end_transaction_processor import OP_TOPIC
+from longpoll_broker.rocketmq.transactions import OP_TOPIC
 from longpoll_broker.shared.broker_role import MASTER_ID
 from longpoll_broker.shared.offsets import SEPARATOR, Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
@@ -324,7 +324,8 @@ class Broker(Stoppable):
             self._queue_count = self.store.queue_count
             know_copied_topics(self.topics, self.store)
         self.pulling.dispatch_service.show_waiting()
-        self.replicating.appended()
+        if self.replicating.replicator is not None:
+            self.replicating.replicator.appended()
 
     @classmethod
     def start(

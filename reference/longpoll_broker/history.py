@@ -18,12 +18,11 @@ from longpoll_broker.hold.pull import FLAG_SUSPEND, Refused
 from longpoll_broker.hold.pull_processor import ONE_WAY
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Processor
-from longpoll_broker.rocketmq.admin.offset_records import recorded
+from longpoll_broker.rocketmq.admin.offset_processor import recorded
 from longpoll_broker.send.append import Asked, SendEvents, Stored
-from longpoll_broker.shared.filter.filters import Filter, is_as_said
+from longpoll_broker.shared.filters import Filter, is_as_said
 from longpoll_broker.store.messages import Arrival, GetResult
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.log_record import is_listed
 from longpoll_recorder.recorder import HistoryRecorder, kept
 from longpoll_runtime import Runtime
 from longpoll_spec.policy import Policy
@@ -202,7 +201,7 @@ class RecordedSendEvents(SendEvents):
         def tell() -> None:
             place: dict[str, Any] = {"request": request, "connection": connection}
             for each in stored:
-                if is_listed(each[0].sys_flag):
+                if each[0].in_queue:
                     self.recorder.put("message_acknowledged", after_ns, **place, **_fields_of(each))
                 else:
                     place |= {"topic": asked.header.topic, "queue": asked.header.queue_id}
@@ -213,7 +212,7 @@ class RecordedSendEvents(SendEvents):
     def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
         """Write one `append` per message that a queue lists."""
         for each in stored:
-            if is_listed(each[0].sys_flag):
+            if each[0].in_queue:
                 self.recorder.put("append", after_ns, **_fields_of(each))
 
 

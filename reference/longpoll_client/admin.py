@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
 
 from attrs import frozen
 
@@ -19,7 +17,7 @@ from longpoll_client.checks import Addresses, runtime_of
 from longpoll_client.consume.offsets import ask_offset, ask_queue, start_request, store_request, stored_offset
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
-from longpoll_client.lifecycle import when_garbage_collected
+from longpoll_client.lifecycle import AsyncCloseable, when_garbage_collected
 from longpoll_client.link.routes import MASTER_ID, Route
 from longpoll_client.link.steps import Ask, FindRoute, Steps
 from longpoll_client.settings import StartAt
@@ -239,7 +237,7 @@ class Admin(Closeable):
         return self._instance.run(set_offset(group, queue, start_at))
 
 
-class AsyncAdmin:
+class AsyncAdmin(AsyncCloseable):
     """Lists and changes topics, groups and offsets, as `Admin` does; for one event loop."""
 
     def __init__(
@@ -252,14 +250,6 @@ class AsyncAdmin:
     ) -> None:
         """As `Admin`; raises ConfigError."""
         self._instance = AsyncInstance(runtime_of(runtime, tls), name_server, credentials=credentials)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close every connection."""

@@ -14,6 +14,7 @@ from typing import TypeVar
 from longpoll_client.checks import Addresses
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Lifecycle
+from longpoll_client.link.exchange import Callback
 from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, NameServers, Route, Routes, split_address
 from longpoll_client.link.steps import Ask, Call, Connect, FindRoute, Question, Steps, Together, run, succeeded
 from longpoll_client.remoting import RemotingClient
@@ -72,6 +73,13 @@ class InstanceCore(ABC):
         """Answer a request of the peer at HOST:PORT, if there is a connection.
 
         Raises LocalProtocolError if its output is full.
+        """
+
+    @abstractmethod
+    def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
+        """Ask the server at HOST:PORT, once connected; the callback gets the answer or the error, once.
+
+        Raises a LongpollError if nothing is sent.
         """
 
     # ------------------------------------------------------------ routes
@@ -311,6 +319,10 @@ class ClientInstance(InstanceCore, Closeable):
                 return
         client.close()
         self._lifecycle.check_open()
+
+    def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
+        """As `InstanceCore.call_async`; connects here."""
+        self.client(address).call_async(code, header, callback=callback, timeout_s=timeout_s)
 
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
         """As `InstanceCore.reply`."""

@@ -9,9 +9,11 @@ import asyncio
 import enum
 import warnings
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from longpoll_client.errors import LifecycleError
 from longpoll_runtime import Runtime
@@ -128,6 +130,22 @@ class Lifecycle:
     def _check_not_closed(self) -> None:
         if self._state is State.CLOSED:
             raise LifecycleError(f"{self._what} is closed; create a new one")
+
+
+class AsyncCloseable(ABC):
+    """Closes at the end of `async with`."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close it; it must not be used afterwards."""
 
 
 class Closing:

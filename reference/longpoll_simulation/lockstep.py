@@ -23,13 +23,13 @@ from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, PULLING, QUE
 from longpoll_broker.hold.notifier import BucketTraversal
 from longpoll_broker.hold.pull import Found, look
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.shared.filter.filters import TagFilter
-from longpoll_broker.shared.filter.sql92 import Lookup
+from longpoll_broker.shared.filters import TagFilter
+from longpoll_broker.shared.sql92 import Lookup
 from longpoll_broker.store.messages import ALL, GetResult, GetStatus, Matches
 from longpoll_simulation.sync import SimulatedLock
 from longpoll_simulation.world import NEVER, Actor, Strategy, World
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import Packed, Successors
+from longpoll_spec.engines.python import Packed, Successors
 from longpoll_spec.model import Action, Model
 from longpoll_spec.state import DUE, IDLE, RECHECKING, WALKING
 from longpoll_spec.tables import with_table

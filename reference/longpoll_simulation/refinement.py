@@ -15,7 +15,7 @@ from attrs import frozen
 
 from longpoll_simulation.lockstep import STEPS_MAX, Lockstep, Move, remembered, run
 from longpoll_simulation.run import collected_errors
-from longpoll_spec.engines.python.compile import Packed, Successors, successors
+from longpoll_spec.engines.python import Packed, Successors, successors
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.model import Action, Model, Trace, TraceStep
 from longpoll_spec.policy import Policy

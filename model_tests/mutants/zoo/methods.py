@@ -137,7 +137,7 @@ def proof(entry: Entry, deadline_s: float) -> Seen | None:
     import attrs
     from model_tests.support.spec.slip_table import name_of, slips_in
 
-    from longpoll_spec.engines.smt.combinations import WORLDS
+    from longpoll_spec.engines.smt.configurations import WORLDS
     from longpoll_spec.engines.smt.proof import prove_model
     from longpoll_spec.policy import preset, with_knob
     from longpoll_spec.specification import specification_of
@@ -351,11 +351,11 @@ def simulated(entry: Entry, deadline_s: float) -> Seen | None:
 
 @contextlib.contextmanager
 def _served(directory: str, *, recorded: bool) -> Iterator[Any]:
-    from longpoll.wire.suite import EmbeddedSubject
+    from longpoll.wire.suite import EmbeddedBroker
     from longpoll_runtime.real import RealRuntime
 
     history = str(Path(directory, "history")) if recorded else None
-    with EmbeddedSubject(
+    with EmbeddedBroker(
         RealRuntime(), str(Path(directory, "store")), can_restart=False, record_directory=history
     ) as subject:
         yield subject
@@ -367,7 +367,7 @@ def wire(_entry: Entry, _deadline_s: float) -> Seen | None:
 
     with tempfile.TemporaryDirectory() as directory, _served(directory, recorded=False) as subject:
         report = run_suite(subject.runtime, subject, max_examples=20, step_count=40, seed=7, shrink=False)
-        return None if report.failure is None else Seen(report.failure.splitlines()[0][:160], report.examples)
+        return Seen(report.why.splitlines()[0][:160], report.examples) if report.verdict == "invalid" else None
 
 
 @contextlib.contextmanager

@@ -211,7 +211,7 @@ OURS: Final = (
             "return self._started_in is not None and self._started_in != self._now_in()",
             "return False",
         ),
-        units=("client/test_forked.py",),
+        units=("client/test_failed_starts.py",),
     ),
     _slip(
         "a-start-that-fails-leaves-its-connections",

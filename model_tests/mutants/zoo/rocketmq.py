@@ -33,8 +33,8 @@ ROCKETMQ: Final = (
         "and that pull is answered when the next one is due.",
         Change(
             HOLD_SERVICE,
-            '        self._clock_sleeps_until_ms = float("inf")\n        deadlines_ms: list[int] = []\n',
-            "        deadlines_ms: list[int] = []\n",
+            '        self._clock_sleeps_until_ms = float("inf")\n        if not self._room.used:\n',
+            "        if not self._room.used:\n",
         ),
     ),
     _bug(

@@ -24,7 +24,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_protocol.log_record import is_listed as is_listed_by
 from longpoll_runtime import Files
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.disk import Disk, Order
@@ -102,7 +101,7 @@ class StoreModel:
         assert view is not None, f"{topic}@{queue_id}: what was just put is not there"
         record = bytes(view)
         assert made.body in record, f"{topic}@{queue_id}: another body"
-        is_listed = is_listed_by(made.message.sys_flag)
+        is_listed = made.message.in_queue
         expected = self.next_offset(topic, queue_id) if is_listed else 0
         assert offset == expected, f"{topic}@{queue_id}: offset {offset}, not {expected}"
         self.sent.append(Sent(topic, queue_id, expected, start, record, made.key, made.message.tags_code, is_listed))

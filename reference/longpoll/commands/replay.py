@@ -30,7 +30,7 @@ from longpoll_spec.model import Action, Trace
 from longpoll_spec.policy import preset
 from longpoll_spec.render.java_breakpoints import Breakpoint, breakpoints_of, presets_of
 from longpoll_spec.render.pictures.text import who
-from longpoll_spec.render.story.story import story_of
+from longpoll_spec.render.story import story_of
 
 REFERENCE: Final = "reference"
 ANY_LAW: Final = re.compile(r"lp\d+\.")

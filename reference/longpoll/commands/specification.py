@@ -63,14 +63,16 @@ from longpoll_spec.policy import (
     Policy,
     knob_sentences,
     knob_values,
+    other_settings,
     policy_named,
     preset,
     with_knobs,
 )
-from longpoll_spec.render.book.differences import Difference, difference
-from longpoll_spec.render.export import itf
-from longpoll_spec.render.pictures import html, json_trace, lanes, mermaid, text
-from longpoll_spec.render.story.story import story_of
+from longpoll_spec.render.differences import Difference, difference
+from longpoll_spec.render.export.traces import trace_itf, trace_json
+from longpoll_spec.render.pictures import lanes
+from longpoll_spec.render.pictures.text import story_html, story_mermaid, story_text
+from longpoll_spec.render.story import story_of
 from longpoll_spec.specification import properties_of, specification_of
 
 if TYPE_CHECKING:
@@ -219,7 +221,7 @@ def _explain_worst(found: Survey) -> None:
     if token is None:
         say("nothing to explain: no property is violated")
     else:
-        say("\n" + text.render(story_of(replay(token))).removesuffix("\n"))
+        say("\n" + story_text(story_of(replay(token))).removesuffix("\n"))
 
 
 @click.command()
@@ -310,7 +312,7 @@ def prove(
     from longpoll.views import prove as proof_shown  # noqa: PLC0415
     from longpoll_spec.engines.smt import configurations as smt_worlds  # noqa: PLC0415
     from longpoll_spec.engines.smt import proof as smt  # noqa: PLC0415
-    from longpoll_spec.engines.smt.combinations import not_taken, questions_of  # noqa: PLC0415
+    from longpoll_spec.engines.smt.configurations import not_taken, questions_of  # noqa: PLC0415
 
     policy = _policy(policy_name, knobs)
     own: dict[str, Any] = {"queues": queues, "tags": tags, "aspects": frozenset(aspects) or None}
@@ -397,15 +399,15 @@ def explain(*, token: str, form: str, output: Path | None, shortest: bool, as_js
         trace = replay(token)
     story = story_of(trace)
     if as_json or form == "json":
-        _write(msgspec.json.encode(json_trace.render(trace, story, token)).decode() + "\n", output)
+        _write(msgspec.json.encode(trace_json(trace, story, token)).decode() + "\n", output)
     elif form == "itf":
-        _write(msgspec.json.encode(itf.render(trace, token)).decode() + "\n", output)
+        _write(msgspec.json.encode(trace_itf(trace, token)).decode() + "\n", output)
     elif form == "html":
-        _write(html.render(story, token), output)
+        _write(story_html(story, token), output)
     elif form == "svg":
         _write(lanes.render(trace) + "\n", output)
     else:
-        _write(mermaid.render(story) if form == "mermaid" else text.render(story), output)
+        _write(story_mermaid(story) if form == "mermaid" else story_text(story), output)
 
 
 @click.command()
@@ -569,7 +571,7 @@ def ablate(*, names: Sequence[str], as_json: bool) -> None:
         if name not in engine.POLICIES:
             fail(f"{name} is not one of our own policies: choose {' or '.join(engine.POLICIES)}")
     chosen = list(dict.fromkeys(names)) or list(engine.POLICIES)
-    total = sum(1 for name in chosen for _change in engine.changes_of(PRESETS[name]))
+    total = sum(1 for name in chosen for _change in other_settings(PRESETS[name]))
     try:
         with _bar(total) as report:
             rows = engine.ablate(chosen, report=report)

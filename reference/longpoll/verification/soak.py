@@ -16,12 +16,12 @@ import select
 import shutil
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import attrs
 from attrs import define, field
@@ -90,6 +90,11 @@ JUDGED_MS: Final = 1_000.0
 """How late the judge lets an answer be, in addition to host pauses."""
 
 
+def is_idle(gaps: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the judge has no verdict only because the broker ended before anything was pulled."""
+    return {gap["clause"] for gap in gaps} == {"evidence.nothing_judged"}
+
+
 class BrokenPromiseError(AssertionError):
     """A promise was broken; the text says which, and the evidence."""
 
@@ -120,7 +125,7 @@ class Counts:
     judged: Counter[str] = field(factory=Counter)
     """Broker processes by the judge's verdict."""
     unknown_stopped: int = 0
-    """Broker processes with an unknown verdict that ended cleanly."""
+    """Broker processes with an unknown verdict that ended cleanly, and were pulled from."""
     stored: int = 0
     """Messages in the store at the last check."""
 
@@ -339,5 +344,5 @@ class Soak:
         if result.verdict == "invalid":
             first = result.findings[0]
             raise BrokenPromiseError(f"the judge finds {first.property} violated in {self._history.name}: {first.why}")
-        self.counts.unknown_stopped += result.verdict == "unknown" and not is_killed
+        self.counts.unknown_stopped += result.verdict == "unknown" and not is_killed and not is_idle(result.gaps)
         shutil.rmtree(self._history)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from longpoll.output import out, say, styled, table
 from longpoll_spec.engines.exploration import Exploration, Verdict
-from longpoll_spec.engines.response import BOUNDS as RESPONSE_BOUNDS
+from longpoll_spec.engines.survey import BOUNDS as RESPONSE_BOUNDS
 from longpoll_spec.engines.survey import Row, Survey
 from longpoll_spec.findings import findings_of
 from longpoll_spec.policy import Policy

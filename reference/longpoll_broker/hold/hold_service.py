@@ -25,9 +25,9 @@ from longpoll_broker.hold.hold_table import HELD, MISSED, QUEUED, Bucket, Cause,
 from longpoll_broker.hold.notifier import BucketTraversal
 from longpoll_broker.hold.pull import Refused, Store, wants_visible
 from longpoll_broker.io.channel import FLUSH_COUNT, Channel, Outbox
-from longpoll_broker.shared.filter.filters import Filter
-from longpoll_broker.shared.filter.sql92 import Lookup
+from longpoll_broker.shared.filters import Filter
 from longpoll_broker.shared.quota import CONNECTION_PART
+from longpoll_broker.shared.sql92 import Lookup
 from longpoll_broker.store.message_store import LOG, MessageStore
 from longpoll_broker.store.messages import Arrival, GetResult
 from longpoll_runtime import Lock, Runtime, Thread
@@ -476,6 +476,8 @@ class HoldService:
         """Returns the seconds until the next deadline; None without deadlines."""
         # From here on every hold wakes the clock, so no deadline is missed between this check and the sleep.
         self._clock_sleeps_until_ms = float("inf")
+        if not self._room.used:
+            return None
         deadlines_ms: list[int] = []
         for shard in self._shards:
             # In most passes nothing is armed. A deadline armed after this check wakes the clock.

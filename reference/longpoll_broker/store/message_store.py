@@ -63,7 +63,6 @@ from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
     Lookup,
     Record,
-    is_listed,
     lookup_in,
     tags_code_of,
 )
@@ -280,7 +279,7 @@ class MessageStore:
             # First, because it may fail: once a message is written the others must follow.
             counts: Counter[tuple[str, int]] = Counter()
             for message in checked:
-                counts[message.topic, message.queue_id] += is_listed(message.sys_flag)
+                counts[message.topic, message.queue_id] += message.in_queue
                 counts.update(message.inner_queues)
             for place, count in counts.items():
                 self._make_room(self._table.make(*place), count)
@@ -335,7 +334,7 @@ class MessageStore:
             topic = self._table.topics[topic_name]
         # Never backwards, so that a recovery by store times is right even if the clock was set back.
         store_ms = max(self._runtime.unix_ms(), self._store_ms)
-        listed = is_listed(message.sys_flag)
+        listed = message.in_queue
         queue_offset = queue.offset_next if listed else 0
         if listed and queue_offset >= queue.room_end:
             self._make_room(queue)

@@ -251,9 +251,21 @@ class AsyncInstance(InstanceCore):
 
     # ------------------------------------------------------------ tasks and timers, and brokers for pullers
 
-    def client(self, address: str) -> _Asking:
-        """A connection to HOST:PORT, which is made on demand."""
-        return _Asking(self, address)
+    def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
+        """As `InstanceCore.call_async`; connects in a task."""
+        connection = self.opened(address)
+        if connection is not None:
+            connection.call_async(code, header, callback=callback, timeout_s=timeout_s)
+            return
+
+        async def connect() -> None:
+            try:
+                made = await self.connection(address)
+                made.call_async(code, header, callback=callback, timeout_s=timeout_s)
+            except ClientError as error:
+                callback(error)
+
+        self.begin(connect())
 
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
         """As `InstanceCore.reply`."""
@@ -316,27 +328,3 @@ class AsyncInstance(InstanceCore):
         for task in tasks:
             task.cancel()
         return tasks
-
-
-class _Asking:
-    """A broker that a puller asks."""
-
-    def __init__(self, instance: AsyncInstance, address: str) -> None:
-        self._instance = instance
-        self._address = address
-
-    def call_async(self, code: int, header: Header | None, /, *, callback: Callback, timeout_s: float) -> None:
-        """Send a request once connected; raises a LongpollError if nothing is sent."""
-        connection = self._instance.opened(self._address)
-        if connection is not None:
-            connection.call_async(code, header, callback=callback, timeout_s=timeout_s)
-            return
-
-        async def connect() -> None:
-            try:
-                made = await self._instance.connection(self._address)
-                made.call_async(code, header, callback=callback, timeout_s=timeout_s)
-            except ClientError as error:
-                callback(error)
-
-        self._instance.begin(connect())

@@ -19,7 +19,6 @@ from itertools import count
 from typing import Any, Final, TypeAlias, TypedDict, Unpack, cast, overload
 
 import msgspec
-from attrs import frozen
 
 from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
 from longpoll_client.errors import AnswerTimeoutError, ClientError, LifecycleError
@@ -131,33 +130,6 @@ def _refuse_unknown(options: Mapping[str, object], known: Any) -> None:
         raise TypeError(f"unknown option {min(unknown)}")
 
 
-@frozen
-class SenderOptions:
-    """The options of a producer, checked."""
-
-    group: str
-    packing: Packing
-    hooks: Sequence[SendHook]
-    runtime: Runtime
-    credentials: Credentials | None
-    slow: SlowBrokers | None
-
-    @classmethod
-    def of(cls, group: str, options: ProducerOptions, *, avoids_slow_brokers: bool = False) -> SenderOptions:
-        """Check the options of a producer; raises ConfigError, and TypeError for an unknown one."""
-        _refuse_unknown(options, ProducerOptions.__annotations__.keys())
-        check_group(group)
-        over_bytes = options.get("compress_over_bytes", COMPRESS_OVER_BYTES)
-        return cls(
-            group,
-            Packing(options.get("compression", Compression.ZLIB), over_bytes),
-            options.get("hooks", ()),
-            runtime_of(options.get("runtime"), options.get("tls")),
-            options.get("credentials"),
-            SlowBrokers() if avoids_slow_brokers else None,
-        )
-
-
 @with_table
 class StartedSend(msgspec.Struct, eq=False):
     """One send, with all its tries."""
@@ -191,17 +163,23 @@ def message_of(topic: str, body: bytes, options: MessageOptions) -> OutgoingMess
 class Sender:
     """The sends of one producer, without I/O. It does not hold the producer, which may be garbage-collected."""
 
-    def __init__(self, options: SenderOptions, read: ReadHeader) -> None:
-        runtime = options.runtime
-        self.group: str = options.group
-        self.watch: Watch = Watch(runtime, options.hooks)
-        self.ids: MessageIds = MessageIds(runtime)
+    def __init__(
+        self, group: str, options: ProducerOptions, read: ReadHeader, *, avoids_slow_brokers: bool = False
+    ) -> None:
+        """Check the options; raises ConfigError, and TypeError for an unknown one."""
+        _refuse_unknown(options, ProducerOptions.__annotations__.keys())
+        check_group(group)
+        self.group: str = group
+        self.runtime: Runtime = runtime_of(options.get("runtime"), options.get("tls"))
+        self.credentials: Credentials | None = options.get("credentials")
+        self.watch: Watch = Watch(self.runtime, options.get("hooks", ()))
+        self.ids: MessageIds = MessageIds(self.runtime)
         self.next_turn: Callable[[], int] = count().__next__
         self.templates: HeadTemplates = HeadTemplates()
-        self.now_ns: Callable[[], int] = runtime.monotonic_ns
-        self._unix_ms = runtime.unix_ms
-        self._packing = options.packing
-        self._slow = options.slow
+        self.now_ns: Callable[[], int] = self.runtime.monotonic_ns
+        over_bytes = options.get("compress_over_bytes", COMPRESS_OVER_BYTES)
+        self._packing = Packing(options.get("compression", Compression.ZLIB), over_bytes)
+        self._slow = SlowBrokers() if avoids_slow_brokers else None
         self._read = read
 
     def single(
@@ -226,7 +204,7 @@ class Sender:
         """Several messages that are stored next to each other; raises ConfigError."""
         check_batch(messages)
         messages = self.watch.marked(topic, messages)
-        return batch_parcel(self.group, topic, messages, self.ids.new(len(messages)), self._unix_ms())
+        return batch_parcel(self.group, topic, messages, self.ids.new(len(messages)), self.runtime.unix_ms())
 
     def reply(self, request: ReceivedMessage, body: bytes) -> Parcel:
         """A reply to a request; raises ConfigError."""
@@ -452,20 +430,20 @@ class Producer(ProducerCore, Closeable):
             avoids_slow_brokers: Stay away for seconds from brokers that were slow or failed (`sendLatencyFaultEnable`).
             options: Those of `ProducerOptions`.
         """
-        given = SenderOptions.of(group, options, avoids_slow_brokers=avoids_slow_brokers)
-        instance = ClientInstance(given.runtime, name_server, credentials=given.credentials)
-        self._set_up(instance, given)
+        sender = Sender(group, options, RemotingClient.sent_header, avoids_slow_brokers=avoids_slow_brokers)
+        instance = ClientInstance(sender.runtime, name_server, credentials=sender.credentials)
+        self._set_up(instance, sender)
         instance.on_request = self._requests.requested
         self._closed: Callable[[], object] = when_garbage_collected(
             self, instance.abandon, f"a producer of group {group}"
         )
 
-    def _set_up(self, instance: ClientInstance, options: SenderOptions) -> None:
+    def _set_up(self, instance: ClientInstance, sender: Sender) -> None:
         self._instance = instance
-        self._runtime = options.runtime
-        self._sender = Sender(options, RemotingClient.sent_header)
-        self._requests = Requests(instance, options.group)
-        self._in_flight = InFlightSends(options.runtime, instance, self._sender)
+        self._sender = sender
+        self._runtime = sender.runtime
+        self._requests = Requests(instance, sender.group)
+        self._in_flight = InFlightSends(sender.runtime, instance, sender)
 
     def close(self) -> None:
         """Close every connection. Sends of `send_nowait` in progress fail, and their callbacks get the error."""
@@ -617,9 +595,9 @@ class Producer(ProducerCore, Closeable):
 class PreparedProducer(Producer):
     """Sends the prepared messages of a `TransactionProducer`, over its connections."""
 
-    def __init__(self, instance: ClientInstance, options: SenderOptions) -> None:
+    def __init__(self, instance: ClientInstance, sender: Sender) -> None:
         self._closed = lambda: None
-        self._set_up(instance, options)
+        self._set_up(instance, sender)
 
     def send_prepared(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float

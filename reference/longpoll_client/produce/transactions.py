@@ -34,10 +34,11 @@ from longpoll_client.produce.producer import (
     PreparedProducer,
     ProducerOptions,
     RequestOptions,
-    SenderOptions,
+    Sender,
     read_options,
 )
 from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat
+from longpoll_client.remoting import RemotingClient
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
@@ -137,12 +138,12 @@ class TransactionCore:
     `_prepared` sends a prepared message; `_tell` and the methods that end with `steps` are exchanges.
     """
 
-    def __init__(self, options: SenderOptions, instance: InstanceCore, check: Callable[..., object]) -> None:
-        self.group: str = options.group
+    def __init__(self, sender: Sender, instance: InstanceCore, check: Callable[..., object]) -> None:
+        self.group: str = sender.group
         self._check = check
         self._core = instance
-        self._heartbeat = ProducerHeartbeat(instance, options.group)
-        self._lifecycle = Lifecycle(options.runtime, f"the producer of group {options.group}")
+        self._heartbeat = ProducerHeartbeat(instance, sender.group)
+        self._lifecycle = Lifecycle(sender.runtime, f"the producer of group {sender.group}")
 
     def _send_steps(
         self, prepare: Callable[[], object], local_transaction: Callable[[], object]
@@ -201,13 +202,13 @@ class TransactionProducer(TransactionCore, Closeable):
             options: Those of `ProducerOptions`.
         """
         check_plain("check_transaction", check_transaction)
-        given = SenderOptions.of(group, options)
+        sender = Sender(group, options, RemotingClient.sent_header)
         self._instance = ClientInstance(
-            given.runtime, name_server, on_request=self._requested, credentials=given.credentials
+            sender.runtime, name_server, on_request=self._requested, credentials=sender.credentials
         )
-        super().__init__(given, self._instance, check_transaction)
-        self.runtime: Runtime = given.runtime
-        self._producer = PreparedProducer(self._instance, given)
+        super().__init__(sender, self._instance, check_transaction)
+        self.runtime: Runtime = sender.runtime
+        self._producer = PreparedProducer(self._instance, sender)
         self._heartbeat_process: int | None = None
         self._timer = Timer(self.runtime, f"transactions-{self.group}")
         self._heartbeat_later()

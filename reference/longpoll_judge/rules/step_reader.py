@@ -24,8 +24,7 @@ from longpoll_spec.engines.conform import Refusal
 from longpoll_spec.history import Law
 from longpoll_spec.model import ACTION_NAMES, Action, Actor, Model, SeenStep
 from longpoll_spec.policy import policy_named
-from longpoll_spec.render.notation import Writer, named_parts
-from longpoll_spec.render.readable import NOTATION, bare
+from longpoll_spec.render.notation import NOTATION, Writer, bare, named_parts
 from longpoll_spec.specification import specification_of
 from longpoll_spec.state.variables import of_queue
 from longpoll_spec.terms import Bool, variables_of

@@ -10,7 +10,7 @@ Which events show a fault: the rules. How excerpts are written: `window`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -56,12 +56,15 @@ Queue = tuple[str, str, int]
 
 def with_excerpts(result: Result, tables: Tables, survey: Survey, history: History) -> Result:
     """The result, with the evidence of each violation made a history, and what it is about named."""
-    violated = [finding for finding in result.findings if finding.verdict == "violated"]
-    scene = _look(tables, violated) if violated else Scene()
-    findings, observed = (
-        [_completed(one, scene, survey, history) for one in each] for each in (result.findings, result.observations)
-    )
+    findings, observed = (completed(each, tables, survey, history) for each in (result.findings, result.observations))
     return msgspec.structs.replace(result, findings=findings, observations=observed)
+
+
+def completed(findings: Sequence[Finding], tables: Tables, survey: Survey, history: History) -> list[Finding]:
+    """The findings, with the evidence of each violation made a history, and what it is about named."""
+    violated = [finding for finding in findings if finding.verdict == "violated"]
+    scene = _look(tables, violated) if violated else Scene()
+    return [_completed(one, scene, survey, history) for one in findings]
 
 
 @define

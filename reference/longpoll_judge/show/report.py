@@ -31,8 +31,10 @@ STYLE: Final = """
 .judge .verdict { display: inline-block; padding: .1rem .8rem; border-radius: 1rem; color: #fff }
 .judge .valid { background: #1a7f4b } .judge .invalid, .judge .violated { background: #b3261e }
 .judge .unknown { background: #8a6100 }
-.judge svg { width: 100%; max-width: 60rem; display: block } .judge svg text { font-size: 11px; fill: #1c2733 }
+.judge svg { width: 100%; height: auto; max-width: 60rem; display: block }
+.judge svg text { font-size: 11px; fill: #1c2733 }
 .judge svg rect, .judge svg circle { fill: #2a6fb0 } .judge svg .lane { stroke: #b7c2cc }
+.judge svg .middle { text-anchor: middle }
 """
 
 

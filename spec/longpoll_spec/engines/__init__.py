@@ -21,7 +21,7 @@ ENGINES: Final = (*EXPLORERS, "spark", "simulate")
 """All engines: `spark` explores on a given Spark session, `simulate` tries random runs."""
 _MODULES: Final = {
     "packed": "longpoll_spec.engines.packed.search",
-    "python": "longpoll_spec.engines.python.search",
+    "python": "longpoll_spec.engines.python",
     "spark": "longpoll_spec.engines.spark.search",
     "simulate": "longpoll_spec.engines.packed.simulate",
 }

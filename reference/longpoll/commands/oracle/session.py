@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 
 from longpoll_judge.rules.step_reader import StepReader, contradiction, model_of, reader_of
 from longpoll_spec.engines.conform import Checker, Follower, Refusal
-from longpoll_spec.engines.python.compile import Packed, Question, question
+from longpoll_spec.engines.python import Packed, Question, question
 from longpoll_spec.errors import EngineLimitError, OutputError, SpecUserError, UserError, not_known
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Law, Meta, Source
 from longpoll_spec.model import ACTION_NAMES, Model, Property, SeenStep

@@ -1,12 +1,10 @@
-"""The requests of the suite, good and bad, as fields and bytes.
-
-Sending: `connection`. Expected replies: `driver`.
-"""
+"""The requests of the property suite, good and bad, as fields and bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Literal
 
 from attrs import frozen
 
@@ -18,6 +16,8 @@ from longpoll_protocol.properties import encode_properties
 
 DEFAULT_TOPIC: Final = "TBW102"
 BORN_MS: Final = 1_700_000_000_000
+Place = Literal["end", "next", "start", "middle", "last", "negative", "beyond"]
+"""Where a pull begins; `next` is where the last answer said."""
 
 
 @frozen
@@ -37,18 +37,65 @@ FORMS: Final = tuple(
 )
 
 
+def tag_hash(tag: str) -> int:
+    """Java's hash of a text, written out: s[0]*31^(n-1) + ... + s[n-1] over UTF-16 units, 32 bits, signed."""
+    encoded = tag.encode("utf-16-be")
+    units = [int.from_bytes(encoded[at : at + 2]) for at in range(0, len(encoded), 2)]
+    total: int = sum(unit * 31**power for power, unit in enumerate(reversed(units)))
+    return (total + 2**31) % 2**32 - 2**31
+
+
+@frozen
+class Wanted:
+    """A tag expression: `*`, or tags separated by `||`."""
+
+    expression: str
+
+    def matches(self, tag: str) -> bool:
+        """Whether a message with this tag ("" for none) is delivered; tags with equal hashes are not distinguished."""
+        if self.expression == "*":
+            return True
+        asked = {tag_hash(part.strip()) for part in self.expression.split("||")}
+        return (tag_hash(tag) if tag else 0) in asked
+
+
+@frozen
+class Draft:
+    """A message to send, and how."""
+
+    body: bytes
+    tag: str = ""
+    extra: Mapping[str, str] = MappingProxyType({})
+    """More properties."""
+    form: Form = Form()
+    link: int = 0
+    """The number of its connection."""
+    is_anywhere: bool = False
+    """Sent to queue -1: the broker chooses a queue of the topic."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Its properties, the tag among them."""
+        return {**self.extra, "TAGS": self.tag} if self.tag else self.extra
+
+
 @frozen
 class PullTerms:
-    """The parameters of a pull besides its offset."""
+    """A pull, without its queue and time."""
 
+    place: Place = "end"
+    """Where in the queue it begins; `offset` follows from it."""
+    wanted: Wanted = Wanted("*")
     count_max: int = 32
     group: int = 0
     """The index of the example's group."""
-    timeout_ms: int = 0
-    """How long it may be held; 0: not at all."""
-    commit_offset: int | None = None
-    """The offset that it commits for its group, if any."""
+    commits: bool = False
+    """Whether it commits its offset for its group, if it is not held."""
     form: Form = Form()
+    link: int = 0
+    """The number of its connection."""
+    offset: int = 0
+    commit_offset: int | None = None
 
 
 def send_request(
@@ -74,34 +121,24 @@ def send_request(
     return code, header.encode()
 
 
-def pull_fields(
-    group: str,
-    topic: str,
-    queue_id: int,
-    offset: int,
-    *,
-    expression: str,
-    count_max: int,
-    timeout_ms: int = 0,
-    commit_offset: int | None = None,
-) -> dict[str, str]:
+def pull_fields(group: str, topic: str, queue_id: int, terms: PullTerms, timeout_ms: int) -> dict[str, str]:
     """The fields of a pull with its subscription, optionally with a hold and an offset to commit."""
     sys_flag = PullSysFlag.SUBSCRIPTION
     if timeout_ms:
         sys_flag |= PullSysFlag.SUSPEND
-    if commit_offset is not None:
+    if terms.commit_offset is not None:
         sys_flag |= PullSysFlag.COMMIT_OFFSET
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=topic,
         queue_id=queue_id,
-        queue_offset=offset,
-        max_msg_nums=count_max,
+        queue_offset=terms.offset,
+        max_msg_nums=terms.count_max,
         sys_flag=sys_flag.value,
-        commit_offset=commit_offset or 0,
+        commit_offset=terms.commit_offset or 0,
         suspend_timeout_millis=timeout_ms,
         sub_version=0,
-        subscription=expression,
+        subscription=terms.wanted.expression,
         expression_type="TAG",
     ).encode()
 

@@ -20,8 +20,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.rocketmq.accounts.access import RIGHTS
-from longpoll_broker.rocketmq.accounts.access_control import KEY_SIZE_MIN, AccessControl
-from longpoll_broker.rocketmq.accounts.account_file import AccountFile, Value
+from longpoll_broker.rocketmq.accounts.access_control import KEY_SIZE_MIN, AccessControl, AccountFile, Value
 from longpoll_protocol.admin_headers import (
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -29,13 +29,12 @@ from longpoll_judge.columns.keys import request_keys
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 from longpoll_judge.contract.clause import SEND_CODES, STOPPED_MS
-from longpoll_judge.contract.result import ANSWERED_ON_STOP, Gap
+from longpoll_judge.contract.result import ANSWERED_ON_STOP, Finding, Gap
 from longpoll_judge.evidence.source_survey import DISORDER_NS, MS, Run, SourceSurvey, Span
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
-from longpoll_judge.read.unreadable import Damage
 from longpoll_judge.rules.answers import NO_NEW_MSG
 from longpoll_judge.rules.cross_queue import have_request, rows_where
 from longpoll_judge.rules.queue_case import Booleans, Case
@@ -59,7 +58,7 @@ from longpoll_judge.run.windows import (
     are_shown_early,
     by_queue,
     follows,
-    overview_of_table,
+    log_spans,
     together,
 )
 
@@ -141,9 +140,13 @@ class Piece:
     """The highest `after_ns` of all that came with it."""
 
 
+Part = Literal["all", "pulls", "sends"]
+"""What is judged of the events: `pulls` and logs of some queues, or what belongs to no single queue (`Beside`)."""
+
+
 @define(eq=False)
 class Growing:
-    """A history as far as it has come.
+    """A history, or a part of it, as far as it has come.
 
     Invariant: an event is in the sum or in `pending`, or a doubt says that it was left; a log event is in the window or
     in the numbers of `before`.
@@ -151,6 +154,7 @@ class Growing:
 
     wake_ms: float
     late_ms: float
+    part: Part = "all"
     beside: Beside = field(factory=Beside)
     window: deque[Piece] = field(factory=deque)
     rare: pa.Table = field(factory=lambda: joined([]))
@@ -174,29 +178,27 @@ class Growing:
     settled_ns: int = BEGINNING
     """All judged events are before this time."""
 
-    def add(self, tables: Sequence[pa.Table], damages: Sequence[Damage], history: History) -> None:
-        """Take what is new, and judge what is settled by it."""
-        table = joined(tables)
-        if not len(table):
-            self.survey.damages += damages
-            return
+    def add(self, table: pa.Table, survey: Survey, history: History) -> None:
+        """Take what is new, and judge what is settled by it; the `survey` is of all that is new, in other parts too."""
         table = fill(table)
-        overview = overview_of_table(table, list(damages))
-        spans = {(span.broker, span.topic, span.queue, span.source): span for span in overview.spans}
-        self._expect(spans, overview.survey)
-        self.survey = _folded(merge([self.survey, overview.survey]))
+        spans = {(span.broker, span.topic, span.queue, span.source): span for span in log_spans(table)}
+        self._expect(spans, survey)
+        self.survey = _folded(merge([self.survey, survey]))
         self.rare = with_rare(self.rare, table, self._first_shown(spans), self._inside())
-        self.window.append(Piece(spans, log_of(table), overview.last_ns))
-        self.disordered |= dict.fromkeys(are_shown_early(spans, self.all_spans), overview.last_ns)
-        self._note(spans, overview.last_ns)
         sole = self._sole(table)
-        self.pending = joined([self.pending, self._requests(sole)])
+        if self.part != "sends" and len(table):
+            last_ns = int(table["after_ns"].to_numpy().max())
+            self.window.append(Piece(spans, log_of(table), last_ns))
+            self.disordered |= dict.fromkeys(are_shown_early(spans, self.all_spans), last_ns)
+            self._note(spans, last_ns)
+            self.pending = joined([self.pending, self._requests(sole)])
         self._settle(history)
         context, _gaps = self._context(history)
         self._look_at_logs(context)
-        left = self.beside.add(table, history.hold_limits, context, self.survey, self.settled_ns)
-        for why, count in left.items():
-            self.doubt(why, count)
+        if self.part != "pulls" and len(table):
+            left = self.beside.add(table, history.hold_limits, context, self.survey, self.settled_ns)
+            for why, count in left.items():
+                self.doubt(why, count)
         self._forget()
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
@@ -350,7 +352,7 @@ class Growing:
                 self.before[log] = span if known is None else together(known, span)
             count -= len(oldest.log)
             self.window.popleft()
-        last_ns = self.window[0].last_ns
+        last_ns = self.window[0].last_ns if self.window else BEGINNING
         for name in [name for name, seen_ns in self.disordered.items() if seen_ns < last_ns]:
             if not self._is_gapless(name) or self._is_past_end(name):
                 self.doubt("a log with a gap")
@@ -450,7 +452,7 @@ class Growing:
 
     def so_far(self, history: History) -> SoFar:
         """A judgement of all events so far, as if none came later; the caller reports the new findings."""
-        context, gaps = self._context(history)
+        context, _gaps = self._context(history)
         judge = WindowJudge(self._log(), self._outlook(NEVER + 1), context)
         settled = judge.settle(self.pending, unanswered=True)
         batch = make_batch(settled.open)
@@ -460,7 +462,8 @@ class Growing:
             ended = {name for name, facts in context.sources.items() if facts.stopped_ns is not None}
             rows.append(as_table([("judged", 0, self.unstopped[name], ANSWERED_ON_STOP) for name in ended]))
         rows.append(self.logged.look())
-        return SoFar(pa.concat_tables(rows), gaps, len(settled.far))
+        beside = list(self.beside.findings())
+        return SoFar(pa.concat_tables(rows), self.survey, self.doubts, len(settled.far), beside, self.untold)
 
 
 @frozen(eq=False)
@@ -469,9 +472,14 @@ class SoFar:
 
     rows: pa.Table
     """Of `RESULT_SCHEMA`."""
-    gaps: list[Gap]
+    survey: Survey
+    doubts: Mapping[str, int]
     far_count: int
     """Events of requests that ask for messages from before what is at hand."""
+    beside: Sequence[Finding]
+    """Findings that belong to no single queue."""
+    untold: int
+    """Violations that were dropped before a judgement was requested."""
 
 
 def _last_before_ns(seen: SourceSurvey) -> int:

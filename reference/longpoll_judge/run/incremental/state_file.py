@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 import zlib
 from collections import Counter, deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-from attrs import define, field
+from attrs import define, field, frozen
 
 from longpoll_judge.columns.batch import QueueName
 from longpoll_judge.columns.exchange import decode, encode
@@ -27,7 +28,8 @@ from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import CheckpointError
 from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read import files
-from longpoll_judge.read.checksum import checksum_before
+from longpoll_judge.read.checksum import GONE, checksum_before
+from longpoll_judge.read.files import Stamp
 from longpoll_judge.run.incremental.held_pulls import Held
 from longpoll_judge.run.incremental.queue_judge import Growing, Logged, Piece
 from longpoll_judge.run.incremental.recent_events import Asked, Beside, Offsets, Recent
@@ -37,6 +39,7 @@ from longpoll_judge.run.windows import Log, LogSpan
 from longpoll_spec.tables import with_table
 
 STATE_FILE: Final = "judging.state"
+WRITTEN_ANEW: Final = "a part that was written anew, or cut, after it was read"
 VERSION: Final = 7
 """Is raised with every change of what is kept, or of what the judge makes of it."""
 _TITLE: Final = b"longpoll judging "
@@ -124,6 +127,61 @@ class _Kept(msgspec.Struct):
     settled_ns: int
 
 
+@frozen
+class Limits:
+    """The thresholds of a judgement."""
+
+    wake_ms: float
+    late_ms: float
+
+
+@define(eq=False)
+class Parts:
+    """Notices parts that were rewritten or cut after they were read."""
+
+    known: dict[str, tuple[int, int]] = field(factory=dict)
+    """By part how far it was read, and what tells that it is still the same."""
+    stamps: dict[str, Stamp] = field(factory=dict)
+    """Of each part when it was looked at; who differs is read, who does not is not."""
+    expected: dict[str, tuple[int, int]] = field(factory=dict)
+    """By part how far it is about to be read, and what tells that it is still the same then."""
+
+    def expect(self, ends: Mapping[str, int], read: Mapping[str, int]) -> None:
+        """Before parts are read up to `ends`, of which `read` has what was read before."""
+        self.expected = {
+            part: (end, checksum_before(part, end)) for part, end in ends.items() if end > read.get(part, 0)
+        }
+
+    def note(self, ends: Mapping[str, int]) -> int:
+        """Note that the parts up to these ends are as read; return how many were rewritten during the read."""
+        new = {part: end for part, end in ends.items() if part not in self.known or self.known[part][0] != end}
+        now = {part: (end, checksum_before(part, end)) for part, end in new.items()}
+        anew = [part for part, place in now.items() if self._is_other(part, place)]
+        self.known |= now
+        for part in anew:
+            self.expected.pop(part, None)
+        return len(anew)
+
+    def _is_other(self, part: str, now: tuple[int, int]) -> bool:
+        """Whether a part is not what it was when it was about to be read, or what was read of it before is not."""
+        places = filter(None, (self.expected.get(part), self.known.get(part)))
+        # Mostly it was expected to be read so far, and is not read once more for that.
+        found = ((before, now[1] if end == now[0] else checksum_before(part, end)) for end, before in places)
+        return now[1] != GONE and any(then not in {GONE, before} for before, then in found)
+
+    def are_anew(self, stamps: Mapping[str, Stamp], ends: Mapping[str, int]) -> int:
+        """How many parts are not what was read of them; one that is gone is not asked for."""
+        self.note({part: end for part, end in ends.items() if part not in self.known})
+        changed = [part for part, stamp in stamps.items() if part in self.known and self.stamps.get(part) != stamp]
+        self.stamps = dict(stamps)
+        anew = [
+            part for part in changed if checksum_before(part, self.known[part][0]) not in {GONE, self.known[part][1]}
+        ]
+        for part in anew:
+            self.known[part] = self.known[part][0], checksum_before(part, self.known[part][0])
+        return len(anew)
+
+
 @define
 class State:
     """The saved state of a follower."""
@@ -138,9 +196,29 @@ class State:
     """How many violations were not reported one by one."""
 
 
+def stream_checkpoint(kept: Path) -> Path:
+    """Where a query on Spark keeps its checkpoint, next to the file where this process keeps its state."""
+    return kept.with_name(f"stream-{VERSION}")
+
+
+def is_begun(kept: Path | None) -> bool:
+    """Whether a query on Spark has judged a batch there."""
+    return kept is not None and any((stream_checkpoint(kept) / "commits").glob("[0-9]*"))
+
+
+def packed(state: State) -> bytes:
+    """The state as bytes."""
+    return msgspec.msgpack.encode(_kept(state))
+
+
+def unpacked(content: bytes) -> State:
+    """The state of bytes; raises `msgspec.DecodeError`, `pa.ArrowInvalid` and OSError for others."""
+    return _state(msgspec.msgpack.decode(content, type=_Kept))
+
+
 def write_state(file: Path, state: State) -> None:
     """Put the state on disk; raises OSError."""
-    content = msgspec.msgpack.encode(_kept(state))
+    content = packed(state)
     temporary = file.with_suffix(".tmp")
     with temporary.open("wb") as written:
         written.write(_TITLE + str(VERSION).encode() + b"\n")
@@ -169,13 +247,12 @@ def read_state(file: Path, growing: Growing) -> State | None:
     if zlib.crc32(content).to_bytes(_SUM_BYTES, "big") != rest[:_SUM_BYTES]:
         raise CheckpointError(f"{file} is damaged, its checksum differs; {_REMEDY}")
     try:
-        kept = msgspec.msgpack.decode(content, type=_Kept)
-        found = _state(kept)
+        found = unpacked(content)
     except (msgspec.DecodeError, pa.ArrowInvalid, OSError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}; {_REMEDY}") from None
-    if (kept.wake_ms, kept.late_ms) != (growing.wake_ms, growing.late_ms):
+    if (found.growing.wake_ms, found.growing.late_ms) != (growing.wake_ms, growing.late_ms):
         raise CheckpointError(f"{file} has other thresholds; {_REMEDY}")
-    for part, (end, known) in kept.ends.items():
+    for part, (end, known) in found.ends.items():
         if files.entry(part) is not None and checksum_before(part, end) != known:
             raise CheckpointError(f"{part} has changed since it was judged; remove {file}, and {_THEN}")
     return found

@@ -22,9 +22,9 @@ from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Rep
 from longpoll_spec.engines.packed.compile import Expand, Found, expand_of
 from longpoll_spec.engines.packed.layout import Layout, layout_of
 from longpoll_spec.engines.packed.partition import Successors
-from longpoll_spec.engines.packed.word_table import WordTable
+from longpoll_spec.engines.packed.store import WordTable
 from longpoll_spec.engines.packed.words import Rows, Words, distinct, mixed, words_of
-from longpoll_spec.engines.python.shorten import shorten
+from longpoll_spec.engines.python import shorten
 from longpoll_spec.model import Action, Model, Property
 
 NAME: Final = "simulate"

@@ -20,8 +20,8 @@ from longpoll.commands.lesson.exercise import (
     settings_of,
 )
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.fairness import Unanswered, unanswered
-from longpoll_spec.engines.response import BOUNDS, response_bounds
+from longpoll_spec.engines.python import Unanswered, unanswered
+from longpoll_spec.engines.survey import BOUNDS, response_bounds
 from longpoll_spec.policy import preset, with_knobs
 from longpoll_spec.specification import Fairness, fairness_of, specification_of
 

@@ -24,7 +24,7 @@ from longpoll_spec.errors import UserError
 from longpoll_spec.model import Action, Family, Model, Property, select
 from longpoll_spec.mutants.own_action import broken_by, rewritten
 from longpoll_spec.policy import preset
-from longpoll_spec.render.states import render
+from longpoll_spec.render.notation import state_text
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import State, state_of
 from longpoll_spec.terms import Bool, all_of
@@ -97,7 +97,9 @@ def _why_not(model: Model, name: str, outcome: Outcome) -> Grade:
         return missing(f"z3 could not decide {name}; write it in a simpler way")
     if found.action is None:
         return missing(f"{name} is false in the first state")
-    more = f"the state before {found.action.label}, where all your statements are true:\n{render(model, found.state)}"
+    more = (
+        f"the state before {found.action.label}, where all your statements are true:\n{state_text(model, found.state)}"
+    )
     return missing(f"{name} is not inductive: the step {found.action.label} breaks it", more)
 
 
