@@ -24,7 +24,6 @@ SIBLINGS_MAX: Final = 15
 """The most modules and packages in one package."""
 LARGER: Final = {
     "spec/longpoll_spec": 19,  # the law's own chapters, in the order in which one reads them
-    "spec/longpoll_spec/actions": 17,  # one family of actions a module
     "reference/longpoll/commands": 17,  # a command, or a few that belong together, a module
     "reference/longpoll_broker/store": 16,  # a kind of file, or a step of the way into it, a module
 }
