@@ -242,7 +242,7 @@ class RecallProcessor(Serving):
 
     runtime: Runtime
     config: BrokerConfig
-    standing: BrokerRole
+    role: BrokerRole
     topics: Topics
     appender: Appender
     store_host: bytes
@@ -268,7 +268,7 @@ class RecallProcessor(Serving):
     def _off(self) -> tuple[int, str] | None:
         if not self.config.recall_message:
             return ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden"
-        if self.standing.is_slave:
+        if self.role.is_slave:
             return ResponseCode.SLAVE_NOT_AVAILABLE, _NOT_HERE
         if not self.config.permission & PERM_WRITE:
             return ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_HERE
