@@ -356,12 +356,13 @@ class Broker(Stoppable):
         config = config or BrokerConfig()
         store_config = _store_config(store_config or StoreConfig(), config, policy)
         with ExitStack() as undo:
+            # The kernel accepts connections from the first `listen` on: no request may wait for the store's recovery.
+            store = MessageStore.open(runtime, directory, store_config)
+            undo.callback(store.close)
             listeners = (open_listener(runtime, listen, undo), open_listener(runtime, name_server, undo))
             ha = ha or ha_address(config, listeners[0].address)
             ha_listener = None if ha is None else open_listener(runtime, ha, undo)
             vip_listener = None if ha is None else open_vip_listener(runtime, listeners[0].address, undo)
-            store = MessageStore.open(runtime, directory, store_config)
-            undo.callback(store.close)
             recording = NoHistory()
             if record_directory is not None:
                 recording = BrokerHistory.start(runtime, record_directory, policy, config)

@@ -19,9 +19,8 @@ from typing import Any, Final, NoReturn
 from attrs import define, field, frozen
 
 from longpoll.commands.lesson.exercise import UserCodeErrors
-from longpoll_simulation.line_tracing import LineTracing
 from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock
-from longpoll_simulation.world import Actor, StuckError, World
+from longpoll_simulation.world import Actor, LineTracing, Strategy, StuckError, World
 from longpoll_spec.errors import UserError
 
 HARMLESS: Final = frozenset(
@@ -113,7 +112,7 @@ Thread = Callable[[Any, World], object]
 
 
 @define
-class _Chosen:
+class _Chosen(Strategy):
     """A strategy: some prescribed choices, then the running actor, else the first. Records the alternatives."""
 
     told: tuple[int, ...]
@@ -136,9 +135,6 @@ class _Chosen:
         running = None if current is None else current.number
         self.made.append((chosen.number, tuple(each.number for each in world.ready), running))
         return chosen
-
-    def became_ready(self, world: World, actor: Actor) -> None:
-        """Ignore it: `choose` gets the ready actors."""
 
 
 @frozen
