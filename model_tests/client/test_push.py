@@ -32,21 +32,22 @@ from model_tests.support.client import (
 
 from longpoll_broker.broker import Broker
 from longpoll_client import (
+    AsyncListener,
     AsyncPushConsumer,
+    Listener,
     MessageQueue,
     PushConsumer,
     ReceivedMessage,
+    RefusedError,
     Reject,
     Retry,
 )
-from longpoll_client.aio.consumer import AsyncListener
 from longpoll_client.consume import member
-from longpoll_client.consume.listener import ConcurrentConsumeService, Listener, Workers
+from longpoll_client.consume.listener import ConcurrentConsumeService, Workers
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.errors import RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import SubscriptionData
@@ -140,11 +141,13 @@ def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], lis
     runtime.look = listening._look_for_hanging
     done: list[object] = []
     back: list[object] = []
+
+    def put_off(puller: Any, messages: Sequence[object], _level: int, _again: object) -> None:
+        puller.done(messages)
+        back.extend(messages)
+
     member: Any = SimpleNamespace(
-        retry_topic="%RETRY%G",
-        statistics=Statistics(runtime),
-        put_off=lambda _puller, messages, _level, _again: messages[0],
-        run=back.append,
+        retry_topic="%RETRY%G", statistics=Statistics(runtime), put_off=put_off, run=lambda _steps: None
     )
     listening.belong_to(member)
     puller: Any = SimpleNamespace(

@@ -23,9 +23,9 @@ from longpoll_broker.hold.pull import (
     decide,
     wants_visible,
 )
+from longpoll_broker.shared import filters
 from longpoll_broker.shared.broker_role import BrokerRole
-from longpoll_broker.shared.filter import filters
-from longpoll_broker.shared.filter.filters import TagFilter, tag_filter
+from longpoll_broker.shared.filters import TagFilter, tag_filter
 from longpoll_broker.shared.subscription import Clients, subscription_of
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import TRAITS_5

@@ -152,14 +152,14 @@ FAULTS: Final = (
     Fault(
         "the broker gives its offsets no guard",
         "reference/longpoll_broker/assembly.py",
-        "                guard=self.runtime.lock(),\n                light",
-        "                light",
+        "Offsets(guard=lock(), light=light",
+        "Offsets(light=light",
         f"{TESTS}/simulate/test_preempted.py::test_a_broker_guards_what_its_threads_share",
     ),
     Fault(
         "the broker gives its statistics no guard",
         "reference/longpoll_broker/assembly.py",
-        "Statistics(self.runtime.lock())",
+        "Statistics(lock())",
         "Statistics()",
         f"{TESTS}/simulate/test_preempted.py::test_a_broker_guards_what_its_threads_share",
     ),
@@ -222,14 +222,14 @@ FAULTS: Final = (
     Fault(
         "a message that no queue lists is recorded as appended to one",
         f"{BROKER}/history.py",
-        '            if is_listed(each[0].sys_flag):\n                self.recorder.put("append"',
+        '            if each[0].in_queue:\n                self.recorder.put("append"',
         '            if True:\n                self.recorder.put("append"',
         f"{TESTS}/service/test_record.py::test_prepared_messages",
     ),
     Fault(
         "a message that no queue lists is recorded as acknowledged in one",
         f"{BROKER}/history.py",
-        "                if is_listed(each[0].sys_flag):\n",
+        "                if each[0].in_queue:\n",
         "                if True:\n",
         f"{TESTS}/service/test_record.py::test_prepared_messages",
     ),
@@ -438,13 +438,10 @@ FAULTS: Final = (
     ),
     Fault(
         "a deletion that the disk fails tells nobody who waits",
-        f"{BROKER}/rocketmq/admin/admin_processor.py",
-        "        self.topic_deleted(name, outbox)\n        return self.when_saved(\n"
-        "            channel, command, answer(command, ResponseCode.SUCCESS), "
-        "partial(self._finish_deletion, name)\n        )\n",
-        "\n        def finish() -> None:\n            self._finish_deletion(name)\n"
-        "            self.topic_deleted(name, outbox)\n\n"
-        "        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS), finish)\n",
+        f"{BROKER}/rocketmq/admin/topic_processor.py",
+        "        self.topic_deleted(name, outbox)\n        work = partial(self._finish_deletion, name)\n",
+        "\n        def work() -> None:\n            self._finish_deletion(name)\n"
+        "            self.topic_deleted(name, outbox)\n\n",
         f"{TESTS}/service/test_delete_topic.py::test_who_waits_is_told_although_the_disk_keeps_the_queues",
     ),
     Fault(

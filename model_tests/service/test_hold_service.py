@@ -14,7 +14,7 @@ from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import HELD, QUEUED, HoldTable, Pull
 from longpoll_broker.hold.notifier import LARGE_HERD
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.shared.filter.filters import filter_of, tag_filter
+from longpoll_broker.shared.filters import filter_of, tag_filter
 from longpoll_protocol.properties import word_hash
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.lockstep import MemoryQueues, Message

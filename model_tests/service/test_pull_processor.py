@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -272,7 +273,8 @@ class RunnerEvents(PullEvents):
         self.notes.append("now")
         return 7
 
-    def ran(self, pull: Pull, after_ns: int) -> None:
+    def record(self, event: str, pulls: Iterable[Pull], after_ns: int, visible_end: int | None = None) -> None:
+        assert (event, visible_end, len(list(pulls))) == ("run", None, 1)
         self.notes.append(("ran", after_ns))
 
     def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:

@@ -26,9 +26,9 @@ from model_tests.support.store import killed
 
 from longpoll.cli import main
 from longpoll_broker.broker import CORRECTED_TOLD_MAX, Broker, correct_positions
-from longpoll_broker.rocketmq.transactions.transaction_check import GROUP
+from longpoll_broker.rocketmq.transactions import GROUP
 from longpoll_broker.send.append import HALF_TOPIC
-from longpoll_broker.shared import table_chunks
+from longpoll_broker.shared import topics
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
@@ -297,7 +297,7 @@ def test_a_change_while_the_flag_is_looked_at_is_saved_the_next_time() -> None:
 )
 def test_files_are_put_together_in_parts(content: dict[str, dict[str, dict[int, int]]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_chunks, "PART_COUNT", 4)
+        patch.setattr(topics, "PART_COUNT", 4)
         assert config_files._text(content) == msgspec.json.format(msgspec.json.encode(content), indent=1)
 
 

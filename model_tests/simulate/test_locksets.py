@@ -22,13 +22,12 @@ from model_tests.simulate.test_preempted import Stage
 from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.broker.stores import SMALL, message
 
-from longpoll.wire.suite import EmbeddedSubject, run_suite
-from longpoll.wire.suite.subject import SMALL_FILES
+from longpoll.wire.suite import EmbeddedBroker, run_suite
+from longpoll.wire.suite.brokers import SMALL_FILES
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import HoldLimit, HoldTable
 from longpoll_broker.io.channel import Channel
-from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor
-from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
+from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor, QueueLocks
 from longpoll_broker.send.durability import GroupCommit
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics
@@ -333,7 +332,7 @@ def of_broker(examples: int = 6) -> int:
     config = attrs.evolve(SMALL_FILES, flush_disk_sync=True)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
         patch.setattr(dispatch, "HANDED_COUNT_MAX", 2)
-        with EmbeddedSubject(OwnedRuntime(), directory, can_restart=False, store_config=config) as subject:
+        with EmbeddedBroker(OwnedRuntime(), directory, can_restart=False, store_config=config) as subject:
             report = run_suite(subject.runtime, subject, max_examples=examples, step_count=40, seed=7, shrink=False)
             with RawClient(subject.address) as client:
                 asked = LockBatchRequest(consumer_group="G", client_id="c", mq_set=[])

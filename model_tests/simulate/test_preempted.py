@@ -28,11 +28,10 @@ from longpoll_broker.hold import hold_table as hold
 from longpoll_broker.hold.hold_service import PullEvents
 from longpoll_broker.hold.hold_table import ANSWERED, HELD, Pull
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor
-from longpoll_broker.rocketmq.tables import queue_locks
-from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
+from longpoll_broker.rocketmq.admin import lock_processor
+from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor, QueueLocks
 from longpoll_broker.shared import offsets, statistics
-from longpoll_broker.shared.filter.filters import SQL92, sql_filter, tag_filter
+from longpoll_broker.shared.filters import SQL92, sql_filter, tag_filter
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
 from longpoll_broker.store import consume_queue
@@ -515,7 +514,7 @@ def counts_all(*, guarded: bool, seed: int) -> bool:
 
 def locks_for_one(*, guarded: bool, seed: int) -> bool:
     """Whether one of two clients gets a queue that both request at once."""
-    preemption = Preemption(seed, [str(queue_locks.__file__)])
+    preemption = Preemption(seed, [str(lock_processor.__file__)])
     guard: Any = preemption.lock() if guarded else nullcontext()
     no_channel: Any = None
     processor = LockProcessor(RealRuntime(), QueueLocks(), guard)

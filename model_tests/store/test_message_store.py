@@ -35,7 +35,7 @@ from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.shared.filter.filters import sql_filter
+from longpoll_broker.shared.filters import sql_filter
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.inspect import StoreDirectory

@@ -29,8 +29,7 @@ from longpoll.exit_codes import printable
 from longpoll.output import emit_json, err, out, plain, progress_bar, say, styled, table
 from longpoll.verification.report import Page, Row
 from longpoll_broker.broker import Broker
-from longpoll_broker.rocketmq.accounts.access_control import read_rules
-from longpoll_broker.rocketmq.accounts.account_file import AccountFile
+from longpoll_broker.rocketmq.accounts.access_control import AccountFile, read_rules
 from longpoll_client.messages import ReceivedMessage
 from longpoll_judge.read.schema import DEFAULTS
 from longpoll_protocol.codes import RequestCode

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_network
 
-from attrs import Factory, field, frozen
+from attrs import define, field, frozen
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.fast.pull_bursts import PatchedPullAnswers, QuickPullProcessor, tells_offsets_only
@@ -30,43 +30,35 @@ from longpoll_broker.hold.pull_processor import (
     nobody_is_told,
 )
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.io.processors import Processor, RequestCounts
+from longpoll_broker.io.processors import Processor, RequestCounts, Serving
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
-from longpoll_broker.rocketmq.admin.admin_processor import AdminProcessor
 from longpoll_broker.rocketmq.admin.client_calls import ClientCalls
 from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
-from longpoll_broker.rocketmq.admin.connection_processor import ConnectionProcessor
-from longpoll_broker.rocketmq.admin.list_processor import ListProcessor
-from longpoll_broker.rocketmq.admin.lock_processor import AssignmentProcessor, LockProcessor
+from longpoll_broker.rocketmq.admin.lock_processor import AssignmentProcessor, LockProcessor, QueueLocks
+from longpoll_broker.rocketmq.admin.offset_processor import OffsetProcessor
 from longpoll_broker.rocketmq.admin.progress_processor import ProgressProcessor
-from longpoll_broker.rocketmq.admin.query_processor import QueryProcessor
 from longpoll_broker.rocketmq.admin.role_processor import RoleProcessor
-from longpoll_broker.rocketmq.admin.statistics_processor import StatisticsProcessor
 from longpoll_broker.rocketmq.admin.table_processor import TableProcessor
-from longpoll_broker.rocketmq.admin.upkeep_processor import UpkeepProcessor
+from longpoll_broker.rocketmq.admin.topic_processor import TopicProcessor
+from longpoll_broker.rocketmq.delay_levels import ScheduleService
 from longpoll_broker.rocketmq.replication.follower import Follower
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress, address_in
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, address_in
 from longpoll_broker.rocketmq.replication.registrar import Registrar
 from longpoll_broker.rocketmq.replication.replicator import Network, ReplicationSettings, Replicator
 from longpoll_broker.rocketmq.replication.table_sync import TableSync
-from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
-from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
-from longpoll_broker.rocketmq.timers.recall_processor import RecallProcessor
-from longpoll_broker.rocketmq.timers.schedule_service import ScheduleService
-from longpoll_broker.rocketmq.timers.timer_service import TimerService
-from longpoll_broker.rocketmq.transactions.end_transaction_processor import EndTransactionProcessor
-from longpoll_broker.rocketmq.transactions.transaction_check import ProducerOf, TransactionChecks
+from longpoll_broker.rocketmq.timers import RecallProcessor, TimerService
+from longpoll_broker.rocketmq.transactions import EndTransactionProcessor, ProducerOf, TransactionChecks
 from longpoll_broker.send.append import Appender
 from longpoll_broker.send.durability import Durability, GroupCommit, WhenTold
 from longpoll_broker.send.message_builder import InnerQueues, MessageBuilder
 from longpoll_broker.send.send_back_processor import SendBackProcessor
 from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.shared.broker_role import BrokerRole
-from longpoll_broker.shared.filter.data import FilterTable
+from longpoll_broker.shared.filters import FilterTable
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.shared.subscription import Clients
-from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
+from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerCounts, TimerOffsets
 from longpoll_broker.shared.topics import Groups, Topics
 from longpoll_broker.shared.version_traits import Traits, traits_of
 from longpoll_broker.store.message_store import MessageStore
@@ -81,34 +73,7 @@ from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import Policy
 
 
-def _topics(shared: SharedServices) -> Topics:
-    config = shared.config
-    return Topics(
-        config.auto_create_topic,
-        config.default_topic_queue_count,
-        shared.store_config.light_queues,
-        guard=shared.runtime.lock(),
-    )
-
-
-def _standing(shared: SharedServices) -> BrokerRole:
-    config = shared.config
-    return BrokerRole(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
-
-
-def _desk(shared: SharedServices) -> PullChecks:
-    return PullChecks(
-        shared.topics,
-        shared.groups,
-        shared.clients,
-        is_readable=bool(shared.config.permission & PERM_READ),
-        property_filter=shared.config.property_filter,
-        traits=shared.traits,
-        standing=shared.standing,
-    )
-
-
-@frozen(eq=False)
+@define(eq=False)
 class SharedServices:
     """Created once, before any service."""
 
@@ -119,59 +84,52 @@ class SharedServices:
     store: MessageStore
     address: Address
     """The broker's listening address."""
-    recording: NoHistory = field(factory=NoHistory)
-    is_fast: bool = True
+    recording: NoHistory
+    is_fast: bool
     """Whether services of `fast` replace the plain ones."""
-    traits: Traits = field(init=False, default=Factory(lambda self: traits_of(self.policy), takes_self=True))
-    topics: Topics = field(init=False, default=Factory(_topics, takes_self=True))
-    groups: Groups = field(
-        init=False,
-        default=Factory(
-            lambda self: Groups(
-                self.config.auto_create_subscription_group,
-                self.store_config.light_queues,
-                self.traits.group_size_max,
-                self.traits.validates_groups,
-                guard=self.runtime.lock(),
-            ),
-            takes_self=True,
-        ),
-    )
-    offsets: Offsets = field(
-        init=False,
-        default=Factory(
-            lambda self: Offsets(
-                guard=self.runtime.lock(),
-                light=self.store_config.light_queues,
-                pulled=Offsets(guard=self.runtime.lock()) if self.traits.tells_pull_offsets else None,
-            ),
-            takes_self=True,
-        ),
-    )
+    traits: Traits = field(init=False)
+    topics: Topics = field(init=False)
+    groups: Groups = field(init=False)
+    offsets: Offsets = field(init=False)
     delays: DelayOffsets = field(init=False, factory=DelayOffsets)
     timers: TimerOffsets = field(init=False, factory=TimerOffsets)
     timer_counts: TimerCounts = field(init=False, factory=TimerCounts)
-    statistics: Statistics = field(
-        init=False, default=Factory(lambda self: Statistics(self.runtime.lock()), takes_self=True)
-    )
+    statistics: Statistics = field(init=False)
     request_counts: RequestCounts = field(init=False, factory=RequestCounts)
-    clients: Clients = field(
-        init=False,
-        default=Factory(
-            lambda self: Clients(FilterTable(self.traits.filters_outlive_groups, self.traits.filters_with_parts)),
-            takes_self=True,
-        ),
-    )
-    standing: BrokerRole = field(init=False, default=Factory(_standing, takes_self=True))
-    desk: PullChecks = field(init=False, default=Factory(_desk, takes_self=True))
-    store_host: bytes = field(init=False, default=Factory(lambda self: host_bytes(*self.address), takes_self=True))
+    clients: Clients = field(init=False)
+    standing: BrokerRole = field(init=False)
+    desk: PullChecks = field(init=False)
+    store_host: bytes = field(init=False)
     """The broker's address as in records."""
-    appender: Appender = field(
-        init=False,
-        default=Factory(
-            lambda self: Appender(self.runtime, self.store, self.recording.sends, self.statistics), takes_self=True
-        ),
-    )
+    appender: Appender = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        config, lock, light = self.config, self.runtime.lock, self.store_config.light_queues
+        self.traits = traits = traits_of(self.policy)
+        self.topics = Topics(config.auto_create_topic, config.default_topic_queue_count, light, guard=lock())
+        self.groups = Groups(
+            config.auto_create_subscription_group,
+            light,
+            traits.group_size_max,
+            traits.validates_groups,
+            guard=lock(),
+        )
+        pulled = Offsets(guard=lock()) if traits.tells_pull_offsets else None
+        self.offsets = Offsets(guard=lock(), light=light, pulled=pulled)
+        self.statistics = Statistics(lock())
+        self.clients = Clients(FilterTable(traits.filters_outlive_groups, traits.filters_with_parts))
+        self.standing = BrokerRole(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
+        self.desk = PullChecks(
+            self.topics,
+            self.groups,
+            self.clients,
+            is_readable=bool(config.permission & PERM_READ),
+            property_filter=config.property_filter,
+            traits=traits,
+            standing=self.standing,
+        )
+        self.store_host = host_bytes(*self.address)
+        self.appender = Appender(self.runtime, self.store, self.recording.sends, self.statistics)
 
 
 SHORT_SCAN_MS = 1_000
@@ -210,22 +168,6 @@ class PullServices:
         """Returns the number of pulls waiting for a thread, and the first one's waiting time, ms."""
         return (0, 0) if self.pool is None else self.pool.waiting()
 
-    @property
-    def has_more(self) -> bool:
-        """Whether released pulls, or those of closed channels, wait for a loop's next pass."""
-        return self.hold_service.has_more or (self.inline is not None and self.inline.has_more)
-
-    def wake_by(self, wake: Callable[[], None]) -> None:
-        """Set the function that wakes a sleeping loop for its next pass."""
-        if self.inline is not None and self.inline.later is not None:
-            self.inline.later.wake = wake
-
-    def turn(self, outbox: Outbox) -> None:
-        """End a loop's pass: drop or run some of the waiting pulls."""
-        self.hold_service.turn()
-        if self.inline is not None:
-            self.inline.turn(outbox)
-
     def finish(self, outbox: Outbox) -> None:
         """Answer held pulls as the policy says, and run those waiting for a pass; call when no notifier runs."""
         self.hold_service.stop(outbox)
@@ -251,10 +193,18 @@ def pull_services_of(shared: SharedServices, access: AccessControl | None = None
     """Create the services."""
     runtime, policy, config = shared.runtime, shared.policy, shared.config
     runner = _runner(shared, access)
-    pool = _pool(shared, runner) if policy.notify == "dispatcher_poll" else None
-    inline = _inline(shared, runner) if pool is None else None
-    executor = pool or inline
-    assert executor is not None
+    pool: PoolExecutor | None = None
+    inline: InlineExecutor | None = None
+    executor: PoolExecutor | InlineExecutor
+    if policy.notify == "dispatcher_poll":
+        wait_ms_max = config.pull_wait_ms_max if config.fast_failure else None
+        executor = pool = PoolExecutor(
+            runtime, runner.run, runner.refuse, config.pull_thread_count, config.pull_queue_capacity, wait_ms_max
+        )
+    elif isinstance(runner, HerdRunner):
+        executor = inline = HerdExecutor(runner.run, LaterRuns(runtime.lock()), run_alike=runner.run_alike)
+    else:
+        executor = inline = InlineExecutor(runner.run, LaterRuns(runtime.lock()))
     hold_service = HoldService(
         runtime,
         policy,
@@ -281,7 +231,18 @@ def pull_services_of(shared: SharedServices, access: AccessControl | None = None
             config.slave_acting_master,
             policy.on_master_return == "answer",
         ),
-        _dispatch_service(shared, hold_service),
+        DispatchService(
+            runtime,
+            shared.store,
+            hold_service,
+            shared.recording.pulls,
+            notifies=config.long_polling and (not shared.standing.is_slave or shared.traits.slave_notifies),
+            polls=policy.notify == "dispatcher_poll",
+            in_batches=policy.notify_grain == "batch",
+            before_visible=policy.notify == "before_visible",
+            passes_idle=policy.empty_shortcut,
+            makes_durable=shared.store_config.visible_when_durable,
+        ),
         ScanService(runtime, hold_service, scan_period_ms) if policy.expiry == "scan" else None,
     )
 
@@ -308,41 +269,6 @@ def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
     )
 
 
-def _inline(shared: SharedServices, runner: PullRunner) -> InlineExecutor:
-    later = LaterRuns(shared.runtime.lock())
-    if isinstance(runner, HerdRunner):
-        return HerdExecutor(runner.run, later, run_alike=runner.run_alike)
-    return InlineExecutor(runner.run, later)
-
-
-def _pool(shared: SharedServices, runner: PullRunner) -> PoolExecutor:
-    config = shared.config
-    return PoolExecutor(
-        shared.runtime,
-        runner.run,
-        runner.refuse,
-        config.pull_thread_count,
-        config.pull_queue_capacity,
-        config.pull_wait_ms_max if config.fast_failure else None,
-    )
-
-
-def _dispatch_service(shared: SharedServices, hold_service: HoldService) -> DispatchService:
-    policy = shared.policy
-    return DispatchService(
-        shared.runtime,
-        shared.store,
-        hold_service,
-        shared.recording.pulls,
-        notifies=shared.config.long_polling and (not shared.standing.is_slave or shared.traits.slave_notifies),
-        polls=policy.notify == "dispatcher_poll",
-        in_batches=policy.notify_grain == "batch",
-        before_visible=policy.notify == "before_visible",
-        passes_idle=policy.empty_shortcut,
-        makes_durable=shared.store_config.visible_when_durable,
-    )
-
-
 @frozen(eq=False)
 class SendServices:
     """The services, and the threads of `SYNC_FLUSH`."""
@@ -359,11 +285,6 @@ class SendServices:
         """The processors of all these services."""
         found = {**self.send.processors, **self.back.processors, **self.transactions.processors}
         return found | self.recalls.processors if self.send.traits.serves_timers else found
-
-    @property
-    def stores_at_once(self) -> bool:
-        """Whether a send needs only storing and an answer; only such sends are stored in bursts."""
-        return not self.send.keepers.are_there and not self.send.traits.returns_transaction_id
 
     def start(self) -> None:
         """Start the threads."""
@@ -395,7 +316,6 @@ def send_services_of(
     if shared.store_config.flush_disk_sync:
         commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
     level_count = len(shared.store_config.delay_levels_ms)
-    inner_queues = InnerQueues.of(store, shared.store_config)
     maker = MessageBuilder(
         runtime,
         config.cluster_name,
@@ -403,30 +323,23 @@ def send_services_of(
         shared.groups,
         shared.store_host,
         shared.traits,
-        inner_queues,
+        InnerQueues.of(store, shared.store_config),
         config.broker_name,
         shared.timers,
         level_count=level_count,
     )
-    keepers = Durability(commits, replicator, when_told)
+    durability = Durability(commits, replicator, when_told)
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return SendServices(
-        kind(
-            shared.topics,
-            maker,
-            shared.appender,
-            shared.recording.sends,
-            keepers,
-            shared.traits,
-        ),
+        kind(shared.topics, maker, shared.appender, shared.recording.sends, durability, shared.traits),
         SendBackProcessor(
             config,
             shared.topics,
             shared.groups,
             store,
             shared.appender,
-            keepers,
+            durability,
             shared.store_host,
             shared.traits,
             level_count=level_count,
@@ -477,21 +390,11 @@ class ReplicationServices:
             if service is not None:
                 service.start()
 
-    def appended(self) -> None:
-        """Wake the replicator for appended messages."""
-        if self.replicator is not None:
-            self.replicator.appended()
-
     def stop_following(self) -> None:
         """Unregister from name servers, and stop copying."""
         for service in (self.registrar, self.tables, self.follower):
             if service is not None:
                 service.stop()
-
-    def stop_replicating(self) -> None:
-        """Stop sending."""
-        if self.replicator is not None:
-            self.replicator.stop()
 
 
 def replicator_of(shared: SharedServices, listener: Listener | None) -> Replicator | None:
@@ -527,7 +430,9 @@ def follower_of(
     Raises ConfigError.
     """
     config, runtime = shared.config, shared.runtime
-    master = MasterAddress(address_in(config.master, "masterAddress"), _ha_master(config))
+    own, ha = address_in(config.master, "masterAddress"), address_in(config.ha_master, "haMasterAddress")
+    # By default the log is at the port after that of the requests.
+    master = MasterAddress(own, (own[0], own[1] + 1) if ha is None and own is not None else ha)
     if not shared.standing.is_slave:
         if config.master or config.ha_master:
             raise ConfigError("only a slave can follow a master; set brokerRole=SLAVE and a brokerId above 0")
@@ -584,48 +489,22 @@ def _networks(text: str) -> tuple[Network, ...]:
         ) from None
 
 
-def _ha_master(config: BrokerConfig) -> Address | None:
-    """Returns the address of the master's log: by default the port after that of its requests."""
-    ha_master, master = address_in(config.ha_master, "haMasterAddress"), address_in(config.master, "masterAddress")
-    return (master[0], master[1] + 1) if ha_master is None and master is not None else ha_master
-
-
 @frozen(eq=False)
 class AdminServices:
     """The services."""
 
     clients: ClientProcessor
-    admin: AdminProcessor
     locks: LockProcessor
-    queries: QueryProcessor
-    statistics: StatisticsProcessor
-    progress: ProgressProcessor
-    connections: ConnectionProcessor
     tables: TableProcessor
     calls: ClientCalls
-    lists: ListProcessor
-    upkeep: UpkeepProcessor
-    assignments: AssignmentProcessor
+    others: tuple[Serving, ...]
     unknown: frozenset[int]
     """Codes that this version does not know."""
 
     @property
     def processors(self) -> Mapping[int, Processor]:
         """The processors of all these services."""
-        services = (
-            self.clients,
-            self.admin,
-            self.locks,
-            self.queries,
-            self.statistics,
-            self.progress,
-            self.connections,
-            self.tables,
-            self.calls,
-            self.lists,
-            self.upkeep,
-            self.assignments,
-        )
+        services = (self.clients, self.locks, self.tables, self.calls, *self.others)
         found = {code: processor for service in services for code, processor in service.processors.items()}
         return {code: processor for code, processor in found.items() if code not in self.unknown}
 
@@ -654,33 +533,18 @@ def admin_services_of(
         may_get=(lambda _channel, _record, _right: True) if access is None else access.may_get,
     )
     address = "{}:{}".format(*shared.address)
+    topics, name = shared.topics, shared.config.broker_name
     return AdminServices(
         clients,
-        AdminProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
         LockProcessor(runtime, QueueLocks(), runtime.lock(), shared.groups.size_max),
-        QueryProcessor(shared.store),
-        StatisticsProcessor(shared.statistics, shared.config.cluster_name),
-        ProgressProcessor(
-            shared.topics,
-            shared.offsets,
-            shared.store,
-            shared.clients,
-            clients.lock,
-            shared.statistics,
-            shared.config.broker_name,
-            shared.groups,
-            address,
-            runtime.unix_ms,
-            traits,
-        ),
-        ConnectionProcessor(clients),
         TableProcessor(
             runtime,
             shared.config,
             shared.store_config,
             pull_queue,
             ha_status,
-            shared.topics,
+            clean_soon,
+            topics,
             shared.groups,
             shared.offsets,
             shared.delays,
@@ -692,20 +556,24 @@ def admin_services_of(
             traits,
             shared.policy.name,
         ),
-        ClientCalls(
-            runtime,
-            shared.topics,
-            shared.offsets,
-            shared.store,
-            clients,
-            shared.config.broker_name,
-            address,
-            runtime.lock(),
-        ),
-        ListProcessor(shared.topics, shared.groups, when_saved, traits),
-        UpkeepProcessor(shared.topics, clean_soon),
-        AssignmentProcessor(
-            shared.topics, clients, shared.config.broker_name, queues_elsewhere, bool(shared.config.name_servers)
+        ClientCalls(runtime, topics, shared.offsets, shared.store, clients, name, address, runtime.lock()),
+        (
+            OffsetProcessor(topics, shared.groups, shared.offsets, shared.store, traits),
+            ProgressProcessor(
+                topics,
+                shared.offsets,
+                shared.store,
+                shared.clients,
+                clients.lock,
+                shared.statistics,
+                name,
+                shared.groups,
+                address,
+                runtime.unix_ms,
+                traits,
+            ),
+            TopicProcessor(topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
+            AssignmentProcessor(topics, clients, name, queues_elsewhere, bool(shared.config.name_servers)),
         ),
         traits.unknown_codes,
     )

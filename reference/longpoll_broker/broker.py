@@ -46,7 +46,7 @@ from longpoll_broker.io.processors import RpcHook
 from longpoll_broker.io.transport import IoLoop, Totals
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
 from longpoll_broker.rocketmq.name_server.name_server import NameServer, OwnBroker
-from longpoll_broker.rocketmq.transactions.end_transaction_processor import OP_TOPIC
+from longpoll_broker.rocketmq.transactions import OP_TOPIC
 from longpoll_broker.shared.broker_role import MASTER_ID
 from longpoll_broker.shared.offsets import SEPARATOR, Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
@@ -309,7 +309,8 @@ class Broker(Stoppable):
         first = loops[0]
         first.share_with(loops)
         self.hold_service.run_clock_on(first.outbox, first.wake)
-        self.pulling.wake_by(first.wake)
+        if self.pulling.inline is not None:
+            self.pulling.inline.later.wake = first.wake
         first.add_listener(listeners[0], self.handler)
         first.add_listener(listeners[1], self.name_server)
         return loops
@@ -324,7 +325,8 @@ class Broker(Stoppable):
             self._queue_count = self.store.queue_count
             know_copied_topics(self.topics, self.store)
         self.pulling.dispatch_service.show_waiting()
-        self.replicating.appended()
+        if self.replicating.replicator is not None:
+            self.replicating.replicator.appended()
 
     @classmethod
     def start(
@@ -354,12 +356,13 @@ class Broker(Stoppable):
         config = config or BrokerConfig()
         store_config = _store_config(store_config or StoreConfig(), config, policy)
         with ExitStack() as undo:
+            # The kernel accepts connections from the first `listen` on: no request may wait for the store's recovery.
+            store = MessageStore.open(runtime, directory, store_config)
+            undo.callback(store.close)
             listeners = (open_listener(runtime, listen, undo), open_listener(runtime, name_server, undo))
             ha = ha or ha_address(config, listeners[0].address)
             ha_listener = None if ha is None else open_listener(runtime, ha, undo)
             vip_listener = None if ha is None else open_vip_listener(runtime, listeners[0].address, undo)
-            store = MessageStore.open(runtime, directory, store_config)
-            undo.callback(store.close)
             recording = NoHistory()
             if record_directory is not None:
                 recording = BrokerHistory.start(runtime, record_directory, policy, config)
@@ -393,7 +396,8 @@ class Broker(Stoppable):
         self.replicating.stop_following()
         self.pulling.stop_notifying()
         self.sending.stop()
-        self.replicating.stop_replicating()
+        if self.replicating.replicator is not None:
+            self.replicating.replicator.stop()
         self.keeping.saves.stop()
         outbox = Outbox()
         self.pulling.finish(outbox)

@@ -18,12 +18,11 @@ from longpoll_broker.hold.pull import FLAG_SUSPEND, Refused
 from longpoll_broker.hold.pull_processor import ONE_WAY
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Processor
-from longpoll_broker.rocketmq.admin.offset_records import recorded
+from longpoll_broker.rocketmq.admin.offset_processor import recorded
 from longpoll_broker.send.append import Asked, SendEvents, Stored
-from longpoll_broker.shared.filter.filters import Filter, is_as_said
+from longpoll_broker.shared.filters import Filter, is_as_said
 from longpoll_broker.store.messages import Arrival, GetResult
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.log_record import is_listed
 from longpoll_recorder.recorder import HistoryRecorder, kept
 from longpoll_runtime import Runtime
 from longpoll_spec.policy import Policy
@@ -59,37 +58,11 @@ class RecordedPullEvents(PullEvents):
             commit_offset=kept(commit_offset),
         )
 
-    def held(self, pull: Pull, after_ns: int) -> None:
-        """Write `hold`."""
-        self.recorder.put("hold", after_ns, **_place(pull), visible_end=kept(pull.offset))
-
-    def rechecked(self, pull: Pull, after_ns: int, visible_end: int) -> None:
-        """Write `recheck`."""
-        self.recorder.put("recheck", after_ns, **_place(pull), visible_end=visible_end)
-
-    def taken(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """Write one `take` per pull."""
+    def record(self, event: str, pulls: Iterable[Pull], after_ns: int, visible_end: int | None = None) -> None:
+        """Write one event for each pull."""
+        end = {} if visible_end is None else {"visible_end": kept(visible_end)}
         for pull in pulls:
-            self.recorder.put("take", after_ns, **_place(pull), visible_end=visible_end)
-
-    def kept(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """Write one `keep` per pull."""
-        for pull in pulls:
-            self.recorder.put("keep", after_ns, **_place(pull), visible_end=visible_end)
-
-    def expired(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """Write one `expire` per pull."""
-        for pull in pulls:
-            self.recorder.put("expire", after_ns, **_place(pull))
-
-    def stopped(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """Write one `stop` per pull."""
-        for pull in pulls:
-            self.recorder.put("stop", after_ns, **_place(pull))
-
-    def ran(self, pull: Pull, after_ns: int) -> None:
-        """Write `run`."""
-        self.recorder.put("run", after_ns, **_place(pull))
+            self.recorder.put(event, after_ns, **_place(pull), **end)
 
     def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
         """Write `answer_sent` when the answer has been handed to the socket."""
@@ -202,7 +175,7 @@ class RecordedSendEvents(SendEvents):
         def tell() -> None:
             place: dict[str, Any] = {"request": request, "connection": connection}
             for each in stored:
-                if is_listed(each[0].sys_flag):
+                if each[0].in_queue:
                     self.recorder.put("message_acknowledged", after_ns, **place, **_fields_of(each))
                 else:
                     place |= {"topic": asked.header.topic, "queue": asked.header.queue_id}
@@ -213,7 +186,7 @@ class RecordedSendEvents(SendEvents):
     def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
         """Write one `append` per message that a queue lists."""
         for each in stored:
-            if is_listed(each[0].sys_flag):
+            if each[0].in_queue:
                 self.recorder.put("append", after_ns, **_fields_of(each))
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 from longpoll_client.checks import Addresses
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Lifecycle
+from longpoll_client.link.exchange import Callback
 from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, NameServers, Route, Routes, split_address
 from longpoll_client.link.steps import Ask, Call, Connect, FindRoute, Question, Steps, Together, run, succeeded
 from longpoll_client.remoting import RemotingClient
@@ -58,6 +59,11 @@ class InstanceCore(ABC):
         self._lifecycle = Lifecycle(runtime, "the client")
         self._lock = runtime.lock()
         self._routes = Routes()
+        self._set_up()
+
+    @abstractmethod
+    def _set_up(self) -> None:
+        """The rest of the construction."""
 
     @property
     def client_id(self) -> str:
@@ -72,6 +78,13 @@ class InstanceCore(ABC):
         """Answer a request of the peer at HOST:PORT, if there is a connection.
 
         Raises LocalProtocolError if its output is full.
+        """
+
+    @abstractmethod
+    def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
+        """Ask the server at HOST:PORT, once connected; the callback gets the answer or the error, once.
+
+        Raises a LongpollError if nothing is sent.
         """
 
     # ------------------------------------------------------------ routes
@@ -155,22 +168,13 @@ class ClientInstance(InstanceCore, Closeable):
     to connect delays no other.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        name_server: Addresses,
-        *,
-        client_id: str | None = None,
-        on_request: Callable[[Command, str], bool] | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        super().__init__(runtime, name_server, client_id=client_id, on_request=on_request, credentials=credentials)
+    def _set_up(self) -> None:
         self._connecting: dict[tuple[str, int], Lock] = {}
         self._clients: dict[tuple[str, int], RemotingClient] = {}
-        self._single_flight = SingleFlight(runtime, "client-routes")
+        self._single_flight = SingleFlight(self.runtime, "client-routes")
         self.is_abandoned: bool = False
         """Whether it ends as soon as nothing waits any more."""
-        runtime.when_forked(self)
+        self.runtime.when_forked(self)
 
     def forked(self) -> None:
         """The child process makes new connections, because it has no reader threads (`RemotingClient.is_open`)."""
@@ -311,6 +315,10 @@ class ClientInstance(InstanceCore, Closeable):
                 return
         client.close()
         self._lifecycle.check_open()
+
+    def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
+        """As `InstanceCore.call_async`; connects here."""
+        self.client(address).call_async(code, header, callback=callback, timeout_s=timeout_s)
 
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
         """As `InstanceCore.reply`."""

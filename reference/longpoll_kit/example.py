@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from attrs import define, field
 
@@ -131,7 +131,7 @@ class Example:
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def publish(self, queue: Queue, payload: bytes, count: int = 1) -> str:
+    def publish(self, queue: Queue, payload: Any, count: int = 1) -> str:
         """Publish `count` messages, one after another; the polls that wait for them must be answered."""
         messages = [self._publish(queue, payload) for _ in range(count)]
         self.settle()
@@ -146,7 +146,7 @@ class Example:
         self._read_up(queue)
         return f"{count} messages"
 
-    def poll(self, queue: Queue, place: Place, timeout_ms: int, count: int) -> str:
+    def poll(self, queue: Queue, place: Any, timeout_ms: int, count: int) -> str:
         """Poll from some position, `count` times at once."""
         if len(self.polls.under_way) + count > POLLS_MAX:
             return NOTHING_DONE
@@ -156,24 +156,24 @@ class Example:
         self.settle()
         return f"{sum(ask.ended_ns is None for ask in asks)} of {count} wait"
 
-    def wake(self, queue: Queue, payload: bytes, count: int) -> str:
+    def wake(self, queue: Queue, payload: Any, count: int, place: Any = "end") -> str:
         """Hold polls until the service has certainly seen them, as a later poll's deadline shows; then publish."""
-        self.poll(queue, "end", self.long_ms, count)
+        self.poll(queue, place, self.long_ms, count)
         other = self.queues[self.queues.index(queue) - 1]
         self.expire(other, self.short_ms)
         return self.publish(queue, payload)
 
-    def expire(self, queue: Queue, timeout_ms: int) -> str:
+    def expire(self, queue: Queue, timeout_ms: int, place: Any = "end") -> str:
         """Let a poll wait until its deadline."""
-        ask = self._expire_at_end(queue, timeout_ms)
+        ask = self._expire(queue, timeout_ms, place)
         if ask.is_suspected:
-            self._expire_at_end(queue, timeout_ms)  # a service that is late is late again
+            self._expire(queue, timeout_ms, place)  # a service that is late is late again
         return str(ask)
 
-    def cross(self, queue: Queue, payload: bytes, rounds: int, gap_us: int) -> str:
+    def cross(self, queue: Queue, payload: Any, rounds: int, gap_us: int, place: Any = "end") -> str:
         """Poll and publish at the same time, repeatedly, with gaps up to `gap_us`; with 0 either may be first."""
         for number in range(rounds):
-            ask = self._begin(queue, self._first(queue, "end"), self.long_ms)
+            ask = self._begin(queue, self._first(queue, place), self.long_ms)
             if gap_us:
                 self.polls.wait_sent(ask)
                 self.polls.let_pass(gap_us * (number + 1) // rounds)
@@ -195,9 +195,9 @@ class Example:
                 return f"before each of {line} lines"
         return f"before each of {LINES_MAX} lines"
 
-    def cancel(self, queue: Queue, payload: bytes, order: Order, gap_us: int) -> str:
+    def cancel(self, queue: Queue, payload: Any, order: Order, gap_us: int, place: Any = "end") -> str:
         """Cancel a waiting poll, with a message published never, right after or at the same time."""
-        ask = self._begin(queue, self._first(queue, "end"), self.long_ms)
+        ask = self._begin(queue, self._first(queue, place), self.long_ms)
         self.polls.wait_sent(ask)
         if ask.error is None:
             join = self.polls.apart(lambda: self._cancel(ask))
@@ -240,7 +240,7 @@ class Example:
                 self.publish(queue, b"")
         self._read_all()
         for queue in self.queues:
-            while (ask := self._expire_at_end(queue, self.short_ms)).answer is None or ask.answer.bodies:
+            while (ask := self._expire(queue, self.short_ms)).answer is None or ask.answer.bodies:
                 pass  # a message in doubt may come after all
         self._look_for_second_answers()
 
@@ -269,12 +269,16 @@ class Example:
         self.told.published(queue, message)
         return message
 
-    def _begin(self, queue: Queue, first: int, timeout_ms: int, pause: Pause | None = None) -> Ask:
-        position = queue.positions[first] if isinstance(queue, OffsetQueue) else None
-        ask = Ask(len(self._asks) + 1, queue.name, first, position, timeout_ms, self.runtime.monotonic_ns())
+    def _begin(self, queue: Queue, first: Any, timeout_ms: int, pause: Pause | None = None) -> Ask:
+        number, position = self._position(queue, first)
+        ask = Ask(len(self._asks) + 1, queue.name, number, position, timeout_ms, self.runtime.monotonic_ns())
         self._asks.append(ask)
         self.polls.begin(ask, pause)
         return ask
+
+    def _position(self, queue: Queue, first: Any) -> tuple[int, Any]:
+        """The number of the first message to ask for, and its position for the subject."""
+        return first, queue.positions[first] if isinstance(queue, OffsetQueue) else None
 
     def _preempt_poll(self, queue: Queue, payload: bytes, pause: Pause) -> bool:
         first = self._first(queue, "end")
@@ -300,7 +304,7 @@ class Example:
         join()
         return is_reached
 
-    def _first(self, queue: Queue, place: Place) -> int:
+    def _first(self, queue: Queue, place: Any) -> Any:
         """The number of the first message to ask for; for the end, everything is read first."""
         if place == "end":
             self._read_up(queue)
@@ -340,8 +344,8 @@ class Example:
         self.settle()
         return ask
 
-    def _expire_at_end(self, queue: Queue, timeout_ms: int) -> Ask:
-        ask = self._begin(queue, self._first(queue, "end"), timeout_ms)
+    def _expire(self, queue: Queue, timeout_ms: int, place: Any = "end") -> Ask:
+        ask = self._begin(queue, self._first(queue, place), timeout_ms)
         self.polls.wait_sent(ask)
         self._wait_over(ask)
         self.settle()
@@ -365,7 +369,8 @@ class Example:
                 self._excuse_wait(since_ns)
             self._judge_ended()
         for ask in list(self.polls.under_way):
-            if ask.sent_ns is not None and self._is_late(ask, self.runtime.monotonic_ns()):
+            is_due = ask.timeout_ms == 0
+            if is_due or (ask.sent_ns is not None and self._is_late(ask, self.runtime.monotonic_ns())):
                 self._wait_over(ask)
         self._judge_ended()
 
@@ -376,7 +381,7 @@ class Example:
     def _judge(self, ask: Ask) -> None:
         queue = self._queue(ask)
         if ask.error is not None:
-            if ask.cancelled_ns is None or isinstance(ask.error, SubjectError):
+            if ask.cancelled_ns is None or isinstance(ask.error, SubjectError | ViolationError):
                 ask.error.add_note(f"raised for {ask}, which was neither cancelled nor in flight during a restart")
                 raise ask.error
             queue.ended_unanswered(ask)
@@ -406,7 +411,7 @@ class Example:
     def _count(self, ask: Ask, queue: Queue) -> None:
         assert ask.answer is not None
         if not ask.answer.bodies:
-            self.counts[EXPIRED] += ask.cancelled_ns is None
+            self.counts[EXPIRED] += ask.cancelled_ns is None and ask.timeout_ms > 0
             return
         message = next(each for each in queue.messages if each.body == ask.answer.bodies[0])
         if message.is_sure(ask.begun_ns):

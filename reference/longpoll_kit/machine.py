@@ -63,6 +63,8 @@ class LongPollMachine(RuleBasedStateMachine):
     again.
     """
 
+    kind: ClassVar[Callable[..., Example]] = Example
+    """Performs the steps."""
     subject: ClassVar[Callable[[], LongPollSubject]]
     """Makes a subject; called for every example. A service that lives longer belongs in a module or a fixture."""
     wake_ms: ClassVar[int] = 500
@@ -95,14 +97,18 @@ class LongPollMachine(RuleBasedStateMachine):
         self._calls: list[str] = []
         self._ends_run = run is None
         self.run = run or self._new_run(0).__enter__()
-        with self._kept("subject()"):
-            subject = self._new_subject()
         self.run.examples += self.run.failure is None
         self.run.started += 1
         self._is_sound = True
+        with self._kept("subject()"):
+            self.example = self._new_example()
+        self.run.abilities = self.example.abilities
+
+    def _new_example(self) -> Example:
+        subject = self._new_subject()
         allowances = Allowances(self.wake_ms, self.late_ms, self.early_ms, self.visible_ms, self.may_answer_early)
         told = history_for(self.run.history, self.run.runtime, subject, allowances)
-        self.example = Example(
+        return self.kind(
             self.run.runtime,
             subject,
             self.run.watch,
@@ -115,7 +121,6 @@ class LongPollMachine(RuleBasedStateMachine):
             self.run.counts,
             told,
         )
-        self.run.abilities = self.example.abilities
 
     @classmethod
     def _new_subject(cls) -> LongPollSubject:
@@ -135,7 +140,12 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @classmethod
     def exercise(
-        cls, chosen: settings = SETTINGS, seed: int | None = None, *, history: History | None = None
+        cls,
+        chosen: settings = SETTINGS,
+        seed: int | None = None,
+        *,
+        history: History | None = None,
+        example_done: Callable[[int], None] = lambda _done: None,
     ) -> KitReport:
         """Run examples until one fails; a violation does not raise, but an exception of the subject does.
 
@@ -144,6 +154,7 @@ class LongPollMachine(RuleBasedStateMachine):
             seed: The seed of all choices; by default the machine's, or a random one.
             history: A `longpoll.HistoryWriter` on a `RealRuntime` that records every publish and poll for
                 `longpoll.judge`; only for a subject with the semantics `offsets`.
+            example_done: Called after each example with their number so far.
 
         Raises:
             SubjectError: The subject is invalid, or the judge does not support it.
@@ -155,6 +166,8 @@ class LongPollMachine(RuleBasedStateMachine):
                 cls._run_short(run)
                 run.examples = 0
                 run.counts.clear()
+                run.rule_counts.clear()
+                run.example_done = example_done
                 run_examples(lambda: cls(run), run, chosen)
             except FAULTS:
                 # The run keeps what a step raised. Hypothesis may only report that it did not recur.
@@ -206,6 +219,7 @@ class LongPollMachine(RuleBasedStateMachine):
         if self.run.is_over or not self._is_sound:
             return
         self._is_sound = False
+        self.run.rule_counts[name] += self.run.failure is None
         call = f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
         try:
             with self._kept(call):
@@ -229,7 +243,8 @@ class LongPollMachine(RuleBasedStateMachine):
             made = "" if call == "subject()" else self.example.timeline()
             calls = [*self._calls, call] if made and call not in {"end()", "close()"} else self._calls
             code = "\n".join([f"machine = {name}()", *(f"machine.{each}" for each in calls), "machine.teardown()"])
-            self.run.failed(Failure(error, (*self._steps, call), tuple(made), code))
+            if made or self.run.failure is None:  # a service that is gone cannot begin again
+                self.run.failed(Failure(error, (*self._steps, call), tuple(made), code))
             raise
 
     def teardown(self) -> None:
@@ -244,6 +259,7 @@ class LongPollMachine(RuleBasedStateMachine):
             finally:
                 if self._ends_run:
                     self.run.__exit__()
+                self.run.example_done(self.run.examples)
 
     # -- separate steps, which no random example has ----------------------------------------------------------------
 

@@ -44,6 +44,8 @@ class KitReport:
     """The steps of the shortest failing example."""
     counts: Mapping[str, int]
     """How often each kind of poll occurred."""
+    rule_counts: Mapping[str, int]
+    """How often each step was done."""
     left_out: tuple[str, ...]
     """The abilities that the subject lacks, which were not used."""
     examples: int
@@ -94,6 +96,9 @@ class Run:
     history: History | None = None
     """Records every example; None for no history."""
     counts: Counter[str] = field(factory=Counter)
+    rule_counts: Counter[str] = field(factory=Counter)
+    example_done: Callable[[int], None] = lambda _done: None
+    """Gets the number of examples so far."""
     abilities: frozenset[str] = frozenset()
     examples: int = 0
     """Examples up to the first failure."""
@@ -151,6 +156,7 @@ class Run:
             prop,
             failure.steps,
             dict(self.counts),
+            dict(self.rule_counts),
             left_out,
             self.examples,
             self.excused,

@@ -57,7 +57,8 @@ _SECTOR_OF_ZEROS: Final = bytes(SECTOR_SIZE)
 SYS_FLAG_TRANSACTION_MASK: Final = 0xC
 SYS_FLAG_TRANSACTION_PREPARED: Final = 0x4
 SYS_FLAG_TRANSACTION_ROLLBACK: Final = 0xC
-_NOT_LISTED: Final = (SYS_FLAG_TRANSACTION_PREPARED, SYS_FLAG_TRANSACTION_ROLLBACK)
+NOT_LISTED: Final = (SYS_FLAG_TRANSACTION_PREPARED, SYS_FLAG_TRANSACTION_ROLLBACK)
+"""Transaction types whose messages are in no consume queue."""
 SYS_FLAG_BORN_HOST_V6: Final = 0x10
 SYS_FLAG_STORE_HOST_V6: Final = 0x20
 
@@ -79,11 +80,6 @@ _PLAIN: Final = struct.Struct(">4xI28xi16xq20xi")
 """In a V1 record with IPv4 hosts: magic, system flag, store timestamp and body length."""
 _SHORT: Final = struct.Struct(">h")
 _PORT: Final = struct.Struct(">i")
-
-
-def is_listed(sys_flag: int) -> bool:
-    """Whether a consume queue lists a message: prepared and rolled-back ones are only in the log."""
-    return sys_flag & SYS_FLAG_TRANSACTION_MASK not in _NOT_LISTED
 
 
 def as_int32(value: int) -> int:
@@ -124,8 +120,8 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def in_queue(self) -> bool:
-        """Whether a consume queue lists it."""
-        return is_listed(self.sys_flag)
+        """Whether a consume queue lists it: prepared and rolled-back messages are only in the log."""
+        return self.sys_flag & SYS_FLAG_TRANSACTION_MASK not in NOT_LISTED
 
     def lacks_sector(self, file_size: int) -> bool:
         """Whether topic and properties have a sector of zeros, or zeros at the end: signs of lost writes.

@@ -16,8 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from model_tests.client.failing.plan import Plan, draw
-from model_tests.client.failing.play import Played, Setting, play
+from model_tests.client.failing.play import Plan, Played, Setting, draw, play
 from model_tests.client.failing.servers import OurServer
 
 LENGTH_S: Final = 180.0

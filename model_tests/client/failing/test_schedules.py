@@ -12,8 +12,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from model_tests.client.failing.plan import Event, Plan, draw
-from model_tests.client.failing.play import Setting
+from model_tests.client.failing.play import Event, Plan, Setting, draw
 from model_tests.client.failing.run import LENGTH_S, at_once, ours, said
 
 COUNT = 8

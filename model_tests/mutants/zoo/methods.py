@@ -269,10 +269,10 @@ class _Counted:
 
 def steps(entry: Entry, deadline_s: float) -> Seen | None:
     """Drive the hold service step by step against the spec: tiny scopes completely, larger ones randomly."""
+    from model_tests.simulate import exploration as tried
     from model_tests.simulate.stress import RAISED
     from model_tests.simulate.test_refinement import LARGER, TINIEST
 
-    from longpoll_simulation import refinement as tried
     from longpoll_spec.policy import STRICT, STRICT_CLONE
 
     counted = _Counted(getattr(tried, "run"), deadline_s)  # noqa: B009 - the same
@@ -351,11 +351,11 @@ def simulated(entry: Entry, deadline_s: float) -> Seen | None:
 
 @contextlib.contextmanager
 def _served(directory: str, *, recorded: bool) -> Iterator[Any]:
-    from longpoll.wire.suite import EmbeddedSubject
+    from longpoll.wire.suite import EmbeddedBroker
     from longpoll_runtime.real import RealRuntime
 
     history = str(Path(directory, "history")) if recorded else None
-    with EmbeddedSubject(
+    with EmbeddedBroker(
         RealRuntime(), str(Path(directory, "store")), can_restart=False, record_directory=history
     ) as subject:
         yield subject
@@ -367,7 +367,7 @@ def wire(_entry: Entry, _deadline_s: float) -> Seen | None:
 
     with tempfile.TemporaryDirectory() as directory, _served(directory, recorded=False) as subject:
         report = run_suite(subject.runtime, subject, max_examples=20, step_count=40, seed=7, shrink=False)
-        return None if report.failure is None else Seen(report.failure.splitlines()[0][:160], report.examples)
+        return Seen(report.why.splitlines()[0][:160], report.examples) if report.verdict == "invalid" else None
 
 
 @contextlib.contextmanager

@@ -174,7 +174,7 @@ OURS: Final = (
         "Of several acknowledgements that one message is at odds with the judge shows the one that was read first: "
         "what is told of a history, and under which name, hangs on how its files are cut.",
         Change(
-            f"{RULES}/breaches.py",
+            f"{RULES}/cross_queue.py",
             "    ordered = in_order(events, members)\n"
             "    return ordered[np.sort(np.unique(cause[ordered], return_index=True)[1])]\n",
             "    return members[np.sort(np.unique(cause[members], return_index=True)[1])]\n",
@@ -211,7 +211,7 @@ OURS: Final = (
             "return self._started_in is not None and self._started_in != self._now_in()",
             "return False",
         ),
-        units=("client/test_forked.py",),
+        units=("client/test_failed_starts.py",),
     ),
     _slip(
         "a-start-that-fails-leaves-its-connections",

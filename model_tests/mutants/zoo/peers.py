@@ -275,8 +275,8 @@ PEERS: Final = (
         "every quiet hold ends in an error and a new connection.",
         Change(
             f"{CLIENT}/consume/puller.py",
-            "            config.pull_timeout_s,\n",
-            "            config.hold_ms / 1000,\n",
+            "                timeout_s=self._config.pull_timeout_s,\n",
+            "                timeout_s=self._config.hold_s,\n",
         ),
     ),
     _bug(

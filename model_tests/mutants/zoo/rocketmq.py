@@ -33,8 +33,8 @@ ROCKETMQ: Final = (
         "and that pull is answered when the next one is due.",
         Change(
             HOLD_SERVICE,
-            '        self._clock_sleeps_until_ms = float("inf")\n        deadlines_ms: list[int] = []\n',
-            "        deadlines_ms: list[int] = []\n",
+            '        self._clock_sleeps_until_ms = float("inf")\n        if not self._room.used:\n',
+            "        if not self._room.used:\n",
         ),
     ),
     _bug(
@@ -271,7 +271,7 @@ ROCKETMQ: Final = (
         "The client counts the bytes of what it has consumed wrongly, so flow control thinks that the queue is full: "
         "it is never pulled again, and the group's lag grows until a restart.",
         Change(
-            f"{CLIENT}/consume/process_queue.py",
+            f"{CLIENT}/consume/puller.py",
             "                del waiting[offset]\n                self.size -= len(message.body)\n",
             "                del waiting[offset]\n",
         ),
@@ -286,7 +286,7 @@ ROCKETMQ: Final = (
             "        self._timer.after(retry_s, self.pull)\n",
             "",
         ),
-        units=("client/test_puller.py", "service/test_client_consumer.py"),
+        units=("client/test_puller.py",),
     ),
     _bug(
         "moved-offset-waits",
@@ -299,7 +299,7 @@ ROCKETMQ: Final = (
             "        if answer.code == ResponseCode.PULL_OFFSET_MOVED:\n"
             "            self._timer.after(RETRY_S, self.pull)\n        elif is_no_further:\n",
         ),
-        units=("client/test_puller.py", "service/test_client_consumer.py"),
+        units=("client/test_puller.py",),
     ),
     _bug(
         "announced-once",

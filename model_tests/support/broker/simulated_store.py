@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from attrs import Factory, define, evolve, frozen
-from model_tests.support.broker.stores import SMALL, message
+from model_tests.support.broker.stores import SMALL, message, result_of
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.consume_queue import OTHER_MAPS
@@ -24,7 +24,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_protocol.log_record import is_listed as is_listed_by
 from longpoll_runtime import Files
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.disk import Disk, Order
@@ -102,7 +101,7 @@ class StoreModel:
         assert view is not None, f"{topic}@{queue_id}: what was just put is not there"
         record = bytes(view)
         assert made.body in record, f"{topic}@{queue_id}: another body"
-        is_listed = is_listed_by(made.message.sys_flag)
+        is_listed = made.message.in_queue
         expected = self.next_offset(topic, queue_id) if is_listed else 0
         assert offset == expected, f"{topic}@{queue_id}: offset {offset}, not {expected}"
         self.sent.append(Sent(topic, queue_id, expected, start, record, made.key, made.message.tags_code, is_listed))
@@ -177,7 +176,7 @@ class StoreModel:
 
     def find(self, store: MessageStore, wanted: Sent) -> bool:
         """Whether a message is found by its key."""
-        return wanted.record in store.query(wanted.topic, wanted.key, FOUND_COUNT_MAX, 0, EVER_MS).records
+        return wanted.record in result_of(store.query(wanted.topic, wanted.key, FOUND_COUNT_MAX, 0, EVER_MS))[0].records
 
 
 def _is_listed(store: MessageStore, sent: Sent) -> bool:

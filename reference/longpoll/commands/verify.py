@@ -27,7 +27,7 @@ from longpoll.verification.broker_process import HostLatency, ServedBroker
 from longpoll.verification.conversations import conversations
 from longpoll.verification.limits import ECHOES, Declared, Limits, declared, limits_of
 from longpoll.verification.report import Page, Row, Stopwatch, check_page, render_page, write_page
-from longpoll.wire.suite.subject import EmbeddedSubject, RemoteSubject
+from longpoll.wire.suite.brokers import EmbeddedBroker, RemoteBroker
 from longpoll_judge.contract.result import Result
 from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Address, Runtime
@@ -224,7 +224,7 @@ def _own_broker(page: Page, job: Job, results: list[Result]) -> None:
         _races(page, job, raced.address, "longpoll-verify-races", name="the broker", process_id=raced.process_id)
     left = partial(store_row, "store that our broker has left", store_directory)
     page.stage("verifying the broker's store", lambda: [left()], part="store")
-    with EmbeddedSubject(runtime, str(job.scratch / "suite"), policy=job.policy) as subject:
+    with EmbeddedBroker(runtime, str(job.scratch / "suite"), policy=job.policy) as subject:
         _stage(page, "suite", "property suite", partial(broker.suite, runtime, subject, job.seed))
     limits = job.limits(echo)
     _judge(page, job, limits, results)
@@ -258,7 +258,7 @@ def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
     clauses = partial(conversations, place, job.name_server, job.policy_name, scans=job.policy.expiry == "scan")
     _stage(page, "clauses", f"recorded conversations with {name}", clauses)
     _races(page, job, place, f"{topic}-races", name=name)
-    subject = RemoteSubject(place, broker.expectations(job.known, ECHOES * echo.worst_ms))
+    subject = RemoteBroker(place, broker.expectations(job.known, ECHOES * echo.worst_ms))
     _stage(page, "suite", f"property suite against {name}", partial(broker.suite, runtime, subject, job.seed))
     _judge(page, job, job.limits(echo), results)
 

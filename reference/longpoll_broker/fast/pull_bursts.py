@@ -25,7 +25,7 @@ from longpoll_broker.hold.pull import (
 from longpoll_broker.hold.pull_processor import JSON, RESPONSE, PullAnswers, PullProcessor
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.transport import QUEUED_SIZE_MAX
-from longpoll_broker.shared.filter.filters import Filter, TagFilter, tag_filter
+from longpoll_broker.shared.filters import Filter, TagFilter, tag_filter
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
 from longpoll_broker.store.messages import ALL, GetResult, GetStatus
 from longpoll_broker.store.selection import nothing

@@ -18,7 +18,7 @@ from longpoll_broker.hold.hold_table import ANSWERED, QUEUED, Cause, Pull
 from longpoll_broker.hold.pull import FLAG_SUBSCRIPTION, Found
 from longpoll_broker.hold.pull_processor import ONE_WAY, RESPONSE, RUN_COST, InlineExecutor, PullRunner
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.shared.filter.filters import Filter
+from longpoll_broker.shared.filters import Filter
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
 from longpoll_protocol.fast import PullHeads, pull_heads
 from longpoll_protocol.frames import Buffer

@@ -25,59 +25,15 @@ from longpoll_broker.hold.hold_table import HELD, MISSED, QUEUED, Bucket, Cause,
 from longpoll_broker.hold.notifier import BucketTraversal
 from longpoll_broker.hold.pull import Refused, Store, wants_visible
 from longpoll_broker.io.channel import FLUSH_COUNT, Channel, Outbox
-from longpoll_broker.shared.filter.filters import Filter
-from longpoll_broker.shared.filter.sql92 import Lookup
+from longpoll_broker.shared.filters import Filter
 from longpoll_broker.shared.quota import CONNECTION_PART
+from longpoll_broker.shared.sql92 import Lookup
 from longpoll_broker.store.message_store import LOG, MessageStore
 from longpoll_broker.store.messages import Arrival, GetResult
 from longpoll_runtime import Lock, Runtime, Thread
 from longpoll_runtime.recoverable import FAULTS, KeepGoing
 from longpoll_runtime.services import ServiceThread
 from longpoll_spec.policy import Policy
-
-
-class PullEvents:
-    """Records nothing. `after_ns` is always a time of `now_ns` before the event began."""
-
-    __slots__ = ()
-
-    def now_ns(self) -> int:
-        """Returns the clock's time; 0 when nothing is recorded."""
-        return 0
-
-    def received(self, pull: Pull, received_ns: int, wanted: Filter | Refused, commit_offset: int) -> None:
-        """A pull arrived. `wanted` is the result of its checks; `commit_offset` is -1 if it commits nothing."""
-
-    def held(self, pull: Pull, after_ns: int) -> None:
-        """The pull was inserted into the table."""
-
-    def rechecked(self, pull: Pull, after_ns: int, visible_end: int) -> None:
-        """The visible end was rechecked for a pull that had just been held."""
-
-    def taken(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """A traversal took these pulls out of the table."""
-
-    def kept(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """A traversal put these pulls back."""
-
-    def expired(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """The deadlines of these pulls passed."""
-
-    def stopped(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """The shutdown removed these pulls from the table."""
-
-    def ran(self, pull: Pull, after_ns: int) -> None:
-        """A pull that left the table was decided again."""
-
-    def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
-        """An answer is about to be queued in the outbox; `read` is its read, None for a refusal."""
-
-    def made_visible(self, arrivals: Iterable[Arrival], after_ns: int) -> None:
-        """The queues' visible ends moved past these messages."""
-
-    def visible_from_start(self, ends: Iterable[tuple[str, int, int]]) -> None:
-        """The visible ends before the broker serves requests: topic, queue id, visible end."""
-
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +49,34 @@ HERD_PART: Final = FLUSH_COUNT
 """Size of the second batch of a large herd; the first has one pull, and each later batch doubles."""
 HERD_PART_MAX: Final = 128
 """Maximum size of such a batch."""
+
+
+class PullEvents:
+    """Records nothing. `after_ns` is always a time of `now_ns` before the event began."""
+
+    __slots__ = ()
+
+    def now_ns(self) -> int:
+        """Returns the clock's time; 0 when nothing is recorded."""
+        return 0
+
+    def received(self, pull: Pull, received_ns: int, wanted: Filter | Refused, commit_offset: int) -> None:
+        """A pull arrived. `wanted` is the result of its checks; `commit_offset` is -1 if it commits nothing."""
+
+    def record(self, event: str, pulls: Iterable[Pull], after_ns: int, visible_end: int | None = None) -> None:
+        """One event for each pull.
+
+        Of a held pull: `hold`, `recheck`, `take`, `keep`, `expire`, `stop`. Then `run`, when it is decided again.
+        """
+
+    def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
+        """An answer is about to be queued in the outbox; `read` is its read, None for a refusal."""
+
+    def made_visible(self, arrivals: Iterable[Arrival], after_ns: int) -> None:
+        """The queues' visible ends moved past these messages."""
+
+    def visible_from_start(self, ends: Iterable[tuple[str, int, int]]) -> None:
+        """The visible ends before the broker serves requests: topic, queue id, visible end."""
 
 
 @frozen
@@ -251,7 +235,7 @@ class HoldService:
             pull.phase = QUEUED
             self._queue(pull, cause, outbox)
             return
-        self._events.held(pull, after_ns)
+        self._events.record("hold", (pull,), after_ns, pull.offset)
         if policy.recheck_after_hold == "after_insert":
             self._recheck(shard, pull, outbox)
         if policy.expiry == "own_deadline" and pull.phase is HELD:
@@ -327,7 +311,7 @@ class HoldService:
         if visible_end > pull.offset and not walks:
             with shard.lock:
                 removed = shard.table.recheck(pull)
-        self._events.rechecked(pull, after_ns, visible_end)
+        self._events.record("recheck", (pull,), after_ns, visible_end)
         if removed:
             self._queue(pull, "woken", outbox)
         elif walks:
@@ -373,7 +357,7 @@ class HoldService:
         self._runtime.step(steps.start)
         with shard.lock:
             taken = walk.start()
-        self._events.taken(taken, after_ns, walk.visible_end)
+        self._events.record("take", taken, after_ns, walk.visible_end)
         if not taken and self._policy.empty_shortcut:
             # Another notifier emptied the bucket after the check; there is nothing to put back or recheck.
             return None
@@ -420,7 +404,7 @@ class HoldService:
         self._runtime.step(steps.end)
         with shard.lock:
             kept = walk.end()
-        self._events.kept(kept, after_ns, walk.visible_end)
+        self._events.record("keep", kept, after_ns, walk.visible_end)
         if kept and self._policy.expiry == "own_deadline":
             self._tell_clock(min(pull.deadline_ms for pull in kept), outbox)
         if not self._policy.recheck_after_keep:
@@ -476,6 +460,8 @@ class HoldService:
         """Returns the seconds until the next deadline; None without deadlines."""
         # From here on every hold wakes the clock, so no deadline is missed between this check and the sleep.
         self._clock_sleeps_until_ms = float("inf")
+        if not self._room.used:
+            return None
         deadlines_ms: list[int] = []
         for shard in self._shards:
             # In most passes nothing is armed. A deadline armed after this check wakes the clock.
@@ -514,7 +500,7 @@ class HoldService:
             with shard.lock:
                 late = shard.table.expire(now_ms, EXPIRED_COUNT - count)
             count += len(late)
-            self._events.expired(late, after_ns)
+            self._events.record("expire", late, after_ns)
             for pull in late:
                 self._queue(pull, "expired", outbox)
 
@@ -593,7 +579,7 @@ class HoldService:
             self._runtime.step("stop")
             with shard.lock:
                 held = shard.table.drain()
-            self._events.stopped(held, after_ns)
+            self._events.record("stop", held, after_ns)
             for pull in held:
                 self._queue(pull, "stopped", outbox)
 

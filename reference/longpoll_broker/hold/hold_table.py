@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 import msgspec
 from attrs import define, field
 
-from longpoll_broker.shared.filter.filters import Filter, TagFilter
+from longpoll_broker.shared.filters import Filter, TagFilter
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.subscription import SUBSCRIPTION_COST, SUBSCRIPTION_SIZE_MAX
 

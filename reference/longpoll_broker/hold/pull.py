@@ -18,7 +18,7 @@ from attrs import field, frozen
 
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.shared.broker_role import BrokerRole
-from longpoll_broker.shared.filter.filters import (
+from longpoll_broker.shared.filters import (
     ExpressionError,
     Filter,
     SqlFilter,

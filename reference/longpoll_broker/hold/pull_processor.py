@@ -46,7 +46,7 @@ from longpoll_broker.hold.pull import (
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, Refusal
 from longpoll_broker.send.append import Appender
-from longpoll_broker.shared.filter.filters import Filter, TagFilter
+from longpoll_broker.shared.filters import Filter, TagFilter
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.store.message_store import MessageStore
@@ -203,7 +203,7 @@ class PullRunner:
             log.exception("running a pull of %s again failed", pull.topic)
             decision = Refused(SYSTEM_ERROR, f"{type(error).__name__}: {error}")
             cause = "thrown"
-        self.events.ran(pull, after_ns)
+        self.events.record("run", (pull,), after_ns)
         self.count(pull, decision, begun_ns)
         self.answer(pull, decision, cause, outbox)
         return decision
@@ -381,45 +381,41 @@ def nobody() -> None:
 class LaterRuns:
     """Pulls that wait for a later pass; callable from any thread.
 
-    Invariant: `_waiting` has one entry per connection with waiting pulls, in the order of their turns.
+    Invariant: `waiting` has one entry per connection with waiting pulls, in the order of their turns. It is approximate
+    without the lock.
     """
 
     lock: Lock
-    """Protects `_waiting`."""
+    """Protects `waiting`."""
     wake: Callable[[], None] = nobody
     """Wakes the loop that ends passes."""
-    _left: int = field(factory=lambda: PASS_COST_MAX, init=False)
-    """Remaining budget of this pass; approximate with several threads."""
+    spent: int = field(default=0, init=False)
+    """Cost of this pass so far; approximate with several threads."""
     _is_over: bool = field(default=False, init=False)
-    _waiting: OrderedDict[Hashable, deque[Leaving]] = field(factory=OrderedDict, init=False)
-
-    @property
-    def has_more(self) -> bool:
-        """Whether pulls wait for a later pass; approximate without the lock."""
-        return bool(self._waiting)
+    waiting: OrderedDict[Hashable, deque[Leaving]] = field(factory=OrderedDict, init=False)
 
     def spend(self, cost: int) -> bool:
         """Charge `cost` to the budget; returns false if the budget is exhausted."""
-        if self._left <= 0 and not self._is_over:
+        if self.spent >= PASS_COST_MAX and not self._is_over:
             return False
-        self._left -= cost
+        self.spent += cost
         return True
 
     def add(self, leaving: Iterable[Leaving]) -> None:
         """Queue pulls for later passes, in order for each connection."""
         with self.lock:
-            was_empty = not self._waiting
+            was_empty = not self.waiting
             for each in leaving:
-                self._waiting.setdefault(each[0].channel, deque()).append(each)
+                self.waiting.setdefault(each[0].channel, deque()).append(each)
         if was_empty:
             self.wake()
 
     def turn(self, run: Callable[[Sequence[Leaving]], int]) -> None:
         """End a pass: run waiting pulls up to the budget, and reset the budget. `run` returns its cost."""
         left = PASS_COST_MAX
-        while left > 0 and self._waiting and (part := self._take()):
+        while left > 0 and self.waiting and (part := self._take()):
             left -= run(part)
-        self._left = PASS_COST_MAX
+        self.spent = 0
 
     def finish(self, run: Callable[[Sequence[Leaving]], int]) -> None:
         """Run all waiting pulls now, and all future ones at once."""
@@ -430,13 +426,13 @@ class LaterRuns:
     def _take(self) -> list[Leaving]:
         """Remove the next connection's next pulls: at least one, and fewer if many connections wait."""
         with self.lock:
-            if not self._waiting:
+            if not self.waiting:
                 return []
-            count = max(PASS_COST_MAX // RUN_COST // len(self._waiting), 1)
-            channel, pulls = self._waiting.popitem(last=False)
+            count = max(PASS_COST_MAX // RUN_COST // len(self.waiting), 1)
+            channel, pulls = self.waiting.popitem(last=False)
             part = [pulls.popleft() for _ in range(min(count, len(pulls)))]
             if pulls:
-                self._waiting[channel] = pulls
+                self.waiting[channel] = pulls
         return part
 
 
@@ -445,43 +441,32 @@ class InlineExecutor:
     """Runs pulls on the caller's thread; a pass over budget leaves the rest to `later`."""
 
     run: Run
-    later: LaterRuns | None = None
-    """None runs everything at once."""
-
-    @property
-    def has_more(self) -> bool:
-        """Whether pulls wait for a later pass."""
-        return self.later is not None and self.later.has_more
+    later: LaterRuns
 
     def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:
         """Run the pull now or in a later pass; always true."""
-        later = self.later
-        if later is None or later.spend(RUN_COST):
+        if self.later.spend(RUN_COST):
             self._run(pull, cause, outbox)
         else:
-            later.add([(pull, cause)])
+            self.later.add([(pull, cause)])
         return True
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """Run pulls that one message woke, now or in a later pass; rejects none."""
         later = self.later
-        if later is None or later.spend(len(pulls)):
-            later_cost = self._run_herd(pulls, outbox) - len(pulls)
-            if later is not None:
-                later.spend(later_cost)
+        if later.spend(len(pulls)):
+            later.spend(self._run_herd(pulls, outbox) - len(pulls))
         else:
             later.add((pull, "woken") for pull in pulls)
         return ()
 
     def turn(self, outbox: Outbox) -> None:
         """End a pass: run some of the waiting pulls."""
-        if self.later is not None:
-            self.later.turn(lambda part: self._run_part(part, outbox))
+        self.later.turn(lambda part: self._run_part(part, outbox))
 
     def finish(self, outbox: Outbox) -> None:
         """Run all waiting pulls, and from now on everything at once."""
-        if self.later is not None:
-            self.later.finish(lambda part: self._run_part(part, outbox))
+        self.later.finish(lambda part: self._run_part(part, outbox))
 
     def _run_part(self, part: Sequence[Leaving], outbox: Outbox) -> int:
         """Run waiting pulls, keeping woken ones together as a herd; returns the cost."""

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from functools import partial
-from typing import ClassVar, Final, Protocol, Self, TypeAlias, TypeVar
+from functools import partial, wraps
+from inspect import isgeneratorfunction
+from typing import ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, cast
 
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.io.channel import Channel, Outbox, Parts
@@ -42,19 +43,28 @@ TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a wh
 Turns: TypeAlias = Generator[None, None, Parts]
 """Work on a request that yields between turns and returns the answer."""
 Processor = Callable[[Channel, Command, Outbox], Parts | None]
-Method = TypeVar("Method", bound=Callable[..., Parts | None])
+Method = TypeVar("Method", bound=Callable[..., Parts | Turns | None])
 _CODES: Final = "_codes"
 """The attribute of a method with the codes that it serves."""
 
 
 def serves(*codes: int) -> Callable[[Method], Method]:
-    """Mark a method of a `Serving` as the processor of these codes."""
+    """Mark a method of a `Serving` as the processor of these codes; a generator works in turns (`in_turns`)."""
 
     def mark(method: Method) -> Method:
-        setattr(method, _CODES, codes)
-        return method
+        made = cast("Method", _in_turns(method) if isgeneratorfunction(method) else method)
+        setattr(made, _CODES, codes)
+        return made
 
     return mark
+
+
+def _in_turns(method: Callable[..., Turns]) -> Callable[..., Parts | None]:
+    @wraps(method)
+    def process(service: object, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        return in_turns(channel, command, method(service, channel, command, outbox))
+
+    return process
 
 
 class Serving:

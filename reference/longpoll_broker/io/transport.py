@@ -140,7 +140,6 @@ class IoLoop:
         self._name = name
         self._limits = limits
         self._pass_end = pass_end
-        self._ends_pass = KeepGoing(log, "a pass could not be ended")
         self._clock = clock
         self._totals = Totals.of(runtime, limits) if totals is None else totals
         """Shared with the broker's other loops."""
@@ -215,7 +214,6 @@ class IoLoop:
 
     def _run(self) -> None:
         clock = self._clock
-        does_what_is_due = KeepGoing(log, "what was due could not be done")
         while not self._stopping:
             wait_s = clock.wait_s() if clock is not None else None
             has_more = self._unfinished or self._leaving or (self._pass_end is not None and self._pass_end.has_more)
@@ -223,8 +221,10 @@ class IoLoop:
             ready = self.poller.poll(wait_s_max if wait_s is None or wait_s > wait_s_max else wait_s)
             self._run_pass(ready)
             if clock is not None:
-                with does_what_is_due:
+                try:
                     clock.run(self.outbox)
+                except FAULTS:
+                    log.exception("what was due could not be done")
             self.outbox.flush()
             while self._to_close:
                 channel = self._to_close.popleft()
@@ -261,8 +261,13 @@ class IoLoop:
         self._receive_slow(list(slow), unfinished, now_ns)
         self._serve_unfinished(list(unfinished))
         if self._pass_end is not None:
-            with self._ends_pass:
-                self._pass_end.end_pass(self.outbox)
+            self._end_pass(self._pass_end)
+
+    def _end_pass(self, pass_end: PassEnd) -> None:
+        try:
+            pass_end.end_pass(self.outbox)
+        except FAULTS:
+            log.exception("a pass could not be ended")
 
     def _receive_slow(self, channels: Sequence[Channel], unfinished: dict[Channel, None], now_ns: int) -> None:
         """Read from new or slow channels, after the quick ones, within the time of a pass.

@@ -1,7 +1,7 @@
 """Appends messages to the store, and reports sends to the history.
 
 Producers, the schedule, send-backs and ended transactions append. Also moves a delayed message to the schedule topic
-and back. Visibility: see `hold.hold_service`. Delivery of delayed messages: see `rocketmq.timers.schedule_service`.
+and back. Visibility: see `hold.hold_service`. Delivery of delayed messages: see `rocketmq.delay_levels`.
 
 Sources: `CommitLog.asyncPutMessage`, `ScheduleMessageService.messageTimeup` 4.9.
 """

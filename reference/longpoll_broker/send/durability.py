@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from attrs import define, field, frozen
+from attrs import Factory, define, field, frozen
 
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.store.message_store import MessageStore
@@ -217,16 +217,16 @@ class Durability:
     replicator: Slaves | None
     when_told: WhenTold | None = None
     """Set when the broker registers at name servers."""
-
-    @property
-    def are_there(self) -> bool:
-        """Whether messages need any copy."""
-        return self.commits is not None or self.replicator is not None
-
-    @property
-    def of_topics_are_there(self) -> bool:
-        """Whether a new topic needs any copy."""
-        return self.commits is not None or self.when_told is not None
+    keeps_messages: bool = field(
+        init=False,
+        default=Factory(lambda self: self.commits is not None or self.replicator is not None, takes_self=True),
+    )
+    """Whether messages need any copy."""
+    keeps_topics: bool = field(
+        init=False,
+        default=Factory(lambda self: self.commits is not None or self.when_told is not None, takes_self=True),
+    )
+    """Whether a new topic needs any copy."""
 
     def submit(self, log_end: int | None, done: Done, lock: Lock, outbox: Outbox, *, wants_topics: bool) -> None:
         """Call `done` when the log is kept up to `log_end`, or at a timeout; `lock` belongs to this send.

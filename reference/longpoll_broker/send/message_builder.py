@@ -5,7 +5,7 @@ dead-letter topic. A timed message of 5.x waits in `rmq_sys_wheel_timer`, with i
 delay level takes precedence, then a delay in seconds, then one in milliseconds, then a time. A time in the past is
 ignored. `INNER_MULTI_DISPATCH` names additional queues; retry, delayed and prepared messages name none.
 
-Checks and answers: see `send.send_processor`. Delivery of timed messages: see `rocketmq.timers.timer_service`.
+Checks and answers: see `send.send_processor`. Delivery of timed messages: see `rocketmq.timers`.
 
 Sources: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java`, `MultiDispatch.java`, the `LmqConsumeQueue`
 limits of `DefaultMessageStore.java` 4.9; `HookUtils.handleScheduleMessage` 5.5.

@@ -1,6 +1,6 @@
 """Serves code 36: a consumer sends a failed message back, to get it again later or to move it to the dead letters.
 
-Delays: see `rocketmq.timers.schedule_service`. Source: `AbstractSendMessageProcessor.consumerSendMsgBack` 4.9.
+Delays: see `rocketmq.delay_levels`. Source: `AbstractSendMessageProcessor.consumerSendMsgBack` 4.9.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SendBackProcessor(Serving):
     groups: Groups
     store: MessageStore
     appender: Appender
-    keepers: Durability
+    durability: Durability
     store_host: bytes
     traits: Traits = STRICT_TRAITS
     level_count: int = len(DELAY_LEVELS_MS)
@@ -124,7 +124,7 @@ class SendBackProcessor(Serving):
         As in Java, which removes the property that asks to wait.
         """
         names = {retry_topic, DEAD_PREFIX + retry_topic.removeprefix(RETRY_PREFIX)}
-        if not self.keepers.of_topics_are_there or names.isdisjoint(self.topics.unsaved):
+        if not self.durability.keeps_topics or names.isdisjoint(self.topics.unsaved):
             return parts
         command = structs.replace(command, body=EMPTY)
 
@@ -132,7 +132,7 @@ class SendBackProcessor(Serving):
             kept = parts if code == ResponseCode.SUCCESS else answer(command, code, "the topic could not be saved")
             refuse(channel, command, kept, done_outbox)
 
-        self.keepers.submit(None, done, self.appender.runtime.lock(), outbox, wants_topics=True)
+        self.durability.submit(None, done, self.appender.runtime.lock(), outbox, wants_topics=True)
         return None
 
     def _put(

@@ -200,7 +200,7 @@ class SendProcessor(Serving):
     maker: MessageBuilder
     appender: Appender
     events: SendEvents
-    keepers: Durability
+    durability: Durability
     """Decide when a send is answered: after the disk under `SYNC_FLUSH`, after a slave under `SYNC_MASTER`."""
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
@@ -357,14 +357,14 @@ class SendProcessor(Serving):
             if not command.is_one_way:
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
-        keepers, unsaved = self.keepers, self.topics.unsaved
+        durability, unsaved = self.durability, self.topics.unsaved
         # A delayed or prepared message has also created the header's topic.
         wants_topics = topic in unsaved or asked.header.topic in unsaved
-        if waits and keepers.are_there:
-            keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
+        if waits and durability.keeps_messages:
+            durability.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
             return None
-        if wants_topics and keepers.when_told is not None:
-            keepers.when_told(partial(done, ResponseCode.SUCCESS), outbox)
+        if wants_topics and durability.when_told is not None:
+            durability.when_told(partial(done, ResponseCode.SUCCESS), outbox)
             return None
         self.events.acknowledged(asked, stored, outbox)
         return answer(command, ResponseCode.SUCCESS, None, fields)

@@ -17,6 +17,8 @@ from msgspec.structs import replace
 
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
+    NOT_LISTED,
+    SYS_FLAG_TRANSACTION_MASK,
     Lookup,
     with_zeros,
 )
@@ -47,6 +49,11 @@ class MessageToStore(msgspec.Struct, frozen=True, gc=False):
     prepared_offset: int = 0
     inner_queues: tuple[tuple[str, int], ...] = ()
     """Additional queues that list it, by topic and id, in the order of its property `INNER_MULTI_DISPATCH`."""
+
+    @property
+    def in_queue(self) -> bool:
+        """Whether a consume queue lists it, as `Record.in_queue`."""
+        return self.sys_flag & SYS_FLAG_TRANSACTION_MASK not in NOT_LISTED
 
 
 @lru_cache(maxsize=64)

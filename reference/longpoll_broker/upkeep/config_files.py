@@ -25,9 +25,8 @@ from attrs import define, field
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import REMARK_SIZE_MAX, answer, failure, refuse
 from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.table_chunks import chunks_of
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
-from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
+from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics, chunks_of
 from longpoll_broker.store.segment import make_beside
 from longpoll_protocol.bodies import load_json
 from longpoll_protocol.codes import ResponseCode

@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from types import CoroutineType, TracebackType
+from types import CoroutineType
 from typing import Any, Self, TypeAlias, TypeVar, Unpack
 
 from attrs import define, field
 
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.checks import Addresses, Sql, check_callable
-from longpoll_client.consume.broker_requests import GiveDirectly
 from longpoll_client.consume.consumer import POLL_S, ConsumerCore, Polled
 from longpoll_client.consume.listener import HANG_CHECKS, ConsumeResult, OrderlyQueues, Reject, Retry, read_result
-from longpoll_client.consume.member import GroupMember
+from longpoll_client.consume.member import NO_LISTENER, GroupMember, Listening
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.statistics import HookCalls
-from longpoll_client.lifecycle import Closing
+from longpoll_client.lifecycle import AsyncCloseable, Closing
 from longpoll_client.link.exchange import check_count, wait_ns
 from longpoll_client.link.steps import Steps
 from longpoll_client.messages import ReceivedMessage, all_as_shown, place_of
@@ -46,33 +45,14 @@ class AsyncMember(GroupMember):
     """
 
     def __init__(
-        self,
-        options: MemberOptions,
-        deliver: Callable[[Batch], None],
-        *,
-        direct: GiveDirectly | None = None,
-        is_orderly: bool = False,
-        is_busy: Callable[[Puller], bool] = lambda _puller: False,
+        self, options: MemberOptions, deliver: Callable[[Batch], None], listening: Listening = NO_LISTENER
     ) -> None:
         """As `GroupMember`."""
         self._rebalancing = asyncio.Lock()
         self._instance = AsyncInstance(
-            options.runtime,
-            options.name_server,
-            client_id=options.config.client_id,
-            on_request=self._requested,
-            credentials=options.credentials,
+            options.runtime, options.name_server, client_id=options.config.client_id, credentials=options.credentials
         )
-        super().__init__(
-            options,
-            self._instance,
-            self._instance,
-            deliver,
-            client_id=lambda: self._instance.client_id,
-            direct=direct,
-            is_orderly=is_orderly,
-            is_busy=is_busy,
-        )
+        super().__init__(options, self._instance, self._instance, deliver, listening)
 
     async def run(self, steps: Steps[T]) -> T:
         """Run an exchange, and await each answer; raises a LongpollError."""
@@ -96,14 +76,6 @@ class AsyncMember(GroupMember):
     def begin(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in a task, unless the member is closed. Errors are logged."""
         self._instance.begin(work)
-
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """As `GroupMember.after`, on the loop."""
-        self._instance.after(delay_s, action)
-
-    def every(self, period_s: float, action: Callable[[], None]) -> None:
-        """As `GroupMember.every`, on the loop."""
-        self._instance.every(period_s, action)
 
     def subscribe(self, topic: str, expression: str) -> None:
         """As `GroupMember.subscribe`."""
@@ -161,7 +133,7 @@ class AsyncMember(GroupMember):
             raise errors[0]
 
 
-class AsyncConsumer(ConsumerCore, ABC):
+class AsyncConsumer(ConsumerCore, AsyncCloseable):
     """A consumer as a member of its group: `async with` starts and closes it."""
 
     _member: AsyncMember
@@ -170,11 +142,6 @@ class AsyncConsumer(ConsumerCore, ABC):
         """Join the group; raises as `start`."""
         await self.start()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """As `PushConsumer.topic_queues`."""
@@ -191,10 +158,6 @@ class AsyncConsumer(ConsumerCore, ABC):
     @abstractmethod
     async def start(self) -> None:
         """Join the group."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Store the offsets and leave the group."""
 
 
 class AsyncPullConsumer(AsyncConsumer):
@@ -432,9 +395,11 @@ class AsyncPushConsumer(AsyncConsumer):
         self._member = AsyncMember(
             given,
             self._deliver_in_order if orderly else self._deliver,
-            direct=self._give_directly,
-            is_orderly=orderly,
-            is_busy=lambda puller: orderly and self._orderly_queues.is_busy(puller),
+            Listening(
+                self._give_directly,
+                is_orderly=orderly,
+                is_busy=lambda puller: orderly and self._orderly_queues.is_busy(puller),
+            ),
         )
         self._statistics = self._member.statistics
         self._is_orderly = orderly

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from longpoll_client.aio.connection import AsyncConnection
-from longpoll_client.checks import Addresses
 from longpoll_client.errors import ClientError, LifecycleError, UnreachableError
 from longpoll_client.instance import InstanceCore
 from longpoll_client.lifecycle import Closing
@@ -35,8 +34,6 @@ from longpoll_client.link.steps import (
 )
 from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header
-from longpoll_protocol.signature import Credentials
-from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import LongpollError
 
@@ -54,16 +51,7 @@ class AsyncInstance(InstanceCore):
     task of `begin` and every timer; `close` and `end_jobs` end them.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        name_server: Addresses,
-        *,
-        client_id: str | None = None,
-        on_request: Callable[[Command, str], bool] | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        super().__init__(runtime, name_server, client_id=client_id, on_request=on_request, credentials=credentials)
+    def _set_up(self) -> None:
         self.closing: Closing = Closing()
         """Of the client that it is of."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -251,9 +239,21 @@ class AsyncInstance(InstanceCore):
 
     # ------------------------------------------------------------ tasks and timers, and brokers for pullers
 
-    def client(self, address: str) -> _Asking:
-        """A connection to HOST:PORT, which is made on demand."""
-        return _Asking(self, address)
+    def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
+        """As `InstanceCore.call_async`; connects in a task."""
+        connection = self.opened(address)
+        if connection is not None:
+            connection.call_async(code, header, callback=callback, timeout_s=timeout_s)
+            return
+
+        async def connect() -> None:
+            try:
+                made = await self.connection(address)
+                made.call_async(code, header, callback=callback, timeout_s=timeout_s)
+            except ClientError as error:
+                callback(error)
+
+        self.begin(connect())
 
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
         """As `InstanceCore.reply`."""
@@ -316,27 +316,3 @@ class AsyncInstance(InstanceCore):
         for task in tasks:
             task.cancel()
         return tasks
-
-
-class _Asking:
-    """A broker that a puller asks."""
-
-    def __init__(self, instance: AsyncInstance, address: str) -> None:
-        self._instance = instance
-        self._address = address
-
-    def call_async(self, code: int, header: Header | None, /, *, callback: Callback, timeout_s: float) -> None:
-        """Send a request once connected; raises a LongpollError if nothing is sent."""
-        connection = self._instance.opened(self._address)
-        if connection is not None:
-            connection.call_async(code, header, callback=callback, timeout_s=timeout_s)
-            return
-
-        async def connect() -> None:
-            try:
-                made = await self._instance.connection(self._address)
-                made.call_async(code, header, callback=callback, timeout_s=timeout_s)
-            except ClientError as error:
-                callback(error)
-
-        self._instance.begin(connect())

@@ -11,27 +11,24 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Self, TypeAlias, Unpack
+from typing import TypeAlias, Unpack
 
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.checks import Addresses, check_callable, check_plain
 from longpoll_client.errors import ClientError, LifecycleError
-from longpoll_client.lifecycle import Closing
+from longpoll_client.lifecycle import AsyncCloseable, Closing
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.attempts import Attempt, QueueSelector, SendResult, is_lost, selector
 from longpoll_client.produce.hooks import Outcome, SendMetrics
 from longpoll_client.produce.outgoing import OutgoingMessage, Parcel, as_given
 from longpoll_client.produce.producer import (
-    REQUEST_NAMES,
     MessageOptions,
     ProducerCore,
     ProducerOptions,
     RequestOptions,
     SendCallback,
     Sender,
-    SenderOptions,
     SendOptions,
     StartedSend,
     message_of,
@@ -93,7 +90,7 @@ class AsyncRequests(Replies):
             await self._instance.run(self._heartbeat.leave())
 
 
-class AsyncProducer(ProducerCore):
+class AsyncProducer(ProducerCore, AsyncCloseable):
     """Sends messages to any topic, from the tasks of one event loop.
 
     A cancelled send is not retried, but its message may be stored.
@@ -111,26 +108,18 @@ class AsyncProducer(ProducerCore):
         **options: Unpack[ProducerOptions],
     ) -> None:
         """As `Producer`; raises ConfigError. Connections are made by the first send."""
-        given = SenderOptions.of(group, options, avoids_slow_brokers=avoids_slow_brokers)
-        instance = AsyncInstance(given.runtime, name_server, credentials=given.credentials)
-        self._set_up(instance, given)
+        sender = Sender(group, options, header_of, avoids_slow_brokers=avoids_slow_brokers)
+        instance = AsyncInstance(sender.runtime, name_server, credentials=sender.credentials)
+        self._set_up(instance, sender)
         instance.on_request = self._requests.requested
 
-    def _set_up(self, instance: AsyncInstance, options: SenderOptions) -> None:
+    def _set_up(self, instance: AsyncInstance, sender: Sender) -> None:
         self._instance = instance
-        self._sender = Sender(options, header_of)
-        self._requests = AsyncRequests(instance, options.group)
-        self._now_ns = options.runtime.monotonic_ns
+        self._sender = sender
+        self._requests = AsyncRequests(instance, sender.group)
+        self._now_ns = sender.now_ns
         self._on_way = 0
         self._sending: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close every connection. Sends in progress fail with a ClientError, later ones with LifecycleError.
@@ -176,7 +165,7 @@ class AsyncProducer(ProducerCore):
     async def request(self, topic: str, body: bytes, **options: Unpack[RequestOptions]) -> ReceivedMessage:
         """As `Producer.request`, with its errors."""
         self._instance.check()
-        return await self._replied(topic, *read_options(topic, body, options, REQUEST_NAMES))
+        return await self._replied(topic, *read_options(topic, body, options, RequestOptions))
 
     def _request_later(
         self,
@@ -348,8 +337,8 @@ class AsyncProducer(ProducerCore):
 class AsyncPreparedProducer(AsyncProducer):
     """Sends the prepared messages of an `AsyncTransactionProducer`, over its connections."""
 
-    def __init__(self, instance: AsyncInstance, options: SenderOptions) -> None:
-        self._set_up(instance, options)
+    def __init__(self, instance: AsyncInstance, sender: Sender) -> None:
+        self._set_up(instance, sender)
 
     async def send_prepared(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
@@ -378,7 +367,7 @@ AsyncCheck: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
 AsyncWork: TypeAlias = Callable[[], Awaitable[TransactionState]]
 
 
-class AsyncTransactionProducer(TransactionCore):
+class AsyncTransactionProducer(TransactionCore, AsyncCloseable):
     """A producer of one group whose members can all answer for each other's transactions; of one event loop.
 
     Invariant: `_checking` has the task of each check that has not ended.
@@ -389,23 +378,15 @@ class AsyncTransactionProducer(TransactionCore):
     ) -> None:
         """As `TransactionProducer`; raises ConfigError. Connections are made by the first send."""
         check_callable("check_transaction", check_transaction)
-        given = SenderOptions.of(group, options)
+        sender = Sender(group, options, header_of)
         self._instance = AsyncInstance(
-            given.runtime, name_server, on_request=self._requested, credentials=given.credentials
+            sender.runtime, name_server, on_request=self._requested, credentials=sender.credentials
         )
-        super().__init__(given, self._instance, check_transaction)
-        self._producer = AsyncPreparedProducer(self._instance, given)
+        super().__init__(sender, self._instance, check_transaction)
+        self._producer = AsyncPreparedProducer(self._instance, sender)
         self._closing = Closing()
         self._checking: set[asyncio.Task[None]] = set()
         self._has_heartbeat = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """As `TransactionProducer.close`. It waits for running checks, except one that calls it.
@@ -435,7 +416,7 @@ class AsyncTransactionProducer(TransactionCore):
         """
         self._lifecycle.check_open()
         check_callable("local_transaction", local_transaction)
-        given = read_options(topic, body, options, REQUEST_NAMES)
+        given = read_options(topic, body, options, RequestOptions)
         if not self._has_heartbeat:
             self._has_heartbeat = True
             again = self._heartbeat.heartbeat_all

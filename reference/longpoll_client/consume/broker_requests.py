@@ -10,14 +10,15 @@ Source: `ClientRemotingProcessor.java`, `DefaultMQPushConsumerImpl.consumerRunni
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from longpoll_client.consume.puller import Connections, Puller
+from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import TopicStatistics
+from longpoll_client.instance import InstanceCore
 from longpoll_client.messages import ReceivedMessage, as_first_sent, decode_messages
 from longpoll_protocol.bodies import MessageQueue, decode_by_queue, encode_by_queue
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
@@ -48,7 +49,7 @@ DIRECT_COUNT_MAX: Final = 16
 class BrokerRequests:
     """Answers for one member, on reader threads. Invariant: `_direct_count` changes under `_lock`."""
 
-    def __init__(self, instance: Connections, member: GroupMember, direct: GiveDirectly | None) -> None:
+    def __init__(self, instance: InstanceCore, member: GroupMember, direct: GiveDirectly | None) -> None:
         self._instance = instance
         self._member = member
         self._direct = direct
@@ -86,7 +87,9 @@ class BrokerRequests:
     def _tell_offsets(self, command: Command, reply: Reply) -> None:
         """221; raises HeaderError."""
         topic = GetConsumerStatusRequestHeader.decode(command.ext_fields).topic
-        reply(ResponseCode.SUCCESS, None, offsets_body(self._member.assigned_queues.pullers(), topic))
+        pullers = self._member.assigned_queues.pullers().items()
+        table = encode_by_queue({queue: puller.offset_done for queue, puller in pullers if queue.topic == topic})
+        reply(ResponseCode.SUCCESS, None, msgspec.json.encode({"consumerTable": {}, "messageQueueTable": table}))
 
     def _tell_running(self, command: Command, reply: Reply) -> None:
         """307; raises HeaderError."""
@@ -118,8 +121,15 @@ class BrokerRequests:
             with self._lock:
                 self._direct_count -= 1
             took_ms = (runtime.monotonic_ns() - began_ns) / 1e6
-            body = direct_body(is_consumed=is_consumed, is_orderly=self._member.is_orderly, took_ms=took_ms)
-            reply(ResponseCode.SUCCESS, None, body)
+            # A listener that raises retries the message.
+            body = {
+                "autoCommit": True,
+                "consumeResult": "CR_SUCCESS" if is_consumed else "CR_LATER",
+                "order": self._member.is_orderly,
+                "remark": None,
+                "spentTimeMills": int(took_ms),
+            }
+            reply(ResponseCode.SUCCESS, None, msgspec.json.encode(body))
 
         self._direct(as_first_sent(messages[0], RETRY_PREFIX + group), told)
 
@@ -135,12 +145,6 @@ def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:
             place = f"{queue.topic[:127]} queue {queue.queue_id}"
             raise HeaderError("ResetOffsetBody", "offsetTable", f"has {str(offset)[:40]!r} for {place}, no offset")
     return {queue: offset for queue, offset in table.items() if queue.topic == header.topic}
-
-
-def offsets_body(pullers: Mapping[MessageQueue, Puller], topic: str) -> bytes:
-    """The answer to 221: the offset of each queue of a topic that this member has."""
-    table = {queue: puller.offset_done for queue, puller in pullers.items() if queue.topic == topic}
-    return msgspec.json.encode({"consumerTable": {}, "messageQueueTable": encode_by_queue(table)})
 
 
 def running_body(member: GroupMember, now_ms: int) -> bytes:
@@ -167,20 +171,6 @@ def running_body(member: GroupMember, now_ms: int) -> bytes:
         "subscriptionSet": list(member.membership.subscriptions.values()),
     }
     return msgspec.json.encode(body)
-
-
-def direct_body(*, is_consumed: bool, is_orderly: bool, took_ms: float) -> bytes:
-    """The answer to 309. A listener that raises retries the message."""
-    result = "CR_SUCCESS" if is_consumed else "CR_LATER"
-    return msgspec.json.encode(
-        {
-            "autoCommit": True,
-            "consumeResult": result,
-            "order": is_orderly,
-            "remark": None,
-            "spentTimeMills": int(took_ms),
-        }
-    )
 
 
 def _queue_row(puller: Puller) -> dict[str, object]:

@@ -23,7 +23,7 @@ from longpoll_client.consume.listener import (
     OrderlyConsumeService,
     Retry,
 )
-from longpoll_client.consume.member import GroupMember, Member
+from longpoll_client.consume.member import GroupMember, Listening, Member
 from longpoll_client.consume.puller import Batch
 from longpoll_client.consume.statistics import HookCalls, TopicStatistics
 from longpoll_client.link.exchange import check_count, wait_ns
@@ -40,7 +40,7 @@ POLL_S: Final = 3600.0
 
 
 class ConsumerCore:
-    """What consumers on threads and on an event loop share."""
+    """The methods that are the same on threads and on an event loop."""
 
     _member: GroupMember
 
@@ -325,13 +325,8 @@ class PushConsumer(Consumer):
         check_plain("listener", listener)
         kind = OrderlyConsumeService if orderly else ConcurrentConsumeService
         self._service: ConsumeService = kind(given.runtime, given.config, listener)
-        self._member = Member(
-            given,
-            self._service.deliver,
-            direct=self._service.give_directly,
-            is_orderly=orderly,
-            is_busy=self._service.is_busy,
-        )
+        listening = Listening(self._service.give_directly, is_orderly=orderly, is_busy=self._service.is_busy)
+        self._member = Member(given, self._service.deliver, listening)
         self._service.belong_to(self._member)
 
     def start(self) -> None:

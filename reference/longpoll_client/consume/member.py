@@ -21,22 +21,23 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final, TypeVar
 
+from attrs import frozen
+
 from longpoll_client.checks import Sql
 from longpoll_client.consume.broker_requests import BrokerRequests, GiveDirectly
 from longpoll_client.consume.membership import LOCK_RENEWAL_S, Membership, QueueLocks
 from longpoll_client.consume.offsets import (
     LocalOffsets,
-    OffsetsFile,
     OffsetStore,
     RemoteOffsets,
     ask_offset,
     start_request,
 )
-from longpoll_client.consume.puller import RETRY_S, Batch, Connections, Puller, PullSettings, Scheduler
+from longpoll_client.consume.puller import RETRY_S, Batch, Puller, Scheduler
 from longpoll_client.consume.rebalance import BUSY_RETRY_S, AssignedQueues, Rebalancer, check_seek
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import AnswerTimeoutError, NoRouteError, RefusedError
-from longpoll_client.instance import ClientInstance
+from longpoll_client.instance import ClientInstance, InstanceCore
 from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.link.routes import Route
@@ -47,7 +48,6 @@ from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Lock
@@ -60,50 +60,59 @@ LOCAL_RETRY_S: Final = 5.0
 """How long until messages that could not even be sent back are given again (`submitConsumeRequestLater`)."""
 
 
+@frozen
+class Listening:
+    """The listener of a push consumer, as far as its member calls it."""
+
+    direct: GiveDirectly | None = None
+    """Gets messages that a broker wants consumed (309)."""
+    is_orderly: bool = False
+    is_busy: Callable[[Puller], bool] = lambda _puller: False
+    """Whether the listener has messages of an orderly queue now."""
+
+
+NO_LISTENER: Final = Listening()
+
+
 class GroupMember(ABC):
     """A member of a consumer group, or a consumer of assigned queues."""
 
     def __init__(
         self,
         options: MemberOptions,
-        connections: Connections,
+        instance: InstanceCore,
         timer: Scheduler,
         deliver: Callable[[Batch], None],
-        *,
-        client_id: Callable[[], str],
-        direct: GiveDirectly | None,
-        is_orderly: bool,
-        is_busy: Callable[[Puller], bool],
+        listening: Listening,
     ) -> None:
-        """`deliver` takes the messages of one pull, and must not wait.
-
-        `direct` is the listener of a push consumer, for messages that a broker wants consumed (309). `is_busy` says
-        whether a listener has messages of an orderly queue now.
-        """
+        """`deliver` takes the messages of one pull, and must not wait."""
         runtime, config = options.runtime, options.config
+
+        def client_id() -> str:
+            return instance.client_id
+
         self.config = config
         self.statistics: Statistics = Statistics(runtime)
         self.retry_topic: str = RETRY_PREFIX + config.group
         self.lifecycle: Lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
         self._runtime = runtime
-        self._connections = connections
+        self._connections = instance
         self._scheduler = timer
         self._deliver = deliver
         self.name_server: str = options.name_server
         self.started_ms: int = 0
         """When it joined, by the wall clock; 0: it has not."""
         self._tries_soon = False
-        self.is_orderly: bool = is_orderly and not config.is_broadcasting
+        self.is_orderly: bool = listening.is_orderly and not config.is_broadcasting
         self.consume_type: ConsumeType = (
-            ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
+            ConsumeType.CONSUME_ACTIVELY if listening.direct is None else ConsumeType.CONSUME_PASSIVELY
         )
-        self._settings = PullSettings.of(config, is_orderly=self.is_orderly)
         self.membership: Membership = Membership(runtime, config, self.consume_type, client_id, self.statistics)
         for topic, expression in options.wanted.items():
             self.membership.subscribe(self.membership.make(topic, expression))
         self.offsets: OffsetStore
         if config.is_broadcasting:
-            self.offsets = LocalOffsets(OffsetsFile(runtime.files, config.offsets_file), config.start_at)
+            self.offsets = LocalOffsets(runtime.files, config.offsets_file, config.start_at)
         else:
             self.offsets = RemoteOffsets(config.group, config.start_at)
         self.assigned_queues: AssignedQueues = AssignedQueues(
@@ -120,11 +129,12 @@ class GroupMember(ABC):
             self.assigned_queues,
             self.offsets,
             self.locks,
-            is_busy=is_busy,
+            is_busy=listening.is_busy,
             try_soon=self._try_soon,
             rebalance_soon=self.rebalance_soon,
         )
-        self.broker_requests: BrokerRequests = BrokerRequests(connections, self, direct)
+        self.broker_requests: BrokerRequests = BrokerRequests(instance, self, listening.direct)
+        instance.on_request = self.broker_requests.requested
 
     # ------------------------------------------------------------ later
 
@@ -132,13 +142,13 @@ class GroupMember(ABC):
     def soon(self, make: Callable[[], Steps[object]], delay_s: float = 0.0, *, rebalances: bool = False) -> None:
         """Run an exchange after the delay, unless the member is closed by then. One at a time `rebalances`."""
 
-    @abstractmethod
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do something after the delay, unless the member is closed by then. It must not wait."""
+        self._scheduler.after(delay_s, action)
 
-    @abstractmethod
     def every(self, period_s: float, action: Callable[[], None]) -> None:
-        """Do something after each period, until the member is closed."""
+        """Do something after each period, until the member is closed. It must not wait."""
+        self._scheduler.every(period_s, action)
 
     def rebalance_soon(self) -> None:
         """Rebalance."""
@@ -184,9 +194,6 @@ class GroupMember(ABC):
         yield from self.membership.check_subscriptions()
         yield from self._heartbeat()
 
-    def _requested(self, command: Command, address: str) -> bool:
-        return self.broker_requests.requested(command, address)
-
     # ------------------------------------------------------------ state
 
     @property
@@ -204,7 +211,8 @@ class GroupMember(ABC):
             instance=self._connections,
             timer=self._scheduler,
             statistics=self.statistics,
-            settings=self._settings,
+            config=self.config,
+            is_orderly=self.is_orderly,
             queue=queue,
             subscription=subscription,
             offset=offset,
@@ -342,7 +350,7 @@ class GroupMember(ABC):
         delay_level: int,
         give_again: Callable[[list[ReceivedMessage]], None],
     ) -> Steps[None]:
-        """Send messages back, and be done with them here. What a broker does not take is given again from here."""
+        """Send messages back, and be done with them here. A listener gets again what a broker does not take."""
         kept = []
         if self.config.is_broadcasting:
             self.log_not_retried(messages)
@@ -395,7 +403,7 @@ class GroupMember(ABC):
         then(None)
 
     def _send_to_dead_letters(self, message: UnreadableMessage, queue: MessageQueue) -> Steps[str]:
-        """What happened, as text for the log. Raises a ClientError if the broker does not answer."""
+        """The outcome, as text for the log. Raises a ClientError if the broker does not answer."""
         if self.config.is_broadcasting or message.physical_offset is None:
             return "skipped"
         try:
@@ -416,35 +424,16 @@ class Member(GroupMember):
     """
 
     def __init__(
-        self,
-        options: MemberOptions,
-        deliver: Callable[[Batch], None],
-        *,
-        direct: GiveDirectly | None = None,
-        is_orderly: bool = False,
-        is_busy: Callable[[Puller], bool] = lambda _puller: False,
+        self, options: MemberOptions, deliver: Callable[[Batch], None], listening: Listening = NO_LISTENER
     ) -> None:
         """As `GroupMember`."""
         runtime, config = options.runtime, options.config
         self.rebalancing: Lock = runtime.lock()
         self._instance = ClientInstance(
-            runtime,
-            options.name_server,
-            client_id=config.client_id,
-            on_request=self._requested,
-            credentials=options.credentials,
+            runtime, options.name_server, client_id=config.client_id, credentials=options.credentials
         )
         self._timer = Timer(runtime, f"consumer-{config.group}")
-        super().__init__(
-            options,
-            self._instance,
-            self._timer,
-            deliver,
-            client_id=lambda: self._instance.client_id,
-            direct=direct,
-            is_orderly=is_orderly,
-            is_busy=is_busy,
-        )
+        super().__init__(options, self._instance, self._timer, deliver, listening)
 
     def run(self, steps: Steps[T]) -> T:
         """Run an exchange on this thread, and block for each answer; raises a LongpollError."""
@@ -466,14 +455,6 @@ class Member(GroupMember):
         with ExitStack() as stack:
             stack.callback(self.rebalancing.release)
             self.run(make())
-
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """As `GroupMember.after`, on the timer's thread."""
-        self._timer.after(delay_s, action)
-
-    def every(self, period_s: float, action: Callable[[], None]) -> None:
-        """As `GroupMember.every`, on the timer's thread."""
-        self._timer.every(period_s, action)
 
     def subscribe(self, topic: str, expression: str) -> None:
         """As `GroupMember.subscribe`."""

@@ -13,6 +13,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
+from attrs import Factory, define, field
+
 from longpoll_client.checks import check_whole
 from longpoll_client.consume.membership import Membership, QueueLocks, by_broker
 from longpoll_client.consume.offsets import OffsetStore, is_retry
@@ -21,10 +23,10 @@ from longpoll_client.errors import NoRouteError, NotOursError, UnreachableError
 from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.link.routes import Route
 from longpoll_client.link.steps import FindRoute, Steps, Together
-from longpoll_client.settings import OnQueues
+from longpoll_client.settings import MemberConfig, OnQueues
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.names import RETRY_PREFIX
-from longpoll_runtime import Runtime
+from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.recoverable import FAULTS, KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
@@ -34,6 +36,7 @@ MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Pu
 """Of a queue, what is wanted of it, the offset to begin at, and whether it is paused."""
 
 
+@define(slots=True, eq=False)
 class AssignedQueues:
     """A consumer's queues, without requests to brokers: the same on threads and on an event loop.
 
@@ -44,29 +47,20 @@ class AssignedQueues:
     have not begun. `_paused` may have such queues too.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        lifecycle: Lifecycle,
-        *,
-        doubt: Callable[[MessageQueue], None],
-        make: MakePuller,
-        on_assigned: OnQueues | None,
-        on_revoked: OnQueues | None,
-    ) -> None:
-        """`doubt` gets each queue whose next offset must be stored in any case."""
-        self._lifecycle = lifecycle
-        self._doubt = doubt
-        self._make = make
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
-        self._begun: list[Puller] = []
-        self._given_up: list[MessageQueue] = []
-        self._lock = runtime.lock()
-        self._pullers: dict[MessageQueue, Puller] = {}
-        self._start_offsets: dict[MessageQueue, int] = {}
-        self._paused: set[MessageQueue] = set()
-        self._is_all_paused = False
+    _runtime: Runtime
+    _lifecycle: Lifecycle
+    _doubt: Callable[[MessageQueue], None]
+    """Gets each queue whose next offset must be stored in any case."""
+    _make: MakePuller
+    _on_assigned: OnQueues | None
+    _on_revoked: OnQueues | None
+    _begun: list[Puller] = field(factory=list, init=False)
+    _given_up: list[MessageQueue] = field(factory=list, init=False)
+    _lock: Lock = field(default=Factory(lambda self: self._runtime.lock(), takes_self=True), init=False)
+    _pullers: dict[MessageQueue, Puller] = field(factory=dict, init=False)
+    _start_offsets: dict[MessageQueue, int] = field(factory=dict, init=False)
+    _paused: set[MessageQueue] = field(factory=set, init=False)
+    _is_all_paused: bool = field(default=False, init=False)
 
     def pullers(self) -> dict[MessageQueue, Puller]:
         """Each queue with its puller now."""
@@ -255,31 +249,24 @@ BUSY_RETRY_S: Final = 0.02
 """The wait before another try while a rebalance runs, or while a listener has messages of a queue that is reset."""
 
 
+@define(slots=True, eq=False)
 class Rebalancer:
     """Keeps a consumer's queues to its share."""
 
-    def __init__(
-        self,
-        membership: Membership,
-        queues: AssignedQueues,
-        offsets: OffsetStore,
-        locks: QueueLocks,
-        *,
-        is_busy: Callable[[Puller], bool],
-        try_soon: Callable[[], None],
-        rebalance_soon: Callable[[], None],
-    ) -> None:
-        """`is_busy` says whether a listener has messages of an orderly queue; `try_soon` retries after a failure."""
-        self._membership = membership
-        self._config = membership.config
-        self._queues = queues
-        self._offsets = offsets
-        self._locks = locks
-        self._is_busy = is_busy
-        self._try_soon = try_soon
-        self._rebalance_soon = rebalance_soon
-        self._revoked = RevokedQueues()
-        self._retry_topic = RETRY_PREFIX + membership.config.group
+    _membership: Membership
+    _queues: AssignedQueues
+    _offsets: OffsetStore
+    _locks: QueueLocks
+    _is_busy: Callable[[Puller], bool]
+    """Whether a listener has messages of an orderly queue."""
+    _try_soon: Callable[[], None]
+    """Retries after a failure."""
+    _rebalance_soon: Callable[[], None]
+    _revoked: RevokedQueues = field(factory=RevokedQueues, init=False)
+
+    @property
+    def _config(self) -> MemberConfig:
+        return self._membership.config
 
     # ------------------------------------------------------------ routes
 
@@ -287,7 +274,7 @@ class Rebalancer:
         """The routes of the user's topics. Missing topics are logged if it `is_patient`, else raise NoRouteError."""
         found: dict[str, Route] = {}
         for topic in self._membership.subscriptions:
-            if topic == self._retry_topic:
+            if topic == RETRY_PREFIX + self._config.group:
                 continue
             try:
                 found[topic] = yield FindRoute(topic)
@@ -320,7 +307,7 @@ class Rebalancer:
                 route: Route = yield FindRoute(topic)
             except NoRouteError:
                 # The heartbeat has logged it.
-                if topic != self._retry_topic:
+                if topic != RETRY_PREFIX + self._config.group:
                     self._try_soon()
                 continue
             except LongpollError as error:
@@ -340,7 +327,7 @@ class Rebalancer:
         own = self._queues.of_topic(topic)
         for queue in sorted(own - share):
             yield from self.give_up(queue, stores=True)
-        if not route.readable and topic != self._retry_topic:
+        if not route.readable and topic != RETRY_PREFIX + self._config.group:
             raise NoRouteError(f"topic {topic!r} is not readable: its permission lacks R")
         free = self._revoked.free(share - own)
         locked, _refused = yield from self._locks.lock(free)

@@ -87,34 +87,38 @@ def ask_once(question: Ask) -> Steps[Command]:
     return (yield question)  # type: ignore[no-any-return]
 
 
+def _proceed(proceed: Callable[[], Question]) -> tuple[Question | None, Any]:
+    """The next question, or at the end the result."""
+    try:
+        return proceed(), None
+    except StopIteration as ended:
+        return None, ended.value
+
+
 def run(steps: Steps[T], answer: Callable[[Question], object]) -> T:
     """Answer each question, and return the result. An error of an answer is raised within the exchange."""
     with closing(steps):
-        proceed: Callable[[], Question] = partial(next, steps)
-        while True:
-            try:
-                question = proceed()
-            except StopIteration as ended:
-                return ended.value  # type: ignore[no-any-return] # a T
+        question, result = _proceed(partial(next, steps))
+        while question is not None:
             try:
                 proceed = partial(steps.send, answer(question))
             except ANYTHING as error:
                 proceed = partial(steps.throw, error)
+            question, result = _proceed(proceed)
+    return result  # type: ignore[no-any-return] # a T
 
 
 async def run_async(steps: Steps[T], answer: Callable[[Question], Awaitable[object]]) -> T:
     """As `run`, awaited."""
     with closing(steps):
-        proceed: Callable[[], Question] = partial(next, steps)
-        while True:
-            try:
-                question = proceed()
-            except StopIteration as ended:
-                return ended.value  # type: ignore[no-any-return] # a T
+        question, result = _proceed(partial(next, steps))
+        while question is not None:
             try:
                 proceed = partial(steps.send, await answer(question))
             except ANYTHING as error:
                 proceed = partial(steps.throw, error)
+            question, result = _proceed(proceed)
+    return result  # type: ignore[no-any-return] # a T
 
 
 def succeeded(question: Ask, address: str, answer: Command) -> Command:

@@ -9,7 +9,6 @@ Source: `DefaultMQProducerImpl.java`, `MQClientAPIImpl.onExceptionImpl`.
 from __future__ import annotations
 
 import logging
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,9 +18,8 @@ from itertools import count
 from typing import Any, Final, TypeAlias, TypedDict, Unpack, cast, overload
 
 import msgspec
-from attrs import frozen
 
-from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
+from longpoll_client.checks import Addresses, ConnectOptions, check_group, check_plain, refuse_unknown, runtime_of
 from longpoll_client.errors import AnswerTimeoutError, ClientError, LifecycleError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import when_garbage_collected
@@ -66,6 +64,8 @@ from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
 from longpoll_spec.tables import with_table
 
+log: logging.Logger = logging.getLogger(__name__)
+
 SendCallback: TypeAlias = Callable[[SendResult | LongpollError], object]
 """Is called once with where a message went, or why it did not; it must not wait."""
 ReadHeader: TypeAlias = Callable[[Command], SendMessageResponseHeader]
@@ -73,21 +73,15 @@ ReadHeader: TypeAlias = Callable[[Command], SendMessageResponseHeader]
 _UNENDED: Final = ClientError("the send did not finish: it was interrupted, or its queue selector failed")
 
 
-class ProducerOptions(TypedDict, total=False):
+class ProducerOptions(ConnectOptions, total=False):
     """Options of every producer."""
 
-    tls: ssl.SSLContext | None
-    """How to connect over TLS. Default: plain connections."""
-    credentials: Credentials | None
-    """The account, for a broker with access control."""
     compression: Compression | None
     """How to compress bodies of `compress_over_bytes` or more; None: not at all. Batches never are."""
     compress_over_bytes: int
     """The least size of a body that is compressed; 4,096 by default."""
     hooks: Sequence[SendHook]
     """Called before and after every send."""
-    runtime: Runtime | None
-    """For tests."""
 
 
 class MessageOptions(TypedDict, total=False):
@@ -120,44 +114,6 @@ class SendOptions(RequestOptions, total=False):
     """The queue, in place of `queue_selector`."""
 
 
-_SEND_NAMES: Final = SendOptions.__annotations__.keys()
-REQUEST_NAMES: Final = RequestOptions.__annotations__.keys()
-_MESSAGE_NAMES: Final = MessageOptions.__annotations__.keys()
-
-
-def _refuse_unknown(options: Mapping[str, object], known: Any) -> None:
-    unknown = options.keys() - known
-    if unknown:
-        raise TypeError(f"unknown option {min(unknown)}")
-
-
-@frozen
-class SenderOptions:
-    """The options of a producer, checked."""
-
-    group: str
-    packing: Packing
-    hooks: Sequence[SendHook]
-    runtime: Runtime
-    credentials: Credentials | None
-    slow: SlowBrokers | None
-
-    @classmethod
-    def of(cls, group: str, options: ProducerOptions, *, avoids_slow_brokers: bool = False) -> SenderOptions:
-        """Check the options of a producer; raises ConfigError, and TypeError for an unknown one."""
-        _refuse_unknown(options, ProducerOptions.__annotations__.keys())
-        check_group(group)
-        over_bytes = options.get("compress_over_bytes", COMPRESS_OVER_BYTES)
-        return cls(
-            group,
-            Packing(options.get("compression", Compression.ZLIB), over_bytes),
-            options.get("hooks", ()),
-            runtime_of(options.get("runtime"), options.get("tls")),
-            options.get("credentials"),
-            SlowBrokers() if avoids_slow_brokers else None,
-        )
-
-
 @with_table
 class StartedSend(msgspec.Struct, eq=False):
     """One send, with all its tries."""
@@ -170,12 +126,12 @@ class StartedSend(msgspec.Struct, eq=False):
 
 
 def read_options(
-    topic: str, body: bytes, options: MessageOptions, names: Any = _SEND_NAMES
+    topic: str, body: bytes, options: MessageOptions, kind: Any = SendOptions
 ) -> tuple[OutgoingMessage, QueueSelector | None, float]:
     """The message, queue selector and time-out of a send; raises ConfigError, and TypeError for an unknown option."""
     if not options:
         return OutgoingMessage(body), None, CALL_TIMEOUT_S
-    _refuse_unknown(options, names)
+    refuse_unknown(options, kind)
     given = cast("SendOptions", options)
     timeout_s = given.pop("timeout_s", CALL_TIMEOUT_S)
     chosen = selector(topic, given.pop("queue_id", None), given.pop("queue_selector", None))
@@ -185,23 +141,29 @@ def read_options(
 
 def message_of(topic: str, body: bytes, options: MessageOptions) -> OutgoingMessage:
     """The message of a one-way send; raises as `read_options`."""
-    return read_options(topic, body, options, _MESSAGE_NAMES)[0]
+    return read_options(topic, body, options, MessageOptions)[0]
 
 
 class Sender:
     """The sends of one producer, without I/O. It does not hold the producer, which may be garbage-collected."""
 
-    def __init__(self, options: SenderOptions, read: ReadHeader) -> None:
-        runtime = options.runtime
-        self.group: str = options.group
-        self.watch: Watch = Watch(runtime, options.hooks)
-        self.ids: MessageIds = MessageIds(runtime)
+    def __init__(
+        self, group: str, options: ProducerOptions, read: ReadHeader, *, avoids_slow_brokers: bool = False
+    ) -> None:
+        """Check the options; raises ConfigError, and TypeError for an unknown one."""
+        refuse_unknown(options, ProducerOptions)
+        check_group(group)
+        self.group: str = group
+        self.runtime: Runtime = runtime_of(options.get("runtime"), options.get("tls"))
+        self.credentials: Credentials | None = options.get("credentials")
+        self.watch: Watch = Watch(self.runtime, options.get("hooks", ()))
+        self.ids: MessageIds = MessageIds(self.runtime)
         self.next_turn: Callable[[], int] = count().__next__
         self.templates: HeadTemplates = HeadTemplates()
-        self.now_ns: Callable[[], int] = runtime.monotonic_ns
-        self._unix_ms = runtime.unix_ms
-        self._packing = options.packing
-        self._slow = options.slow
+        self.now_ns: Callable[[], int] = self.runtime.monotonic_ns
+        over_bytes = options.get("compress_over_bytes", COMPRESS_OVER_BYTES)
+        self._packing = Packing(options.get("compression", Compression.ZLIB), over_bytes)
+        self._slow = SlowBrokers() if avoids_slow_brokers else None
         self._read = read
 
     def single(
@@ -226,7 +188,7 @@ class Sender:
         """Several messages that are stored next to each other; raises ConfigError."""
         check_batch(messages)
         messages = self.watch.marked(topic, messages)
-        return batch_parcel(self.group, topic, messages, self.ids.new(len(messages)), self._unix_ms())
+        return batch_parcel(self.group, topic, messages, self.ids.new(len(messages)), self.runtime.unix_ms())
 
     def reply(self, request: ReceivedMessage, body: bytes) -> Parcel:
         """A reply to a request; raises ConfigError."""
@@ -245,7 +207,7 @@ class Sender:
         timeout_s: float,
         callback: SendCallback | None = None,
     ) -> StartedSend:
-        """A send begins, of which the hooks are told."""
+        """Begin a send, and call the hooks."""
         now_ns = self.now_ns()
         tries = SendAttempts(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._slow, self._read)
         return StartedSend(tries, self.watch.begin(parcel), now_ns, callback)
@@ -255,7 +217,7 @@ class Sender:
         return sending.tries.begin(route, self.next_turn, self.now_ns())
 
     def ended(self, sending: StartedSend, outcome: Outcome | None) -> None:
-        """The send has ended, or was interrupted without an outcome; the hooks are told."""
+        """End a send, also one that was interrupted without an outcome, and call the hooks."""
         latency_ns = self.now_ns() - sending.begun_ns
         self.watch.ended(sending.told_of, sending.tries, _UNENDED if outcome is None else outcome, latency_ns)
 
@@ -285,7 +247,7 @@ class ProducerCore(ABC):
         called.
         """
         check_plain("callback", callback)
-        self._request_later(topic, *read_options(topic, body, options, REQUEST_NAMES), callback)
+        self._request_later(topic, *read_options(topic, body, options, RequestOptions), callback)
 
     @abstractmethod
     def _request_later(
@@ -297,9 +259,6 @@ class ProducerCore(ABC):
         on_reply: ReplyCallback,
     ) -> None:
         """Send the request."""
-
-
-log: logging.Logger = logging.getLogger(__name__)
 
 
 class InFlightSends:
@@ -452,20 +411,20 @@ class Producer(ProducerCore, Closeable):
             avoids_slow_brokers: Stay away for seconds from brokers that were slow or failed (`sendLatencyFaultEnable`).
             options: Those of `ProducerOptions`.
         """
-        given = SenderOptions.of(group, options, avoids_slow_brokers=avoids_slow_brokers)
-        instance = ClientInstance(given.runtime, name_server, credentials=given.credentials)
-        self._set_up(instance, given)
+        sender = Sender(group, options, RemotingClient.sent_header, avoids_slow_brokers=avoids_slow_brokers)
+        instance = ClientInstance(sender.runtime, name_server, credentials=sender.credentials)
+        self._set_up(instance, sender)
         instance.on_request = self._requests.requested
         self._closed: Callable[[], object] = when_garbage_collected(
             self, instance.abandon, f"a producer of group {group}"
         )
 
-    def _set_up(self, instance: ClientInstance, options: SenderOptions) -> None:
+    def _set_up(self, instance: ClientInstance, sender: Sender) -> None:
         self._instance = instance
-        self._runtime = options.runtime
-        self._sender = Sender(options, RemotingClient.sent_header)
-        self._requests = Requests(instance, options.group)
-        self._in_flight = InFlightSends(options.runtime, instance, self._sender)
+        self._sender = sender
+        self._runtime = sender.runtime
+        self._requests = Requests(instance, sender.group)
+        self._in_flight = InFlightSends(sender.runtime, instance, sender)
 
     def close(self) -> None:
         """Close every connection. Sends of `send_nowait` in progress fail, and their callbacks get the error."""
@@ -617,9 +576,9 @@ class Producer(ProducerCore, Closeable):
 class PreparedProducer(Producer):
     """Sends the prepared messages of a `TransactionProducer`, over its connections."""
 
-    def __init__(self, instance: ClientInstance, options: SenderOptions) -> None:
+    def __init__(self, instance: ClientInstance, sender: Sender) -> None:
         self._closed = lambda: None
-        self._set_up(instance, options)
+        self._set_up(instance, sender)
 
     def send_prepared(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float

@@ -30,14 +30,14 @@ from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_client.produce.attempts import SendResult
 from longpoll_client.produce.hooks import SendMetrics
 from longpoll_client.produce.producer import (
-    REQUEST_NAMES,
     PreparedProducer,
     ProducerOptions,
     RequestOptions,
-    SenderOptions,
+    Sender,
     read_options,
 )
 from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat
+from longpoll_client.remoting import RemotingClient
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
@@ -132,17 +132,17 @@ def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransact
 
 
 class TransactionCore:
-    """What transaction producers on threads and on an event loop share.
+    """The parts of transaction producers on threads and on an event loop.
 
     `_prepared` sends a prepared message; `_tell` and the methods that end with `steps` are exchanges.
     """
 
-    def __init__(self, options: SenderOptions, instance: InstanceCore, check: Callable[..., object]) -> None:
-        self.group: str = options.group
+    def __init__(self, sender: Sender, instance: InstanceCore, check: Callable[..., object]) -> None:
+        self.group: str = sender.group
         self._check = check
         self._core = instance
-        self._heartbeat = ProducerHeartbeat(instance, options.group)
-        self._lifecycle = Lifecycle(options.runtime, f"the producer of group {options.group}")
+        self._heartbeat = ProducerHeartbeat(instance, sender.group)
+        self._lifecycle = Lifecycle(sender.runtime, f"the producer of group {sender.group}")
 
     def _send_steps(
         self, prepare: Callable[[], object], local_transaction: Callable[[], object]
@@ -201,13 +201,13 @@ class TransactionProducer(TransactionCore, Closeable):
             options: Those of `ProducerOptions`.
         """
         check_plain("check_transaction", check_transaction)
-        given = SenderOptions.of(group, options)
+        sender = Sender(group, options, RemotingClient.sent_header)
         self._instance = ClientInstance(
-            given.runtime, name_server, on_request=self._requested, credentials=given.credentials
+            sender.runtime, name_server, on_request=self._requested, credentials=sender.credentials
         )
-        super().__init__(given, self._instance, check_transaction)
-        self.runtime: Runtime = given.runtime
-        self._producer = PreparedProducer(self._instance, given)
+        super().__init__(sender, self._instance, check_transaction)
+        self.runtime: Runtime = sender.runtime
+        self._producer = PreparedProducer(self._instance, sender)
         self._heartbeat_process: int | None = None
         self._timer = Timer(self.runtime, f"transactions-{self.group}")
         self._heartbeat_later()
@@ -239,7 +239,7 @@ class TransactionProducer(TransactionCore, Closeable):
         """
         check_plain("local_transaction", local_transaction)
         self._heartbeat_later()
-        given = read_options(topic, body, options, REQUEST_NAMES)
+        given = read_options(topic, body, options, RequestOptions)
         prepare = partial(self._producer.send_prepared, topic, *given)
         return self._instance.run(self._send_steps(prepare, local_transaction))
 

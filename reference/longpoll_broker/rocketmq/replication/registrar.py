@@ -22,8 +22,7 @@ from attrs import define, field
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, refuse
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress, address_in
-from longpoll_broker.rocketmq.replication.peer_client import PeerClient, PeerError
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, PeerClient, PeerError, address_in
 from longpoll_broker.shared.topics import Topics
 from longpoll_protocol.admin_headers import (
     RegisterBrokerRequestHeader,

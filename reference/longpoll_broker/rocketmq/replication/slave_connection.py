@@ -10,7 +10,7 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.rocketmq.replication.transfer_rate import TransferRate
+from longpoll_broker.shared.statistics import TransferRate
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.replication import ReportReader, encode_head

@@ -5,7 +5,7 @@ its offset until the master is back. A master's delivery progress counts once th
 became master, those messages would never be delivered. A RocketMQ master does not report its log's end, and its
 progress is accepted at once, as by RocketMQ's slave.
 
-The master's address: see `master_address`. Saving: see `upkeep.config_files`. Source: `SlaveSynchronize.java`,
+The master's address: see `peer_client`. Saving: see `upkeep.config_files`. Source: `SlaveSynchronize.java`,
 `BrokerController.handleSlaveSynchronize` 4.9.7.
 """
 
@@ -19,8 +19,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.rocketmq.name_server.routes import usable
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress
-from longpoll_broker.rocketmq.replication.peer_client import PeerClient, PeerError
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, PeerClient, PeerError
 from longpoll_broker.send.message_builder import PRECISION_MS
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
