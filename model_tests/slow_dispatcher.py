@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from longpoll_broker.hold.dispatch_service import DispatchService
+from longpoll_broker.hold.hold_service import DispatchService
 from longpoll_runtime.real import RealRuntime
 
 PAUSE_MS: Final = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from model_tests.support.spec.slip_table import STANDS, Row, pinned
 
 from longpoll_spec.model import ACTION_NAMES
-from longpoll_spec.render.book.chapters import Slipped, pages
+from longpoll_spec.render.book import Slipped, pages
 
 BOOK = "book/"
 

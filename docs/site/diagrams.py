@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from html import escape
 from typing import Final
 
 from attrs import frozen
 
+from longpoll_spec.render.pictures import svg
 from longpoll_spec.render.pictures.graph import Edge, render
-from longpoll_spec.render.pictures.text_width import FONT, width_of
+from longpoll_spec.render.pictures.svg import width_of
 
 _STATE: Final = re.compile(r"(\S+) --> ([^\s:]+)(?:: (.*))?")
 _NODE: Final = re.compile(r"([\w-]+)(?:\[\(([^)]*)\)\]|\[\"?([^\]\"]*)\"?\])?")
@@ -100,16 +100,18 @@ SIZE: Final = 13.0
 HEAD: Final = 30
 ROW: Final = 40
 PAD: Final = 14.0
-SEQUENCE_STYLE: Final = f"""
-.lp-sequence{{--ink:#1c2733;--dim:#55616c;--head:#eef2f5;--line:#8a98a5;font-family:{FONT};max-width:100%;height:auto}}
-@media (prefers-color-scheme:dark){{.lp-sequence{{--ink:#e3e8ec;--dim:#a9b5be;--head:#1f262d;--line:#73818d}}}}
-body[data-theme="light"] .lp-sequence{{--ink:#1c2733;--dim:#55616c;--head:#eef2f5;--line:#8a98a5}}
-body[data-theme="dark"] .lp-sequence{{--ink:#e3e8ec;--dim:#a9b5be;--head:#1f262d;--line:#73818d}}
-.lp-sequence .box{{fill:var(--head);stroke:var(--line)}}.lp-sequence .life{{stroke:var(--line);stroke-dasharray:3 4}}
-.lp-sequence .edge{{stroke:var(--line);stroke-width:1.4}}.lp-sequence .dashed{{stroke-dasharray:5 4}}
-.lp-sequence .tip{{fill:var(--line)}}
-.lp-sequence text{{fill:var(--ink);font-size:{SIZE}px;text-anchor:middle}}.lp-sequence .words{{fill:var(--dim)}}
-"""
+SEQUENCE_STYLE: Final = svg.style_of(
+    "lp-sequence",
+    f"""
+.box{{fill:var(--head);stroke:var(--edge)}}
+.life{{stroke:var(--edge);stroke-dasharray:3 4}}
+.edge{{stroke:var(--edge);stroke-width:1.4}}
+.dashed{{stroke-dasharray:5 4}}
+.tip{{fill:var(--edge)}}
+text{{fill:var(--ink);font-size:{SIZE}px;text-anchor:middle}}
+.words{{fill:var(--dim)}}
+""",
+)
 
 
 def _sequence(lines: Sequence[str]) -> str:
@@ -147,21 +149,14 @@ def _sequence_drawn(names: Sequence[str], messages: Sequence[_Message]) -> str:
     parts = []
     for name, x in zip(names, at, strict=True):
         half = width_of(name, SIZE) / 2 + PAD / 2
-        parts.append(f'<line class="life" x1="{x:.1f}" y1="{HEAD}" x2="{x:.1f}" y2="{bottom:.1f}"/>')
-        parts.append(f'<rect class="box" x="{x - half:.1f}" y="2" width="{2 * half:.1f}" height="{HEAD}" rx="7"/>')
-        parts.append(f'<text x="{x:.1f}" y="22">{escape(name)}</text>')
+        parts.append(svg.line("life", x, HEAD, x, bottom))
+        parts.append(svg.element("rect", "box", x=x - half, y=2, width=2 * half, height=HEAD, rx=7))
+        parts.append(svg.text("name", x, 22, name))
     for number, message in enumerate(messages):
         y = HEAD + PAD + ROW * number + 28
         start, end = at[message.source], at[message.target]
         towards = 1 if end > start else -1
-        kind = "edge dashed" if message.dashed else "edge"
-        parts.append(f'<line class="{kind}" x1="{start:.1f}" y1="{y}" x2="{end - 8 * towards:.1f}" y2="{y}"/>')
-        back = end - 9 * towards
-        parts.append(f'<polygon class="tip" points="{end:.1f},{y} {back:.1f},{y - 4} {back:.1f},{y + 4}"/>')
-        parts.append(f'<text class="words" x="{(start + end) / 2:.1f}" y="{y - 6}">{escape(message.words)}</text>')
-    return (
-        '<svg xmlns="http://www.w3.org/2000/svg" class="lp-sequence" role="img" '
-        f'viewBox="0 0 {width:.0f} {bottom:.0f}" width="{width:.0f}" height="{bottom:.0f}">'
-        f"<title>A sequence diagram</title><style>{SEQUENCE_STYLE}</style>"
-        f"{''.join(parts)}</svg>"
-    )
+        parts.append(svg.line("edge dashed" if message.dashed else "edge", start, y, end - 8 * towards, y))
+        parts.append(svg.tip(end, y, (-9 * towards, 0), 4))
+        parts.append(svg.text("words", (start + end) / 2, y - 6, message.words))
+    return svg.picture("lp-sequence", (width, bottom), "A sequence diagram", SEQUENCE_STYLE, parts)

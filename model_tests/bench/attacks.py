@@ -22,9 +22,7 @@ from model_tests.bench.served import Served
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields, send_message
 
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.frame import Serialisation
-from longpoll_protocol.frames.json_header import FIELD_COUNT_MAX
+from longpoll_protocol.frames import FIELD_COUNT_MAX, Command, Serialisation, encode
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_protocol.properties import encode_properties
 from longpoll_protocol.sizes import MIB

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 TOLD_AT_ONCE: Final = (
-    "from longpoll_broker.rocketmq.admin import member_notifications; member_notifications.NOTICES_MAX = 1 << 60; "
+    "from longpoll_broker.rocketmq.admin import client_processor; client_processor.NOTICES_MAX = 1 << 60; "
 )
 FAR: Final = 1 << 40
 WITHOUT: Final = f"unfinishedBytesMax={FAR}\nunsentBytesMax={FAR}\noutputBytesMax={FAR}\n"

@@ -27,8 +27,7 @@ from model_tests.support.broker.harness.trivial import BODY_SIZE, PULLED, SENT, 
 from model_tests.support.broker.harness.workers import busy_share, processor_seconds
 from rich.progress import Progress
 
-from longpoll.wire.racing.load import race
-from longpoll.wire.racing.plan import RacePlan
+from longpoll.wire.race import RacePlan, race
 from longpoll_client.errors import ClientError
 
 OVERSHOOT_MS: Final = (1_000, 4_000)

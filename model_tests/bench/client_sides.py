@@ -35,8 +35,7 @@ from longpoll_client import (
     SendResult,
 )
 from longpoll_client.instance import ClientInstance
-from longpoll_client.produce.outgoing import single_parcel
-from longpoll_client.produce.templates import HeadTemplates
+from longpoll_client.produce.outgoing import HeadTemplates, single_parcel
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime.real import RealRuntime
 

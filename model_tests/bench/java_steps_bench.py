@@ -15,11 +15,9 @@ from statistics import median
 
 from model_tests.bench import leaving
 
+from longpoll_java.byteman_rules import FILE_PROPERTY, OPTIONS, tracing_of
 from longpoll_java.jars import VERSIONS, resolved
-from longpoll_java.recording.history import lines_of, steps_of
-from longpoll_java.recording.load import Seen
-from longpoll_java.recording.record import NO_RULES, TOPIC, Size, loaded, send_us
-from longpoll_java.recording.trace_rules import FILE_PROPERTY, OPTIONS, tracing_of
+from longpoll_java.recording import NO_RULES, TOPIC, Seen, Size, lines_of, loaded, send_us, steps_of
 
 MESSAGES = 3_000
 TURNS = 3

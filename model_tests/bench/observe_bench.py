@@ -28,7 +28,7 @@ from model_tests.bench.served import COMMAND, address_of, parser_of, print_json
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields, send_message
 
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 
 ADDED_MAX = 2.0
 """The most that the proxy may add, as a multiple of what the bare relay adds."""

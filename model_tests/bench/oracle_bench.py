@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from longpoll_judge.rules.conformance import model_of
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
 from longpoll_spec.history import Law
 
 CASES: Final[Sequence[tuple[str, Sequence[str]]]] = (

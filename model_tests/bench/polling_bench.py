@@ -33,7 +33,7 @@ from rich.table import Table
 
 from longpoll_client import Admin, Producer
 from longpoll_client.errors import ClientError
-from longpoll_client.link.calls import Answer
+from longpoll_client.link.exchange import Answer
 from longpoll_client.messages import decode_messages
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode

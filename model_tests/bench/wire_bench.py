@@ -18,11 +18,8 @@ import msgspec
 from model_tests.bench import leaving
 
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.fast.send_answer import encode_send_head
-from longpoll_protocol.fast.typed_connection import TypedConnection
-from longpoll_protocol.frames.command import Command, encode_reply_head
-from longpoll_protocol.frames.connection import NEED_DATA, Connection
-from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.fast import TypedConnection, encode_send_head
+from longpoll_protocol.frames import NEED_DATA, Command, Connection, Serialisation, encode_reply_head
 from longpoll_protocol.headers import (
     Header,
     PullMessageRequestHeader,

@@ -36,24 +36,23 @@ from longpoll_client import (
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
+    ConfigError,
     LifecycleError,
     MessageModel,
     MessageQueue,
+    NoRouteError,
     PullConsumer,
     ReceivedMessage,
     Retry,
 )
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.aio.loop_connections import LoopConnections
 from longpoll_client.consume import puller
-from longpoll_client.consume.offsets import LocalOffsets, OffsetsFile
-from longpoll_client.errors import NoRouteError
+from longpoll_client.consume.offsets import LocalOffsets
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import ConsumeMessageDirectlyResultRequestHeader, GetConsumerRunningInfoRequestHeader
 from longpoll_runtime import Buffer
 from longpoll_runtime.files import RealFiles
-from longpoll_spec.errors import ConfigError
 
 
 @pytest.fixture
@@ -434,13 +433,17 @@ class Slow(RealFiles):
 class Places:
     """The offsets of a member on the loop."""
 
-    def __init__(self, file: OffsetsFile) -> None:
+    def __init__(self, files: RealFiles, path: Path) -> None:
         self.instance = AsyncInstance(RUNTIME, "127.0.0.1:1")
-        self._offsets = LocalOffsets(file, "first")
+        self._offsets = LocalOffsets(files, str(path), "first")
 
     async def store(self, queue: MessageQueue, offset: int) -> None:
         """Store an offset."""
         await self.instance.run(self._offsets.store(queue, offset))
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """The stored offset."""
+        return await self.instance.run(self._offsets.stored(queue))
 
 
 def offsets_of(content: bytes) -> list[int]:
@@ -453,7 +456,7 @@ def test_a_store_that_is_cancelled_is_followed_by_later_ones(tmp_path: Path) -> 
     files = Slow()
 
     async def story() -> None:
-        places = Places(OffsetsFile(files, str(tmp_path / "offsets.json")))
+        places = Places(files, tmp_path / "offsets.json")
         first = asyncio.create_task(places.store(QUEUE, 1))
         await asyncio.to_thread(files.begun.wait, PATIENCE_S)
         first.cancel()
@@ -477,7 +480,7 @@ def test_what_could_not_be_written_is_written_the_next_time(tmp_path: Path) -> N
     path = tmp_path / "offsets.json"
 
     async def story() -> None:
-        places = Places(OffsetsFile(files, str(path)))
+        places = Places(files, path)
         with pytest.raises(ConfigError, match="the disk is full"):
             await places.store(QUEUE, 7)
         await places.store(QUEUE, 7)
@@ -485,17 +488,17 @@ def test_what_could_not_be_written_is_written_the_next_time(tmp_path: Path) -> N
 
     run(story)
     assert [offsets_of(content) for content in files.written] == [[7]]
-    assert OffsetsFile(files, str(path)).offset(QUEUE) == 7
+    assert asyncio.run(Places(files, path).stored(QUEUE)) == 7
 
 
 def test_what_is_begun_and_ended_at_once_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
     """A consumer that is closed while it is about to do something."""
 
     async def story() -> None:
-        reach = LoopConnections(AsyncInstance(RUNTIME, "127.0.0.1:1"))
-        reach.begin(asyncio.sleep(0))
-        await reach.close()
-        reach.begin(asyncio.sleep(0))
+        instance = AsyncInstance(RUNTIME, "127.0.0.1:1")
+        instance.begin(asyncio.sleep(0))
+        await instance.end_jobs()
+        instance.begin(asyncio.sleep(0))
 
     run(story)
     gc.collect()

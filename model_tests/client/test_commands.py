@@ -18,8 +18,7 @@ from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_client import Producer, PullConsumer
-from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.tls import server_context
+from longpoll_runtime.real import RealRuntime, server_context
 
 Run = Callable[..., Result]
 
@@ -48,13 +47,7 @@ def test_a_topic_is_made_listed_changed_and_removed(run: Run) -> None:
     assert asked(run, "topics") == {"topics": []}
     assert asked(run, "topics", "T", "--create", "--queues", "3")["brokers"] == ["broker-a"]
     (topic,) = asked(run, "topics")["topics"]
-    assert topic == {
-        "topic": "T",
-        "brokers": ["broker-a"],
-        "permission": "RW",
-        "read_queues": 3,
-        "write_queues": 3,
-    }
+    assert topic == {"topic": "T", "brokers": ["broker-a"], "permission": "RW", "read_queues": 3, "write_queues": 3}
     asked(run, "topics", "T", "--create", "--queues", "3", "--permission", "r")
     assert asked(run, "topics", "T")["topics"][0]["permission"] == "R"
     assert "TBW102" in run("topics", "--all").stdout
@@ -114,8 +107,6 @@ def test_no_server_is_one_clear_line() -> None:
 
 
 ACCOUNT = "accounts: [{accessKey: administrator, secretKey: the-secret, admin: true}]"
-
-
 KEYS = {"LONGPOLL_ACCESS_KEY": "administrator", "LONGPOLL_SECRET_KEY": "the-secret"}
 
 

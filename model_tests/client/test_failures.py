@@ -24,35 +24,32 @@ from model_tests.support.client import PATIENCE_S, Clients, Cluster, OneServer, 
 from longpoll.wire.relay import Relay
 from longpoll_client import (
     Admin,
+    AnswerTimeoutError,
     AsyncProducer,
+    ClientError,
+    ConfigError,
+    LifecycleError,
+    NoRouteError,
     OutgoingMessage,
     Producer,
     PullConsumer,
+    RefusedError,
+    ReplyTimeoutError,
     SendResult,
+    UnreachableError,
     instance,
 )
 from longpoll_client.aio import instance as aio_instance
-from longpoll_client.errors import (
-    AnswerTimeoutError,
-    ClientError,
-    LifecycleError,
-    NoRouteError,
-    RefusedError,
-    ReplyTimeoutError,
-    UnreachableError,
-)
 from longpoll_client.link import exchange, routes
-from longpoll_client.link.name_servers import NameServers
-from longpoll_client.link.routes import split_address
+from longpoll_client.link.routes import NameServers, split_address
 from longpoll_client.produce import attempts as tries
 from longpoll_client.produce.outgoing import BODY_SIZE_MAX, as_given, batch_parcel, single_parcel
 from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Poller
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import ConfigError
 
 
 @define
@@ -411,11 +408,7 @@ def test_a_body_is_sent_as_it_was_when_it_was_given() -> None:
 
 
 WORDS = array.array("I", range(BODY_SIZE_MAX // 4))
-
-
 GRID = memoryview(bytes(BODY_SIZE_MAX)).cast("B", (4, BODY_SIZE_MAX // 4))
-
-
 BUFFERS: list[tuple[Any, bytes | str]] = [
     (memoryview(WORDS), WORDS.tobytes()),
     (memoryview(array.array("I", [*WORDS, 1])), f"body of {BODY_SIZE_MAX + 4} bytes is over the limit"),

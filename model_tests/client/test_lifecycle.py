@@ -33,8 +33,11 @@ from longpoll_client import (
     AsyncPullConsumer,
     AsyncPushConsumer,
     AsyncTransactionProducer,
+    ConfigError,
     LifecycleError,
+    LongpollError,
     MessageQueue,
+    NoRouteError,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -45,14 +48,12 @@ from longpoll_client import (
     TransactionState,
     remoting,
 )
-from longpoll_client.consume import group_member
-from longpoll_client.errors import NoRouteError
+from longpoll_client.consume import member
 from longpoll_client.lifecycle import Closing, State
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime.threads import RealThread
-from longpoll_spec.errors import ConfigError, LongpollError
 
 
 @pytest.fixture
@@ -210,7 +211,7 @@ def test_a_consumer_waits_for_a_topic_that_is_made_later(
     clients: Clients, topic: str, is_push: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its other topics are read meanwhile."""
-    monkeypatch.setattr(group_member, "RETRY_S", 0.02)
+    monkeypatch.setattr(member, "RETRY_S", 0.02)
     late, got = f"late-{uuid.uuid4().hex}", set[bytes]()
 
     def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:

@@ -11,31 +11,39 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from model_tests.support.client import PATIENCE_S
 
-from longpoll_client.errors import (
-    RETRIED_CODES,
+from longpoll_client import (
     AnswerTimeoutError,
     ClientError,
+    ConfigError,
     ConnectionLostError,
     LifecycleError,
+    LocalProtocolError,
+    MessageQueue,
     NoRouteError,
+    OutgoingMessage,
     RefusedError,
     UnreachableError,
 )
-from longpoll_client.link.calls import Answer
-from longpoll_client.link.exchange import FRAME_S, OUTPUT_BYTES_MAX, PENDING_COUNT_MAX, Exchange, Output, replied
+from longpoll_client.errors import RETRIED_CODES
+from longpoll_client.link.exchange import (
+    FRAME_S,
+    OUTPUT_BYTES_MAX,
+    PENDING_COUNT_MAX,
+    Answer,
+    Exchange,
+    Output,
+    replied,
+)
 from longpoll_client.link.routes import ROUTE_AGE_S_MAX, ROUTE_RETRY_S, Route, Routes
-from longpoll_client.link.single_flight import SingleFlight
-from longpoll_client.produce.attempts import ATTEMPT_COUNT, SendAttempts, is_lost, selector
-from longpoll_client.produce.outgoing import OutgoingMessage, Parcel, batch_parcel, single_parcel
-from longpoll_client.produce.slow_brokers import MS, SlowBrokers, away_ms
-from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
+from longpoll_client.produce.attempts import ATTEMPT_COUNT, MS, SendAttempts, SlowBrokers, away_ms, is_lost, selector
+from longpoll_client.produce.outgoing import Parcel, batch_parcel, single_parcel
+from longpoll_client.timer import SingleFlight
+from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, CommandFlag, RequestCode, ResponseCode
-from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.command import Command, encode, reply
+from longpoll_protocol.frames import Command, encode, reply
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_runtime import Thread
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import ConfigError
 
 S = 1_000_000_000
 
@@ -292,8 +300,6 @@ def queue(name: str, queue_id: int) -> MessageQueue:
 
 
 TWO = Route("T", (), tuple(queue(name, number) for name in "ab" for number in range(2)), {"a": "A:1", "b": "B:1"}, 0)
-
-
 ONE = Route("T", (), (queue("a", 0), queue("a", 1)), {"a": "A:1"}, 0)
 
 
@@ -401,17 +407,9 @@ def test_an_answer_that_cannot_be_read_is_not_tried_again() -> None:
 
 
 NAMES = "abc"
-
-
 QUEUES = tuple(MessageQueue(topic="T", broker_name=name, queue_id=0) for name in NAMES)
-
-
 ROUTE = Route("T", (), QUEUES, {name: f"{name}:1" for name in NAMES}, 0)
-
-
 AT_ZERO = Command(0, ext_fields=SendMessageResponseHeader(msg_id="m", queue_id=0, queue_offset=0).encode())
-
-
 LOST_AWAY_MS = 10_000
 
 

@@ -26,10 +26,12 @@ from model_tests.support.broker.client_scenarios import new_topic
 from model_tests.support.client import PATIENCE_S, RUNTIME
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.store.log.commit_log import encode_record
+from longpoll_broker.store.commit_log import encode_record
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_client import (
     Compression,
+    ConfigError,
+    LocalProtocolError,
     OutgoingMessage,
     Producer,
     PullConsumer,
@@ -37,23 +39,17 @@ from longpoll_client import (
     messages,
 )
 from longpoll_client.messages import decode_readable, read_plain
-from longpoll_client.produce.message_ids import MessageIds, month_of
-from longpoll_client.produce.outgoing import Packing, batch_parcel, single_parcel
+from longpoll_client.produce.outgoing import MessageIds, Packing, batch_parcel, month_of, single_parcel
 from longpoll_protocol import compression
 from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.compression import LZ4_PIECE_SIZE, PIECE_SIZE, pack, unpack
-from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.properties import decode_properties
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import ConfigError
 
 HOSTS = st.sampled_from([host_bytes("127.0.0.1", 10911), host_bytes("::1", 70)])
-
-
 INT32 = st.integers(-(2**31), 2**31 - 1)
-
-
 PROPERTIES = st.sampled_from(
     [b"", b"UNIQ_KEY\x01AB\x02", b"TAGS\x01t\x02KEYS\x01k", b"\xff\x01\x02", b"UNIQ_KEY\x01\x02"]
 )
@@ -135,11 +131,7 @@ def quickly(body: bytes, at: int = 0) -> tuple[list[str], int]:
 
 
 KEYS = st.sampled_from([b"0A", b"0B", b"0C", b"\x020", b"\xc3\xa9", b"", b"\x011"])
-
-
 BEFORE = st.sampled_from([b"", b"A\x01b\x02", b"X", b"\x02", b"UNIQ_KEY\x010\x02"])
-
-
 AFTER = st.sampled_from([b"", b"\x02", b"\x02C\x01d", b"\x02UNIQ_KEY\x01Z", b"\x01Z"])
 
 
@@ -347,14 +339,8 @@ def test_a_forked_process_makes_ids_of_its_own(fork: Callable[[], int]) -> None:
 
 
 LIMIT = 1 << 20
-
-
 PACKAGES = {Compression.LZ4: "lz4", Compression.ZSTD: "zstandard"}
-
-
 MISSING = {kind for kind, name in PACKAGES.items() if importlib.util.find_spec(name) is None}
-
-
 each_kind = pytest.mark.parametrize(
     "kind",
     [

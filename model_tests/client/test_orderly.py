@@ -12,18 +12,18 @@ from unittest import mock
 import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
-from model_tests.support.client import PATIENCE_S, Loop, OnLoop, fill, from_first, lag, run
+from model_tests.support.client import PATIENCE_S, RUNTIME, Loop, OnLoop, fill, from_first, lag, run
 
-from longpoll_client import (
-    AsyncPushConsumer,
-    Producer,
-    PushConsumer,
-    ReceivedMessage,
-    Retry,
-)
-from longpoll_client.consume.assigned_queues import RevokedQueues
+from longpoll_client import AsyncPushConsumer, MessageQueue, Producer, PushConsumer, ReceivedMessage, Retry
+from longpoll_client.consume.membership import QueueLocks
+from longpoll_client.consume.offsets import RemoteOffsets
+from longpoll_client.consume.rebalance import Rebalancer, RevokedQueues
+from longpoll_client.link.steps import Ask, Question, Together
+from longpoll_client.link.steps import run as steps_run
 from longpoll_client.settings import MemberConfig
-from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.bodies import LockBatchRequest
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames import Command
 
 LOOKS: Final = 5
 """So often queues are shared anew until what is to happen would have happened."""
@@ -283,6 +283,49 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
         assert steps == ["reset", "unlock"]
     finally:
         consumer.close()
+
+
+def test_a_close_stores_what_a_listener_consumed_of_a_queue_that_was_given_up() -> None:
+    """The listener may return after the last release: then the close is the only one to store the offset, and unlocks.
+
+    A queue whose listener still runs is neither stored again nor unlocked.
+    """
+    queues = [MessageQueue(topic="T", broker_name="b", queue_id=number) for number in range(2)]
+    pullers = {queue: mock.Mock(queue=queue, offset_done=3, is_locked=True) for queue in queues}
+    busy = set(pullers.values())
+    asked: list[tuple[int, object]] = []
+
+    def answer(question: Question) -> object:
+        if isinstance(question, Together):
+            return [steps_run(each, answer) for each in question.steps]
+        assert isinstance(question, Ask)
+        header: Any = question.header
+        count = None if header else len(LockBatchRequest.decode(question.body).mq_set)
+        asked.append((question.code, header.commit_offset if header else count))
+        return Command(ResponseCode.SUCCESS, 0)
+
+    locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=True)
+    locks.held.update(queues)
+    membership: Any = mock.Mock(config=MemberConfig(group="G"))
+    assigned: Any = mock.Mock(pullers=lambda: pullers)
+    rebalancer = Rebalancer(
+        membership,
+        assigned,
+        RemoteOffsets("G", "first"),
+        locks,
+        is_busy=busy.__contains__,
+        try_soon=mock.Mock(),
+        rebalance_soon=mock.Mock(),
+    )
+    for queue in queues:
+        steps_run(rebalancer.give_up(queue, stores=True), answer)
+    assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 3)] * 2
+
+    asked.clear()
+    pullers[queues[0]].offset_done = 5
+    busy.discard(pullers[queues[0]])
+    steps_run(rebalancer.leave(()), answer)
+    assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 5), (RequestCode.UNLOCK_BATCH_MQ, 1)]
 
 
 def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:

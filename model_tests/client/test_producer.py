@@ -1,10 +1,13 @@
-"""Producers on threads: batches, picking queues, callbacks, other brokers, and sends that are tried again."""
+"""Sends on threads and on an event loop: other brokers after failures, callbacks, batches, cancelled sends."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 from model_tests.support.broker.brokers import wait_until
@@ -27,28 +30,35 @@ from model_tests.support.client import (
 from longpoll_broker.broker import Broker
 from longpoll_client import (
     Admin,
-    MessageQueue,
-    OutgoingMessage,
-    Producer,
-    SendResult,
-)
-from longpoll_client.errors import (
     AnswerTimeoutError,
+    AsyncProducer,
     ClientError,
+    ConfigError,
+    ConnectionLostError,
+    Credentials,
     LifecycleError,
+    LocalProtocolError,
+    LongpollError,
+    MessageQueue,
     NoRouteError,
+    OutgoingMessage,
+    Permission,
+    Producer,
     RefusedError,
+    SendResult,
     UnreachableError,
 )
+from longpoll_client.aio import connection
 from longpoll_client.instance import ClientInstance
-from longpoll_client.link import routes, single_flight
-from longpoll_client.link.name_servers import NameServers
-from longpoll_client.link.single_flight import SingleFlight
+from longpoll_client.link import routes
+from longpoll_client.link.exchange import Exchange
+from longpoll_client.link.routes import NameServers
+from longpoll_client.produce.outgoing import HeadTemplates, Parcel, batch_parcel, single_parcel
 from longpoll_client.remoting import RemotingClient
-from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
-from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.command import Command
-from longpoll_spec.errors import ConfigError
+from longpoll_client.timer import WAIT_COUNT_MAX, SingleFlight
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames import Command
+from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 
 
 @pytest.fixture
@@ -171,7 +181,7 @@ def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
             producer.send_nowait("a topic", b"x", callback=tell)
         wait_until(lambda: len(told) == 9)
         fleet.addresses = {"a": fleet.enter_context(ScriptedServer(mute)).address}
-        (producer.client._instance.routes if is_loop else producer._instance._routes).forget("T")
+        (producer.client if is_loop else producer)._instance.forget_route("T")
         producer.send_nowait("T", b"x", callback=tell)
         producer.close()
         with pytest.raises(LifecycleError):
@@ -186,11 +196,7 @@ def test_a_lost_name_server_leaves_what_is_known(
     name_server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Known routes still work, with one log line each time; an unknown topic is reported."""
-    with (
-        new_topic(name_server, 1) as topic,
-        Producer(name_server) as producer,
-        ScriptedServer(mute) as gone,
-    ):
+    with new_topic(name_server, 1) as topic, Producer(name_server) as producer, ScriptedServer(mute) as gone:
         producer.send(topic, b"x")
         monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
         gone.refuse_connections()
@@ -203,11 +209,7 @@ def test_a_lost_name_server_leaves_what_is_known(
 
 def test_a_topic_without_permission_is_told_of(name_server: str) -> None:
     """Writing to one that may only be read, and reading one that may only be written, each in one line."""
-    with (
-        new_topic(name_server, 1) as topic,
-        Producer(name_server) as producer,
-        Admin(name_server) as admin,
-    ):
+    with new_topic(name_server, 1) as topic, Producer(name_server) as producer, Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.READ)
         with pytest.raises(NoRouteError, match="permission lacks W"):
             producer.send(topic, b"x")
@@ -347,7 +349,7 @@ def test_what_many_wait_for_is_done_once_and_only_so_much_at_a_time() -> None:
     for number in range(40):
         for _time in range(3):
             waits.wait(("kind", str(number)), lambda number=number: work(number), told.append)  # type: ignore[misc] # bound early
-    wait_until(lambda: len(begun) == single_flight.WAIT_COUNT_MAX == 32)
+    wait_until(lambda: len(begun) == WAIT_COUNT_MAX == 32)
     assert told == []
     going.set()
     wait_until(lambda: len(told) == 120)
@@ -360,3 +362,346 @@ def test_what_many_wait_for_is_done_once_and_only_so_much_at_a_time() -> None:
     told.clear()
     waits.wait(("kind", "x"), lambda: 1, told.append)
     assert [type(one) for one in told] == [LifecycleError]
+
+
+@pytest.fixture
+def two_brokers() -> Iterator[Cluster]:
+    """With topic `good`, whose broker takes everything."""
+    with ExitStack() as stack:
+        found = Cluster(stack)
+        found.serve("good")
+        yield found
+
+
+def run(two_brokers: Cluster, story: Callable[[AsyncProducer], Awaitable[None]], **options: object) -> None:
+    """Tell a story of one producer; nothing of it is left when it is closed."""
+
+    async def told() -> None:
+        made = AsyncProducer(two_brokers.name_server, **options)  # type: ignore[arg-type] # a test's own
+        async with asyncio.timeout(PATIENCE_S), made:
+            await story(made)
+        assert_nothing_left(made)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(told())
+
+
+def assert_nothing_left(producer: AsyncProducer) -> None:
+    """No call waits, no timer runs, nothing is to be written, no task of ours goes on."""
+    assert producer._instance._tasks == {}
+    for one in producer._instance._connections.values():
+        assert one._exchange.calls.pending == {}
+        assert not one._waiting
+
+
+async def outcome(sending: Awaitable[object]) -> object:
+    """What came of it."""
+    try:
+        return await sending
+    except LongpollError as error:
+        return error
+
+
+@pytest.mark.parametrize("where", ["broker", "name server", "connecting"])
+def test_a_mute_server_delays_no_unrelated_call(two_brokers: Cluster, where: str) -> None:
+    """40 sends wait for a server that says nothing, and one to another broker comes back at once."""
+    if where == "connecting":
+        listening = socket.create_server(("127.0.0.1", 0), backlog=0)
+        two_brokers.stack.callback(listening.close)
+        # With its backlog full, a connection is neither taken nor refused.
+        for _number in range(2):
+            full = socket.socket()
+            full.setblocking(False)
+            full.connect_ex(listening.getsockname())
+            two_brokers.stack.callback(full.close)
+        two_brokers.brokers["bad"] = "{}:{}".format(*listening.getsockname())
+    elif where == "broker":
+        two_brokers.serve("bad", mute)
+
+    async def story(producer: AsyncProducer) -> None:
+        await producer.send("good", b"x")
+        two_brokers.is_mute = where == "name server"
+        waiting = [asyncio.create_task(producer.send("bad", b"x", timeout_s=PATIENCE_S)) for _number in range(40)]
+        await asyncio.sleep(0)
+        for _number in range(20):
+            await producer.send("good", b"x")
+        assert not any(task.done() for task in waiting)
+        for task in waiting:
+            task.cancel()
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(error) for error in ended} == {asyncio.CancelledError}
+        error = await outcome(producer.send("bad", b"x", timeout_s=0.1))
+        assert isinstance(error, AnswerTimeoutError | UnreachableError | ConnectionLostError)
+
+    run(two_brokers, story)
+
+
+def test_a_time_out_of_the_send_is_no_late_reply(two_brokers: Cluster) -> None:
+    """A request whose send times out reports that; no reply is expected yet."""
+
+    async def unanswered(_properties: object) -> None:
+        raise AnswerTimeoutError("no answer to the send")
+
+    async def story(producer: AsyncProducer) -> None:
+        with pytest.raises(AnswerTimeoutError, match="no answer to the send"):
+            await producer._requests.ask("1", PATIENCE_S, unanswered)
+
+    run(two_brokers, story)
+
+
+def test_a_send_may_be_cancelled_at_every_await(two_brokers: Cluster) -> None:
+    """After any number of the loop's turns: no call is left, and the next send is as good as any."""
+    story_turns: list[int] = []
+
+    async def story(_producer: AsyncProducer) -> None:
+        for turns in range(40):
+            async with AsyncProducer(two_brokers.name_server) as fresh:
+                sending = asyncio.create_task(fresh.send("good", b"x"))
+                for _turn in range(turns):
+                    await asyncio.sleep(0.0002)
+                is_late = sending.done()
+                sending.cancel()
+                with suppress(asyncio.CancelledError):
+                    await sending
+                for one in fresh._instance._connections.values():
+                    pending = one._exchange.calls.pending.values()
+                    assert all(call.code == RequestCode.GET_ROUTEINFO_BY_TOPIC for call in pending)
+                assert isinstance(await fresh.send("good", b"y"), SendResult)
+                assert_nothing_left(fresh)
+            if is_late:
+                break
+            story_turns.append(turns)
+
+    run(two_brokers, story)
+    assert len(story_turns) > 2
+
+
+def test_a_cancelled_call_waits_for_no_answer(two_brokers: Cluster) -> None:
+    """Its connection knows nothing of it any more, and serves others."""
+
+    async def story(producer: AsyncProducer) -> None:
+        heard, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def hear(_peer: Peer, _command: Command) -> None:
+            loop.call_soon_threadsafe(heard.set)
+
+        two_brokers.serve("mute", hear)
+        sending = asyncio.create_task(producer.send("mute", b"x"))
+        await heard.wait()
+        sending.cancel()
+        await asyncio.wait([sending])
+        assert sending.cancelled()
+        assert [one.is_open for one in producer._instance._connections.values()] == [True] * 2
+        assert_nothing_left(producer)
+
+    run(two_brokers, story)
+
+
+def test_one_that_is_cancelled_takes_no_other_with_it(two_brokers: Cluster) -> None:
+    """They wait for the same connection and the same route."""
+
+    async def story(producer: AsyncProducer) -> None:
+        sending = [asyncio.create_task(producer.send("good", b"x")) for _number in range(10)]
+        await asyncio.sleep(0)
+        sending[0].cancel()
+        ended = await asyncio.gather(*sending, return_exceptions=True)
+        assert isinstance(ended[0], asyncio.CancelledError)
+        assert all(isinstance(result, SendResult) for result in ended[1:])
+
+    run(two_brokers, story)
+
+
+def test_close_ends_what_is_on_its_way(two_brokers: Cluster) -> None:
+    """Each with one error, waiting for an answer, a route or a connection alike; a later send is refused."""
+    two_brokers.serve("bad", mute)
+
+    async def story(producer: AsyncProducer) -> None:
+        told: list[SendResult | LongpollError] = []
+        await producer.send("good", b"x")
+        sending = [asyncio.create_task(outcome(producer.send("bad", b"x"))) for _number in range(5)]
+        sending.append(asyncio.create_task(outcome(producer.send("unknown", b"x"))))
+        producer.send_nowait("bad", b"x", callback=told.append)
+        await asyncio.sleep(0.05)
+        await producer.close()
+        ended = await asyncio.gather(*sending)
+        assert all(isinstance(error, ClientError) for error in [*ended, *told]), [*ended, *told]
+        assert len(told) == 1
+        with pytest.raises(LifecycleError, match="closed"):
+            await producer.send("good", b"x")
+        with pytest.raises(LifecycleError, match="closed"):
+            producer.send_nowait("good", b"x", callback=told.append)
+        await producer.close()
+
+    run(two_brokers, story)
+
+
+def test_a_lost_connection_is_made_again(two_brokers: Cluster) -> None:
+    """A send that was on its way is tried again on a new one."""
+    lost: list[Peer] = []
+
+    def lose_the_first(peer: Peer, command: Command) -> None:
+        if not lost:
+            lost.append(peer)
+            peer.close()
+        else:
+            take(peer, command)
+
+    two_brokers.serve("flaky", lose_the_first)
+
+    async def story(producer: AsyncProducer) -> None:
+        assert isinstance(await producer.send("flaky", b"x"), SendResult)
+
+    run(two_brokers, story)
+
+
+def test_a_peer_that_does_not_read_is_waited_for_with_little_in_memory(
+    two_brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 sends of 1 MiB each wait before they are written, and end in time; others are served meanwhile."""
+    monkeypatch.setattr(connection, "CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connection, "CALL_TIMEOUT_S", 0.1)
+    listening = two_brokers.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    two_brokers.brokers["full"] = "{}:{}".format(*listening.getsockname())
+
+    async def story(producer: AsyncProducer) -> None:
+        body = b"x" * (1 << 20)
+        sending = [asyncio.create_task(outcome(producer.send("full", body, timeout_s=0.5))) for _number in range(100)]
+        await asyncio.sleep(0.2)
+        (one,) = [one for one in producer._instance._connections.values() if one.address == two_brokers.brokers["full"]]
+        assert one._transport is not None
+        assert one._transport.get_write_buffer_size() + one._batch_size < 4 << 20
+        assert isinstance(await producer.send("good", b"x"), SendResult)
+        with pytest.raises(AnswerTimeoutError, match="does not read"):
+            await one.one_way(10)
+        monkeypatch.setattr(connection, "OUTPUT_BYTES_MAX", 1000)
+        with pytest.raises(LocalProtocolError, match="does not read"):
+            one.call_async(10, body=body, callback=print)
+        ended = await asyncio.gather(*sending)
+        assert {type(error) for error in ended} <= {AnswerTimeoutError, ConnectionLostError}
+
+    run(two_brokers, story, compression=None)
+
+
+class OtherTransport:
+    """A transport of another loop than asyncio's own, such as uvloop's: it has what one must have, and is of no kind.
+
+    Leaves out what a client has no use for.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.write = transport.write
+        self.set_write_buffer_limits = transport.set_write_buffer_limits
+        self.get_write_buffer_size = transport.get_write_buffer_size
+        self.close = transport.close
+        self.abort = transport.abort
+
+
+class OtherLoop(asyncio.SelectorEventLoop):
+    """A loop whose connections have such transports."""
+
+    async def create_connection(self, protocol_factory: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
+        """Connect, and give the protocol another transport than the connection's."""
+        protocol = protocol_factory()
+        made = protocol.connection_made
+        protocol.connection_made = lambda transport: made(OtherTransport(transport))
+        return await super().create_connection(lambda: protocol, *arguments, **options)
+
+
+def test_it_runs_on_other_loops_than_asyncio_s_own(two_brokers: Cluster) -> None:
+
+    async def story() -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncProducer(two_brokers.name_server) as producer:
+            assert (await producer.send("good", b"x")).queue_offset == 7
+
+    with asyncio.Runner(loop_factory=OtherLoop) as runner:
+        runner.run(story())
+
+
+def test_it_belongs_to_one_loop(two_brokers: Cluster) -> None:
+    """Another loop gets an error at once, even after the first is closed."""
+    producer = AsyncProducer(two_brokers.name_server)
+
+    async def first() -> None:
+        await producer.send("good", b"x")
+        await producer.close()
+
+    async def another() -> None:
+        with pytest.raises(LifecycleError, match="another event loop"):
+            await producer.send("good", b"x")
+
+    asyncio.run(first())
+    asyncio.run(another())
+
+    async def own(fresh: AsyncProducer) -> None:
+        await fresh.send_one_way("good", b"x")
+
+    for _number in range(2):
+        run(two_brokers, own)
+
+
+def test_requests_are_signed(two_brokers: Cluster) -> None:
+    server = two_brokers.serve("signed", take)
+
+    async def story(producer: AsyncProducer) -> None:
+        await producer.send("signed", b"body")
+        await producer.send_one_way("signed", b"other")
+
+    run(two_brokers, story, credentials=Credentials("me", "secret"))
+    assert server.received
+    for command in server.received:
+        fields = dict(command.ext_fields or {})
+        signature = fields.pop(SIGNATURE)
+        assert fields[ACCESS_KEY] == "me"
+        assert signature == sign(fields, command.body, "secret")
+
+
+@pytest.mark.parametrize("topic", ["T", "%RETRY%G%d"])
+def test_a_template_writes_what_the_plain_way_writes(topic: str) -> None:
+    """Byte for byte, whatever the properties, also the second time."""
+    templates, plain = HeadTemplates(), Exchange("b:1")
+    parcels: list[Parcel] = [
+        single_parcel('g"%s', topic, OutgoingMessage(b"x" * 128), "id", 5),
+        single_parcel('g"%s', topic, OutgoingMessage(b"", 'a"b%', "\u00e9\u4e2d", {"p": "\\ %d \n"}, 3), "id-2", 6),
+        batch_parcel('g"%s', topic, [OutgoingMessage(b"x")] * 2, ["a", "b"], 7),
+    ]
+    for opaque, parcel in enumerate(parcels * 2):
+        header = parcel.header(opaque % 3)
+        expected = plain.written(parcel.code, opaque, header, parcel.body, one_way=False)
+        written = [templates.head(parcel, opaque % 3, opaque), parcel.body]
+        assert b"".join(written) == b"".join(expected)
+
+
+def test_what_an_answer_leads_to_is_sent_before_anything_that_it_has_woken() -> None:
+    """The next pull is served while a listener has what the last one brought."""
+    sent: list[bytes] = []
+
+    class Watched(connection.AsyncConnection):
+        """Keeps what it has sent."""
+
+        def _flush(self) -> None:
+            sent.extend(bytes(part) for part in self._batch)
+            super()._flush()
+
+    def answer(peer: Peer, command: Command) -> None:
+        if command.code != 12:
+            peer.answer(command)
+
+    async def story() -> list[bool]:
+        with ScriptedServer(answer) as server:
+            link = await Watched.open(RUNTIME, server.host, server.port)
+            loop = asyncio.get_running_loop()
+            ended = loop.create_future()
+            seen: list[bool] = []
+
+            def told(_answer: object) -> None:
+                loop.call_soon(lambda: seen.append(any(b'"code":77' in part for part in sent)))
+                link.call_async(77, callback=lambda _answer: ended.set_result(None))
+
+            # One that is alone does not wait for the turn's end anyway.
+            link.call_async(12, callback=lambda _answer: None)
+            link.call_async(11, callback=told)
+            await asyncio.wait_for(ended, PATIENCE_S)
+            await link.close()
+            return seen
+
+    assert asyncio.run(story()) == [True]

@@ -1,38 +1,55 @@
-"""A queue of a consumer: what its puller asks, what waits in it, and where its group starts."""
+"""One queue's pulls: order, flow control, messages that cannot be read, pauses and other tags."""
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 from attrs import define, field, frozen
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options, new_topic
+from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
-from model_tests.support.client import RUNTIME
+from model_tests.support.client import BAD, PATIENCE_S, RUNTIME, bodies_of, polling, send
 
-from longpoll_client import StartAt
-from longpoll_client.consume.member import Member
+from longpoll_broker.broker import Broker
+from longpoll_client import (
+    Admin,
+    ConnectionLostError,
+    MessageModel,
+    MessageQueue,
+    OutgoingMessage,
+    Permission,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    RefusedError,
+    Retry,
+    StartAt,
+    Unreadable,
+    UnreadableMessage,
+)
+from longpoll_client.consume import member, puller
 from longpoll_client.consume.offsets import RemoteOffsets
-from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue
-from longpoll_client.consume.puller import Batch, Puller, PullSettings
+from longpoll_client.consume.puller import Batch, ProcessQueue, Puller
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
-from longpoll_client.errors import ConnectionLostError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.steps import Ask, Question, run
-from longpoll_client.messages import ReceivedMessage
-from longpoll_client.settings import MemberConfig, options_of
-from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, SubscriptionData, TopicRouteData
+from longpoll_client.messages import decode_readable
+from longpoll_client.settings import MemberConfig
+from longpoll_protocol.bodies import BrokerData, QueueData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     OffsetResponseHeader,
     PullMessageRequestHeader,
@@ -52,21 +69,26 @@ class Calls:
     rests: list[float] = field(factory=list)
     commits: list[bool] = field(factory=list)
     """Whether each pull commits the offset that it carries."""
-
-    def client(self, _address: str) -> Calls:
-        """The connection."""
-        return self
+    waits: list[tuple[int, float]] = field(factory=list)
+    """The hold, ms, and the time-out, s, of each pull."""
 
     def broker_address_of(self, _broker_name: str, _broker_id: int) -> str:
         """Anywhere."""
         return "127.0.0.1:1"
 
     def call_async(
-        self, _code: int, header: PullMessageRequestHeader, *, callback: Callable[[Any], None], timeout_s: float
+        self,
+        _address: str,
+        _code: int,
+        header: PullMessageRequestHeader,
+        *,
+        callback: Callable[[Any], None],
+        timeout_s: float,
     ) -> None:
         """Note the pull."""
         self.asked.append(header.queue_offset)
         self.commits.append(header.has_commit_offset)
+        self.waits.append((header.suspend_timeout_millis or 0, timeout_s))
         self.answers.append(callback)
 
     def after(self, delay_s: float, _action: Callable[[], None]) -> None:
@@ -77,12 +99,12 @@ class Calls:
 def puller_of(calls: Calls, *, count_max: int = 1000, deliver: Callable[[Batch], None] = lambda _batch: None) -> Puller:
     """A puller at offset 5."""
     any_of: Any = calls
-    limits = FlowLimits(count_max, 1 << 20, 2000)
     return Puller(
         instance=any_of,
         timer=any_of,
         statistics=Statistics(calls.runtime),
-        settings=PullSettings("G", 32, 15_000, 30.0, limits, commits=True),
+        config=MemberConfig(group="G", cached_count_max=count_max, cached_size_max=1 << 20),
+        is_orderly=False,
         queue=MessageQueue(topic="T", broker_name="b", queue_id=0),
         subscription=SubscriptionData(topic="T", sub_string="*"),
         offset=5,
@@ -129,6 +151,38 @@ def test_an_offset_that_has_moved_is_gone_on_from_at_once() -> None:
     assert len(calls.rests) == 1
 
 
+def answered(body: bytes, fields: dict[str, str] | None = None) -> Command:
+    """An answer with a body that may be unreadable."""
+    return Command(ResponseCode.SUCCESS, 1, 1, answer(0).ext_fields if fields is None else fields, memoryview(body))
+
+
+@pytest.mark.parametrize(
+    ("failing", "words"),
+    [
+        (answer(ResponseCode.SUBSCRIPTION_NOT_EXIST), "the broker says 24"),
+        (answer(ResponseCode.FLOW_CONTROL), "the broker says 215"),
+        (answered(bytes(100)), "is damaged"),
+        (answered(b"\x01"), "expected a record"),
+        (answered(b"", {}), "'suggestWhichBrokerId'"),
+        (answered(b"", {"suggestWhichBrokerId": "x"}), "not a whole number"),
+    ],
+)
+def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
+    failing: Command, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once and with one message if the message cannot be read; else after a rest."""
+    calls = Calls()
+    puller = puller_of(calls)
+    puller.pull()
+    with caplog.at_level(logging.WARNING):
+        calls.answers[-1](failing)
+    assert words in caplog.text
+    if "asking for it alone" not in caplog.text:
+        assert (calls.asked, len(calls.rests)) == ([5], 1)
+        puller.pull()
+    assert calls.asked == [5, 5]
+
+
 def test_a_pull_commits_nothing_once_the_lock_of_its_queue_has_run_out() -> None:
     """Another member may have the queue, and have committed more; a queue that needs no lock has none to run out."""
     for lock_s, commits in ((None, True), (1000.0, True), (-0.001, False)):
@@ -142,15 +196,11 @@ def test_a_pull_commits_nothing_once_the_lock_of_its_queue_has_run_out() -> None
 
 def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:
     """An answer at the deadline still has to travel; a setting says how long that may take."""
-    delivery: Any = SimpleNamespace(deliver=None, is_busy=None)
-    config = MemberConfig(group="G")
-    consumer = Member(options_of("127.0.0.1:1", **member_options(config)), delivery)
-    try:
-        settings = consumer._settings
-        assert settings.timeout_s == config.pull_timeout_s
-        assert settings.timeout_s > settings.hold_ms / 1000
-    finally:
-        cast("Any", consumer)._timer.close()
+    calls = Calls()
+    puller_of(calls).pull()
+    ((hold_ms, timeout_s),) = calls.waits
+    assert timeout_s == MemberConfig(group="G").pull_timeout_s
+    assert timeout_s > hold_ms / 1000 > 0
 
 
 def test_what_is_consumed_is_seen_to_be_at_once() -> None:
@@ -267,20 +317,21 @@ def test_each_limit_stops_by_its_name() -> None:
     """And none does when none is reached."""
     queue = ProcessQueue(0)
     queue.put([message(0, 10), message(9, 10)], 10)
-    assert queue.stop(FlowLimits(2, 100, 100)) == "count"
-    assert queue.stop(FlowLimits(3, 20, 100)) == "size"
-    assert queue.stop(FlowLimits(3, 21, 10)) == "span"
-    assert queue.stop(FlowLimits(3, 21, None)) is None
+
+    def stop(count_max: int, size_max: int, span_max: int, *, is_orderly: bool = False) -> str | None:
+        config = MemberConfig(group="G", cached_count_max=count_max, cached_size_max=size_max, cached_span_max=span_max)
+        return queue.stop(config, is_orderly=is_orderly)
+
+    assert stop(2, 100, 100) == "count"
+    assert stop(3, 20, 100) == "size"
+    assert stop(3, 21, 10) == "span"
+    assert stop(3, 21, 10, is_orderly=True) is None
     queue.move(4)
     assert (queue.count, queue.offset_done) == (0, 4)
 
 
 FIRST = 2
-
-
 FIRST_QUEUE = MessageQueue(topic="T", broker_name="a", queue_id=0)
-
-
 RETRY = MessageQueue(topic="%RETRY%G", broker_name="a", queue_id=0)
 
 
@@ -317,7 +368,7 @@ class OneQueue:
 
 
 @pytest.fixture
-def broker() -> OneQueue:
+def one_queue() -> OneQueue:
     """The broker, and the offsets stored with it."""
     return OneQueue()
 
@@ -342,21 +393,21 @@ class Offsets:
 
 
 @pytest.fixture
-def group(broker: OneQueue) -> Iterator[Offsets]:
-    """A group of the broker."""
+def group(one_queue: OneQueue) -> Iterator[Offsets]:
+    """A group of the one_queue."""
     with ExitStack() as stack:
-        server = stack.enter_context(ScriptedServer(broker.answer))
-        broker.address = server.address
+        server = stack.enter_context(ScriptedServer(one_queue.answer))
+        one_queue.address = server.address
         instance = stack.enter_context(ClientInstance(RUNTIME, server.address))
         instance.route("T")
         yield Offsets(instance)
 
 
-def test_what_comes_before_the_first_commit_is_not_left_out(broker: OneQueue, group: Offsets) -> None:
+def test_what_comes_before_the_first_commit_is_not_left_out(one_queue: OneQueue, group: Offsets) -> None:
     """A queue changes hands before its first member has consumed anything: the next one begins where that one did."""
     assert group.begin(group.of()) == 5
-    assert broker.stored == 5
-    broker.end = 8
+    assert one_queue.stored == 5
+    one_queue.end = 8
     assert group.begin(group.of()) == 5
 
 
@@ -364,14 +415,14 @@ def test_what_comes_before_the_first_commit_is_not_left_out(broker: OneQueue, gr
     ("start_at", "begun"), [("first", FIRST), ("last", 5), (datetime.fromtimestamp(1.7e9, UTC), 3)]
 )
 def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
-    broker: OneQueue, group: Offsets, start_at: StartAt, begun: int
+    one_queue: OneQueue, group: Offsets, start_at: StartAt, begun: int
 ) -> None:
     """The first member begins as asked, and the next one where the group is; a broker of 4.x says 0 of a new group."""
     first, second = group.of(start_at), group.of(start_at)
-    broker.stored = 0
+    one_queue.stored = 0
     assert group.begin(first) == begun
-    assert broker.stored == begun
-    broker.end = 9
+    assert one_queue.stored == begun
+    one_queue.end = 9
     assert group.begin(second) == begun
     group.store(second, 7)
     assert group.begin(first) == 7
@@ -379,15 +430,15 @@ def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
 
 @pytest.mark.parametrize(("start_at", "begun"), [("first", FIRST), ("last", 5), ("stored", 5)])
 def test_a_queue_that_comes_back_goes_on_also_when_the_broker_has_forgotten_it(
-    broker: OneQueue, group: Offsets, start_at: StartAt, begun: int
+    one_queue: OneQueue, group: Offsets, start_at: StartAt, begun: int
 ) -> None:
     """A member that knows where it stood does not begin at the end because its broker lost the group's offsets."""
     member = group.of(start_at)
     assert group.begin(member) == begun
     group.store(member, 6)
-    broker.stored, broker.end = None, 8
+    one_queue.stored, one_queue.end = None, 8
     assert group.begin(member) == 6
-    broker.stored = 7
+    one_queue.stored = 7
     assert group.begin(member) == 7
 
 
@@ -397,32 +448,32 @@ def test_what_was_sent_back_comes_again_wherever_the_group_begins(group: Offsets
     assert group.begin(group.of("last"), RETRY) == 0
 
 
-def test_an_offset_that_is_known_already_is_not_told_again(broker: OneQueue, group: Offsets) -> None:
-    """Storing is asked for every 5 s: only what has moved reaches the broker."""
+def test_an_offset_that_is_known_already_is_not_told_again(one_queue: OneQueue, group: Offsets) -> None:
+    """Storing is asked for every 5 s: only what has moved reaches the one_queue."""
     member = group.of()
     group.begin(member)
-    broker.stored = None
+    one_queue.stored = None
     group.store(member, 5)
-    assert broker.stored is None
+    assert one_queue.stored is None
     group.store(member, 6)
-    assert broker.stored == 6
+    assert one_queue.stored == 6
 
 
-def test_a_place_in_doubt_stays_so_until_its_broker_has_been_told(broker: OneQueue, group: Offsets) -> None:
+def test_a_place_in_doubt_stays_so_until_its_broker_has_been_told(one_queue: OneQueue, group: Offsets) -> None:
     """One failure does not settle it; after the broker has heard it, it is not told again."""
     member = group.of()
     group.begin(member)
     member.doubt(FIRST_QUEUE)
-    broker.stored = None
+    one_queue.stored = None
     storing = member.store(FIRST_QUEUE, 5)
     next(storing)
     with pytest.raises(ConnectionLostError):
         storing.throw(ConnectionLostError("planted"))
     group.store(member, 5)
-    assert broker.stored == 5
-    broker.stored = None
+    assert one_queue.stored == 5
+    one_queue.stored = None
     group.store(member, 5)
-    assert broker.stored is None
+    assert one_queue.stored is None
 
 
 def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same() -> None:
@@ -448,3 +499,167 @@ def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same() -> None:
     assert [queue.queue_id for queue in kept._doubted] == [0]
     with pytest.raises(RefusedError):
         begin(1, ResponseCode.SYSTEM_ERROR)
+
+
+def failed_pulls(consumer: PullConsumer) -> int:
+    """How many, of all topics."""
+    return sum(each.failed_pull_count for each in consumer.statistics.values())
+
+
+@pytest.mark.parametrize("bodies", [(BAD,), (b"1", BAD, BAD, b"2"), (BAD, b"1"), (b"1", b"2", BAD)])
+@pytest.mark.parametrize("what", [Unreadable.SKIP, Unreadable.DEAD_LETTER])
+def test_the_others_come_and_each_bad_one_is_told_of(
+    name_server: str, topic: str, bodies: Sequence[bytes], what: Unreadable
+) -> None:
+    """Wherever it stands; the group's offset is behind it, and it is a dead letter if so configured."""
+    told: list[UnreadableMessage] = []
+    send(name_server, topic, *bodies, b"last")
+    with polling(name_server, topic, f"G-{topic}", unreadable=what, on_unreadable=told.append) as consumer:
+        assert bodies_of(consumer, sum(body != BAD for body in bodies) + 1) == [
+            *(body for body in bodies if body != BAD),
+            b"last",
+        ]
+        consumer.commit()
+        count = bodies.count(BAD)
+        assert [each.queue_offset for each in told] == [n for n, body in enumerate(bodies) if body == BAD]
+        assert {each.topic for each in told} == {topic}
+        assert all("not zlib" in each.why and BAD in each.record for each in told)
+        assert consumer.statistics[topic].unreadable_count == count
+        assert consumer._member.assigned_queues.pullers()[consumer.queues[0]].offset_done == len(bodies) + 1
+        dead = f"%DLQ%G-{topic}"
+        sent_back = consumer.statistics[topic].sent_back_count
+        assert sent_back == (count if what is Unreadable.DEAD_LETTER else 0)
+        if sent_back:
+            told.clear()
+            with polling(name_server, dead, f"D-{topic}", unreadable=Unreadable.SKIP, on_unreadable=told.append):
+                wait_until(lambda: len(told) == count)
+                assert all(BAD in each.record for each in told)
+
+
+def test_a_queue_stops_if_so_configured(
+    name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Earlier messages come; the queue retries without counting a skipped message."""
+    monkeypatch.setattr(puller, "RETRY_S", 0.01)
+    send(name_server, topic, b"1", BAD, b"2")
+    with (
+        caplog.at_level(logging.WARNING),
+        polling(name_server, topic, f"G-{topic}", unreadable=Unreadable.STOP) as consumer,
+    ):
+        assert bodies_of(consumer, 1) == [b"1"]
+        wait_until(lambda: failed_pulls(consumer) > 2)
+        consumer.commit()
+        assert consumer._member.assigned_queues.pullers()[consumer.queues[0]].offset_done == 1
+        assert consumer.statistics[topic].unreadable_count == 0
+    assert f"{topic} queue 0 offset 1 is unreadable and blocks its queue" in caplog.text
+
+
+def test_what_is_readable_the_second_time_is_no_bad_message(
+    name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that were spoiled on their way are asked for again, and everything comes once."""
+    honest, spoiled = decode_readable, [2]
+
+    def spoils(body: Any) -> Any:
+        if spoiled[0] and len(body):
+            spoiled[0] -= 1
+            return honest(bytes(body[:-1]))
+        return honest(body)
+
+    monkeypatch.setattr(puller, "decode_readable", spoils)
+    send(name_server, topic, b"1", b"2")
+    told: list[UnreadableMessage] = []
+    with polling(name_server, topic, f"G-{topic}", on_unreadable=told.append) as consumer:
+        assert bodies_of(consumer, 2) == [b"1", b"2"]
+    assert (told, spoiled) == ([], [0])
+
+
+def test_a_listener_s_queue_goes_on_and_a_broadcast_one_too(name_server: str, topic: str) -> None:
+    """Nothing is sent back where every member gets every message; a callback that raises costs nothing."""
+    send(name_server, topic, BAD, b"good")
+    for model in MessageModel:
+        got, told = threading.Event(), threading.Event()
+
+        def listen(messages: Sequence[ReceivedMessage], got: threading.Event = got) -> Retry | None:
+            if messages[0].body == b"good":
+                got.set()
+            return None
+
+        def raises(_message: UnreadableMessage, told: threading.Event = told) -> None:
+            told.set()
+            raise ZeroDivisionError("the callback's own fault")
+
+        config = MemberConfig(
+            group=f"{model.name}-{topic}", start_at="first", message_model=model, on_unreadable=raises
+        )
+        with PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)) as consumer:
+            assert got.wait(PATIENCE_S)
+            assert told.is_set()
+            is_shared = model is MessageModel.CLUSTERING
+            assert consumer.statistics[topic].sent_back_count == int(is_shared)
+
+
+@contextmanager
+def ten_sent(broker: Broker) -> Iterator[tuple[str, str]]:
+    """A topic of one queue with ten messages, and the name server."""
+    name_server = "{}:{}".format(*broker.name_server_address)
+    with new_topic(name_server, 1) as topic:
+        with Producer(name_server) as producer:
+            producer.send_batch(topic, [OutgoingMessage(b"%d" % number) for number in range(10)])
+        yield name_server, topic
+
+
+def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    """The log lines that contain these words."""
+    return [record.getMessage() for record in caplog.records if words in record.getMessage()]
+
+
+def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One log line for each look, no error for a poll, and no message is lost."""
+    monkeypatch.setattr(member, "RETRY_S", 0.2)
+    with ten_sent(broker) as (name_server, topic), Admin(name_server) as admin:
+        admin.create_topic(topic, 1, Permission.WRITE)
+        with closing(PullConsumer(name_server, group="G", topics=topic)) as consumer:
+            with caplog.at_level(logging.WARNING):
+                consumer.start()
+            (line,) = set(lines(caplog, topic))
+            assert line.endswith(f"topic {topic!r} is not readable: its permission lacks R")
+            assert consumer.poll(0.0) == []
+            admin.create_topic(topic, 1)
+            consumer._member._instance.forget_route(topic)
+            assert bodies_of(consumer, 10) == [b"%d" % number for number in range(10)]
+
+
+def test_a_stored_offset_beyond_the_log_is_moved_to_its_end(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """As 4.9.7 does: one log line, later messages come, and the right offset is stored."""
+    with ten_sent(broker) as (name_server, topic):
+        fields = {"consumerGroup": "G", "topic": topic, "queueId": "0", "commitOffset": "1000"}
+        with RawClient(broker.address) as client:
+            assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
+        with caplog.at_level(logging.WARNING):
+            with PullConsumer(name_server, group="G", topics=topic, start_at="stored") as consumer:
+                wait_until(lambda: bool(lines(caplog, topic)))
+                with Producer(name_server) as producer:
+                    producer.send(topic, b"10")
+                assert bodies_of(consumer, 1) == [b"10"]
+                consumer.commit()
+            assert lines(caplog, topic) == [f"{topic} queue 0: the offset is moved to 10"]
+        wait_until(lambda: broker.offsets.by_pair[f"{topic}@G"] == {0: 11})
+
+
+def test_what_fails_for_long_is_not_tried_ever_more(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often queues are shared meanwhile, one further try is due."""
+    due: list[Callable[[], object]] = []
+    with ten_sent(broker) as (name_server, topic), Admin(name_server) as admin:
+        admin.create_topic(topic, 1, Permission.WRITE)
+        with closing(PullConsumer(name_server, group="G", topics=topic, start_at="stored")) as consumer:
+            member = consumer._member
+            monkeypatch.setattr(member, "soon", lambda make, *_delay, **_options: due.append(make))
+            for _time in range(5):
+                member.run(member.rebalancer.rebalance())
+            assert due.count(member._try_again) == 1
+            member.run(member._try_again())
+            member.run(member.rebalancer.rebalance())
+            assert due.count(member._try_again) == 2

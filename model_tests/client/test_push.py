@@ -32,22 +32,22 @@ from model_tests.support.client import (
 
 from longpoll_broker.broker import Broker
 from longpoll_client import (
+    AsyncListener,
     AsyncPushConsumer,
+    Listener,
     MessageQueue,
     PushConsumer,
     ReceivedMessage,
+    RefusedError,
     Reject,
     Retry,
 )
-from longpoll_client.aio.push import AsyncListener
-from longpoll_client.consume.listener import concurrent
-from longpoll_client.consume.listener.concurrent import ConcurrentConsumeService
-from longpoll_client.consume.listener.workers import Listener, Workers
+from longpoll_client.consume import member
+from longpoll_client.consume.listener import ConcurrentConsumeService, Workers
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.errors import RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import SubscriptionData
@@ -141,11 +141,13 @@ def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], lis
     runtime.look = listening._look_for_hanging
     done: list[object] = []
     back: list[object] = []
+
+    def put_off(puller: Any, messages: Sequence[object], _level: int, _again: object) -> None:
+        puller.done(messages)
+        back.extend(messages)
+
     member: Any = SimpleNamespace(
-        retry_topic="%RETRY%G",
-        statistics=Statistics(runtime),
-        send_back=lambda message, _queue, _level: message,
-        run=back.append,
+        retry_topic="%RETRY%G", statistics=Statistics(runtime), put_off=put_off, run=lambda _steps: None
     )
     listening.belong_to(member)
     puller: Any = SimpleNamespace(
@@ -198,7 +200,7 @@ def test_an_orderly_listener_that_hangs_holds_its_queue_up(name_server: str, cap
 
 def test_what_cannot_be_sent_back_is_given_again_from_here(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one more try counted, although the broker knows nothing of it."""
-    monkeypatch.setattr(concurrent, "LOCAL_RETRY_S", 0.01)
+    monkeypatch.setattr(member, "LOCAL_RETRY_S", 0.01)
 
     def refuse(_self: Member, _message: ReceivedMessage, _queue: MessageQueue, _level: int) -> None:
         raise RefusedError("CONSUMER_SEND_MSG_BACK", 1, "planted")
@@ -353,7 +355,7 @@ def test_a_batch_ends_with_its_consumer(name_server: str) -> None:
         send(name_server, topic, *(b"%d" % number for number in range(10)))
         config = MemberConfig(group="G", start_at="first", thread_count=1)
         consumer = PushConsumer(name_server, topics=(), listener=listen, **member_options(config))
-        assert isinstance(consumer._service, concurrent.ConcurrentConsumeService)
+        assert isinstance(consumer._service, ConcurrentConsumeService)
         workers = consumer._service._workers
         closing = threading.Thread(target=consumer.close)
         consumer.subscribe(topic)
@@ -367,7 +369,7 @@ def test_a_fault_of_ours_ends_neither_thread_nor_task(
     clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On threads another one gives the rest of the batch; on a loop the next batch comes."""
-    kind: Any = AsyncPushConsumer if clients.is_loop else concurrent.ConcurrentConsumeService
+    kind: Any = AsyncPushConsumer if clients.is_loop else ConcurrentConsumeService
     honest = kind._consume
     failures = [ZeroDivisionError("planted")]
 

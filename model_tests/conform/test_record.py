@@ -17,7 +17,7 @@ from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_conform.connection import Address
-from longpoll_conform.export.steps import shipped
+from longpoll_conform.export import shipped
 from longpoll_conform.known_failures import chosen
 from longpoll_conform.play import Place, Played, play
 from longpoll_conform.vectors import Vector, VectorError, read_vectors, recorded, write_vectors

@@ -28,7 +28,7 @@ from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.conform import Checker, Conformance
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.engines.python.fairness import unanswered
+from longpoll_spec.engines.python import unanswered
 from longpoll_spec.history import Law
 from longpoll_spec.model import Model, Property, SeenStep, order_of
 from longpoll_spec.policy import PRESETS, policy_named, preset

@@ -1,7 +1,7 @@
 """Our broker's answers compared with those recorded from Apache RocketMQ 4.9.7 and 5.5.0, in each profile.
 
 The recordings are the vectors of `longpoll_conform`, which plays them. Deliberate differences of strict are listed with
-reasons in `longpoll_conform.policy_differences` and `docs/conformance.md`. A listed vector that passes is also a
+reasons in `longpoll_conform.capabilities` and `docs/conformance.md`. A listed vector that passes is also a
 failure.
 """
 
@@ -20,10 +20,10 @@ from model_tests.support.spec.cases import quick_if
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.hold import pull as pull_core
-from longpoll_broker.store.read import GetStatus
+from longpoll_broker.store.messages import GetStatus
+from longpoll_conform.capabilities import intended_difference, is_of_the_scan
 from longpoll_conform.compare import compare
 from longpoll_conform.play import Place, play
-from longpoll_conform.policy_differences import intended_difference, is_of_the_scan
 from longpoll_conform.vectors import RECORDED_AS, Vector, recorded
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy

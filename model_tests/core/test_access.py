@@ -15,10 +15,10 @@ from longpoll_broker.rocketmq.accounts.access import (
     Right,
     Rules,
     Wanted,
+    address_match,
     problem,
     read_rights,
 )
-from longpoll_broker.rocketmq.accounts.address_patterns import address_match
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.names import NOT_FOR_SENDING
 from longpoll_spec.errors import ConfigError

@@ -16,23 +16,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.sql92_cases import WORDS, Case, outcome
 
-from longpoll_broker.shared.filter import data as module
-from longpoll_broker.shared.filter import sql92, sql92_grammar, sql92_tree
-from longpoll_broker.shared.filter.data import FilterTable
-from longpoll_broker.shared.filter.filters import (
+from longpoll_broker.shared import filters as module
+from longpoll_broker.shared import sql92, sql92_tree
+from longpoll_broker.shared.filters import (
     CACHED_SIZE_MAX,
     SQL92,
     TAG,
     ExpressionError,
+    FilterTable,
     SqlFilter,
     filter_of,
     sql_filter,
     tag_filter,
 )
-from longpoll_broker.shared.filter.sql92 import Sql92Error, compile_expression
-from longpoll_broker.shared.filter.sql92_values import Value
+from longpoll_broker.shared.sql92 import Sql92Error, compile_expression
+from longpoll_broker.shared.sql92_tree import Value
 from longpoll_conform.vectors import recorded
-from longpoll_protocol import tags
+from longpoll_protocol import properties
 from longpoll_protocol.properties import (
     FORM_4_9,
     FORM_5,
@@ -40,9 +40,9 @@ from longpoll_protocol.properties import (
     PropertiesForm,
     hash_order,
     read_properties,
+    word_hash,
     write_properties,
 )
-from longpoll_protocol.tags import word_hash
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_filters_of_short_expressions_alone_are_kept() -> None:
 
 def test_hashes_of_long_words_are_not_kept() -> None:
     """A peer chooses its tags, and thousands of 64 KiB would be a quarter of a gigabyte."""
-    before = tags._kept_hash.cache_info().misses
-    assert word_hash("b" * 300) == tags.java_hash("b" * 300)
-    assert tags._kept_hash.cache_info().misses == before
+    before = properties._kept_hash.cache_info().misses
+    assert word_hash("b" * 300) == properties.java_hash("b" * 300)
+    assert properties._kept_hash.cache_info().misses == before
 
 
 EXPECTED = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.expected.json.xz"
@@ -405,7 +405,7 @@ def test_length_alone_does_not_nest() -> None:
     assert not compile_expression(chain).matches({"a": "300"}.get)
     assert compile_expression("(" * 2000 + "TRUE" + ")" * 2000).matches(lambda _name: None)
     with pytest.raises(sql92.Sql92LimitError, match="4096 characters"):
-        compile_expression("a" * (sql92_grammar.SIZE_MAX + 1))
+        compile_expression("a" * (sql92.SIZE_MAX + 1))
 
 
 @pytest.mark.parametrize(
@@ -432,8 +432,8 @@ def test_an_error_says_where_or_what(expression: str, words: str) -> None:
 @pytest.mark.parametrize(("rule", "planted"), [("| _NOT unary  ", "| _NOT comparison  "), ("FLOAT.2: ", "FLOAT.-1: ")])
 def test_a_slip_in_the_grammar_is_seen(rule: str, planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Injected faults of the grammar change some recorded outcome."""
-    slipped = sql92_grammar.GRAMMAR.replace(rule, planted)
-    assert slipped != sql92_grammar.GRAMMAR
-    monkeypatch.setattr(sql92_grammar, "GRAMMAR", slipped)
-    monkeypatch.setattr(sql92_grammar, "_parser", functools.cache(sql92_grammar._parser.__wrapped__))
+    slipped = sql92.GRAMMAR.replace(rule, planted)
+    assert slipped != sql92.GRAMMAR
+    monkeypatch.setattr(sql92, "GRAMMAR", slipped)
+    monkeypatch.setattr(sql92, "_parser", functools.cache(sql92._parser.__wrapped__))
     assert next(differing_cases(), None) is not None

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from longpoll_broker.hold import notifier
 from longpoll_broker.hold.hold_table import HELD, MISSED, HoldTable, Pull
 from longpoll_broker.hold.notifier import BucketTraversal, Wake
-from longpoll_broker.shared.filter.filters import SqlFilter, TagFilter, filter_of, tag_filter
-from longpoll_broker.shared.filter.sql92 import Lookup
+from longpoll_broker.shared.filters import SqlFilter, TagFilter, filter_of, tag_filter
+from longpoll_broker.shared.sql92 import Lookup
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 KEY = ("T", 0)

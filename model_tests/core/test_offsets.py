@@ -6,11 +6,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from model_tests.support.broker.stores import result_of
 from model_tests.support.present import present
-from model_tests.support.service import in_turns, whole
 
-from longpoll_broker.rocketmq.tables import queue_locks
-from longpoll_broker.rocketmq.tables.queue_locks import LIFE_MS, QueueLocks
+from longpoll_broker.rocketmq.admin import lock_processor
+from longpoll_broker.rocketmq.admin.lock_processor import LIFE_MS, QueueLocks
 from longpoll_broker.shared import offsets as offsets_module
 from longpoll_broker.shared import statistics as module
 from longpoll_broker.shared.offsets import Offsets
@@ -47,7 +47,7 @@ def test_forgetting_offsets() -> None:
     for topic, group in (("T", "G"), ("T", "H"), ("U", "G")):
         offsets.commit(topic, group, 0, 1)
         offsets.pulled.commit(topic, group, 0, 3)
-    assert (whole(offsets.topics_of("G")), whole(offsets.groups_of("T"))) == (["T", "U"], ["G", "H"])
+    assert (result_of(offsets.topics_of("G"))[0], result_of(offsets.groups_of("T"))[0]) == (["T", "U"], ["G", "H"])
     assert offsets.pulled_to("T", "G", 0) == 3
     offsets.forget_group("G")
     assert [offsets.pulled_to(topic, "G", 0) for topic in ("T", "U")] == [None, None]
@@ -70,8 +70,8 @@ def test_forgetting_offsets() -> None:
     assert list(offsets.by_pair) == ["T@H", "TT@GG"]
     assert offsets.changed, "or the file would bring them back"
     offsets = stored()
-    assert (whole(offsets.topics_of("G")), whole(offsets.topics_of("none"))) == (["T", "U"], [])
-    assert (whole(offsets.groups_of("T")), whole(offsets.groups_of("none"))) == (["G", "H"], [])
+    assert (result_of(offsets.topics_of("G"))[0], result_of(offsets.topics_of("none"))[0]) == (["T", "U"], [])
+    assert (result_of(offsets.groups_of("T"))[0], result_of(offsets.groups_of("none"))[0]) == (["G", "H"], [])
 
 
 def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +143,9 @@ def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch)
         offsets.commit(f"T{number}", "G@" * 4, 0, number)
     topics = [f"T{number}" for number in range(10)]
     monkeypatch.setattr(offsets_module, "TURN_COUNT", 5)
-    assert in_turns(offsets.topics_of("G@" * 4)) == (topics, 1)
-    assert in_turns(offsets.groups_of("T3")) == (["G@" * 4], 1)
-    assert in_turns(offsets.topics_by_group(["G@" * 4])) == ({"G@" * 4: topics}, 10)
+    assert result_of(offsets.topics_of("G@" * 4)) == (topics, 1)
+    assert result_of(offsets.groups_of("T3")) == (["G@" * 4], 1)
+    assert result_of(offsets.topics_by_group(["G@" * 4])) == ({"G@" * 4: topics}, 10)
 
 
 def test_a_queue_lock_has_one_holder() -> None:
@@ -169,7 +169,7 @@ def test_a_queue_lock_has_one_holder() -> None:
 
 
 def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    monkeypatch.setattr(lock_processor, "LOCK_COUNT_MAX", 2)
     locks = QueueLocks()
     assert locks.lock("G", "a", ["q0", "q1", "q2"], 0) == ["q0", "q1"]
     assert locks.lock("H", "a", ["q"], 0) == []
@@ -178,7 +178,7 @@ def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_renewing_takes_no_more_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    monkeypatch.setattr(lock_processor, "LOCK_COUNT_MAX", 2)
     locks = QueueLocks()
     for now_ms in (0, 1, 2):
         assert locks.lock("G", "a", ["q0"], now_ms) == ["q0"]
@@ -200,7 +200,7 @@ def test_a_group_that_holds_nothing_is_not_kept() -> None:
 
 
 def test_locks_that_were_not_renewed_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    monkeypatch.setattr(lock_processor, "LOCK_COUNT_MAX", 2)
     locks = QueueLocks()
     assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
     assert locks.lock("H", "b", ["q"], LIFE_MS) == []

@@ -13,8 +13,8 @@ from model_tests.support.spec.cases import quick_if
 
 from longpoll.cli import main
 from longpoll.commands.lesson import schedules
-from longpoll.commands.lesson.answers import ANSWER_MAX, FILE_MAX
-from longpoll.commands.lesson.course import LESSONS
+from longpoll.commands.lesson.command import LESSONS
+from longpoll.commands.lesson.exercise import ANSWER_MAX, FILE_MAX
 
 ROOT: Final = Path(__file__).parents[2]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"

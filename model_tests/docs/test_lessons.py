@@ -21,7 +21,7 @@ from docs.site import chinese, slides
 from longpoll.cli import main
 from longpoll.output import Exit
 from longpoll_spec.actions import pull
-from longpoll_spec.actions.run import expire
+from longpoll_spec.actions.pull import expire
 from longpoll_spec.bounds import named
 from longpoll_spec.engines.manifest import pinned_entry
 from longpoll_spec.mutants.own_action import broken_by, report, rewritten

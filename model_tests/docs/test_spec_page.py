@@ -16,8 +16,7 @@ from _pytest.mark import ParameterSet
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.traces import breaks_its_property
+from model_tests.support.spec.cases import breaks_its_property, quick_if
 
 from longpoll.cli import main
 from longpoll_spec.actions import actions_of
@@ -30,8 +29,8 @@ from longpoll_spec.phase_changes import phase_changes_of
 from longpoll_spec.policy import PRESETS, REDUNDANT, Policy, knob_values, preset
 from longpoll_spec.render import spec_page
 from longpoll_spec.render.conditions import PLAIN, Condition, condition_of, features_of
-from longpoll_spec.render.readable import bare, reader_of
-from longpoll_spec.render.spec_actions import OPEN, model_of
+from longpoll_spec.render.notation import bare, reader_of
+from longpoll_spec.render.spec_page import OPEN, model_of
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import state_of
 from longpoll_spec.terms import all_of, any_of, int_variable

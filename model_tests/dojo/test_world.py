@@ -12,11 +12,8 @@ from hypothesis import given as drawn_from
 from hypothesis import strategies as st
 
 from longpoll_dojo.errors import HINTS, ProgramError, TokenError
-from longpoll_dojo.explore import Bounds, drawn, orders
-from longpoll_dojo.model import Allowances
-from longpoll_dojo.replies import Answer, At, Done, Reply, reply_of
-from longpoll_dojo.schedule import Played, given, play
-from longpoll_dojo.steps import steps_of, token_of, without
+from longpoll_dojo.explore import Bounds, Played, drawn, given, orders, play
+from longpoll_dojo.model import Allowances, Answer, At, Done, Reply, reply_of, steps_of, token_of, without
 
 Script = dict[int, Sequence[Sequence[Reply]]]
 NOTHING: tuple[str, ...] = ()
@@ -119,7 +116,7 @@ def test_a_scan_may_be_allowed_its_time(token: str, script: Script, allowances: 
 
 
 def test_every_property_has_a_hint_and_is_seen_broken() -> None:
-    """Those that need two processes are in `test_attacks`."""
+    """Those that need two processes are in `test_programs`."""
     assert {prop for _token, _script, prop in BROKEN.values()} | {"forgets_at_reset", "same_again"} == HINTS.keys()
 
 

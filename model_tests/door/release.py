@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from longpoll_conform.export.archive import archive
+from longpoll_conform.export import archive
 
 ROOT: Final = Path(__file__).parents[2]
 DIST: Final = "dist"

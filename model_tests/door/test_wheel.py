@@ -65,8 +65,8 @@ with tempfile.TemporaryDirectory() as directory:
     assert found.events == longpoll.judge(directory, engine="local").events
 """
 TESTING: Final = """
-from longpoll.wire.suite import EmbeddedSubject, run_suite
-assert run_suite and EmbeddedSubject
+from longpoll.wire.suite import EmbeddedBroker, run_suite
+assert run_suite and EmbeddedBroker
 """
 
 

@@ -20,8 +20,7 @@ from longpoll_java.byteman_rules import GO, THROW
 from longpoll_java.replay import Played, play
 from longpoll_java.schedule import Move, Schedule, Step
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode, reply
-from longpoll_protocol.frames.connection import Connection, Signal
+from longpoll_protocol.frames import Command, Connection, Signal, encode, reply
 
 WITHIN_S = 10.0
 

@@ -15,8 +15,8 @@ from longpoll_judge.evidence.survey import Context, context_and_gaps, merge
 from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA, fill
 from longpoll_judge.read.source import History
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
-from longpoll_judge.run.overview import Overview, overview_of_table
 from longpoll_judge.run.queue_verdict import LOG_EVENTS
+from longpoll_judge.run.windows import Overview, overview_of_table
 
 TICK_NS: Final = 10**9
 """A deletion takes five of them, and some moments of a broker's promises one."""

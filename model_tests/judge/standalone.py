@@ -16,7 +16,7 @@ from typing import Final
 import pyspark
 from attrs import define, field
 
-from longpoll_judge.run.spark.java import find_java_home
+from longpoll_judge.run.spark.session import find_java_home
 
 SPARK: Final = Path(pyspark.__file__).parent
 OF_A_WORKER: Final = (

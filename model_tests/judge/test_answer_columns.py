@@ -19,7 +19,7 @@ from longpoll_judge.rules.queue_case import (
     takes_everything,
     wrong_tags,
 )
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.properties import java_hash
 
 ROWS: Final = {
     "code": [0, 19, 1, 0, 21, 0],

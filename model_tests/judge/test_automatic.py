@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll.options import judge_engine
-from longpoll.options.judge_engine import choose, estimated_events
+from longpoll.options import judge as options
+from longpoll.options.judge import choose, estimated_events
 from longpoll.verification import history
 from longpoll.verification.limits import Limits, declared
 from longpoll_judge.read.convert import convert
@@ -25,7 +25,7 @@ NO_PYSPARK = """
 import contextlib, io, json, sys
 sys.modules["pyspark"] = None
 import longpoll.commands.judge as judge
-import longpoll.options.judge_engine as engine
+import longpoll.options.judge as engine
 from longpoll.entry import main
 engine.LOCAL_EVENTS_MAX = 9
 judge.select.select = lambda *_: ([1], [], [])
@@ -91,9 +91,9 @@ def test_the_history_and_the_call_decide(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A long or distant history and a named cluster are Spark's; a file:// URI is of this machine."""
-    for name in judge_engine.SPARK_VARIABLES:
+    for name in options.SPARK_VARIABLES:
         monkeypatch.setenv(name, given.get(name, ""))
-    monkeypatch.setattr(judge_engine, "LOCAL_EVENTS_MAX", most)
+    monkeypatch.setattr(options, "LOCAL_EVENTS_MAX", most)
     conf = {given["--conf"]: "1"} if "--conf" in given else {}
     found = [
         choose([each], master=given.get("--master"), conf=conf) for each in (place or clean, place or clean.as_uri())
@@ -115,7 +115,7 @@ def test_a_variable_of_another_program_does_not_ask_for_pyspark(clean: Path, mon
 
 def test_the_command_says_which_engine_it_takes(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line on stderr; in JSON the engine is what ran, and stderr is empty."""
-    for name in judge_engine.SPARK_VARIABLES:
+    for name in options.SPARK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     shown = CliRunner().invoke(main, ["judge", str(clean)])
     told = CliRunner().invoke(main, ["judge", str(clean), "--json"])

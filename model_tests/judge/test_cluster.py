@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -26,7 +28,7 @@ from model_tests.judge.standalone import (
     standalone,
     worker_python,
 )
-from model_tests.support.judge.histories import without_time
+from model_tests.support.judge.histories import LIMITS, PATIENCE_S, certain, without_time
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
@@ -36,18 +38,22 @@ from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.data_sources import DAMAGE
+from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.source import find
 from longpoll_judge.rules.cross_queue import Tables
+from longpoll_judge.run.follow import Listing
+from longpoll_judge.run.incremental.state_file import STATE_FILE, is_begun
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
-from longpoll_judge.run.spark import cluster, code_archive, frames
+from longpoll_judge.run.spark import code_archive, frames
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.run.spark.session import unclosed_sockets_ignored
+from longpoll_judge.run.spark.session import JOB_GROUP, REMOTE, unclosed_sockets_ignored
+from longpoll_judge.run.spark.stream import Batch, StreamJudge, stream_judge
 from longpoll_judge.run.wide_pulls import Outcome
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.errors import UserError
-from longpoll_spec.history import Event
+from longpoll_spec.history import META_FILE, Event
 from longpoll_spec.policy import preset
 from longpoll_spec.specification import specification_of
 
@@ -87,6 +93,53 @@ def test_the_callers_session_is_used_and_left_as_it_was(faulted: Path, spark_eng
     assert session.range(3).count() == 3
 
 
+def next_batch(judging: StreamJudge) -> Batch:
+    """The next results of a stream."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (batch := judging.look()) is None:
+        assert time.monotonic() < deadline_s, "the stream brought nothing"
+        threading.Event().wait(0.05)
+    return batch
+
+
+def test_a_stream_that_is_restarted_finds_what_the_batch_finds(
+    faulted: Path, tmp_path: Path, spark_engine: SparkEngine
+) -> None:
+    """Its plan shows the scan, one exchange and the state store. What was not reported comes again, nothing else."""
+    growing, kept = tmp_path / "growing", tmp_path / "kept" / STATE_FILE
+    growing.mkdir()
+    shutil.copy(faulted / META_FILE, growing)
+    parts = sorted(faulted.glob("part-*"))
+    shutil.copy(parts[0], growing)
+    growth, listing = GrowingHistory([growing]), Listing(LIMITS, "spark")
+    with stream_judge(spark_engine, growth, LIMITS, kept) as judging:
+        first = next_batch(judging)
+        results = [listing.result(first.so_far, growth.look(), first.complete)]
+        query: Any = judging._query
+        plan = query._jsq.explainInternal(False)
+        first.is_told.set()
+        query.processAllAvailable()
+        for part in parts[1:]:
+            shutil.copy(part, growing)
+        lost = next_batch(judging)
+    assert is_begun(kept)
+    with stream_judge(spark_engine, growth, LIMITS, kept) as judging:
+        again = next_batch(judging)
+        results.append(listing.result(again.so_far, growth.look(), again.complete))
+        again.is_told.set()
+    whole = judge([faulted], engine="local")
+
+    told = {name for result in results for name in certain(result)}
+    assert told == set(certain(whole))
+    assert len(told) > 2
+    assert (results[0].events, results[1].events) == (700, whole.events)
+    assert list(first.ends) == [str(growing / parts[0].name)]
+    assert again.ends == lost.ends == {str(growing / part.name): part.stat().st_size for part in parts[1:]}
+    assert plan.count("Exchange") == plan.count("Exchange hashpartitioning(queue_group") == 1
+    for step in ("MicroBatchScan", "FlatMapGroupsInPandasWithState", "state info"):
+        assert step in plan
+
+
 def plans_of(session: Any) -> list[str]:
     """The plans of all queries, as the UI shows them."""
     runs = session._jsparkSession.sharedState().statusStore().executionsList()
@@ -100,7 +153,7 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
     here = longpoll.judge(tmp_path / "history")
     session: Any = spark_engine.session
     context = session.sparkContext
-    seen = len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP))
+    seen = len(context.statusTracker().getJobIdsForGroup(JOB_GROUP))
 
     assert here.shares["sends"].judged > 100
     assert without_time(longpoll.judge([tmp_path / "history"], session=session)) == without_time(here)
@@ -109,7 +162,7 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
     texts = {text.get() for text in told if text.isDefined()}
     assert {"survey 4 splits", "compare requests of queue groups", "judge sends, ends and commits"} <= texts, texts
     assert any(text.startswith("judge pulls in ") for text in texts)
-    assert len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP)) >= seen + 4
+    assert len(context.statusTracker().getJobIdsForGroup(JOB_GROUP)) >= seen + 4
     assert context.getLocalProperty("spark.job.description") is None
 
     judged, compared = [plan for plan in plans_of(session) if "BatchScan longpoll-events" in plan][-2:]
@@ -303,11 +356,11 @@ def test_spark_connect(faulted: Path, tmp_path: Path) -> None:
     )
     with connect_server(tmp_path) as url:
         for how in ("environment", "master", "session"):
-            environment = {name: value for name, value in os.environ.items() if name != cluster.REMOTE}
+            environment = {name: value for name, value in os.environ.items() if name != REMOTE}
             done = subprocess.run(
                 [sys.executable, "-c", asking, str(faulted), how, url],
                 capture_output=True, text=True, timeout=300, check=False,
-                env=environment | ({cluster.REMOTE: url} if how == "environment" else {}),
+                env=environment | ({REMOTE: url} if how == "environment" else {}),
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
             assert without_time(msgspec.json.decode(done.stdout, type=Result)) == here, how

@@ -21,7 +21,7 @@ from longpoll_judge.evidence.source_survey import Run, sequence_faults
 from longpoll_judge.evidence.survey import merge, survey_split
 from longpoll_judge.read.schema import fill
 from longpoll_judge.rules.promptness import bucket_counts, histogram, percentiles
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.properties import java_hash
 
 MOMENTS = st.integers(0, 50)
 GROWTHS = st.lists(st.tuples(st.integers(0, 12), MOMENTS, st.integers(0, 9)), max_size=8)

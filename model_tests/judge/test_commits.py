@@ -20,7 +20,7 @@ from longpoll_judge.contract.result import COMMIT_NEVER_REGRESSES
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
 from longpoll_judge.read.convert import convert
 from longpoll_judge.recording import Recording, load
-from longpoll_judge.run.incremental import committed_offsets, recent_events
+from longpoll_judge.run.incremental import recent_events
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer
 from longpoll_protocol.codes import CommandFlag, PullSysFlag, RequestCode
@@ -164,7 +164,7 @@ KINDS = ("pull", "pull", "pull", "ask", "ask", "explicit", "explicit", "one_way"
 def few_at_hand(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Each piece is judged, and few events are at hand."""
     monkeypatch.setattr(recent_events, "FRESH_NS", 0)
-    monkeypatch.setattr(committed_offsets, "EVENTS_MAX", 12)
+    monkeypatch.setattr(recent_events, "OFFSET_EVENTS_MAX", 12)
     return monkeypatch
 
 
@@ -241,10 +241,10 @@ def test_a_one_way_commit_is_not_forgotten(few_at_hand: pytest.MonkeyPatch, tmp_
     """It may take effect at any time; without it a right answer would be reported."""
     kinds: list[Kind] = [("one_way", 5, 1, 1), *(("pull", 9, 5_000 * n, 5_000 * n + 1) for n in range(1, 9))]
     kinds += [("ask", 5, 50_000, 50_001), ("pull", 9, 60_000, 60_001)]
-    few_at_hand.setattr(committed_offsets, "EVENTS_MAX", 6)
+    few_at_hand.setattr(recent_events, "OFFSET_EVENTS_MAX", 6)
     assert check(kinds, tmp_path / "kept", 1, 12)[0] == {}
 
-    few_at_hand.setattr(committed_offsets.Offsets, "_outlive", lambda _self, _gone, _again: None)
+    few_at_hand.setattr(recent_events.Offsets, "_outlive", lambda _self, _gone, _again: None)
     with pytest.raises(AssertionError):
         check(kinds, tmp_path / "forgotten", 1, 12)
 
@@ -254,7 +254,7 @@ def test_a_commit_whose_identifier_comes_again_excuses(
     late_ms: int, few_at_hand: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It is uncertain which answer is its own, so when it was committed."""
-    few_at_hand.setattr(committed_offsets, "EVENTS_MAX", 3)
+    few_at_hand.setattr(recent_events, "OFFSET_EVENTS_MAX", 3)
     kinds: list[Kind] = [("ask", 0, 1, 2), ("explicit", 1, 3, 4), ("pull", 9, 15, 16), ("ask", 1, 40, 41)]
     kinds += [("ask", 1, late_ms, late_ms + 1), ("pull", 9, 60_000, 60_001)]
 
@@ -264,8 +264,8 @@ def test_a_commit_whose_identifier_comes_again_excuses(
 
 def test_too_many_open_requests_are_left_to_the_end(few_at_hand: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Memory is bounded; then offsets are not judged until the end."""
-    few_at_hand.setattr(committed_offsets, "EVENTS_MAX", 6)
-    few_at_hand.setattr(committed_offsets, "LASTING_MAX", 3)
+    few_at_hand.setattr(recent_events, "OFFSET_EVENTS_MAX", 6)
+    few_at_hand.setattr(recent_events, "LASTING_MAX", 3)
     kinds: list[Kind] = [("one_way", n, 5_000 * n, 5_000 * n) for n in range(1, 12)]
     kinds += [(kind, offset, 90_000 + first, 90_000 + last) for kind, offset, first, last in REGRESSIONS["forgotten"]]
     told, _missed, is_over = check([*kinds, ("pull", 9, 99_000, 99_001)], tmp_path, 1, 8)

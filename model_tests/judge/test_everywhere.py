@@ -22,7 +22,7 @@ from model_tests.support.judge.histories import without_time, written
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run.pipeline import judge
-from longpoll_judge.run.spark import cluster
+from longpoll_judge.run.spark import session
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]
 
@@ -89,7 +89,7 @@ def differing(here: Results, there: Results) -> list[str]:
 
 def judged_on(histories: Path, master: str, *conf: str, disturb: Callable[[], None] = lambda: None) -> Results:
     """Spark's result for each, in a separate process; something may happen to it meanwhile."""
-    environment = {name: value for name, value in os.environ.items() if name != cluster.REMOTE}
+    environment = {name: value for name, value in os.environ.items() if name != session.REMOTE}
     with subprocess.Popen(
         [sys.executable, "-c", ASKING, str(histories), master, *conf],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,

@@ -28,7 +28,8 @@ from longpoll_judge.read.ndjson import read_range
 from longpoll_judge.read.schema import Damage, parquet
 from longpoll_judge.read.source import SPLIT_BYTES, InputSplit, read_split
 from longpoll_judge.run import local
-from longpoll_judge.run.follow import TRIES, Parts, follow
+from longpoll_judge.run.follow import TRIES, follow
+from longpoll_judge.run.incremental.state_file import Parts
 from longpoll_judge.run.local import LocalReading
 from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import META_FILE, Event

@@ -24,9 +24,9 @@ from longpoll_judge.read.schema import NAMES, PLAIN_SCHEMA, REQUIRED, compute, e
 from longpoll_judge.read.source import InputSplit, find, read_split
 from longpoll_judge.recording import load
 from longpoll_judge.run.local import LocalEngine
-from longpoll_judge.run.overview import OVERVIEW_COLUMNS, overview_of, overview_of_table, read_again
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.run.windows import OVERVIEW_COLUMNS, overview_of, overview_of_table, read_again
 from longpoll_spec.history import Event
 
 Engine = LocalEngine | SparkEngine

@@ -36,8 +36,9 @@ from longpoll_judge.read.source import InputSplit, read_split
 from longpoll_judge.recording import NoVictimError, Recording, load
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import follow
-from longpoll_judge.run.incremental import recent_events, recent_sends, request_ids
-from longpoll_judge.run.incremental.request_ids import CAME_AGAIN, TOO_MANY, Asked
+from longpoll_judge.run.incremental import recent_events
+from longpoll_judge.run.incremental.recent_events import CAME_AGAIN, TOO_MANY, Asked
+from longpoll_judge.run.incremental.state_file import WRITTEN_ANEW, Parts
 from longpoll_judge.run.pipeline import judge
 
 QUICK = ("answer_deleted", "visible_too_soon", "next_wrong", "visible_moves_back", "append_missing", "events_lost")
@@ -148,7 +149,7 @@ def test_sends_are_judged_beside_the_queues(tmp_path: Path, monkeypatch: pytest.
     recording = simulated(4, 800)
     FAULTS["sends_inverted"].apply(recording)
     found, whole = check(recording, tmp_path / "history", 8, 1)
-    monkeypatch.setattr(recent_sends, "EVENTS_MAX", 200)
+    monkeypatch.setattr(recent_events, "EVENTS_MAX", 200)
     fewer = follow_pieces(tmp_path / "history", 8, 1, looks=0.3)
 
     assert not found.is_whole
@@ -229,8 +230,8 @@ def test_a_part_that_is_written_anew_is_noticed(
     last, told = followed(directory, iter([None, now, None]))
 
     assert reads
-    assert not any(following.WRITTEN_ANEW in str(gap["why"]) for gap in told[1].gaps)
-    assert any(following.WRITTEN_ANEW in str(gap["why"]) for gap in told[-1].gaps)
+    assert not any(WRITTEN_ANEW in str(gap["why"]) for gap in told[1].gaps)
+    assert any(WRITTEN_ANEW in str(gap["why"]) for gap in told[-1].gaps)
     whole = judge([directory], engine="local")
     assert (last.verdict, last.events) == (whole.verdict, whole.events)
 
@@ -242,7 +243,7 @@ def test_a_part_that_is_written_anew_is_noticed(
 def test_a_part_that_is_written_anew_is_noticed_once(now: bytes, told: list[int], read: int, tmp_path: Path) -> None:
     part = tmp_path / "part-0.ndjson"
     part.write_bytes(b"one\n" * 9)
-    parts, before = following.Parts(), {str(part): read} if read else {}
+    parts, before = Parts(), {str(part): read} if read else {}
     parts.note(before)
     parts.expect({str(part): 36}, before)
     part.write_bytes(now)
@@ -297,7 +298,7 @@ def test_numbers_in_a_row_are_one_span() -> None:
 
 def test_too_many_to_remember_are_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told once; none is remembered any more, and what came again before stays left out."""
-    monkeypatch.setattr(request_ids, "SPANS_MAX", 3)
+    monkeypatch.setattr(recent_events, "SPANS_MAX", 3)
     known = Asked()
     told = [known.add(requests(names)) for names in (["a1", "b1", "a1"], ["c1", "d1"], ["e1", "a1"])]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from longpoll_judge.errors import SparkUnavailableError
-from longpoll_judge.run.spark.java import find_java_home, java_version
+from longpoll_judge.run.spark.session import find_java_home, java_version
 
 
 def fake_java(home: Path, version: str, code: int = 0) -> Path:

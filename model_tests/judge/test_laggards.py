@@ -27,7 +27,7 @@ from longpoll_judge.generate import Load
 from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.read.source import find
-from longpoll_judge.run import window_pulls
+from longpoll_judge.run import window_sweep
 from longpoll_judge.run.local import LocalEngine, judge_windows
 from longpoll_judge.run.pipeline import judge_on
 from longpoll_judge.run.queue_verdict import judge_table
@@ -193,7 +193,7 @@ def test_a_judge_that_overlooks_the_gap_is_caught(name: str, monkeypatch: pytest
     log, pulled, _clause, _count, context = GAPS[name]
     table = table_of(sorted([*log, *pulled], key=lambda row: int(row["after_ns"])))
     monkeypatch.setattr(
-        window_pulls, "_hangs_on_gap", lambda case, *_numbers: np.zeros(len(case.pulls), dtype=np.bool_)
+        window_sweep, "_hangs_on_gap", lambda case, *_numbers: np.zeros(len(case.pulls), dtype=np.bool_)
     )
 
     assert in_windows(by_size(table, 4), context) != added_up(judge_table(table, context))

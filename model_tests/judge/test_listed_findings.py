@@ -18,7 +18,7 @@ from model_tests.support.judge.histories import certain, follow_pieces, judged, 
 from model_tests.support.spec.cases import quick_if
 from msgspec.structs import replace
 
-from longpoll.views.follow.report import FindingReporter, Places, open_reporter
+from longpoll.views.follow import FindingReporter, Places, open_reporter
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, StreamNotReadableError
 from longpoll_judge.generate import Load, simulate, simulated_meta
@@ -27,12 +27,11 @@ from longpoll_judge.read.source import find
 from longpoll_judge.recording import NoVictimError, Recording
 from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.follow import Progress
-from longpoll_judge.run.incremental import committed_offsets, log_findings, recent_events, recent_sends
-from longpoll_judge.run.incremental.latest_values import Latest
-from longpoll_judge.run.incremental.listed_findings import NOT_TOLD, left_to_the_end
+from longpoll_judge.run.incremental import queue_judge, recent_events
 from longpoll_judge.run.incremental.state_file import STATE_FILE
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
+from longpoll_judge.run.tally import NOT_TOLD, Latest, left_to_the_end
 from longpoll_judge.show.findings_file import POSTED_FILE, RECENT_MAX, TOLD_FILE, Names, open_checkpoint, open_stream
 from longpoll_judge.show.standing import standing
 from longpoll_spec.history import Event
@@ -351,9 +350,9 @@ def offsets_forgotten(_events: list[Event]) -> list[Event]:
 @pytest.mark.parametrize(
     ("wrong", "place", "clause"),
     [
-        (ends_moved_back, (log_findings, "LOGGED_MAX"), "log.visible.monotone"),
-        pytest.param(least_that_falls, (recent_sends, "FINDINGS_MAX"), "pull.min.never_falls", marks=pytest.mark.long),
-        (offsets_forgotten, (committed_offsets, "FINDINGS_MAX"), "commit.told.kept"),
+        (ends_moved_back, (queue_judge, "LOGGED_MAX"), "log.visible.monotone"),
+        pytest.param(least_that_falls, (recent_events, "FINDINGS_MAX"), "pull.min.never_falls", marks=pytest.mark.long),
+        (offsets_forgotten, (recent_events, "FINDINGS_MAX"), "commit.told.kept"),
     ],
 )
 def test_what_is_found_beside_the_queues_goes_on_too(
@@ -365,7 +364,7 @@ def test_what_is_found_beside_the_queues_goes_on_too(
 ) -> None:
     """Of logs, of ends that fall, and of committed offsets, with a handful kept; each over restarts too."""
     monkeypatch.setattr(recent_events, "FRESH_NS", 0)
-    monkeypatch.setattr(recent_sends, "EVENTS_MAX", 150)
+    monkeypatch.setattr(recent_events, "EVENTS_MAX", 150)
     plain = list(simulate(Load(events=700, queues=1, consumers=("*",), timeout_ms=60)))
     history = written(Recording(list(wrong(plain)), simulated_meta()), tmp_path / "history")
     whole = {name for name, one in certain(judge([history], engine="local")).items() if one.clause == clause}

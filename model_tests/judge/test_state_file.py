@@ -36,7 +36,7 @@ from longpoll_judge.rules.cross_queue import rows_where
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import Steps, follow
 from longpoll_judge.run.incremental.queue_judge import Growing
-from longpoll_judge.run.incremental.state_file import STATE_FILE, State, read_state, write_state
+from longpoll_judge.run.incremental.state_file import STATE_FILE, State, is_begun, read_state, write_state
 from longpoll_judge.run.pipeline import judge
 
 LONG = 200
@@ -201,7 +201,7 @@ def run_until(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stderr is not None
         said = read_until(running.stderr.fileno(), f"up to event {events}".encode())
-        while not (kept / STATE_FILE).exists():
+        while not ((kept / STATE_FILE).exists() or is_begun(kept / STATE_FILE)):
             assert running.poll() is None, said
             select.select([], [], [], 0.05)
         running.send_signal(signal.SIGTERM if is_last else signal.SIGKILL)

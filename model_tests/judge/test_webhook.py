@@ -17,9 +17,8 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.judge.histories import ENCODE
 from prometheus_client.parser import text_string_to_metric_families
 
-from longpoll.views.follow import webhook as webhook_module
-from longpoll.views.follow.metrics import FollowCollector, told_at
-from longpoll.views.follow.webhook import Webhook, checked_url
+from longpoll.views import follow as webhook_module
+from longpoll.views.follow import FollowCollector, Webhook, checked_url, told_at
 from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.growing_history import stamps_of
 from longpoll_judge.run.follow import Progress

@@ -27,7 +27,7 @@ from longpoll_judge.evidence.survey import Context, SourceFacts
 from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.recording import MS, Recording
-from longpoll_judge.run import window_pulls
+from longpoll_judge.run import window_sweep
 from longpoll_judge.run.queue_verdict import judge_table
 from longpoll_judge.run.wide_pulls import judge_rest
 from longpoll_judge.run.window_sweep import Swept, WindowReader, sweep
@@ -90,7 +90,7 @@ def test_the_hostile_histories_are_of_every_kind() -> None:
 
 def test_a_judge_that_knows_less_than_matters_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """If every pull were judged within its window, some of these histories would be judged otherwise."""
-    monkeypatch.setattr(window_pulls, "is_away", lambda case, _outlook: np.zeros(len(case.pulls), dtype=np.bool_))
+    monkeypatch.setattr(window_sweep, "is_away", lambda case, _outlook: np.zeros(len(case.pulls), dtype=np.bool_))
 
     assert any(len(set(map(str, both(hostile(seed))))) > 1 for seed in (18, 21))
 
@@ -216,7 +216,7 @@ NEEDED: Final[dict[str, tuple[Callable[[], pa.Table], str, list[tuple[Any, str, 
     "a look far back": (
         lambda: changed(lags),
         "matching messages before offset_next 10",
-        [(window_pulls, "is_away", lambda case, _outlook: np.zeros(len(case.pulls), dtype=np.bool_))],
+        [(window_sweep, "is_away", lambda case, _outlook: np.zeros(len(case.pulls), dtype=np.bool_))],
     ),
     "a second answer far away": (
         lambda: changed(answers_again),
@@ -232,7 +232,7 @@ NEEDED: Final[dict[str, tuple[Callable[[], pa.Table], str, list[tuple[Any, str, 
         lambda: faulty_history("offset_given_twice"),
         "offsets_in_order",
         [
-            (window_pulls.WindowJudge, "faulty_logs", lambda _self, _names: set()),
+            (window_sweep.WindowJudge, "faulty_logs", lambda _self, _names: set()),
             (sys.modules[WindowPlan.__module__], "_is_even", lambda _spans, _count, apart: apart > 1),
         ],
     ),

@@ -1,6 +1,6 @@
 """Drives the broker's real hold table and the spec, one step at a time, and compares all visible state.
 
-The machine draws any step that the spec allows in `longpoll.broker_simulation.refinement`. That is the real
+The machine draws any step that the spec allows in `longpoll_simulation.lockstep`. That is the real
 `HoldService`, `Walk` and `HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner, a bounded
 executor, a stop and failing looks. After each step every variable of the spec, read off the table and the actors, must
 match the spec's own actions.
@@ -17,10 +17,10 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from longpoll.broker_simulation.refinement.lockstep import Lockstep, run
 from longpoll_broker.hold.hold_table import HoldTable
+from longpoll_simulation.lockstep import Lockstep, run
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
 from longpoll_spec.policy import preset
 from longpoll_spec.specification import specification_of
 

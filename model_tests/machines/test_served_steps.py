@@ -18,7 +18,7 @@ from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import Found, Miss
-from longpoll_broker.hold.pull_runner import PullRunner
+from longpoll_broker.hold.pull_processor import PullRunner
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Result
 from longpoll_judge.generate import write
 from longpoll_judge.recording import Recording, load

@@ -29,12 +29,12 @@ from model_tests.support.broker.plain.plain_store import read_record
 from model_tests.support.broker.stores import SMALL, message, open_store
 
 from longpoll_broker.errors import StoreError
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.dispatch import Dispatcher, Handed
-from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
-from longpoll_protocol.tags import tags_code
+from longpoll_protocol.properties import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 CONFIG = evolve(SMALL, transfer_bytes_max_in_memory=800, transfer_count_max_in_memory=6)

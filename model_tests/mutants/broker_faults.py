@@ -1,7 +1,7 @@
 """Mutants of the broker or its recorder that tests once missed: one change of text, and the test that misses it.
 
 Add a row for each fault that is found in the broker or survives its tests. Mutants of the spec:
-`longpoll_spec.mutants.generated`. Locks of the hold service: `simulate.hold_stress`.
+`longpoll_spec.mutants.generated`. Locks of the hold service: `zoo.locks`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ FAULTS: Final = (
     ),
     Fault(
         "the wrong queue is woken for ids above 7",
-        f"{BROKER}/hold/dispatch_service.py",
+        f"{BROKER}/hold/hold_service.py",
         "self.hold_service.notify((arrival.topic, arrival.queue_id), visible_end",
         "self.hold_service.notify((arrival.topic, arrival.queue_id & 7), visible_end",
         f"{TESTS}/service/test_pull_service.py::test_a_message_wakes_its_queue_alone",
     ),
     Fault(
         "an end is shown before its unit is written",
-        f"{STORE}/queues/consume_queue.py",
+        f"{STORE}/consume_queue.py",
         "        segment = self._segment\n        position = (offset - self._segment_offset) * UNIT_SIZE\n        if",
         "        self.offset_end = offset + 1\n        segment = self._segment\n"
         "        position = (offset - self._segment_offset) * UNIT_SIZE\n        if",
@@ -81,7 +81,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a slice reaches past the end of the log",
-        f"{STORE}/log/commit_log.py",
+        f"{STORE}/commit_log.py",
         "physical_offset + size > min(self.end, segment.stop) or",
         "physical_offset + size > segment.stop or",
         f"{TESTS}/store/test_commit_log.py::test_no_slice_reaches_past_the_end",
@@ -116,7 +116,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a latency has the wrong sign",
-        f"{BROKER}/hold/pull_runner.py",
+        f"{BROKER}/hold/pull_processor.py",
         "latency_ms = (self.runtime.monotonic_ns() - begun_ns) // 1_000_000",
         "latency_ms = (begun_ns - self.runtime.monotonic_ns()) // 1_000_000",
         f"{TESTS}/service/test_pull_service.py::test_latencies_are_counted",
@@ -151,15 +151,15 @@ FAULTS: Final = (
     ),
     Fault(
         "the broker gives its offsets no guard",
-        "reference/longpoll_broker/assembly/shared.py",
-        "                guard=self.runtime.lock(),\n                light",
-        "                light",
+        "reference/longpoll_broker/assembly.py",
+        "Offsets(guard=lock(), light=light",
+        "Offsets(light=light",
         f"{TESTS}/simulate/test_preempted.py::test_a_broker_guards_what_its_threads_share",
     ),
     Fault(
         "the broker gives its statistics no guard",
-        "reference/longpoll_broker/assembly/shared.py",
-        "Statistics(self.runtime.lock())",
+        "reference/longpoll_broker/assembly.py",
+        "Statistics(lock())",
         "Statistics()",
         f"{TESTS}/simulate/test_preempted.py::test_a_broker_guards_what_its_threads_share",
     ),
@@ -172,7 +172,7 @@ FAULTS: Final = (
     ),
     Fault(
         "the answer to a deleted topic's pull is told again",
-        "reference/longpoll_broker/assembly/pull.py",
+        "reference/longpoll_broker/assembly.py",
         "        self.runner.forget_last()\n        if",
         "        if",
         f"{TESTS}/service/test_delete_topic.py::test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its_name",
@@ -186,56 +186,56 @@ FAULTS: Final = (
     ),
     Fault(
         "a slave of 4.9 announces what is copied to it",
-        "reference/longpoll_broker/assembly/pull.py",
-        "not shared.standing.is_slave or shared.traits.slave_notifies",
+        "reference/longpoll_broker/assembly.py",
+        "not shared.role.is_slave or shared.traits.slave_notifies",
         "True",
         f"{TESTS}/service/test_slave.py::test_copied_messages_wake_held_pulls",
     ),
     Fault(
         "a broker that records answers pulls together",
-        "reference/longpoll_broker/assembly/pull.py",
+        "reference/longpoll_broker/assembly.py",
         "HerdRunner if is_fast and not shared.recording.is_on and access is None else",
         "HerdRunner if is_fast and access is None else",
         f"{TESTS}/service/test_record.py::test_each_woken_pull_has_its_events",
     ),
     Fault(
         "a slave delivers what is delayed",
-        "reference/longpoll_broker/assembly/upkeep.py",
+        "reference/longpoll_broker/assembly.py",
         "        if not self.is_slave:\n",
         "        if True:\n",
         f"{TESTS}/service/test_slave.py::test_a_slave_delivers_nothing_that_is_delayed",
     ),
     Fault(
         "a one-way send is recorded as acknowledged",
-        f"{BROKER}/send/send_events.py",
+        f"{BROKER}/history.py",
         "            return\n        after_ns, connection = ",
         "            pass\n        after_ns, connection = ",
         f"{TESTS}/service/test_record.py::test_refused_requests_are_answers",
     ),
     Fault(
         "a one-way send is recorded as refused",
-        f"{BROKER}/send/send_events.py",
+        f"{BROKER}/history.py",
         "            return\n        after_ns, connection, header = ",
         "            pass\n        after_ns, connection, header = ",
         f"{TESTS}/service/test_record.py::test_refused_requests_are_answers",
     ),
     Fault(
         "a message that no queue lists is recorded as appended to one",
-        f"{BROKER}/send/send_events.py",
-        '            if is_listed(each[0].sys_flag):\n                self.recorder.put("append"',
+        f"{BROKER}/history.py",
+        '            if each[0].in_queue:\n                self.recorder.put("append"',
         '            if True:\n                self.recorder.put("append"',
         f"{TESTS}/service/test_record.py::test_prepared_messages",
     ),
     Fault(
         "a message that no queue lists is recorded as acknowledged in one",
-        f"{BROKER}/send/send_events.py",
-        "                if is_listed(each[0].sys_flag):\n",
+        f"{BROKER}/history.py",
+        "                if each[0].in_queue:\n",
         "                if True:\n",
         f"{TESTS}/service/test_record.py::test_prepared_messages",
     ),
     Fault(
         "an offset that no history can hold is recorded",
-        "reference/longpoll_recorder/offsets.py",
+        "reference/longpoll_recorder/recorder.py",
         "return max(-NUMBER_MAX, min(number, NUMBER_MAX))",
         "return number",
         f"{TESTS}/service/test_record.py::test_numbers_beyond_the_schema_are_cut",
@@ -270,7 +270,7 @@ FAULTS: Final = (
     ),
     Fault(
         "the broker records the expression where it goes by a heartbeat's hashes",
-        f"{BROKER}/hold/pull_events.py",
+        f"{BROKER}/history.py",
         " or not is_as_said(wanted) else wanted",
         " else wanted",
         f"{TESTS}/service/test_record.py::test_an_expression_is_told_where_the_broker_goes_by_it",
@@ -284,28 +284,28 @@ FAULTS: Final = (
     ),
     Fault(
         "what a pass appended is left to the flush thread",
-        f"{BROKER}/hold/dispatch_service.py",
+        f"{BROKER}/hold/hold_service.py",
         "if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:",
         "if False:",
         f"{TESTS}/service/test_broker.py::test_what_is_acknowledged_is_visible",
     ),
     Fault(
         "what is not durable is announced at each pass",
-        f"{BROKER}/hold/dispatch_service.py",
+        f"{BROKER}/hold/hold_service.py",
         "if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:",
         "if not self.polls:",
         f"{TESTS}/service/test_dispatch_service.py::test_the_end_of_a_pass_shows_what_may_be_shown",
     ),
     Fault(
         "a dispatcher that polls is not waited for",
-        f"{BROKER}/hold/dispatch_service.py",
+        f"{BROKER}/hold/hold_service.py",
         "if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:",
         "if self.store.dispatched_end < self.store.dispatchable_end:",
         f"{TESTS}/service/test_dispatch_service.py::test_the_end_of_a_pass_shows_what_may_be_shown",
     ),
     Fault(
         "the schedule leaves the sync to the flush thread",
-        f"{BROKER}/hold/dispatch_service.py",
+        f"{BROKER}/hold/hold_service.py",
         "if self.makes_durable and LOG not in self.store.troubles:",
         "if False:",
         f"{TESTS}/service/test_send.py::test_a_delayed_message_is_seen_too",
@@ -375,7 +375,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a deletion that failed takes effect later",
-        f"{STORE}/log/deletions.py",
+        f"{STORE}/retention.py",
         "                self._write(known)\n",
         "                pass\n",
         f"{TESTS}/store/test_failed_sync.py::test_a_deletion_that_failed_takes_no_effect_later",
@@ -417,7 +417,7 @@ FAULTS: Final = (
     ),
     Fault(
         "one queue that cannot be removed keeps the others",
-        f"{STORE}/queues/queue_table.py",
+        f"{STORE}/consume_queue.py",
         "failed = failed or error\n",
         "raise\n",
         f"{TESTS}/store/test_failed_sync.py::test_one_queue_that_cannot_be_removed_keeps_no_other",
@@ -438,13 +438,10 @@ FAULTS: Final = (
     ),
     Fault(
         "a deletion that the disk fails tells nobody who waits",
-        f"{BROKER}/rocketmq/admin/admin_processor.py",
-        "        self.topic_deleted(name, outbox)\n        return self.when_saved(\n"
-        "            channel, command, answer(command, ResponseCode.SUCCESS), "
-        "partial(self._finish_deletion, name)\n        )\n",
-        "\n        def finish() -> None:\n            self._finish_deletion(name)\n"
-        "            self.topic_deleted(name, outbox)\n\n"
-        "        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS), finish)\n",
+        f"{BROKER}/rocketmq/admin/topic_processor.py",
+        "        self.topic_deleted(name, outbox)\n        work = partial(self._finish_deletion, name)\n",
+        "\n        def work() -> None:\n            self._finish_deletion(name)\n"
+        "            self.topic_deleted(name, outbox)\n\n",
         f"{TESTS}/service/test_delete_topic.py::test_who_waits_is_told_although_the_disk_keeps_the_queues",
     ),
     Fault(
@@ -463,7 +460,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a queue is filled up to whatever number a record says",
-        f"{STORE}/queues/consume_queue.py",
+        f"{STORE}/consume_queue.py",
         "return ahead * FIXED_SIZE <= physical_offset - max(self.physical_end, 0)",
         "return ahead * FIXED_SIZE <= physical_offset * 1_000_000",
         f"{TESTS}/store/test_outsiders.py::test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody",
@@ -477,14 +474,14 @@ FAULTS: Final = (
     ),
     Fault(
         "what follows a record of a time to come is stored then",
-        f"{STORE}/limits.py",
+        f"{STORE}/commit_log.py",
         "if not store_ms or store_ms <= unix_ms() + FUTURE_MS:",
         "if not store_ms or store_ms >= 0:",
         f"{TESTS}/store/test_outsiders.py::test_a_record_of_the_future_is_lost_alone",
     ),
     Fault(
         "each head behind damage is checked over all that follows it",
-        f"{STORE}/log/record_heads.py",
+        f"{STORE}/commit_log.py",
         "if size > self.left:",
         "if size < 0:",
         f"{TESTS}/store/test_outsiders.py::test_a_body_of_heads_slows_no_start",
@@ -512,7 +509,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a slave takes no blank that is longer than a message",
-        f"{STORE}/log/replica_records.py",
+        f"{STORE}/replica_append.py",
         "(BATCH_OVERHEAD_SIZE_MAX if magic == MAGIC_BLANK else OVERHEAD_SIZE_MAX)",
         "OVERHEAD_SIZE_MAX",
         f"{TESTS}/store/test_copying.py::test_a_batch_that_leaves_a_large_blank_is_copied",

@@ -17,9 +17,9 @@ from model_tests.mutants.code.run import CannotTellError, tried
 from model_tests.mutants.code.server import Result
 from model_tests.mutants.tests_of import KNOWN, known_tests, quick_tests
 
-DEADLINES: Final = "longpoll_broker.hold.deadlines"
+HOLD_TABLE: Final = "longpoll_broker.hold.hold_table"
 CERTAIN: Final = tuple(
-    f"{DEADLINES}:Deadlines.{name}"
+    f"{HOLD_TABLE}:Deadlines.{name}"
     for name in (
         "add:turned:1",
         "add:deleted:1",
@@ -197,7 +197,7 @@ def test_tests_that_do_not_import_the_module_tell_nothing(tmp_path: Path) -> Non
 
 def test_a_handful_of_mutants_of_ours_is_killed() -> None:
     tests = ["model_tests/core/test_hold.py"]
-    results = list(tried(kept.modules()[DEADLINES], DEADLINES, tests, frozenset(CERTAIN)))
+    results = list(tried(kept.modules()[HOLD_TABLE], HOLD_TABLE, tests, frozenset(CERTAIN)))
 
     assert {each.id: each.outcome for each in results} == dict.fromkeys(CERTAIN, "killed")
 
@@ -248,7 +248,7 @@ def test_each_survivor_is_a_mutant_with_a_reason() -> None:
 def test_a_module_that_has_changed_since_is_named() -> None:
     """Its row is of an older text; one that has as many mutants as then is not named."""
     rows = [
-        kept.figures_of(name, [], []) for name in ("longpoll_broker.hold.hold_table", "longpoll_broker.hold.deadlines")
+        kept.figures_of(name, [], []) for name in ("longpoll_broker.hold.hold_table", "longpoll_broker.hold.notifier")
     ]
     now = [len(kept.module_of(row.module).mutants) for row in rows]
     rows[1] = msgspec.structs.replace(rows[1], mutants=now[1])
@@ -279,17 +279,17 @@ def test_a_result_holds_until_its_module_or_its_test_changes(tmp_path: Path, mon
     """Killed by a test: until that file changes. A line that was cut is passed over."""
     monkeypatch.setattr(kept, "RESULTS", tmp_path)
     result = Result(id=CERTAIN[0], change="x", outcome="killed", test="core/test_hold.py::test_x")
-    stamp = kept.stamp_of(DEADLINES)
-    kept.keep(DEADLINES, result, stamp)
-    file = tmp_path / f"{DEADLINES}.jsonl"
+    stamp = kept.stamp_of(HOLD_TABLE)
+    kept.keep(HOLD_TABLE, result, stamp)
+    file = tmp_path / f"{HOLD_TABLE}.jsonl"
     text = file.read_bytes()
     file.write_bytes(text + text[:20])
 
-    assert kept.still_hold(DEADLINES, stamp) == {CERTAIN[0]: result}
+    assert kept.still_hold(HOLD_TABLE, stamp) == {CERTAIN[0]: result}
     row = json.loads(text)
     for name in ("module", "tests"):
         file.write_text(json.dumps({**row, name: "of another text"}), "utf-8")
-        assert kept.still_hold(DEADLINES, stamp) == {}
+        assert kept.still_hold(HOLD_TABLE, stamp) == {}
 
 
 @pytest.mark.long

@@ -31,7 +31,7 @@ from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.manifest import pinned_entry
-from longpoll_spec.engines.smt.combinations import WORLDS
+from longpoll_spec.engines.smt.configurations import WORLDS
 from longpoll_spec.mutants.generated import Mutant, mutants_of, reached
 from longpoll_spec.mutants.named import NAMED
 from longpoll_spec.policy import PRESETS, preset

@@ -23,7 +23,7 @@ import msgspec
 from attrs import frozen
 from model_tests.nightly.plugin import PLAN, Line, Plan
 
-from longpoll.options.numbers import Amount
+from longpoll.options.values import Amount
 from longpoll.output import Exit, emit_json, err, json_option, out, table
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -19,14 +19,13 @@ import msgspec
 import pytest
 from _pytest.mark import ParameterSet
 from model_tests.peers.explorer_node import asked_of_node
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import model_named, quick_if
 
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
 from longpoll_spec.engines.tokens import parse, replay, token_of
 from longpoll_spec.errors import TokenError
 from longpoll_spec.model import Action, Model
@@ -34,8 +33,7 @@ from longpoll_spec.mutants.explorer import law_data, slip_name
 from longpoll_spec.mutants.generated import conjuncts, mutants_of
 from longpoll_spec.mutants.named import named_mutants
 from longpoll_spec.policy import PRESETS, policy_named, preset
-from longpoll_spec.render.export.explorer.data import data_of
-from longpoll_spec.render.export.explorer.page import part
+from longpoll_spec.render.export.explorer.page import data_of, part
 from longpoll_spec.specification import assemble, properties_of, specification_of
 from longpoll_spec.state import State
 from longpoll_spec.terms import Bool, Int, all_of, const

@@ -23,7 +23,7 @@ from longpoll_spec.mutants.explorer import explorer_of
 from longpoll_spec.mutants.generated import mutants_of
 from longpoll_spec.mutants.named import named_mutants
 from longpoll_spec.policy import preset
-from longpoll_spec.render.story.story import story_of
+from longpoll_spec.render.story import story_of
 from longpoll_spec.specification import properties_of, specification_of
 
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(600)]

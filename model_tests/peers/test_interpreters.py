@@ -18,14 +18,13 @@ from typing import Any, Final
 
 import pytest
 from _pytest.mark import ParameterSet
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import model_named, quick_if
 
 from longpoll_spec.bounds import named
 from longpoll_spec.engines.conform import false_parts
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
 from longpoll_spec.model import Model
 from longpoll_spec.mutants.generated import conjuncts
 from longpoll_spec.policy import PRESETS, policy_named

@@ -25,7 +25,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_client import Admin, Producer, PushConsumer, ReceivedMessage, Retry
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.properties import encode_properties
 from longpoll_runtime import Address
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5

@@ -18,9 +18,8 @@ from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.java import class_path_of
 
-from longpoll_broker.broker import Broker
+from longpoll_broker.broker import ANY_PORT, Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.startup import ANY_PORT
 from longpoll_client import Producer, PushConsumer, Retry
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig

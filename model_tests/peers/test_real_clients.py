@@ -15,8 +15,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_client import Admin, Credentials, PullConsumer
 from longpoll_client.settings import MemberConfig
-from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.tls import server_context
+from longpoll_runtime.real import RealRuntime, server_context
 
 COUNT = 10_000
 RUNTIME = RealRuntime()

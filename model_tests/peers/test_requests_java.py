@@ -18,9 +18,7 @@ import attrs
 import pytest
 from attrs import frozen
 from model_tests.client.failing.members import LEAVE_S, Java, Member, Told, java_command
-from model_tests.client.failing.plan import Plan, draw
-from model_tests.client.failing.play import Setting
-from model_tests.client.failing.run import JAVA_LATE_MS, LENGTH_S, at_once, ours, said
+from model_tests.client.failing.play import JAVA_LATE_MS, LENGTH_S, Plan, Setting, at_once, draw, ours, said
 from model_tests.client.failing.servers import JavaServer
 from model_tests.client.test_hooks import lines_of
 from model_tests.conformance.java_broker import VERSIONS, running
@@ -38,12 +36,11 @@ from longpoll_client import (
     Retry,
     Tracing,
 )
-from longpoll_client.produce.message_ids import MessageIds
+from longpoll_client.produce.outgoing import MessageIds
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import pack, unpack
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.frames import Command, Serialisation
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime

@@ -24,7 +24,7 @@ from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_client import Admin
-from longpoll_conform.export.archive import write
+from longpoll_conform.export import write
 from longpoll_conform.vectors import recorded
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, Policy
 

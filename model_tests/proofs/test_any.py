@@ -10,20 +10,19 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.traces import breaks_its_property
+from model_tests.support.spec.cases import breaks_its_property, quick_if
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import ablate
-from longpoll_spec.engines.analysis.symmetry import slot_of
 from longpoll_spec.engines.evaluate import evaluate
 from longpoll_spec.engines.smt import any_number as smt_any
 from longpoll_spec.engines.smt.any_number import READ, WORLD, Statements, compare, numbers_of, prove_any, statements_of
 from longpoll_spec.engines.smt.proof import PLAIN
 from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rest, Rests
+from longpoll_spec.engines.symmetry import slot_of
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.policy import REDUNDANT, STRICT, preset, with_knob
+from longpoll_spec.policy import REDUNDANT, STRICT, other_settings, preset, with_knob
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import State
 from longpoll_spec.state.variables import Variable
@@ -63,7 +62,7 @@ def test_ours_are_proved_for_any_number(name: str, world: Bounds) -> None:
 _BREAKING = [
     (name, setting)
     for name in ablate.POLICIES
-    for setting in ablate.changes_of(preset(name))
+    for setting in other_settings(preset(name))
     if (name, setting) not in REDUNDANT
 ]
 

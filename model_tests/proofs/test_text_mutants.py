@@ -13,7 +13,7 @@ from model_tests.support.spec.cases import quick_if
 
 from longpoll_spec.bounds import EXPLORATIONS, Bounds
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.smt.combinations import WORLDS, features_of, questions_of, worlds_of
+from longpoll_spec.engines.smt.configurations import WORLDS, features_of, questions_of, worlds_of
 from longpoll_spec.engines.smt.proof import prove_model
 from longpoll_spec.policy import STRICT
 from longpoll_spec.specification import properties_of, specification_of

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import attrs
 import pytest
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.traces import breaks_its_property
+from model_tests.support.spec.cases import breaks_its_property, quick_if
 
 from longpoll_spec.bounds import ASPECTS, Bounds
 from longpoll_spec.engines import explore
@@ -22,16 +21,21 @@ from longpoll_spec.engines.smt import any_number as smt_any
 from longpoll_spec.engines.smt import configurations as smt_worlds
 from longpoll_spec.engines.smt import vacuity
 from longpoll_spec.engines.smt.any_number import READ, AnyProof, Statements, prove_any, statements_of, worlds_within
-from longpoll_spec.engines.smt.combinations import (
+from longpoll_spec.engines.smt.configurations import (
     TOGETHER,
     WORLDS,
     Question,
+    WorldProof,
+    chosen,
     not_taken,
+    prove_worlds,
     questions_of,
+    unstated,
+    verdicts,
     world_with,
     worlds_of,
+    worst,
 )
-from longpoll_spec.engines.smt.configurations import WorldProof, chosen, prove_worlds, unstated, verdicts, worst
 from longpoll_spec.engines.smt.counterexamples import explored
 from longpoll_spec.engines.smt.inductive import Answer, Induction, Outcome
 from longpoll_spec.engines.smt.processes import in_processes

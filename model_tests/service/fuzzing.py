@@ -14,8 +14,7 @@ from attrs import define, field
 from model_tests.support.broker.raw_client import pull_fields, send_fields
 
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.frames import Command, Serialisation, encode
 
 TOPICS: Final = (
     "F0", "F1", "F2", "%RETRY%FG0", "%DLQ%FG1", "SCHEDULE_TOPIC_XXXX", "TBW102", "no such topic", "", "../x",

@@ -20,7 +20,7 @@ from model_tests.support.broker.raw_client import pull_fields, send_fields
 from longpoll_broker.rocketmq.name_server import name_server
 from longpoll_protocol.bodies import Body
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import Header
 
 EDGES: Final = (

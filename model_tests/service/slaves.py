@@ -9,11 +9,11 @@ from ipaddress import ip_network
 from typing import Any, Final
 
 from attrs import define, evolve, field
+from model_tests.support.service import HeldLock
 
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.rocketmq.replication.replicator import ReplicationSettings, Replicator
-from longpoll_broker.rocketmq.replication.slave_waits import SlaveWait, SlaveWaits
-from longpoll_protocol.frames.replication import encode_head, encode_report
+from longpoll_broker.rocketmq.replication.replicator import ReplicationSettings, Replicator, SlaveWait, SlaveWaits
+from longpoll_protocol.replication import encode_head, encode_report
 from longpoll_runtime import Address, Buffer
 
 MS: Final = 1_000_000
@@ -121,22 +121,16 @@ def transfers(log: Log, start: int, *sizes: int) -> bytes:
     return content
 
 
-class Lock:
+class Lock(HeldLock):
     """Says whether it is held; `meanwhile` is done just before it is taken, as by another thread."""
 
-    def __init__(self) -> None:
-        self.is_held = False
-        self.meanwhile: Callable[[], None] | None = None
+    meanwhile: Callable[[], None] | None = None
 
     def __enter__(self) -> None:
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             meanwhile()
-        assert not self.is_held
-        self.is_held = True
-
-    def __exit__(self, *_error: object) -> None:
-        self.is_held = False
+        super().__enter__()
 
 
 @define(slots=True, eq=False)

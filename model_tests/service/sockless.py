@@ -8,7 +8,7 @@ from attrs import define, field
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.io.channel import Channel, Limits, Outbox
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.log_record import host_bytes
 from longpoll_runtime import Buffer
 

@@ -18,19 +18,19 @@ from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
 from model_tests.support.present import present
+from model_tests.support.service import HeldLock
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel
 from longpoll_broker.rocketmq.accounts import access_control
 from longpoll_broker.rocketmq.accounts.access import Right, Rules
-from longpoll_broker.rocketmq.accounts.access_control import LOOK_S, AccessControl, read_rules
-from longpoll_broker.rocketmq.accounts.account_file import AccountFile
+from longpoll_broker.rocketmq.accounts.access_control import LOOK_S, AccessControl, AccountFile, read_rules
 from longpoll_client import Admin, Credentials, OutgoingMessage, Producer, PullConsumer
 from longpoll_client.errors import RefusedError
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.logs import event
 from longpoll_runtime.real import RealRuntime
@@ -140,25 +140,11 @@ class World:
         return "unknown" if b"No acl config" in b"".join(map(bytes, refused)) else "known"
 
 
-@define(eq=False)
-class Guard:
-    """A lock that says whether it is held."""
-
-    is_held: bool = False
-
-    def __enter__(self) -> None:
-        assert not self.is_held
-        self.is_held = True
-
-    def __exit__(self, *_: object) -> None:
-        self.is_held = False
-
-
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     path = tmp_path / "plain_acl.yml"
     path.write_bytes(GOOD)
-    guard = Guard()
+    guard = HeldLock()
     read = RealFiles.read
 
     def noted(files: RealFiles, name: str) -> bytes:

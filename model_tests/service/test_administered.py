@@ -16,12 +16,11 @@ from longpoll_broker.io import processors
 from longpoll_broker.rocketmq.accounts.access import ADMIN_CODES, Right
 from longpoll_broker.rocketmq.accounts.resources import wanted_by
 from longpoll_broker.rocketmq.admin import progress_processor, table_processor
-from longpoll_broker.rocketmq.tables.rates import Rates
-from longpoll_protocol.bodies import MessageQueue
+from longpoll_broker.shared.statistics import Rates
+from longpoll_protocol.bodies import MessageQueue, decode_by_queue, encode_by_queue
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.queue_table import decode_by_queue, encode_by_queue
+from longpoll_protocol.frames import Command
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 HEARTBEAT = {

@@ -21,14 +21,11 @@ from model_tests.support.spec.cases import quick_if
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.io.channel import Channel
-from longpoll_broker.io.connection_limits import ConnectionLimit
+from longpoll_broker.io.channel import Channel, ConnectionLimit
+from longpoll_broker.rocketmq.delay_levels import ScheduleService
 from longpoll_broker.rocketmq.name_server.name_server import NameServer
-from longpoll_broker.rocketmq.timers.schedule_service import ScheduleService
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.connection import Connection
-from longpoll_protocol.frames.frame import Serialisation, frame_head
+from longpoll_protocol.frames import Command, Connection, Serialisation, encode, frame_head
 from longpoll_protocol.log_record import as_int32
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.recoverable import KeepGoing

@@ -17,14 +17,15 @@ from longpoll_broker.io.channel import (
     CHANNEL_COUNT,
     FLUSH_COUNT,
     FLUSH_COUNT_MAX,
+    BytesByPeer,
     Channel,
+    ConnectionLimit,
     Limits,
     Outbox,
     Parts,
 )
-from longpoll_broker.io.connection_limits import BytesByPeer, ConnectionLimit
 from longpoll_broker.io.transport import IoLoop
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.frames import Buffer
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.threads import RealQueue
 

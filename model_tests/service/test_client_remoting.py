@@ -15,11 +15,9 @@ from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from longpoll_client import remoting
 from longpoll_client.aio.connection import AsyncConnection
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
-from longpoll_client.link import exchange
-from longpoll_client.link.calls import Answer
+from longpoll_client.link.exchange import Answer
 from longpoll_client.remoting import ALONE_COUNT_MAX, RemotingClient
-from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.command import Command, CommandFlag
+from longpoll_protocol.frames import Command, CommandFlag
 from longpoll_runtime.real import RealRuntime
 
 PATIENCE_S = 10.0
@@ -60,35 +58,6 @@ class Answers:
     def wait(self) -> list[Answer]:
         assert self._all.wait(PATIENCE_S), f"{len(self.found)} of {self._count} answers came"
         return self.found
-
-
-def test_answers_find_their_calls_whatever_their_order() -> None:
-    """Ten calls on one connection are answered backwards."""
-    waiting: list[Command] = []
-
-    def backwards(peer: Peer, command: Command) -> None:
-        waiting.append(command)
-        if len(waiting) == 10:
-            for request in reversed(waiting):
-                peer.answer(request, body=bytes(request.body))
-
-    with served(backwards) as (_server, client):
-        found: dict[int, Answer] = {}
-        answers = Answers(10)
-
-        def keep(number: int) -> Callable[[Answer], None]:
-            def take(answer: Answer) -> None:
-                found[number] = answer
-                answers.take(answer)
-
-            return take
-
-        for number in range(10):
-            client.call_async(10, body=b"%d" % number, callback=keep(number))
-        answers.wait()
-    assert {number: bytes(answer.body) for number, answer in found.items() if isinstance(answer, Command)} == {
-        number: b"%d" % number for number in range(10)
-    }
 
 
 SENT = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "3", "queueOffset": "41", "TRACE_ON": "true"}
@@ -332,43 +301,4 @@ def test_an_earlier_deadline_is_kept_also_after_calls_that_had_time() -> None:
             assert isinstance(late.wait()[0], AnswerTimeoutError)
 
 
-def test_limits_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too many calls, too much output and too long frames raise local errors."""
-    monkeypatch.setattr(exchange, "PENDING_COUNT_MAX", 2)
-    with served(lambda _peer, _command: None) as (_server, client):
-        answers = Answers(2)
-        for _number in range(2):
-            client.call_async(10, callback=answers.take, timeout_s=PATIENCE_S)
-        with pytest.raises(LocalProtocolError, match="waiting for answers"):
-            client.call_async(10, callback=answers.take)
-        monkeypatch.setattr(exchange, "PENDING_COUNT_MAX", 10)
-        with pytest.raises(LocalProtocolError, match="over the limit"):
-            client.call(10, body=bytes(17 * 1024 * 1024))
-        monkeypatch.setattr(exchange, "OUTPUT_BYTES_MAX", 1000)
-        with pytest.raises(LocalProtocolError, match="does not read"):
-            client.call(10, body=bytes(2000))
-        client.close()
-        assert len(answers.wait()) == 2
-
-
 # -- silence ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_silent_connection_is_given_up_before_anybody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first call gets a time-out, the others a lost connection."""
-    monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
-    with served(lambda _peer, _command: None) as (_server, client):
-        other, answers = Answers(1), Answers(1)
-        was_open: list[bool] = []
-
-        def first(answer: Answer) -> None:
-            was_open.append(client.is_open)
-            answers.take(answer)
-
-        client.call_async(11, callback=other.take, timeout_s=PATIENCE_S)
-        client.call_async(10, callback=first, timeout_s=0.2)
-        assert isinstance(answers.wait()[0], AnswerTimeoutError)
-        assert was_open == [False]
-        assert isinstance(other.wait()[0], ConnectionLostError)
-        with pytest.raises(ConnectionLostError, match="is silent; the connection was closed"):
-            client.call(10)

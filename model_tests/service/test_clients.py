@@ -19,20 +19,19 @@ from model_tests.support.service import served
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Parts
-from longpoll_broker.rocketmq.admin import client_calls, lock_processor, member_notifications
-from longpoll_broker.rocketmq.admin.member_notifications import MemberNotifications
+from longpoll_broker.rocketmq.admin import client_calls, client_processor, lock_processor
+from longpoll_broker.rocketmq.admin.client_processor import MemberNotifications
 from longpoll_broker.shared.subscription import Clients
 from longpoll_client import Listener, PullConsumer, PushConsumer, Retry
 from longpoll_client.consume.broker_requests import read_reset
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
-from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.bodies import MessageQueue, decode_by_queue
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_protocol.message import message_id
 from longpoll_protocol.properties import encode_properties
-from longpoll_protocol.queue_table import decode_by_queue
 from longpoll_runtime.real import RealRuntime
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -194,7 +193,7 @@ def churn(seed: int) -> None:
 
 @pytest.fixture
 def few_notices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_notifications, "NOTICES_MAX", NOTICES_MAX)
+    monkeypatch.setattr(client_processor, "NOTICES_MAX", NOTICES_MAX)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -354,7 +353,7 @@ def test_an_asker_that_goes_is_forgotten(broker: Broker, connect: Connect) -> No
     request = pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
     asker.close()
     calls = broker.handler.administering.calls
-    wait_until(lambda: not calls.waiting_count)
+    wait_until(lambda: not calls.quota.used)
     reply_to(member, request, b"{}")
     assert member.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
 
@@ -428,7 +427,7 @@ def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
     if how == "no offset":
         expected["there@2"] = None
     assert by_client(client.reply(opaque)) == expected
-    assert not broker.handler.administering.calls.waiting_count
+    assert not broker.handler.administering.calls.quota.used
 
 
 def test_members_that_say_too_much_of_where_they_are(
@@ -444,7 +443,7 @@ def test_members_that_say_too_much_of_where_they_are(
     assert (answer.code, "ask one by its clientAddr" in str(answer.remark)) == (1, True)
     broker.administering.calls.quota.size_max = 1
     assert client.call(STATUS, OF_GROUP).code == 2
-    assert not broker.handler.administering.calls.waiting_count
+    assert not broker.handler.administering.calls.quota.used
 
 
 def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, connect: Connect) -> None:

@@ -21,10 +21,10 @@ from model_tests.support.broker.brokers import Connect
 from model_tests.support.broker.raw_client import send_message
 from model_tests.support.present import present
 
-from longpoll.addresses import address_of
 from longpoll.cli import main
 from longpoll.commands.client import read_start
 from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
+from longpoll.options.values import address_of
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_protocol.codes import RequestCode

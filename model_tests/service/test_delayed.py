@@ -21,17 +21,16 @@ from model_tests.support.service import ShiftedRuntime, answer_of, served, serve
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.rocketmq.tables import producers
-from longpoll_broker.rocketmq.tables.producers import Producers
-from longpoll_broker.rocketmq.timers.schedule_service import SEEN_PARTS, _Seen
-from longpoll_broker.rocketmq.transactions.end_transaction_processor import OP_TOPIC
-from longpoll_broker.rocketmq.transactions.transaction_check import GIVEN_UP_TOPIC, GROUP
+from longpoll_broker.rocketmq.admin import client_processor
+from longpoll_broker.rocketmq.admin.client_processor import Producers
+from longpoll_broker.rocketmq.delay_levels import SEEN_PARTS, _Seen
+from longpoll_broker.rocketmq.transactions import GIVEN_UP_TOPIC, GROUP, OP_TOPIC
 from longpoll_broker.send.append import HALF_TOPIC
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
@@ -466,7 +465,7 @@ def test_the_table_of_producers_is_that_of_a_plain_set(steps: list[tuple[str, in
 
 
 def test_there_is_an_end_to_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producers, "PRODUCER_COUNT_MAX", 1)
+    monkeypatch.setattr(client_processor, "PRODUCER_COUNT_MAX", 1)
     table = Producers()
     table.register("a", "g", "x")
     table.register("b", "g", "x")

@@ -20,7 +20,7 @@ from longpoll_broker.hold.hold_table import Cause, Pull
 from longpoll_broker.hold.pull import Decision
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.topics import TopicConfig
-from longpoll_broker.store.log.deletions import Deletions
+from longpoll_broker.store.retention import Deletions
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 import pytest
 from model_tests.support.service import Noting
 
-from longpoll_broker.hold.dispatch_service import ANNOUNCED_MAX, BATCH, DispatchService
-from longpoll_broker.hold.pull_events import PullEvents
+from longpoll_broker.hold.hold_service import ANNOUNCED_MAX, BATCH, DispatchService, PullEvents
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.store.message_store import LOG, QUEUES
 from longpoll_broker.store.messages import Arrival

@@ -12,21 +12,27 @@ import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_message
 from model_tests.support.present import present
-from model_tests.support.service import served
+from model_tests.support.service import HeldLock, served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.hold import executors
-from longpoll_broker.hold.executors import RUN_COST, InlineExecutor, LaterRuns, Leaving, PoolExecutor
+from longpoll_broker.hold import pull_processor
 from longpoll_broker.hold.hold_service import HERD_PART
 from longpoll_broker.hold.hold_table import ANSWERED, QUEUED, Cause, Pull
-from longpoll_broker.hold.pull_processor import PullProcessor
-from longpoll_broker.hold.pull_runner import PullRunner
+from longpoll_broker.hold.pull_processor import (
+    RUN_COST,
+    InlineExecutor,
+    LaterRuns,
+    Leaving,
+    PoolExecutor,
+    PullProcessor,
+    PullRunner,
+)
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Lock
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
@@ -56,7 +62,7 @@ def herd_of(count: int) -> tuple[list[Pull], list[Pull], HerdExecutor]:
     pulls = [any_pull() for _ in range(count)]
     for each in pulls:
         each.phase = QUEUED
-    return pulls, singly, HerdExecutor(run, run_alike=run_alike)
+    return pulls, singly, HerdExecutor(run, later_of(), run_alike=run_alike)
 
 
 def test_herds_that_run_together() -> None:
@@ -68,7 +74,7 @@ def test_herds_that_run_together() -> None:
     assert [pulls.index(each) for each in singly] == [0, 4, 5]
     ran: list[Pull] = []
     pulls = [any_pull() for _ in range(3)]
-    assert not InlineExecutor(lambda each, *_words: ran.append(each)).submit_herd(pulls, Outbox())
+    assert not InlineExecutor(lambda each, *_words: ran.append(each), later_of()).submit_herd(pulls, Outbox())
     assert ran == pulls
     pool = PoolExecutor(RealRuntime(), lambda *_run: None, lambda *_refused: None, 1, 2, None)
     pulls = [any_pull() for _ in range(5)]
@@ -222,7 +228,7 @@ MOST = 2 * AT_ONCE + HERD_PART
 
 @pytest.fixture(autouse=True)
 def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "PASS_COST_MAX", AT_ONCE * RUN_COST)
+    monkeypatch.setattr(pull_processor, "PASS_COST_MAX", AT_ONCE * RUN_COST)
 
 
 # -- who has its turn --------------------------------------------------------------------------------------------------
@@ -256,7 +262,7 @@ def test_herds_of_several_connections() -> None:
     assert turned(later) == [("herd", 0), ("herd", 1), ("one", 100), *(("herd", number) for number in range(2, 7))]
     assert turned(later) == [("herd", number) for number in range(7, 12)]
     assert [len(turned(later)) for _ in range(3)] == [5, 3, 0]
-    assert not later.has_more
+    assert not later.waiting
     later = later_of()
     for number in range(12):
         later.add(leaving(f"c{number}", 1, 2))
@@ -294,23 +300,10 @@ def test_the_budget_of_a_pass() -> None:
     assert sizes == [1, 1]
 
 
-class Noted:
-    """A lock that says whether it is held."""
-
-    def __init__(self) -> None:
-        self.is_held = False
-
-    def __enter__(self) -> None:
-        self.is_held = True
-
-    def __exit__(self, *_raised: object) -> None:
-        self.is_held = False
-
-
 class Channels:
     """A connection that must not be looked up without the lock."""
 
-    def __init__(self, lock: Noted) -> None:
+    def __init__(self, lock: HeldLock) -> None:
         self.lock = lock
 
     def __hash__(self) -> int:
@@ -319,13 +312,13 @@ class Channels:
 
 
 def test_locks_and_wakes_of_a_herd() -> None:
-    lock = Noted()
+    lock = HeldLock()
     later = LaterRuns(cast("Lock", lock))
     channel = Channels(lock)
     later.add((Pull(channel, number, "G", "T", 0, 0, 32, 2), "woken") for number in range(AT_ONCE + 2))
     assert [len(turned(later)) for _ in range(2)] == [AT_ONCE, 2]
     woken: list[bool] = []
-    later = LaterRuns(RealRuntime().lock(), lambda: woken.append(later.has_more))
+    later = LaterRuns(RealRuntime().lock(), lambda: woken.append(bool(later.waiting)))
     later.add(leaving("c", 1))
     later.add(leaving("c", 2))
     assert woken == [True]
@@ -343,9 +336,9 @@ def test_each_is_run_for_its_cause_and_what_one_raises_costs_no_other() -> None:
     for (pull, _cause), number in zip(leaving("c", *range(9)), range(9), strict=True):
         executor.submit(pull, "expired" if number % 2 else "error", Outbox())
     assert len(ran) == AT_ONCE
-    assert executor.has_more
+    assert executor.later.waiting
     executor.turn(Outbox())
-    assert not executor.has_more
+    assert not executor.later.waiting
     assert ran == [(number, "expired" if number % 2 else "error") for number in range(9)]
 
 
@@ -460,6 +453,6 @@ def test_who_was_let_go_and_not_run_is_answered_when_the_broker_stops(
     asked = held(broker, connect)
     monkeypatch.setattr(LaterRuns, "turn", lambda _later, _run: None)
     send_message(connect(broker.address), "T")
-    wait_until(lambda: broker.pulling.has_more)
+    wait_until(lambda: broker.handler.has_more)
     broker.stop()
     assert all(client.reply(opaque) is not None for client, opaques in asked for opaque in opaques)

@@ -19,23 +19,19 @@ from msgspec import structs
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.fast import pull_heads, send_heads
+from longpoll_broker.fast import pull_bursts, send_bursts
 from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
-from longpoll_broker.fast.send_heads import PatchedSendProcessor
+from longpoll_broker.fast.send_bursts import PatchedSendProcessor
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
-from longpoll_broker.hold.executors import InlineExecutor
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import Pull
-from longpoll_broker.hold.pull_processor import PullProcessor
-from longpoll_broker.hold.pull_runner import PullRunner
+from longpoll_broker.hold.pull_processor import InlineExecutor, PullProcessor, PullRunner
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_protocol.fast.pull_request import PullCommand
-from longpoll_protocol.fast.typed_connection import TypedConnection
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.fast import PullCommand, TypedConnection
+from longpoll_protocol.frames import Command, Serialisation, encode
 from longpoll_spec.policy import preset
 
 LONG_MS = 10**9
@@ -279,7 +275,7 @@ def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(pull_heads, "encode_pull_head"), (send_heads, "encode_send_head")], ids=["pull", "send"]
+    ("module", "name"), [(pull_bursts, "encode_pull_head"), (send_bursts, "encode_send_head")], ids=["pull", "send"]
 )
 def test_planted_another_head_is_seen(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, module: Any, name: str

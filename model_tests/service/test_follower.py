@@ -10,14 +10,14 @@ from typing import Any, Final
 import pytest
 from attrs import define
 from model_tests.service.slaves import ScriptedSocket
-from model_tests.support.service import Noting
+from model_tests.support.service import Noting, reasons
 
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.rocketmq.replication import follower
 from longpoll_broker.rocketmq.replication.follower import CONNECT_S, LOOK_S, RECEIVE_SIZE, RETRY_MS, Follower
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress
-from longpoll_protocol.frames.replication import TRANSFER_SIZE_MAX, encode_head
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress
 from longpoll_protocol.log_record import MAGIC_V1, SIZE_AND_MAGIC
+from longpoll_protocol.replication import TRANSFER_SIZE_MAX, encode_head
 
 MS: Final = 1_000_000
 BEGUN_NS: Final = 5_000 * MS
@@ -190,11 +190,6 @@ class Bench(Noting):
 TRIED: Final = [("wait", 0.0), ("connect", AT, CONNECT_S)]
 
 
-def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
-    told = [getattr(each, "longpoll_fields", {}) for each in caplog.records]
-    return [each["reason"] for each in told if each.get("event") == "master_lost"]
-
-
 @pytest.mark.parametrize("flushes", [False, True])
 def test_what_comes_is_appended_shown_and_reported(flushes: bool) -> None:
     """With SYNC_FLUSH it is durable before it is reported."""
@@ -237,7 +232,7 @@ def test_what_is_not_next_ends_the_connection(caplog: pytest.LogCaptureFixture, 
     bench, master, other = Bench(log=record(20)), Sender(), Sender()
     bench.masters += [master]
     bench.follow(other, master.say(transfer(20, b"")), master.say(transfer(offset, content)), bench.pass_ms(0))
-    assert reasons(caplog) == [f"it sends its log from {offset}, but 20 comes next here"]
+    assert reasons(caplog, "master_lost") == [f"it sends its log from {offset}, but 20 comes next here"]
     assert (master.is_closed, len(bench.log)) == (True, 20)
     again = [*TRIED, "forget_beginning", ("wait", RETRY_MS / 1_000), TRIED[1], "forget_beginning"]
     assert bench.told() == again
@@ -289,7 +284,7 @@ def test_a_master_that_says_nothing_is_left_after_its_time(caplog: pytest.LogCap
     bench.follow(
         master, bench.pass_ms(IDLE_MS - 1), master.say(transfer(0, b"")), bench.pass_ms(IDLE_MS), bench.pass_ms(0, 1)
     )
-    assert reasons(caplog) == [f"it has sent nothing for {IDLE_MS} ms"]
+    assert reasons(caplog, "master_lost") == [f"it has sent nothing for {IDLE_MS} ms"]
     assert (master.is_closed, bench.left()) == (True, 0)
 
 
@@ -297,7 +292,7 @@ def test_what_comes_late_is_heard_all_the_same(caplog: pytest.LogCaptureFixture)
     bench, master = Bench(), Sender()
     master.said.append(transfer(0, b""))
     bench.follow(master, bench.pass_ms(IDLE_MS + 1))
-    assert reasons(caplog) == []
+    assert reasons(caplog, "master_lost") == []
 
 
 @pytest.mark.parametrize(
@@ -312,7 +307,7 @@ def test_a_master_that_is_not_there_is_tried_again(
     bench.masters += [error or gone]
     seen: list[bool] = []
     bench.follow(master, *([lambda: None] if error is None else []), lambda: seen.append(bench.follower.is_connected))
-    assert (reasons(caplog), seen) == ([reason], [True])
+    assert (reasons(caplog, "master_lost"), seen) == ([reason], [True])
     assert not bench.follower.is_connected
     assert gone.is_closed == (error is None)
     assert bench.told() == [*TRIED, "forget_beginning", ("wait", RETRY_MS / 1_000), TRIED[1], "forget_beginning"]

@@ -19,9 +19,9 @@ from model_tests.support.service import served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
-from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.properties import read_properties

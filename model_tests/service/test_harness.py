@@ -18,7 +18,7 @@ from model_tests.bench.broker_figures import FIGURES, OURS, Value, value_of
 from model_tests.support.broker.brokers import StartBroker, wait_until
 from model_tests.support.broker.harness.latency import wakes
 
-from longpoll.wire.racing.plan import Delivery, RaceReport
+from longpoll.wire.race import Delivery, RaceReport
 from longpoll_runtime.host_pauses import STALL_MS, WAIT_MS, HostPauseWatch
 from longpoll_runtime.real import RealRuntime
 

@@ -19,14 +19,12 @@ from model_tests.support.service import served
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.io.channel import Outbox, Parts
-from longpoll_broker.send import long_batches, send_processor
-from longpoll_broker.send.batches import BatchLimits
-from longpoll_broker.send.long_batches import LongBatches, Turns
+from longpoll_broker.send import send_processor
+from longpoll_broker.send.send_processor import BatchLimits, LongBatches, Turns
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_5
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import HEADER_SIZE_MAX, Buffer, Serialisation
+from longpoll_protocol.frames import HEADER_SIZE_MAX, Buffer, Command, Serialisation
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import preset
@@ -264,7 +262,7 @@ def test_batches_in_turns() -> None:
     start = partial(batches.begin, channel_of("any"), Command(320, 1, body=b"body"))
     assert start(noted("long", 3, notes), Box()) is None
     assert start(noted("short", 1, notes), Box()) == (b"done",)
-    assert long_batches.TURN_COUNT * len(encode_batch([BatchMessage(b"", "")])) == long_batches.LONG_SIZE
+    assert send_processor.TURN_COUNT * len(encode_batch([BatchMessage(b"", "")])) == send_processor.LONG_SIZE
 
 
 SIZE_MAX: Final = SMALL_STORE.message_size_max

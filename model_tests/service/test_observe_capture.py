@@ -32,11 +32,11 @@ from longpoll.cli import main
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe.capture import CaptureReport, read_captures
-from longpoll_observe.capture.tcp_stream import PENDING_MAX, TcpStream
+from longpoll_observe.capture.conversation import PENDING_MAX, TcpStream
 from longpoll_observe.events import Subscriptions
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_protocol.codes import CommandFlag, RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event

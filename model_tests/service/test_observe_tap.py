@@ -33,15 +33,13 @@ from longpoll_observe.routes import RouteTap
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
-from longpoll_protocol.frames.command import Command, decode_frame, encode
-from longpoll_protocol.frames.frame import HEAD, LENGTH_SIZE, FrameReader, Serialisation
+from longpoll_protocol.frames import HEAD, LENGTH_SIZE, Command, FrameReader, Serialisation, decode_frame, encode
 from longpoll_protocol.headers import EndTransactionRequestHeader
 from longpoll_protocol.log_record import HEAD as RECORD_HEAD
 from longpoll_protocol.log_record import HEAD_SIZE, MAGIC_V1
 from longpoll_protocol.message import BatchMessage, encode_batch
-from longpoll_protocol.tags import java_hash
-from longpoll_recorder.offsets import NUMBER_MAX
-from longpoll_recorder.recorder import HistoryRecorder
+from longpoll_protocol.properties import java_hash
+from longpoll_recorder.recorder import NUMBER_MAX, HistoryRecorder
 from longpoll_runtime import Socket
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import ABSENT, META_FILE, Event, Meta

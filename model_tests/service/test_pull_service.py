@@ -12,7 +12,7 @@ import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.harness.topics import make_topic
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from model_tests.support.service import ShiftedRuntime, answer_of, served, served_two
+from model_tests.support.service import ShiftedRuntime, answer_of, fields_of, served, served_two
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -21,7 +21,6 @@ from longpoll_broker.hold import notifier
 from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
 from longpoll_broker.shared.topics import GroupConfig
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.model import ACTION_NAMES
@@ -31,12 +30,6 @@ PULL = RequestCode.PULL_MESSAGE
 
 LONG_MS = 30_000
 """A deadline that no passing test waits for."""
-
-
-def fields(reply: Command | None) -> dict[str, str]:
-    assert reply is not None
-    assert reply.ext_fields is not None
-    return reply.ext_fields
 
 
 def hold(client: RawClient, broker: Broker, topic: str, offset: int, **options: object) -> int:
@@ -50,22 +43,6 @@ def hold(client: RawClient, broker: Broker, topic: str, offset: int, **options: 
     return opaque
 
 
-@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_held_pull_is_woken_by_a_send(policy: object, start_broker: StartBroker, connect: Connect) -> None:
-    broker, puller, sender = served_two(
-        start_broker, connect, policy=policy, config=BrokerConfig(scan_period_ms=100_000)
-    )
-    send_message(sender, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    send_message(sender, "T")
-    reply = puller.reply(opaque)
-    assert fields(reply)["nextBeginOffset"] == "2"
-    wait_until(lambda: len(broker.hold_service) == 0)
-    broker.hold_service.assert_tidy()
-
-
 def test_a_pull_is_answered_at_its_own_deadline(start_broker: StartBroker, connect: Connect) -> None:
     broker, client = served(start_broker, connect)
     send_message(client, "T")
@@ -75,7 +52,7 @@ def test_a_pull_is_answered_at_its_own_deadline(start_broker: StartBroker, conne
         reply = client.reply(opaques[ms])
         assert time.monotonic() - started_s >= ms / 1000
         assert reply is not None
-        assert (reply.code, fields(reply)["nextBeginOffset"]) == (19, "1")
+        assert (reply.code, fields_of(reply)["nextBeginOffset"]) == (19, "1")
     broker.hold_service.assert_tidy()
     assert len(broker.hold_service) == 0
 
@@ -222,7 +199,7 @@ def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Con
         opaques = [puller.send(PULL, pull_fields("T", offset, timeout_ms=LONG_MS)) for puller in pullers]
         send_message(senders[offset % 3], "T")
         for puller, opaque in zip(pullers, opaques, strict=True):
-            assert fields(puller.reply(opaque))["nextBeginOffset"] == str(offset + 1)
+            assert fields_of(answer_of(puller, opaque))["nextBeginOffset"] == str(offset + 1)
     wait_until(lambda: len(broker.hold_service) == 0)
     broker.hold_service.assert_tidy()
 
@@ -288,14 +265,6 @@ def test_a_message_wakes_its_queue_alone(policy: object, start_broker: StartBrok
         assert reply is not None, f"nobody is woken by queue {queue}"
         assert [record.queue_id for record in records_of(reply)] == [queue]
         assert len(broker.hold_service) == 19 - number
-
-
-EXPECTED = [
-    (17, "No topic route info in name server for the topic: null", False),
-    (19, "NO_MESSAGE_IN_QUEUE", True),
-    (21, "NO_MESSAGE_IN_QUEUE", True),
-    (1, "", False),
-]
 
 
 THE_BROKERS = {

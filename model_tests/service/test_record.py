@@ -19,11 +19,10 @@ from model_tests.support.service import served, served_two
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.properties import java_hash
 from longpoll_recorder import recorder as record
-from longpoll_recorder.offsets import NUMBER_MAX
-from longpoll_recorder.recorder import HistoryRecorder, RecordError
-from longpoll_runtime.interface import AppendFile, Buffer
+from longpoll_recorder.recorder import NUMBER_MAX, HistoryRecorder, RecordError
+from longpoll_runtime import AppendFile, Buffer
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import META_FILE, Event, Meta
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy

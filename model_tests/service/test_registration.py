@@ -17,24 +17,24 @@ from attrs import evolve
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.broker.raw_client import RawClient, send_fields, send_message
+from model_tests.support.broker.stores import result_of
 from model_tests.support.present import present
-from model_tests.support.service import answer_of, decoded, in_turns
+from model_tests.support.service import answer_of, decoded
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.rocketmq.accounts.access import NAME_SERVER_ADMIN_CODES
-from longpoll_broker.rocketmq.name_server import name_server, routes, routes_processor
-from longpoll_broker.rocketmq.name_server.name_server import NameServer
+from longpoll_broker.rocketmq.name_server import name_server, routes
+from longpoll_broker.rocketmq.name_server.name_server import NameServer, topic_names
 from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes
-from longpoll_broker.rocketmq.name_server.routes_processor import topic_names
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import Credentials, Producer, PullConsumer
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BODY_SIZE_MAX, ConsumerData, HeartbeatData, SubscriptionData, TopicList
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime import Address
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
@@ -291,7 +291,7 @@ def test_permissions_go_with_their_broker(start_broker: StartBroker, connect: Co
     for name in ("first", "broker-a", "second"):
         assert name == "broker-a" or register(client, table("T"), name=name) == 0
         client.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": name})
-    assert server.name_server._administering._permissions.keys() == {"broker-a", "second"}
+    assert server.name_server._permissions.keys() == {"broker-a", "second"}
 
 
 def test_a_registration_of_as_many_topics_as_may_be_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,19 +309,19 @@ def test_a_registration_of_as_many_topics_as_may_be_is_taken_in(monkeypatch: pyt
 
 
 def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes_processor, "TURN_COUNT", 4)
+    monkeypatch.setattr(name_server, "TURN_COUNT", 4)
     brokers = [
         evolve(registered(f"10.0.0.{number}:1", f"b{number}"), topics=dict.fromkeys(topics, TopicConfig("T")))
         for number, topics in enumerate((("z", "y"), ("x", "z"), ("w", "v", "z"), ("u",)))
     ]
-    parts, count = in_turns(topic_names(Command(206, 1), ["own", "z"], brokers))
+    parts, count = result_of(topic_names(Command(206, 1), ["own", "z"], brokers))
     assert TopicList.decode(decoded(parts).body).topic_list == ["own", "z", "y", "x", "w", "v", "u"]
     # The own two and two more; five; and one.
     assert count == 2
 
 
 def test_lists_of_topics_in_turns(monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect) -> None:
-    monkeypatch.setattr(routes_processor, "TURN_COUNT", 1)
+    monkeypatch.setattr(name_server, "TURN_COUNT", 1)
     client = connect(start_broker().name_server_address)
     for number in range(3):
         assert register(client, table(f"T{number}", "S"), name=f"b{number}", address=f"10.0.0.8:{number}") == 0
@@ -462,7 +462,7 @@ def test_a_setting_is_kept(broker: Broker, connect: Connect) -> None:
     assert client.call(RequestCode.PUT_KV_CONFIG, place | {"value": "a:4"}).code == 0
     assert client.call(RequestCode.GET_KV_CONFIG, place).ext_fields == {"value": "a:4"}
     assert client.call(RequestCode.GET_KV_CONFIG, place | {"namespace": "other"}).code == 22
-    broker.name_server._administering.settings.quota.size_max = 1
+    broker.name_server.settings.quota.size_max = 1
     refused = client.call(RequestCode.PUT_KV_CONFIG, place | {"key": "U", "value": ""})
     assert (refused.code, "delete one first" in str(refused.remark)) == (1, True)
     assert client.call(RequestCode.PUT_KV_CONFIG, place | {"value": "b:4"}).code == 0

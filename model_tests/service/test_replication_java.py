@@ -20,7 +20,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Address
 from longpoll_runtime.files import RealFiles
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, Policy

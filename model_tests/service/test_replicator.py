@@ -8,19 +8,15 @@ from typing import Any
 
 import pytest
 from model_tests.service.slaves import BEGUN_NS, MS, NO_DESCRIPTORS, Bench, Slave, transfers
+from model_tests.support.service import reasons
 
 from longpoll_broker.io.transport import ACCEPT_PAUSE_S
-from longpoll_broker.rocketmq.replication import slave_waits
+from longpoll_broker.rocketmq.replication import replicator
 from longpoll_broker.rocketmq.replication.replicator import ACCEPT_COUNT_MAX, LOOK_S
-from longpoll_protocol.frames.replication import encode_head
-from longpoll_runtime.sockets import RealPoller
+from longpoll_protocol.replication import encode_head
+from longpoll_runtime.real import RealPoller
 
 Told = list[tuple[int, bool, str]]
-
-
-def reasons(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
-    told = [getattr(record, "longpoll_fields", {}) for record in caplog.records]
-    return [each["reason"] for each in told if each.get("event") == name]
 
 
 def following(bench: Bench, *offsets: int) -> list[Slave]:
@@ -337,7 +333,7 @@ def test_sends_that_wait_for_no_slave() -> None:
 
 
 def test_one_more_than_may_wait_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slave_waits, "WAITING_COUNT_MAX", 1)
+    monkeypatch.setattr(replicator, "WAITING_COUNT_MAX", 1)
     bench = Bench()
     told: Told = []
     bench.submit(10, told)

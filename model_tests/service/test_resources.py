@@ -26,15 +26,15 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel
 from longpoll_broker.rocketmq.accounts.access import ADMIN_CODES
-from longpoll_broker.rocketmq.accounts.resources import FOR_EVERY_ACCOUNT, NAMED, codes_with_an_entry
-from longpoll_protocol import headers
+from longpoll_broker.rocketmq.accounts.resources import FOR_EVERY_ACCOUNT, NAMED
+from longpoll_protocol import admin_headers, headers
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers.base import Header
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import Header
 from longpoll_protocol.log_record import FIXED_SIZE, HEAD, MAGIC_V1
 from longpoll_protocol.message import BatchMessage, encode_batch, message_id
+from longpoll_protocol.properties import java_hash
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
-from longpoll_protocol.tags import java_hash
 from longpoll_runtime.real import RealRuntime
 
 BOTH: Final = "PUB|SUB"
@@ -462,7 +462,7 @@ def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker,
 
 
 def test_every_code_has_an_entry(broker: Broker) -> None:
-    count, handler = Counter(codes_with_an_entry(ADMIN_CODES)), broker.handler
+    count, handler = Counter([*NAMED, *FOR_EVERY_ACCOUNT, *ADMIN_CODES]), broker.handler
     rooms = (handler.pulling.processors, handler.sending.processors, handler.administering.processors)
     assert {code for room in rooms for code in room if count[code] != 1} == set()
     assert all(FOR_EVERY_ACCOUNT.values())
@@ -497,7 +497,8 @@ def named_fields() -> Iterator[tuple[int, str, str]]:
 
     A producers' group of a send, a leave or an end of a transaction is left out: it gives no access.
     """
-    for header in {each for each in vars(headers).values() if isinstance(each, type) and issubclass(each, Header)}:
+    values = (vars(headers) | vars(admin_headers)).values()
+    for header in {each for each in values if isinstance(each, type) and issubclass(each, Header)}:
         told = "".join((header.__doc__ or "").partition(":")[:2])
         for code in map(int, CODES.findall(told)) if "Response" not in header.__name__ else ():
             for name, wire in zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True):

@@ -12,20 +12,18 @@ from model_tests.support.present import present
 from model_tests.support.service import Box, decoded
 
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.send.append import Appender
+from longpoll_broker.send.append import Appender, SendEvents
 from longpoll_broker.send.durability import Durability
 from longpoll_broker.send.message_builder import MessageBuilder
-from longpoll_broker.send.send_events import SendEvents
 from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.message import BatchMessage, encode_batch
-from longpoll_protocol.properties import decode_properties, read_properties
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.properties import decode_properties, java_hash, read_properties
 from longpoll_runtime.real import RealRuntime
 
 ONE, ONE_V2, BATCH = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -79,10 +77,10 @@ class World(RealRuntime):
 
     def processor(self, traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> SendProcessor:
         events = Told(self.notes)
-        maker = MessageBuilder(self, "c", self.topics, Groups(), HOST, traits, inner_queues)
+        builder = MessageBuilder(self, "c", self.topics, Groups(), HOST, traits, inner_queues)
         store: Any = self
         return SendProcessor(
-            self.topics, maker, Appender(self, store, events), events, Durability(self.commits, None), traits
+            self.topics, builder, Appender(self, store, events), events, Durability(self.commits, None), traits
         )
 
 

@@ -10,12 +10,12 @@ import pytest
 from model_tests.service.slaves import Log, Slave, transfers
 
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.rocketmq.replication import slave_connection, slave_waits
+from longpoll_broker.rocketmq.replication import replicator, slave_connection
+from longpoll_broker.rocketmq.replication.replicator import SlaveWait, SlaveWaits
 from longpoll_broker.rocketmq.replication.slave_connection import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveConnection
-from longpoll_broker.rocketmq.replication.slave_waits import SlaveWait, SlaveWaits
-from longpoll_broker.rocketmq.replication.transfer_rate import SECOND_NS, TransferRate
+from longpoll_broker.shared.statistics import SECOND_NS, TransferRate
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.replication import (
+from longpoll_protocol.replication import (
     HEAD_SIZE,
     TRANSFER_SIZE_MAX,
     TransferReader,
@@ -234,7 +234,7 @@ def wait(log_end: int, deadline_ns: int) -> SlaveWait:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_is_over_once(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(slave_waits, "SPARE_COUNT", random.Random(seed).choice([0, 3, 1_000]))
+    monkeypatch.setattr(replicator, "SPARE_COUNT", random.Random(seed).choice([0, 3, 1_000]))
     drawn = random.Random(seed)
     waits, plain = SlaveWaits(), list[SlaveWait]()
     now_ns = copied_end = log_end = 0
@@ -260,7 +260,7 @@ def test_each_is_over_once(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 
 def test_those_left_come_up_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slave_waits, "SPARE_COUNT", 0)
+    monkeypatch.setattr(replicator, "SPARE_COUNT", 0)
     waits, ends = SlaveWaits(), random.Random(7).sample(range(100), 100)
     for deadline_ns, end in enumerate(ends):
         waits.add(wait(end, deadline_ns))
@@ -279,7 +279,7 @@ def test_what_is_over_is_not_kept() -> None:
 
 
 def test_what_nobody_copies_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slave_waits, "SPARE_COUNT", 10)
+    monkeypatch.setattr(replicator, "SPARE_COUNT", 10)
     waits = SlaveWaits()
     for number in range(10_000):
         assert waits.add(wait(number, number + 3))

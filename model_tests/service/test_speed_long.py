@@ -17,8 +17,7 @@ from model_tests.support.broker.harness.throughput import fill, pulls
 from model_tests.support.broker.harness.topics import make_topic, send_each
 from model_tests.support.broker.harness.workers import private_bytes
 
-from longpoll.wire.racing.load import race
-from longpoll.wire.racing.plan import Delivery, RacePlan, RaceReport
+from longpoll.wire.race import Delivery, RacePlan, RaceReport, race
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 

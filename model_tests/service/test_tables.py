@@ -19,22 +19,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, send_message
-from model_tests.support.broker.simulated.store import DIRECTORY, Ended, StoreRuntime
+from model_tests.support.broker.simulated_store import DIRECTORY, Ended, StoreRuntime
 from model_tests.support.broker.stores import SMALL, message
 from model_tests.support.service import ShiftedRuntime, answer_of, served, served_two
 from model_tests.support.store import killed
 
 from longpoll.cli import main
-from longpoll_broker.broker import Broker
-from longpoll_broker.rocketmq.transactions.transaction_check import GROUP
+from longpoll_broker.broker import CORRECTED_TOLD_MAX, Broker, correct_positions
+from longpoll_broker.rocketmq.transactions import GROUP
 from longpoll_broker.send.append import HALF_TOPIC
-from longpoll_broker.shared import table_chunks
+from longpoll_broker.shared import topics
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
-from longpoll_broker.startup import CORRECTED_TOLD_MAX, correct_positions
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.upkeep import config_files, table_saves
+from longpoll_broker.upkeep import config_files
 from longpoll_broker.upkeep.config_files import DELAYS, GROUPS, OFFSETS, TIMERS, TOPICS, ConfigFiles
 from longpoll_broker.upkeep.flush_service import FlushService
 from longpoll_protocol.codes import RequestCode
@@ -223,11 +222,11 @@ def change(client: RawClient, killed: Path, store: Path) -> list[tuple[list[str]
     return found
 
 
-@pytest.mark.parametrize("waiting_count_max", [0, table_saves.WAITING_COUNT_MAX])
+@pytest.mark.parametrize("waiting_count_max", [0, config_files.WAITING_COUNT_MAX])
 def test_a_change_that_is_answered_outlives_a_kill(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting_count_max: int
 ) -> None:
-    monkeypatch.setattr(table_saves, "WAITING_COUNT_MAX", waiting_count_max)
+    monkeypatch.setattr(config_files, "WAITING_COUNT_MAX", waiting_count_max)
     rare = evolve(SMALL_STORE, flush_interval_ms=NEVER_MS)
     client = connect(start_broker(store_config=rare).address)
     saved = change(client, tmp_path / "killed", tmp_path / "store")
@@ -298,7 +297,7 @@ def test_a_change_while_the_flag_is_looked_at_is_saved_the_next_time() -> None:
 )
 def test_files_are_put_together_in_parts(content: dict[str, dict[str, dict[int, int]]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_chunks, "PART_COUNT", 4)
+        patch.setattr(topics, "PART_COUNT", 4)
         assert config_files._text(content) == msgspec.json.format(msgspec.json.encode(content), indent=1)
 
 

@@ -20,16 +20,16 @@ from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.rocketmq import timers
 from longpoll_broker.rocketmq.replication import follower, table_sync
-from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
-from longpoll_broker.rocketmq.timers import timer_service
-from longpoll_broker.rocketmq.timers.timer_service import TimerService
-from longpoll_broker.send.timer_messages import DELAY_MS_MAX
+from longpoll_broker.rocketmq.timers import TimerService
+from longpoll_broker.send.message_builder import DELAY_MS_MAX
 from longpoll_broker.shared import timer_offsets
+from longpoll_broker.shared.timer_offsets import TimerCounts
 from longpoll_protocol.bodies import TimerCheckpoint
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.message import (
     HANDLE_SIZE_MAX,
     PROPERTIES_SIZE_MAX,
@@ -336,7 +336,7 @@ class Stream:
 
 
 def test_who_sends_without_end_keeps_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timer_service, "READ_COUNT", 1)
+    monkeypatch.setattr(timers, "READ_COUNT", 1)
     stream: Any = Stream()
     shown: list[int] = []
     appender: Any = None
@@ -349,7 +349,7 @@ def test_who_sends_without_end_keeps_nothing_back(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_second_of_many_messages_becomes_visible_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timer_service, "SHOWN_COUNT", 4)
+    monkeypatch.setattr(timers, "SHOWN_COUNT", 4)
     shown: list[int] = []
     appender: Any = None
     offsets = timer_offsets.TimerOffsets()

@@ -31,9 +31,8 @@ from longpoll_client.errors import ConnectionLostError, UnreachableError
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
-from longpoll_runtime import tls
-from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.tls import ServerTls, client_context, server_context
+from longpoll_runtime import real
+from longpoll_runtime.real import RealRuntime, ServerTls, client_context, server_context
 from longpoll_spec.errors import ConfigError
 
 PATIENCE_S = 10.0
@@ -232,7 +231,7 @@ def test_a_plain_connection_is_refused_where_tls_is_required(
     with pytest.raises(ConnectionLostError):
         client.call(RequestCode.GET_BROKER_CLUSTER_INFO)
     client.close()
-    monkeypatch.setattr(tls.DetectingSocket, "_refuse", lambda _: None)
+    monkeypatch.setattr(real.DetectingSocket, "_refuse", lambda _: None)
     client = RemotingClient(PLAIN, *getattr(strict, to))
     assert client.call(RequestCode.GET_MAX_OFFSET).code in {1, 3}
     client.close()

@@ -15,19 +15,20 @@ import pytest
 from model_tests.service.test_administered import commit, joined, told
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.broker.stores import result_of
 from model_tests.support.present import present
-from model_tests.support.service import ShiftedRuntime, served, whole
+from model_tests.support.service import ShiftedRuntime, served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.hold.executors import PoolExecutor
+from longpoll_broker.hold.pull_processor import PoolExecutor
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.rocketmq.admin import connection_processor, list_processor, progress_processor
+from longpoll_broker.rocketmq.admin import client_processor, progress_processor, topic_processor
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.version_traits import CODES_OF_5
+from longpoll_protocol.bodies import decode_by_queue
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.message import BatchMessage, encode_batch
-from longpoll_protocol.queue_table import decode_by_queue
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
@@ -134,7 +135,7 @@ def test_lists_of_topics_and_groups_are_created(start_broker: StartBroker, conne
 def test_lists_are_atomic(
     code: int, body: object, kind: str, *, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_processor, "LIST_COUNT_MAX", 4)
+    monkeypatch.setattr(topic_processor, "LIST_COUNT_MAX", 4)
     broker = start_broker(policy=ROCKETMQ_5)
     before = set(broker.topics.by_name), set(broker.groups.by_name)
     text = body if isinstance(body, str) else json.dumps(body)
@@ -172,7 +173,7 @@ def test_a_group_begins_where_another_is(broker: Broker, connect: Connect) -> No
     pair = {"srcGroup": "G", "destGroup": "H"}
     for more in ({}, {"topic": "none", "offline": "true"}, {"topic": "U"}):
         assert clone(pair | more).code == 0
-    assert whole(broker.offsets.topics_of("H")) == []
+    assert result_of(broker.offsets.topics_of("H"))[0] == []
     assert clone(pair | {"topic": "U", "offline": "true"}).code == 0
     assert clone(pair | {"topic": "T"}).code == 0
     assert [broker.offsets.query(topic, "H", 0) for topic in ("T", "U")] == [7, 7]
@@ -245,7 +246,7 @@ def test_answers_have_limits(start_broker: StartBroker, connect: Connect, monkey
     commit(client, "T", "G", 1)
     monkeypatch.setattr(progress_processor, "TOLD_QUEUE_COUNT_MAX", 1)
     monkeypatch.setattr(progress_processor, "TOLD_GROUP_COUNT_MAX", 0)
-    monkeypatch.setattr(connection_processor, "TOLD_PRODUCER_COUNT_MAX", 0)
+    monkeypatch.setattr(client_processor, "TOLD_PRODUCER_COUNT_MAX", 0)
     for code, fields in ((317, {}), (328, {}), (343, {"group": "G"})):
         answer = client.call(code, fields)
         assert answer.code == 1

@@ -19,16 +19,14 @@ from longpoll.options.broker_conf import read_broker_conf
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io import transport
-from longpoll_broker.io.channel import Channel
-from longpoll_broker.io.connection_limits import BytesByPeer, ConnectionLimit, Connections, address_of
+from longpoll_broker.io.channel import BytesByPeer, Channel, ConnectionLimit, Connections, address_of
 from longpoll_broker.io.transport import RECEIVE_SIZE
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_protocol.sizes import KIB, MIB
 from longpoll_runtime import Address, Socket
 from longpoll_runtime.files import RealFiles
-from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.sockets import RealListener
+from longpoll_runtime.real import RealListener, RealRuntime
 
 MAX_OFFSET = {"topic": "T", "queueId": "0"}
 

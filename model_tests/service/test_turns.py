@@ -20,20 +20,19 @@ from model_tests.support.broker.raw_client import (
 )
 from model_tests.support.service import answer_of, served, served_two
 
-from longpoll_broker.broker import Broker
+from longpoll_broker.broker import Broker, limits_of
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.io import processors, transport
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, TURN_NS_MIN, IoLoop
-from longpoll_broker.rocketmq.admin import connection_processor, progress_processor, table_processor
-from longpoll_broker.shared import offsets, table_chunks
+from longpoll_broker.rocketmq.admin import client_processor, progress_processor, table_processor
+from longpoll_broker.shared import offsets, topics
 from longpoll_broker.shared.topics import TopicConfig
-from longpoll_broker.startup import limits_of
-from longpoll_broker.store.index import index
-from longpoll_broker.store.index.index_file import IndexFile
+from longpoll_broker.store import index
+from longpoll_broker.store.index import IndexFile
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_runtime import Poller
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_5
@@ -100,8 +99,8 @@ def test_full_tables_are_told_in_turns(
         at_once = peer.tell(asked)
         assert peer.channel.rest is None
         assert at_once
-        monkeypatch.setattr(connection_processor, "PART_COUNT", 5)
-        for module, name in ((table_chunks, "PART_COUNT"), (offsets, "TURN_COUNT"), (progress_processor, "TURN_COUNT")):
+        monkeypatch.setattr(client_processor, "PART_COUNT", 5)
+        for module, name in ((topics, "PART_COUNT"), (offsets, "TURN_COUNT"), (progress_processor, "TURN_COUNT")):
             monkeypatch.setattr(module, name, 5)
         told, count = peer.tell(asked), 0
         while peer.channel.rest is not None:
@@ -117,7 +116,7 @@ def test_full_tables_are_told_in_turns(
 
 def test_a_member_that_leaves_between_turns_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """203 lists the members that are there at their turn, after a turn for subscriptions."""
-    monkeypatch.setattr(connection_processor, "PART_COUNT", 2)
+    monkeypatch.setattr(client_processor, "PART_COUNT", 2)
     subscriptions = ",".join(f'{{"topic":"T{each}","subString":"*","subVersion":1}}' for each in range(2))
     member = f'{{"clientID":"c","consumerDataSet":[{{"groupName":"members","subscriptionDataSet":[{subscriptions}]}}]}}'
     with ThreadlessBroker.start(RealRuntime(), str(tmp_path), policy=ROCKETMQ_5, store_config=SMALL_STORE) as broker:
@@ -149,7 +148,7 @@ def test_a_table_that_is_too_long_is_refused_at_the_limit(
     """99,000 groups with long names do not fit into a frame."""
     for number in range(20):
         broker.groups.find(f"{number:0255}")
-    monkeypatch.setattr(table_chunks, "PART_COUNT", 4)
+    monkeypatch.setattr(topics, "PART_COUNT", 4)
     for module in (table_processor, processors):
         monkeypatch.setattr(module, "ANSWER_SIZE_MAX", 100)
     for peer, code in (

@@ -12,7 +12,7 @@ from model_tests.support.broker.brokers import wait_until
 from longpoll.wire import connection
 from longpoll.wire.connection import BrokerConnection
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
 

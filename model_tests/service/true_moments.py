@@ -30,7 +30,7 @@ from attrs import define, field, frozen
 from model_tests.support.broker.raw_client import pull_fields
 
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
 
 LARGE_SIZE = 3 * 1024 * 1024

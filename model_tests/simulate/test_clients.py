@@ -2,79 +2,269 @@
 
 from __future__ import annotations
 
+import logging
+import random
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
 
 import pytest
+from attrs import define, field
 from model_tests.support.broker.client_scenarios import member_options
 
-from longpoll.broker_simulation.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
 from longpoll_broker.shared.topics import TopicConfig
-from longpoll_client import Producer, PushConsumer, ReceivedMessage, Retry
+from longpoll_client import Producer, PushConsumer, ReceivedMessage
+from longpoll_client.consume.puller import RETRY_S
 from longpoll_client.settings import MemberConfig
 from longpoll_observe.observer import Observer
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.files import SimulatedFiles
+from longpoll_runtime import Condition
 from longpoll_simulation.network import Network
+from longpoll_simulation.run import CONFIG, STORE
 from longpoll_simulation.runtime import SimulatedRuntime
-from longpoll_simulation.strategies import RandomWalk
-from longpoll_simulation.world import World
+from longpoll_simulation.strategies import FewSwitches, RandomWalk
+from longpoll_simulation.world import Strategy, World
+from longpoll_spec.errors import LongpollError
 
-TOPIC: Final = "Greetings"
-COUNT: Final = 6
+TOPIC: Final = "T"
+GROUP: Final = "readers"
+QUEUES: Final = 2
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress the client's log of cut connections in the block."""
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+class Cluster:
+    """A broker with a topic, and its clients, in one world. Invariant: at the end no thread is left."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.world = World(strategy)
+        self.network = Network(self.world)
+
+    @property
+    def now_s(self) -> float:
+        return self.world.now_ns / 1e9
+
+    def process(self, name: str) -> SimulatedRuntime:
+        """Create a process with its own disk."""
+        return SimulatedRuntime(self.network, process=name)
+
+    def run(self, scenario: Callable[[Broker, str], None]) -> None:
+        """Run a scenario with the broker and its name server's address."""
+
+        def main() -> None:
+            broker = Broker.start(self.process("broker"), "/store", config=CONFIG, store_config=STORE)
+            broker.topics.put(TopicConfig(TOPIC, QUEUES, QUEUES))
+            broker.topics.put(TopicConfig(f"%RETRY%{GROUP}", 1, 1))
+            scenario(broker, "{}:{}".format(*broker.name_server_address))
+            broker.stop()
+
+        with quiet():
+            self.world.run(main)
+        left = [str(actor) for actor in self.world.actors if not actor.done]
+        assert not left, f"{', '.join(left)} did not end"
+
+    def consumer(
+        self, names: str, runtime: SimulatedRuntime, listener: Callable[[Sequence[ReceivedMessage]], None], **more: Any
+    ) -> PushConsumer:
+        """A member of the group, which begins at the first message unless `config` says otherwise."""
+        config = more.pop("config", MemberConfig(group=GROUP, start_at="first"))
+        return PushConsumer(names, topics=TOPIC, listener=listener, **member_options(config), runtime=runtime, **more)
+
+
+# -- one run from a seed, with checks of what the consumer gets, and when ----------------------------------------------
+
+COUNT: Final = 12
+"""Messages of a run."""
+HOLD_MS: Final = 2_000
+PULL_TIMEOUT_S: Final = 4.0
+CACHED_SIZE_MAX: Final = 1_000
+"""Maximum bytes of a queue that wait for the listener: a few messages."""
+PAUSES_S: Final = (0.0, 0.0, 0.01, 0.5, 2.3)
+"""Pauses before a message: the longest is longer than a hold."""
+SIZES: Final = (10, 100, 400)
+BEYOND: Final = 50
+"""A group's possible offset beyond the queue's end."""
+CUT_SHARE: Final = 0.3
+BEYOND_SHARE: Final = 0.3
+SETTLED_S: Final = 1.0
+"""Time after which a new consumer has its queues and held pulls."""
+LOOK_S: Final = 0.01
+"""Interval of checks whether the consumer's pulls are held."""
+HELD_COUNT: Final = QUEUES + 1
+"""Pulls of a settled consumer: one per queue, and one for its retry queue."""
+PROMPT_S: Final = 0.3
+"""Time limit for consuming a message without disturbances."""
+CUT_S: Final = 2 * RETRY_S + 1.0
+"""Time limit after a cut: a pull without an answer or connection is retried later."""
+END_S: Final = 60.0
+
+
+@define(eq=False)
+class ClientRun:
+    """One run. Invariant: `acknowledged_s` and `consumed_s` have the virtual time of each body's first event.
+
+    A seed chooses pauses between messages (some longer than a hold), a consumer with a low flow-control limit, a stored
+    offset beyond the queue's end, and a cut of every connection. Each acknowledged message must be consumed: promptly,
+    and once if nothing was cut.
+    """
+
+    seed: int
+    draw: random.Random = field(init=False)
+    cluster: Cluster = field(init=False)
+    acknowledged_s: dict[bytes, float] = field(factory=dict)
+    consumed_s: dict[bytes, float] = field(factory=dict)
+    counts: Counter[bytes] = field(factory=Counter)
+    """How often each body was consumed."""
+    cut_s: float | None = None
+    """When every connection was cut."""
+    cuts: bool = field(init=False)
+    begins_beyond: bool = field(init=False)
+    news: Condition = field(init=False)
+    """Protects the consumption data, and signals changes."""
+
+    def __attrs_post_init__(self) -> None:
+        self.draw = random.Random(self.seed)
+        self.cluster = Cluster(FewSwitches(self.seed))
+        self.cuts = self.draw.random() < CUT_SHARE
+        self.begins_beyond = self.draw.random() < BEYOND_SHARE
+
+    @property
+    def now_s(self) -> float:
+        return self.cluster.now_s
+
+    def play(self) -> None:
+        """Run the simulation and check the result; raises on a fault."""
+        self.cluster.run(self.main)
+        self.look()
+
+    def main(self, broker: Broker, names: str) -> None:
+        runtime = self.cluster.process("client")
+        self.news = runtime.condition()
+        config = MemberConfig(
+            group=GROUP,
+            start_at="stored" if self.begins_beyond else "first",
+            hold_s=HOLD_MS / 1000,
+            pull_timeout_s=PULL_TIMEOUT_S,
+            cached_size_max=CACHED_SIZE_MAX,
+        )
+        with Producer(names, runtime=runtime) as producer:
+            if self.begins_beyond:
+                for number in range(QUEUES):
+                    self.send(producer, f"early-{number}".encode())
+                    broker.offsets.commit(TOPIC, GROUP, number, BEYOND)
+                self.acknowledged_s.clear()  # before the end to which the consumer is moved
+            with self.cluster.consumer(names, runtime, self.listen, config=config):
+                self.settle(runtime, broker)
+                self.produce(runtime, producer)
+                self.await_consumed(END_S)
+
+    def settle(self, runtime: SimulatedRuntime, broker: Broker) -> None:
+        """Wait until the consumer's pulls are held."""
+        until_s = self.now_s + SETTLED_S
+        while len(broker.hold_service) < HELD_COUNT:
+            assert self.now_s < until_s, f"the consumer's pulls are not held {SETTLED_S} s after its start"
+            runtime.sleep(LOOK_S)
+
+    def await_consumed(self, limit_s: float) -> None:
+        """Wait until each acknowledged message is consumed, at most `limit_s`."""
+        until_s = self.now_s + limit_s
+        with self.news:
+            while not self.acknowledged_s.keys() <= self.consumed_s.keys() and self.now_s < until_s:
+                self.news.wait(until_s - self.now_s)
+
+    def produce(self, runtime: SimulatedRuntime, producer: Producer) -> None:
+        """Send the messages with pauses; before one of them every connection may be cut."""
+        cut_at = self.draw.randrange(COUNT) if self.cuts else None
+        for number in range(COUNT):
+            runtime.sleep(self.draw.choice(PAUSES_S))
+            if number == cut_at:
+                self.cut_s = self.now_s
+                for sock in self.cluster.network.sockets:
+                    if sock.fileno() >= 0:
+                        sock.cut()
+            self.send(producer, f"{number}".encode().ljust(self.draw.choice(SIZES), b"."))
+
+    def send(self, producer: Producer, body: bytes) -> None:
+        """Send until acknowledged; a cut may duplicate the message."""
+        for _ in range(10):
+            try:
+                producer.send(TOPIC, body)
+            except LongpollError:
+                continue
+            self.acknowledged_s[body] = self.now_s
+            return
+        raise AssertionError("a send is refused ten times")
+
+    def listen(self, messages: Sequence[ReceivedMessage]) -> None:
+        with self.news:
+            for message in messages:
+                body = bytes(message.body)
+                self.consumed_s.setdefault(body, self.now_s)
+                self.counts[body] += 1
+            self.news.notify_all()
+
+    def look(self) -> None:
+        for body, at_s in self.acknowledged_s.items():
+            assert body in self.consumed_s, f"message {body[:10]!r} is never consumed"
+            late_s = self.consumed_s[body] - at_s - self.granted_s(at_s)
+            assert late_s <= 0, (
+                f"message {body[:10]!r} is consumed {late_s + self.granted_s(at_s):.2f} s after its send"
+            )
+        assert self.cut_s is not None or max(self.counts.values()) == 1, "a message is consumed twice"
+
+    def granted_s(self, at_s: float) -> float:
+        """Returns the allowed time from a message's acknowledgement to its consumption."""
+        if self.cut_s is None or at_s < self.cut_s - PROMPT_S:
+            return PROMPT_S
+        return max(self.cut_s + CUT_S - at_s, PROMPT_S)
+
+
+# -- single scenarios ------------------------------------------------------------------------------------------------
 
 
 def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, float]:
     """Run producer and push consumer, perhaps through the proxy; returns bodies in order, points, virtual seconds."""
-    world = World(RandomWalk(seed))
-    network = Network(world)
-
-    def process(name: str) -> SimulatedRuntime:
-        return SimulatedRuntime(network, SimulatedFiles(Disk(), before=world.point), name)
-
+    cluster = Cluster(RandomWalk(seed))
     bodies: list[bytes] = []
 
-    def main() -> None:
-        broker = Broker.start(process("broker"), "/store", config=CONFIG, store_config=STORE)
-        broker.topics.put(TopicConfig(TOPIC, 2, 2))
-        broker.topics.put(TopicConfig("%RETRY%readers", 1, 1))
-        names = "{}:{}".format(*broker.name_server_address)
+    def scenario(broker: Broker, names: str) -> None:
         proxy = None
         if observed:
             proxy = Observer.start(
-                process("proxy"), brokers=[broker.address], name_server=broker.name_server_address,
+                cluster.process("proxy"), brokers=[broker.address], name_server=broker.name_server_address,
                 record_directory="/record",
             )  # fmt: skip
             assert proxy.name_server_address is not None
             names = "{}:{}".format(*proxy.name_server_address)
-        runtime = process("client")
+        runtime = cluster.process("client")
         done = runtime.event()
 
-        def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
+        def listen(messages: Sequence[ReceivedMessage]) -> None:
             bodies.extend(bytes(message.body) for message in messages)
             if len(bodies) == COUNT:
                 done.set()
-            return None
 
-        config = MemberConfig(group="readers", start_at="first")
-        with (
-            PushConsumer(names, topics=TOPIC, listener=listen, **member_options(config), runtime=runtime),
-            Producer(names, runtime=runtime) as producer,
-        ):
+        with cluster.consumer(names, runtime, listen), Producer(names, runtime=runtime) as producer:
             for number in range(COUNT):
                 producer.send(TOPIC, str(number).encode())
             assert done.wait(60)
         if proxy is not None:
             proxy.stop()
             assert sum(total.answers for total in proxy.totals.values()) > COUNT
-        broker.stop()
 
-    begun_ns = world.now_ns
-    world.run(main)
-    assert all(actor.done for actor in world.actors)
-    return bodies, world.step, (world.now_ns - begun_ns) / 1e9
+    begun_s = cluster.now_s
+    cluster.run(scenario)
+    return bodies, cluster.world.step, cluster.now_s - begun_s
 
 
 @pytest.mark.parametrize("observed", [False, True])
@@ -82,51 +272,39 @@ def test_clients_and_proxy_run_as_they_are(observed: bool) -> None:
     """Each message is consumed once, no thread remains, and a seed repeats its run."""
     for seed in range(2):
         run = sent_and_consumed(seed, observed=observed)
-        assert sorted(run[0]) == [str(number).encode() for number in range(COUNT)]
+        assert sorted(run[0]) == sorted(str(number).encode() for number in range(COUNT))
         assert sent_and_consumed(seed, observed=observed) == run
 
 
 def handed_over(seed: int) -> Counter[bytes]:
     """How often each message is consumed when a second orderly member joins while listeners run."""
-    world = World(RandomWalk(seed))
-    network = Network(world)
+    cluster = Cluster(RandomWalk(seed))
     counts: Counter[bytes] = Counter()
 
-    def process(name: str) -> SimulatedRuntime:
-        return SimulatedRuntime(network, SimulatedFiles(Disk(), before=world.point), name)
-
-    def main() -> None:
-        broker = Broker.start(process("broker"), "/store", config=CONFIG, store_config=STORE)
-        broker.topics.put(TopicConfig(TOPIC, 2, 2))
-        broker.topics.put(TopicConfig("%RETRY%readers", 1, 1))
-        names = "{}:{}".format(*broker.name_server_address)
-        runtimes = [process("first"), process("second")]
+    def scenario(_broker: Broker, names: str) -> None:
+        runtimes = [cluster.process("first"), cluster.process("second")]
         done = runtimes[0].event()
 
-        def member(runtime: SimulatedRuntime) -> PushConsumer:
-            def listen(messages: Sequence[ReceivedMessage]) -> None:
-                runtime.sleep(0.4)
-                counts.update(bytes(message.body) for message in messages)
-                if len(counts) == 2 * COUNT:
-                    done.set()
+        def listen(runtime: SimulatedRuntime, messages: Sequence[ReceivedMessage]) -> None:
+            runtime.sleep(0.4)
+            counts.update(bytes(message.body) for message in messages)
+            if len(counts) == COUNT:
+                done.set()
 
-            config = MemberConfig(group="readers", start_at="first")
-            return PushConsumer(
-                names, topics=TOPIC, listener=listen, **member_options(config), orderly=True, runtime=runtime
-            )
-
-        with Producer(names, runtime=runtimes[0]) as producer, member(runtimes[0]):
-            for number in range(2 * COUNT):
+        first, second = (
+            partial(cluster.consumer, names, runtime, partial(listen, runtime), orderly=True) for runtime in runtimes
+        )
+        with Producer(names, runtime=runtimes[0]) as producer, first():
+            for number in range(COUNT):
                 producer.send(TOPIC, str(number).encode(), queue_id=number % 2)
             runtimes[0].sleep(0.6)
-            with member(runtimes[1]):
+            with second():
                 assert done.wait(60)
-        broker.stop()
 
-    world.run(main)
+    cluster.run(scenario)
     return counts
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_queue_that_changes_hands_in_order_repeats_no_consumed_message(seed: int) -> None:
-    assert handed_over(seed) == Counter(str(number).encode() for number in range(2 * COUNT))
+    assert handed_over(seed) == Counter(str(number).encode() for number in range(COUNT))

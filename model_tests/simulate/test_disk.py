@@ -1,4 +1,4 @@
-"""The simulated disk, compared with real files call by call, and its state after kills, power cuts and bit rot."""
+"""The simulated disk, compared with real files call by call, and its state after kills and power cuts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longpoll_runtime import AppendFile, Files, MappedFile
 from longpoll_runtime.files import RealFiles
-from longpoll_runtime.interface import AppendFile, Files, MappedFile
-from longpoll_simulation.disk import Disk, Order
-from longpoll_simulation.file_bytes import PAGE_SIZE, SECTOR_SIZE, SMALL_SIZE_MAX
+from longpoll_simulation.disk import PAGE_SIZE, SECTOR_SIZE, SMALL_SIZE_MAX, Disk, Order
 from longpoll_simulation.files import ERRORS, SimulatedFiles
 
 PATHS = ["a", "b", "a/x", "a/y", "a/x/deep", "c/d", "a//x", "./b"]
@@ -377,17 +376,6 @@ def test_untouched_pages_cost_nothing() -> None:
         again.clear_from(5)
         assert again.data_from(5) == size
         again.close()
-
-
-def test_a_bit_rots() -> None:
-    """The requested number of bits flips, for readers and on disk."""
-    disk, files = filled()
-    files.write_atomic("/d/f", bytes(100))
-    positions = disk.rot(random.Random(3), "/d/f", 1)
-    for each in (files, *cuts(disk, 3)):
-        content = each.read("/d/f")
-        assert [at for at, byte in enumerate(content) if byte] == positions
-        assert content[positions[0]].bit_count() == 1
 
 
 CALLS: dict[str, Callable[[SimulatedFiles, MappedFile, AppendFile], object]] = {

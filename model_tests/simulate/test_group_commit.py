@@ -13,13 +13,12 @@ from attrs import define, field
 from model_tests.support.faults import raising
 
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.send import group_commit
-from longpoll_broker.send.group_commit import GroupCommit
-from longpoll_simulation.line_tracing import LineTracing
+from longpoll_broker.send import durability
+from longpoll_broker.send.durability import GroupCommit
 from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import FewSwitches
-from longpoll_simulation.world import World
+from longpoll_simulation.world import LineTracing, World
 
 TIMEOUT_MS = 5_000
 S = 1_000_000_000
@@ -98,8 +97,7 @@ def played(play: Callable[[Desk], None]) -> Desk:
     """Returns the desk after a run; a thread that waits forever raises an error."""
     # Only waiting takes time.
     world = World(FewSwitches(1), steps_max=20_000, step_ns=0)
-    no_files: Any = None
-    desk = Desk(SimulatedRuntime(Network(world), no_files))
+    desk = Desk(SimulatedRuntime(Network(world)))
     world.run(lambda: play(desk))
     return desk
 
@@ -186,7 +184,7 @@ def test_a_failing_disk_is_told_to_those_it_failed() -> None:
 
 def test_too_many_waiting_sends_are_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """A send above the limit syncs itself and waits for the disk."""
-    monkeypatch.setattr(group_commit, "WAITING_COUNT_MAX", 2)
+    monkeypatch.setattr(durability, "WAITING_COUNT_MAX", 2)
 
     def play(desk: Desk) -> None:
         desk.disk.sync_s = 1.0
@@ -277,9 +275,8 @@ class Played:
 def play_seed(seed: int) -> Played:
     """Run three producers with a fast, slow or too slow disk, then the stop."""
     world = World(FewSwitches(seed), steps_max=200_000)
-    LineTracing.of(world, [str(group_commit.__file__)], "access")
-    no_files: Any = None
-    runtime = SimulatedRuntime(Network(world), no_files)
+    LineTracing.of(world, [str(durability.__file__)], "access")
+    runtime = SimulatedRuntime(Network(world))
     disk: Any = SlowDisk(runtime, random.Random(seed).choice((0.0, 0.01, TIMEOUT_MS / 1000, 6.0)))
     played = Played()
 

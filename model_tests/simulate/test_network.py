@@ -9,9 +9,7 @@ from typing import Final
 import pytest
 from model_tests.simulate.test_world import spawn_all
 
-from longpoll_runtime.interface import Poller
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.files import SimulatedFiles
+from longpoll_runtime import Poller
 from longpoll_simulation.network import PIPE_SIZE, Network, SimulatedListener, SimulatedPoller, SimulatedSocket, Weather
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import RandomWalk
@@ -22,17 +20,14 @@ PORT: Final = 9876
 Pair = tuple[Network, SimulatedSocket, SimulatedSocket]
 
 
-class Storm:
+class Storm(Weather):
     """Long delays, and single bytes."""
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
     def delay_ns(self) -> int:
-        return self._random.randrange(1_000_000_000)
+        return self.random.randrange(1_000_000_000)
 
     def piece(self, size: int) -> int:
-        return min(size, self._random.choice((1, 1, 2, 100_000)))
+        return min(size, self.random.choice((1, 1, 2, 100_000)))
 
 
 def pair(world: World, weather: Weather | None = None) -> Pair:
@@ -75,7 +70,7 @@ def test_every_byte_comes_once_and_in_order() -> None:
     content = random.Random(3).randbytes(2 * PIPE_SIZE + 17)
 
     def scenario(world: World) -> None:
-        _network, near, far = pair(world, Storm(5))
+        _network, near, far = pair(world, Storm(random=random.Random(5)))
         got: list[bytes] = []
 
         def sends() -> None:
@@ -92,7 +87,7 @@ def test_what_was_sent_on_two_connections_may_come_in_either_order() -> None:
     firsts: set[str] = set()
 
     def scenario(world: World) -> None:
-        network, near, far = pair(world, Storm(seed))
+        network, near, far = pair(world, Storm(random=random.Random(seed)))
         listener = network.listen("server", "127.0.0.1", 1)
         second = network.connect("client", "127.0.0.1", 1)
         other, _peer = listener.accept()
@@ -119,7 +114,7 @@ def test_a_send_may_take_a_part() -> None:
     """As much as the weather allows, and never more than fits."""
 
     def scenario(world: World) -> None:
-        _network, near, _far = pair(world, Storm(3))
+        _network, near, _far = pair(world, Storm(random=random.Random(3)))
         sizes = {near.send(bytes(100)) for _ in range(20)}
         assert sizes == {1, 2, 100}
 
@@ -135,7 +130,7 @@ def test_sending_and_receiving_are_points() -> None:
         world.note = lambda _actor, operation, _thing: noted.append(operation)
         near.send(b"x")
         far.recv_into(bytearray(1))
-        SimulatedRuntime(network, SimulatedFiles(Disk()), "p").step("make_visible")
+        SimulatedRuntime(network, process="p").step("make_visible")
         world.note = None
         assert noted == ["send", "receive", "make_visible"]
 
@@ -146,7 +141,7 @@ def test_an_end_follows_what_was_sent() -> None:
     """A half-closed connection: the other direction continues."""
 
     def scenario(world: World) -> None:
-        _network, near, far = pair(world, Storm(7))
+        _network, near, far = pair(world, Storm(random=random.Random(7)))
         send_all(world, near, b"question")
         near.end_sending()
         assert read_all(far) == b"question"

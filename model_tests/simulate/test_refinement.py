@@ -10,21 +10,22 @@ from typing import Final
 import attrs
 import pytest
 from click.testing import CliRunner
+from model_tests.simulate import exploration
+from model_tests.simulate.exploration import REASONS, coverage_of, explore, wander
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
-from longpoll.broker_simulation.refinement import coverage as module
-from longpoll.broker_simulation.refinement.coverage import REASONS, coverage_of
-from longpoll.broker_simulation.refinement.explore import explore, wander
-from longpoll.broker_simulation.refinement.lockstep import run
-from longpoll.broker_simulation.refinement.replay import NotReplayableError, follow, under
 from longpoll.cli import main
 from longpoll_broker.hold import notifier
 from longpoll_broker.hold.hold_table import HoldTable
-from longpoll_simulation.scheduled import ScheduledRuntime, Scheduler
+from longpoll_simulation.lockstep import can_go, run
+from longpoll_simulation.refinement import NotReplayableError, follow, under
+from longpoll_simulation.strategies import Replay
+from longpoll_simulation.sync import SimulatedLock
+from longpoll_simulation.world import World
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.evaluate import holds
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Trace
 from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
@@ -130,22 +131,20 @@ def test_planted_a_put_back_without_its_recheck_loses_a_wakeup() -> None:
 
 def test_a_lock_that_is_never_given_back_is_seen() -> None:
     """A thread that waits for it cannot continue; the scheduler reports this instead of hanging."""
-    scheduler = Scheduler()
-    runtime = ScheduledRuntime(scheduler)
-    lock = runtime.lock()
+    world = World(Replay())
+    lock = SimulatedLock(world)
 
     def takes() -> None:
         lock.acquire()
-        runtime.step("hold")
+        world.pause("hold")
 
-    scheduler.spawn("first", takes)
-    scheduler.spawn("second", takes)
-    scheduler.go("first")
-    scheduler.go("second")
-    assert not scheduler.actors["second"].can_go
+    first, second = world.spawn("first", takes), world.spawn("second", takes)
+    world.go(first)
+    world.go(second)
+    assert (first.at, can_go(second)) == ("hold", False)
     lock.release()
-    assert scheduler.actors["second"].can_go
-    scheduler.close()
+    assert can_go(second)
+    world.close()
 
 
 ONE: Final = Bounds("one", requests=1, messages=1, hold_ticks=2, scan_ticks=2)
@@ -179,7 +178,7 @@ def test_every_state_of_two_pulls_is_reached_or_has_a_reason(policy: Policy) -> 
 
 def test_planted_a_schedule_that_is_not_tried_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without faults no schedule stops the broker, so some states have no reason."""
-    monkeypatch.setattr(module, "explore", lambda policy, bounds, **_kinds: explore(policy, bounds))
+    monkeypatch.setattr(exploration, "explore", lambda policy, bounds, **_kinds: explore(policy, bounds))
 
     assert coverage_of(STRICT, ONE).unreached[""] > 5
 

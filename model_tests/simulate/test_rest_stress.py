@@ -1,21 +1,197 @@
-"""A resting reader thread delays no call under any interleaving, and faults that would are detected."""
+"""A client's connection whose reader thread rests after answers, switched between any two bytecodes of its code.
+
+While the reader rests it counts as awake (`remoting._let_gather`), so a caller does not wake it, neither for unsent
+bytes nor for an earlier deadline. No call may wait for that: the reader must check both and fall asleep in one critical
+section. The possible fault: it checks, then a caller adds bytes or a deadline and sees it awake, and then it sleeps
+until the next answer or the old deadline.
+
+A seed chooses the run. Two actors begin asynchronous calls, enough that the reader rests, and one waits for each of its
+calls. A few calls have a short timeout and no answer; sometimes the connection closes. Time passes only when no actor
+can continue, so a forgotten call uses up its whole timeout.
+"""
 
 from __future__ import annotations
 
-from itertools import chain, product
+import random
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import pytest
-from model_tests.simulate.rest_stress import OneRest, Stage
-from model_tests.simulate.seeds import first_fault
+from attrs import define, field
+from model_tests.simulate.stress import first_fault
 
 from longpoll_client import remoting
-from longpoll_client.link.calls import Callback, Write
+from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError
+from longpoll_client.link import exchange
+from longpoll_client.link.exchange import Answer, Callback, Write
 from longpoll_client.remoting import RemotingClient
-from longpoll_simulation.world import NEVER
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames import Command, Connection, encode, reply
+from longpoll_protocol.headers import SendMessageResponseHeader
+from longpoll_simulation.network import Network, SimulatedSocket
+from longpoll_simulation.runtime import SimulatedRuntime
+from longpoll_simulation.strategies import FewSwitches
+from longpoll_simulation.sync import SimulatedThread
+from longpoll_simulation.world import LineTracing, World
 
-SEEDS: Final = 30
-"""Runs of a quick test, a second; each injected fault is found in one of the first."""
+FILES: Final = tuple(str(module.__file__) for module in (remoting, exchange))
+HOST: Final = "127.0.0.1"
+PORT: Final = 10_911
+STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=7).encode()
+LONG_S: Final = 2.0
+"""Timeout of answered calls: a call that uses it up was forgotten."""
+SHORT_S: Final = (0.05, 0.2)
+"""Timeouts of unanswered calls."""
+PROMPT_S: Final = 0.03
+"""Maximum delay of an answer or timeout: each scheduling point takes a microsecond."""
+PAUSES_S: Final = (0.0, 0.000_01, 0.000_04, 0.000_2, 0.01)
+MUTE: Final = b"mute"
+FIRST_COUNT: Final = 8
+"""Calls of an actor at once: more than `ALONE_COUNT_MAX` for two actors, so that the reader rests after their answers.
+"""
+SWITCHED: Final = (500, 2_000, 6_000)
+"""Ranges of first points that contain a run's few switches."""
+CLOSE_SHARE: Final = 0.15
+
+
+class Resting(SimulatedRuntime):
+    """A client's process that reports when its reader rests."""
+
+    is_resting = False
+
+    def sleep(self, seconds: float) -> None:
+        self.is_resting = True
+        super().sleep(seconds)
+        self.is_resting = False
+
+
+def serve(accepted: SimulatedSocket) -> None:
+    """Answer all received requests at once, except the mute ones, until the end."""
+    connection, buffer = Connection(), bytearray(1 << 16)
+    with suppress(BrokenPipeError, ConnectionResetError):
+        while accepted.wait_readable() and (size := accepted.recv_into(buffer)):
+            connection.receive_data(bytes(buffer[:size]))
+            answers = b""
+            while isinstance(command := connection.next_event(), Command):
+                if bytes(command.body) != MUTE:
+                    answers += b"".join(encode(reply(command, 0, ext_fields=STORED)))
+            if answers:
+                accepted.send(answers)
+    accepted.close()
+
+
+@define(eq=False)
+class Stage:
+    """One run. Invariant: `told` has the result and time of each finished call."""
+
+    seed: int
+    draw: random.Random = field(init=False)
+    world: World = field(init=False)
+    network: Network = field(init=False)
+    runtime: Resting = field(init=False)
+    client: RemotingClient = field(init=False)
+    begun_ns: dict[str, tuple[int, float]] = field(factory=dict, init=False)
+    """When each call began, and its timeout."""
+    told: dict[str, tuple[Answer, int]] = field(factory=dict, init=False)
+    gathered_count: int = field(default=0, init=False)
+    """Number of calls that began while the reader rested."""
+    is_closing: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.draw = random.Random(self.seed)
+        self.world = World(FewSwitches(self.seed, SWITCHED))
+        LineTracing.of(self.world, FILES, "access")
+        self.network = Network(self.world)
+        self.runtime = Resting(self.network, process="client")
+        self.is_closing = self.draw.random() < CLOSE_SHARE
+
+    # -- the actors --------------------------------------------------------------------------------------------------
+
+    def begin(self, name: str, timeout_s: float, body: bytes) -> None:
+        """Begin an asynchronous call."""
+        self.begun_ns[name] = (self.world.now_ns, timeout_s)
+        self.gathered_count += self.runtime.is_resting
+        try:
+            self.client.begin(
+                RequestCode.SEND_MESSAGE_V2,
+                self.client.writer(RequestCode.SEND_MESSAGE_V2, None, body),
+                partial(self.tell, name),
+                timeout_s,
+            )
+        except ConnectionLostError as error:
+            self.tell(name, error)
+
+    def tell(self, name: str, answer: Answer) -> None:
+        assert name not in self.told, f"call {name} is told twice"
+        self.told[name] = (answer, self.world.now_ns)
+
+    def send_many(self, name: str) -> None:
+        """Begin asynchronous calls in batches, each with one mute call, with pauses as long as a rest."""
+        for lot in range(3):
+            for number in range(FIRST_COUNT):
+                self.begin(f"{name}{lot}.{number}", LONG_S, b"x")
+            self.pause()
+            self.begin(f"{name}{lot}.mute", self.draw.choice(SHORT_S), MUTE)
+            self.pause()
+
+    def pause(self) -> None:
+        """Pause, or continue at once."""
+        pause_s = self.draw.choice(PAUSES_S)
+        if pause_s:
+            self.world.wait([], "a pause", pause_s)
+
+    def send_and_wait(self, name: str) -> None:
+        """Make synchronous calls."""
+        for number in range(4):
+            self.pause()
+            each = f"{name}{number}"
+            self.begun_ns[each] = (self.world.now_ns, LONG_S)
+            try:
+                answer: Answer = self.client.call(RequestCode.SEND_MESSAGE_V2, body=b"x", timeout_s=LONG_S)
+            except (AnswerTimeoutError, ConnectionLostError) as error:
+                answer = error
+            self.tell(each, answer)
+
+    def main(self) -> None:
+        listener = self.network.listen("server", HOST, PORT)
+        self.client = RemotingClient(self.runtime, HOST, PORT)
+        server = self.world.spawn("server", lambda: serve(listener.accept()[0]))
+        actors = [self.world.spawn(name, partial(self.send_many, name)) for name in ("a", "b")]
+        actors.append(self.world.spawn("c", partial(self.send_and_wait, "c")))
+        if self.is_closing:
+            actors.append(self.world.spawn("close", self.client.close))
+        for actor in actors:
+            SimulatedThread(self.world, actor).join()
+        self.world.wait([], "what is forgotten", LONG_S + 1.0)
+        self.client.close()
+        SimulatedThread(self.world, server).join()
+
+    def play(self) -> None:
+        """Run the actors and check the result; raises on a fault."""
+        self.world.run(self.main)
+        assert all(actor.done for actor in self.world.actors)
+        self.look()
+
+    # -- what must hold ----------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Check that each call ends once: soon after its begin if answered, else soon after its timeout."""
+        assert self.told.keys() == self.begun_ns.keys(), f"never told: {self.begun_ns.keys() - self.told.keys()}"
+        for name, (answer, told_ns) in self.told.items():
+            begun_ns, timeout_s = self.begun_ns[name]
+            took_s = (told_ns - begun_ns) / 1e9
+            if isinstance(answer, ConnectionLostError):
+                assert self.is_closing, f"call {name}: {answer}"
+                continue
+            is_mute = timeout_s < LONG_S
+            assert isinstance(answer, AnswerTimeoutError) is is_mute, f"call {name} was told {answer}"
+            late_s = took_s - (timeout_s if is_mute else 0.0)
+            assert 0.0 <= late_s <= PROMPT_S, f"call {name} is told {late_s:.3f} s late"
+
+
+SEEDS: Final = 100
+"""Runs of a quick test, a second; each injected fault is found in one of them."""
 SEEDS_LONG: Final = 4_000
 
 
@@ -68,49 +244,13 @@ fall_asleep: Final = RemotingClient._fall_asleep
 PLANTED: Final[dict[str, tuple[str, Any]]] = {
     "it looks and falls asleep apart": ("_fall_asleep", looks_and_sleeps_apart),
     "callers take no lock": ("begin", calls_without_the_lock),
+    "it rests after the look": ("_fall_asleep", sleeps_on),
 }
-PLANTED_DEEP: Final[dict[str, tuple[str, Any]]] = {"it rests after the look": ("_fall_asleep", sleeps_on)}
 
 
-def switched(is_mute: bool, *, twice: bool) -> tuple[int, int] | None:
-    """Returns the first switches that delay the call of the smallest run; None if there are none.
-
-    Once: from the reader to the caller before each point between its rest and its sleep, and back before each point of
-    a call that begins as the rest ends. Twice: all combinations.
-    """
-    plain = OneRest(is_mute)
-    plain.play()
-    away, back = range(1, plain.reader_points + 1), range(1, plain.call_points + 1)
-    pairs = (
-        product(away, back) if twice else chain(((first, NEVER) for first in away), ((0, second) for second in back))
-    )
-    for first, second in pairs:
-        try:
-            OneRest(is_mute, first, second).play()
-        except AssertionError:
-            return first, second
-    return None
-
-
-@pytest.mark.parametrize("is_mute", [pytest.param(False, marks=pytest.mark.long), True])
-def test_no_one_switch_loses_a_wakeup(is_mute: bool) -> None:
-    """Every schedule with one switch; the call waits for an answer or its deadline."""
-    assert switched(is_mute, twice=False) is None
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("is_mute", [False, True])
-def test_no_two_switches_lose_a_wakeup(is_mute: bool) -> None:
-    assert switched(is_mute, twice=True) is None
-
-
-@pytest.mark.parametrize("name", [*PLANTED, *PLANTED_DEEP])
+@pytest.mark.parametrize("name", PLANTED)
 def test_planted_rests_that_lose_a_wakeup_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each by a schedule with one switch, or from a seed if the rest is at another place."""
-    monkeypatch.setattr(RemotingClient, *(PLANTED | PLANTED_DEEP)[name])
-    if name in PLANTED:
-        assert any(switched(is_mute, twice=False) is not None for is_mute in (False, True))
-        return
+    monkeypatch.setattr(RemotingClient, *PLANTED[name])
     found = first_fault(range(SEEDS), Stage)
     assert found is not None
     assert isinstance(found[1], AssertionError)

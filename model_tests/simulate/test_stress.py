@@ -1,23 +1,500 @@
-"""A channel, a pool, a store and a client under switches between any two accesses."""
+"""A channel, a thread pool, a store and a client, switched between any two accesses of their code.
+
+Channel: a seed chooses two or three writers with answers of several buffers, a loop that sends the rest when the socket
+has room, and sometimes a close. The socket must get each answer once, complete and contiguous, and nothing after the
+close; the rest must be watched for.
+
+Pool: a seed chooses one or two threads with room for a few tasks, slow tasks, two or three threads that offer tasks,
+and the stop. Each accepted task must either run once or be refused once as late; a rejected task does neither.
+
+Store: a seed chooses one to three producers (single messages, bursts, batches, or messages also listed by a light
+queue), one or two dispatchers, up to two flushers, perhaps a disk whose queue files fail for a while, few mapped queue
+files with two readers, and a thread that deletes another topic or removes the oldest log files from a full disk. Every
+message must be one complete record of the log and become visible once in each of its queues, in the order of offsets.
+Everything before a returned flush must be durable and covered by the checkpoint.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from typing import Final
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, Final
 
+import attrs
+import msgspec
 import pytest
-from model_tests.simulate import channel_stress, pool_stress, store_stress
-from model_tests.simulate.client_world import ClientRun
-from model_tests.simulate.seeds import Run, first_fault
+from attrs import define, field
+from model_tests.simulate.stress import FEW_SHARE, Preemption, Run, first_fault
+from model_tests.simulate.test_clients import ClientRun
+from model_tests.support.broker.stores import SMALL, message
 
-from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.hold import pull_processor
+from longpoll_broker.hold.pull_processor import PoolExecutor
+from longpoll_broker.io import channel
+from longpoll_broker.io.channel import Channel, Limits, Outbox
+from longpoll_broker.store import burst_append, commit_log, consume_queue, dispatch, message_store, segment
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import OTHER_MAPS
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import Arrival, MessageToStore
+from longpoll_simulation.disk import Disk
+from longpoll_simulation.files import SimulatedFiles
+from longpoll_simulation.network import Network
+from longpoll_simulation.runtime import SimulatedRuntime
+
+CHANNEL_FILES: Final = (str(channel.__file__),)
+LIMITS: Final = Limits(1 << 20, 1 << 20, 10, 1000)
+CLOSE_SHARE: Final = 0.2
+
+
+@define(eq=False)
+class ChannelStage:
+    """One run; also acts as the channel's loop, poller and socket.
+
+    Invariant: `sent` has the bytes that the open socket accepted, in order.
+    """
+
+    seed: int
+    preemption: Preemption = field(init=False)
+    sent: bytearray = field(factory=bytearray, init=False)
+    watches_write: bool = field(default=False, init=False)
+    is_open: bool = field(default=True, init=False)
+    given_up: bool = field(default=False, init=False)
+    channel: Channel = field(init=False)
+    frames: dict[str, list[bytes]] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.preemption = Preemption(self.seed, CHANNEL_FILES)
+        stage: Any = self
+        self.channel = Channel(stage, stage, ("127.0.0.1", 1), 1, stage, LIMITS, self.preemption.lock())
+
+    # -- the loop, the poller and the socket -------------------------------------------------------------------------
+
+    @property
+    def poller(self) -> Any:
+        return self
+
+    def modify(self, _socket: object, *, read: bool, write: bool, data: object) -> None:
+        """Start or stop watching the socket for room."""
+        assert self.is_open, "a socket is watched after it was closed"
+        self.watches_write = write
+
+    def unregister(self, _socket: object) -> None:
+        self.watches_write = False
+
+    def close(self) -> None:
+        self.is_open = False
+
+    def close_soon(self, _channel: Channel) -> None:
+        self.given_up = True
+
+    def send(self, data: bytes) -> int:
+        """Accept as many bytes as the seed says; raises BlockingIOError for none."""
+        assert self.is_open, "a socket is sent to after it was closed"
+        room = self.preemption.random.randint(0, len(data))
+        if not room:
+            raise BlockingIOError
+        self.sent += bytes(data[:room])
+        return room
+
+    def send_parts(self, parts: Sequence[bytes]) -> int:
+        return self.send(b"".join(map(bytes, parts)))
+
+    # -- the actors --------------------------------------------------------------------------------------------------
+
+    def write(self, name: str) -> None:
+        """A thread that writes answers and flushes after each."""
+        for frame in self.frames[name]:
+            self.channel.write([frame[:1], frame[1:3], frame[3:]])
+            self.channel.flush()
+
+    def go_on(self) -> None:
+        """The loop: send the rest while the socket is watched for room."""
+        for _ in range(3):
+            if self.watches_write:
+                self.channel.flush()
+
+    def play(self) -> None:
+        """Run the actors and check the result; raises on a fault."""
+        names = ["a", "b", "c"][: self.preemption.random.choice((2, 3))]
+        self.frames = {name: [f"<{name * (3 + number)}{number}>".encode() for number in range(3)] for name in names}
+        actors: dict[str, Callable[[], None]] = {name: partial(self.write, name) for name in names}
+        actors["loop"] = self.go_on
+        if self.preemption.random.random() < CLOSE_SHARE:
+            actors["close"] = self.channel.close
+        self.preemption.run(actors)
+        assert not self.given_up, "a connection that reads is given up"
+        if not self.channel.closed:
+            assert self.watches_write == self.channel.unsent(), "what is left is not watched for"
+        while self.watches_write:
+            self.channel.flush()
+        self.look()
+
+    def look(self) -> None:
+        """Check that each answer was sent once, complete, in its thread's order; only a prefix after a close."""
+        text = bytes(self.sent)
+        wanted = {name: list(frames) for name, frames in self.frames.items()}
+        while text:
+            found = [name for name, frames in wanted.items() if frames and frames[0].startswith(text[: len(frames[0])])]
+            assert found, f"the socket was sent what no thread has written: {text[:12]!r}"
+            frame = wanted[found[0]].pop(0)
+            assert self.channel.closed or text.startswith(frame), "an answer was sent in part"
+            text = text[len(frame) :]
+        assert self.channel.closed or not any(wanted.values()), "an answer was never sent"
+
+
+POOL_FILES: Final = (str(pull_processor.__file__),)
+LATE_MS: Final = 5
+"""Maximum waiting time of a task."""
+TAKES_S: Final = (0.0, 0.0, 0.002, 0.02)
+"""Durations of tasks: the longest makes later tasks late."""
+TASKS: Final = 3
+
+
+@define(eq=False)
+class PoolStage:
+    """One run. Invariant: `ran` and `refused` count the outcomes of each pull."""
+
+    seed: int
+    preemption: Preemption = field(init=False)
+    runtime: SimulatedRuntime = field(init=False)
+    pool: PoolExecutor = field(init=False)
+    taken: dict[str, bool] = field(factory=dict, init=False)
+    """Whether the pool accepted each pull."""
+    ran: Counter[str] = field(factory=Counter, init=False)
+    refused: Counter[str] = field(factory=Counter, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.preemption = Preemption(self.seed, POOL_FILES)
+        self.runtime = SimulatedRuntime(Network(self.preemption.world))
+        draw = self.preemption.random
+        run: Any = self.run
+        refuse: Any = self.refuse
+        self.pool = PoolExecutor(self.runtime, run, refuse, draw.randint(1, 2), draw.choice((1, 2, 10)), LATE_MS)
+
+    def run(self, pull: str, _cause: str, _outbox: Outbox) -> None:
+        """Run a pull, which takes some time."""
+        self.ran[pull] += 1
+        self.runtime.sleep(self.preemption.random.choice(TAKES_S))
+
+    def refuse(self, pull: str, _cause: str, _outbox: Outbox) -> None:
+        self.refused[pull] += 1
+
+    def offer(self, name: str) -> None:
+        for number in range(TASKS):
+            pull: Any = f"{name}-{number}"
+            self.taken[pull] = self.pool.submit(pull, "woken", Outbox())
+            self.runtime.sleep(self.preemption.random.choice(TAKES_S[1:3]))
+
+    def play(self) -> None:
+        """Run the actors, stop the pool and check the result; raises on a fault."""
+        names = "abc"[: self.preemption.random.randint(2, 3)]
+        actors: dict[str, Callable[[], None]] = {name: partial(self.offer, name) for name in names}
+
+        def all_of_it() -> None:
+            self.pool.start()
+            threads = [self.runtime.spawn(name, target) for name, target in actors.items()]
+            for thread in threads:
+                thread.join()
+            self.pool.stop()
+
+        self.preemption.run({"owner": all_of_it})
+        for pull, was_taken in self.taken.items():
+            ends = self.ran[pull] + self.refused[pull]
+            assert ends == was_taken, f"a pull that was {'taken' if was_taken else 'not taken'} has {ends} ends"
+
+
+STORE_FILES: Final = tuple(
+    str(module.__file__) for module in (dispatch, message_store, burst_append, commit_log, segment, consume_queue)
+)
+"""Files in which an actor may be interrupted; for a pair only in the first."""
+STORE_CONFIG: Final = attrs.evolve(SMALL, index=False, multi_dispatch=True, light_queues=True)
+TOPIC: Final = "T"
+LIGHT: Final = "%LMQ%a"
+NAMES: Final = {"INNER_MULTI_DISPATCH": LIGHT}
+PUTS: Final = 2
+"""Number of appends of a producer."""
+LIGHT_SHARE: Final = 0.25
+BURST_SHARE: Final = 0.4
+BATCH_SHARE: Final = 0.2
+GONE: Final = "gone"
+"""The deleted topic, whose messages must only not harm others."""
+DELETING_SHARE: Final = 0.25
+EXPIRING_SHARE: Final = 0.25
+BIG_SIZE: Final = 700
+"""Body size with expiring files: two messages fill a log file."""
+EXPIRES: Final = 4
+"""Number of attempts to remove files."""
+FULL: Final = 0.9
+PAIR_SHARE: Final = 0.3
+"""Share of runs with one producer of two messages at a time and one dispatcher, running longer.
+
+The second message is not handed over, so the dispatcher repeatedly falls behind and catches up. The two then meet in a
+section of a few accesses.
+"""
+PAIR_PUTS: Final = 8
+FAILING_SHARE: Final = 0.2
+MAPS: Final = (1, 2, 1000)
+"""Maximum mapped queue files."""
+READERS: Final = 2
+"""Number of readers if files are mapped repeatedly."""
+READS: Final = 2
+"""Number of passes of each reader over all queues."""
+HANDED_MAX: Final = (1, 2, 100)
+"""Records handed over to a late dispatcher; it reads the rest from the log."""
+
+
+@define(eq=False)
+class StoreStage:
+    """One run. Invariant: `bodies` has every message acknowledged to producers, by queue and offset, with its place."""
+
+    seed: int
+    preemption: Preemption = field(init=False)
+    runtime: SimulatedRuntime = field(init=False)
+    disk: Disk = field(factory=Disk, init=False)
+    store: MessageStore = field(init=False)
+    is_pair: bool = field(init=False)
+    deletes: bool = field(init=False)
+    expires: bool = field(init=False)
+    readers: int = field(init=False)
+    failing: int = field(default=0, init=False)
+    """Number of next calls for queue files that fail."""
+    bodies: dict[tuple[str, int, int], tuple[int, bytes]] = field(factory=dict, init=False)
+    stored_ms: int = field(default=0, init=False)
+    """The greatest store time returned to a producer."""
+    flushed: list[tuple[int, int]] = field(factory=list, init=False)
+    """The durable end returned by each flush, and the greatest store time before it."""
+    arrivals: list[Arrival] = field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.is_pair = random.Random(self.seed ^ 0xB0).random() < PAIR_SHARE
+        kind = random.Random(self.seed ^ 0xD0).random()
+        self.deletes = not self.is_pair and kind < DELETING_SHARE
+        self.expires = not self.is_pair and kind > 1 - EXPIRING_SHARE
+        few_share = 0.0 if self.is_pair or self.expires else FEW_SHARE
+        self.preemption = Preemption(self.seed, STORE_FILES[:1] if self.is_pair else STORE_FILES, few_share=few_share)
+        maps = random.Random(self.seed ^ 0xE0).choice(MAPS)
+        self.readers = READERS if maps < MAPS[-1] else 0
+        files = SimulatedFiles(
+            self.disk, before=self.before, used_ratio=lambda: FULL if self.expires else 0.0, maps_max=OTHER_MAPS + maps
+        )
+        self.runtime = SimulatedRuntime(Network(self.preemption.world), files)
+
+    @property
+    def random(self) -> random.Random:
+        return self.preemption.random
+
+    def before(self, operation: str, path: str) -> None:
+        """A file call: a scheduling point, or an error. Raises OSError."""
+        self.preemption.world.point(operation, path)
+        if self.failing and "/consumequeue/" in path and operation in {"create", "map", "reserve"}:
+            self.failing -= 1
+            raise OSError(28, "No space left on device", path)
+
+    # -- the actors --------------------------------------------------------------------------------------------------
+
+    def produce(self, name: str) -> None:
+        """Append single messages, bursts of two, or batches of two."""
+        for number in range(PAIR_PUTS if self.is_pair or self.expires else PUTS):
+            self.runtime.unix_ahead_ms += 1
+            queue_id = self.random.randrange(2)
+            bodies = [f"{name}-{number}-{each}".encode() * 3 for each in range(2)]
+            if self.expires:
+                bodies = [body.ljust(BIG_SIZE, b"-") for body in bodies]
+            made = [message(TOPIC, queue_id, body) for body in bodies]
+            if self.is_pair:
+                for each in made:
+                    self.put(each)
+                self.runtime.sleep(0)  # the other one's turn
+            elif self.expires:
+                self.put(made[0])
+            else:
+                self.put_somehow(made)
+
+    def put_somehow(self, made: Sequence[MessageToStore]) -> None:
+        """Append two messages in a random way, or only the first."""
+        if self.random.random() < BURST_SHARE:
+            for put, arrival in zip(made, self.store.put_burst(made), strict=False):
+                self.note(put, arrival.offset_end - 1, arrival.physical_offset, arrival.store_ms)
+        elif self.random.random() < BATCH_SHARE:
+            self.put_batch(made)
+        elif self.deletes:
+            self.put(message(GONE, made[0].queue_id))
+            self.put(made[0])
+        elif self.random.random() < LIGHT_SHARE:
+            listed = message(TOPIC, made[0].queue_id, bytes(made[0].body), properties=NAMES)
+            self.put(msgspec.structs.replace(listed, inner_queues=((LIGHT, 0),)))
+        else:
+            self.put(made[0])
+
+    def put(self, made: MessageToStore) -> None:
+        """Append one message, unless its queue's file cannot be created."""
+        try:
+            put = self.store.put(made)
+        except OSError:
+            return
+        self.note(made, put.queue_offset, put.physical_offset, put.store_ms)
+
+    def put_batch(self, made: Sequence[MessageToStore]) -> None:
+        """Append two adjacent messages, unless a file cannot be created."""
+        try:
+            puts = self.store.put_batch(made)
+        except OSError:
+            return
+        assert puts[0].log_end == puts[1].physical_offset, "another message stands inside a batch"
+        for each, put in zip(made, puts, strict=True):
+            self.note(each, put.queue_offset, put.physical_offset, put.store_ms)
+
+    def note(self, made: MessageToStore, offset: int, physical_offset: int, store_ms: int) -> None:
+        """Record the place that a producer got for its message."""
+        if made.topic == GONE:
+            return
+        key = (made.topic, made.queue_id, offset)
+        assert key not in self.bodies, "two messages have one offset"
+        self.bodies[key] = physical_offset, bytes(made.body)
+        self.stored_ms = max(self.stored_ms, store_ms)
+
+    def dispatch(self) -> None:
+        """Make messages visible once or twice; a pair does so as often as messages arrive."""
+        for _ in range(PAIR_PUTS if self.is_pair else self.random.randint(1, 2)):
+            self.show()
+            if self.is_pair:
+                self.runtime.sleep(0)
+
+    def show(self) -> None:
+        """Make a few messages visible and record them; ignore a full disk, which is retried later."""
+        try:
+            self.arrivals += self.store.dispatch(self.random.choice((1, 3, 100)) if not self.is_pair else 100)
+        except OSError:
+            return
+
+    def read(self) -> None:
+        """Check that every acknowledged, visible message is listed at its place."""
+        for _ in range(READS):
+            for (topic, queue_id, offset), (physical_offset, _body) in list(self.bodies.items()):
+                start, end = self.store.ends(topic, queue_id)
+                unit = self.store.unit(topic, queue_id, offset) if start <= offset < end else (physical_offset,)
+                is_there = unit is not None or physical_offset < self.store.log_start
+                assert is_there, f"message {offset} of queue {queue_id} is not visible to a reader"
+                assert unit is None or unit[0] == physical_offset, f"a reader finds message {offset} elsewhere"
+
+    def flush(self) -> None:
+        before_ms = self.stored_ms
+        self.flushed.append((self.store.flush(), before_ms))
+        self.store.flush_queues()
+
+    def delete(self) -> None:
+        for _ in range(2):
+            self.store.delete_topic(GONE)
+
+    def expire(self) -> None:
+        """Remove expired files from the full disk while some messages are visible and durable, and some not."""
+        for _ in range(EXPIRES):
+            self.show()
+            self.store.flush()
+            self.store.remove_expired()
+
+    def play(self) -> None:
+        """Run the actors and check the result; raises on a fault."""
+        self.store = MessageStore.open(self.runtime, "/store", STORE_CONFIG)
+        with handing_over(1 if self.is_pair else self.random.choice(HANDED_MAX)):
+            for queue_id in range(2):  # a burst goes to queues that there are
+                body = f"first-{queue_id}".encode()
+                self.put(message(TOPIC, queue_id, body.ljust(BIG_SIZE, b"-") if self.expires else body))
+            self.failing = self.random.randint(1, 3) if self.random.random() < FAILING_SHARE else 0
+            self.preemption.run(self.actors())
+        self.failing = 0
+        self.look()
+
+    def actors(self) -> dict[str, Callable[[], None]]:
+        """Returns producers, dispatchers and flushers by the seed, or one producer and one dispatcher."""
+        draw = self.random
+        counts = (1, 1, 0) if self.is_pair else (draw.randint(2, 3), draw.randint(1, 2), draw.randint(0, 2))
+        producers, dispatchers, flushers = counts
+        actors: list[tuple[str, Callable[[], None]]] = [
+            *((name, partial(self.produce, name)) for name in "abc"[:producers]),
+            *((f"dispatch {number}", self.dispatch) for number in range(dispatchers)),
+            *((f"flush {number}", self.flush) for number in range(flushers)),
+            *((f"read {number}", self.read) for number in range(0 if self.is_pair else self.readers)),
+            *([("delete", self.delete)] if self.deletes else []),
+            *([("expire", self.expire)] if self.expires else []),
+        ]
+        draw.shuffle(actors)
+        return dict(actors)
+
+    # -- what must hold ----------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Check the invariants without active threads."""
+        while self.store.dispatched_end < self.store.log_end or self.store.is_behind:
+            self.show()
+        self.look_at_queues()
+        self.look_at_disk()
+
+    def look_at_queues(self) -> None:
+        """Check that each queue reports its messages once, in order, with their bodies."""
+        told: dict[tuple[str, int], list[Arrival]] = {}
+        for arrival in sorted(self.arrivals, key=lambda each: (each.topic, each.queue_id, each.offset_end)):
+            told.setdefault((arrival.topic, arrival.queue_id), []).append(arrival)
+        for key in self.store.queues():
+            if key[0] == GONE:
+                continue
+            offsets = [arrival.offset_end - 1 for arrival in told.get(key, [])]
+            assert offsets == list(range(self.store.visible_end(*key))), f"queue {key} told of {offsets}"
+        for (topic, queue_id, offset), (physical_offset, body) in self.there().items():
+            unit = self.store.unit(topic, queue_id, offset)
+            assert unit is not None, f"message {offset} of queue {queue_id} is not visible"
+            assert unit[0] == physical_offset, f"message {offset} of queue {queue_id} is listed elsewhere"
+            assert self.body_at(self.store, unit[0]) == body, f"message {offset} of queue {queue_id} is another one"
+
+    def there(self) -> dict[tuple[str, int, int], tuple[int, bytes]]:
+        """Returns the messages whose log files still exist."""
+        start = self.store.log_start
+        return {key: placed for key, placed in self.bodies.items() if placed[0] >= start}
+
+    def body_at(self, store: MessageStore, physical_offset: int) -> bytes | None:
+        """Returns the body of a record, or None."""
+        record = store.read_record(physical_offset)
+        return None if record is None else bytes(record.body)
+
+    def look_at_disk(self) -> None:
+        """Check that the checkpoint covers every flush, and that flushed data survives a power cut."""
+        physic_ms = self.store._checkpoint.physic_ms
+        for _end, stored_ms in self.flushed:
+            assert physic_ms >= stored_ms, "the checkpoint has forgotten a flush"
+        durable_end = max((end for end, _stored_ms in self.flushed), default=0)
+        kept = [unit for unit in map(self.unit_of, self.there()) if unit[0] + unit[1] <= durable_end]
+        bodies = {physical_offset: self.body_at(self.store, physical_offset) for physical_offset, _size in kept}
+        left = SimulatedFiles(self.disk.cut(self.random))
+        again = MessageStore.open(SimulatedRuntime(Network(self.preemption.world), left), "/store", STORE_CONFIG)
+        for physical_offset, body in bodies.items():
+            assert self.body_at(again, physical_offset) == body, f"what was flushed at {physical_offset} is lost"
+
+    def unit_of(self, key: tuple[str, int, int]) -> tuple[int, int]:
+        """Returns a message's place in the log, and its size."""
+        unit = self.store.unit(*key)
+        assert unit is not None
+        return unit[0], unit[1]
+
+
+@contextmanager
+def handing_over(count: int) -> Iterator[None]:
+    """Limit the records handed over to a late dispatcher in the block."""
+    honest, dispatch.HANDED_COUNT_MAX = dispatch.HANDED_COUNT_MAX, count  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        dispatch.HANDED_COUNT_MAX = honest  # type: ignore[misc]
+
 
 STAGES: Final[dict[str, tuple[Callable[[int], Run], int, int]]] = {
-    "channel": (channel_stress.Stage, 60, 6_000),
-    "pool": (pool_stress.Stage, 120, 30_000),
-    "store": (store_stress.Stage, 70, 20_000),
+    "channel": (ChannelStage, 60, 6_000),
+    "pool": (PoolStage, 120, 30_000),
+    "store": (StoreStage, 70, 20_000),
     "client": (ClientRun, 15, 3_000),
 }
 """For each kind: how to create a run from a seed, and the seeds of a quick and of a long test."""
@@ -49,7 +526,7 @@ def test_many_interleavings_are_right(name: str) -> None:
 def test_planted_a_connection_without_its_lock_does_not() -> None:
     """A run fails if two threads send at once."""
 
-    class Unlocked(channel_stress.Stage):
+    class Unlocked(ChannelStage):
         def __attrs_post_init__(self) -> None:
             super().__attrs_post_init__()
             self.channel._lock = nullcontext()  # type: ignore[assignment]
@@ -60,7 +537,7 @@ def test_planted_a_connection_without_its_lock_does_not() -> None:
 def test_planted_a_flush_that_syncs_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A power cut leaves less of the log than the flush returned."""
     monkeypatch.setattr(CommitLog, "flush", lambda log: log.end)
-    found = first_fault(range(150), store_stress.Stage)
+    found = first_fault(range(150), StoreStage)
 
     assert found is not None
     assert "what was flushed" in str(found[1])
@@ -68,8 +545,8 @@ def test_planted_a_flush_that_syncs_nothing_is_seen(monkeypatch: pytest.MonkeyPa
 
 def test_the_stages_reach_what_they_are_for() -> None:
     """Stores flush during puts, delete topics and remove files; pools run, refuse and reject tasks."""
-    stores = [store_stress.Stage(seed) for seed in range(60)]
-    pools = [pool_stress.Stage(seed) for seed in range(60)]
+    stores = [StoreStage(seed) for seed in range(60)]
+    pools = [PoolStage(seed) for seed in range(60)]
     runs: list[Run] = [*stores, *pools]
     for run in runs:
         run.play()

@@ -23,12 +23,11 @@ from longpoll_spec.engines import ENGINES
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, knob_values, policy_named, preset
-from longpoll_spec.render.book.chapters import Slipped, pages
-from longpoll_spec.render.book.differences import aligned, difference
-from longpoll_spec.render.book.formula import shown_name, step
-from longpoll_spec.render.book.reads_and_writes import broken_by, reads_and_writes, written_by
-from longpoll_spec.render.readable import effect_lines, guard_lines, reader_of
-from longpoll_spec.render.spec_actions import OPEN, action_lines, model_of, named_terms
+from longpoll_spec.render.book import Slipped, broken_by, pages, reads_and_writes, written_by
+from longpoll_spec.render.differences import aligned, difference
+from longpoll_spec.render.mathml import shown_name, step
+from longpoll_spec.render.notation import effect_lines, guard_lines, reader_of
+from longpoll_spec.render.spec_page import OPEN, action_lines, model_of, named_terms
 from longpoll_spec.terms import TRUE
 
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"

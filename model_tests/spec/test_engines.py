@@ -12,24 +12,21 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import breaks_its_property, model_named, quick_if
 from model_tests.support.spec.strategies import runs
-from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll.cli import main
 from longpoll_spec import engines
 from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.analysis.intervals import extent
 from longpoll_spec.engines.evaluate import evaluate, trace_of, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
 from longpoll_spec.engines.manifest import entry_of, pinned, pinned_entry
 from longpoll_spec.engines.minimise import fewest_switches, minimised, shortest_token, switches_in
 from longpoll_spec.engines.packed import simulate
 from longpoll_spec.engines.packed.layout import layout_of
-from longpoll_spec.engines.python.compile import Question, question, successors
-from longpoll_spec.engines.python.shorten import shorten
+from longpoll_spec.engines.python import Question, question, shorten, successors
+from longpoll_spec.engines.simplify import extent
 from longpoll_spec.engines.survey import Survey, survey
 from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.errors import BoundsError, UnknownPropertyError

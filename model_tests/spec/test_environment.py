@@ -14,7 +14,7 @@ from longpoll_spec.engines import explore
 from longpoll_spec.model import ACTION_NAMES, Action, Model, select
 from longpoll_spec.mutants.generated import mutated
 from longpoll_spec.policy import PRESETS, STRICT, preset
-from longpoll_spec.reachability.environment import ACTS, PHASES
+from longpoll_spec.reachability import ACTS, PHASES
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import IDLE, Request, State
 from longpoll_spec.terms import Bool, all_of, truth

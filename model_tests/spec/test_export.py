@@ -17,8 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.spec import spin, tlc
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import model_named, quick_if
 from model_tests.support.spec.strategies import BOOL_NAMES, INT_NAMES, bools, ints
 from model_tests.support.spec.strategies import values as valuations
 from model_tests.support.spec.tlc import TlcRun, TlcViolation
@@ -35,18 +34,17 @@ from longpoll_spec.mutants.named import mutants_by_label
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.render.export import tla
 from longpoll_spec.render.export.jani import _Writer, jani_of
-from longpoll_spec.render.export.parametric import all_alike
-from longpoll_spec.render.export.promela import promela_of, promela_type
-from longpoll_spec.render.export.promela_effects import SAVED, sequence
+from longpoll_spec.render.export.promela import SAVED, promela_of, promela_type, sequence
 from longpoll_spec.render.export.quantified import NotUniformError, generalised
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
 from longpoll_spec.render.export.tla_parametric import (
+    all_alike,
     formulas_of,
     tla_parametric_configuration_of,
     tla_parametric_of,
 )
 from longpoll_spec.render.notation import Notation, Writer, identifier, name_of, parameters_of
-from longpoll_spec.render.story.rocketmq_names import place_of
+from longpoll_spec.render.rocketmq_names import place_of
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import Effect, Term, int_variable, ite

@@ -15,17 +15,16 @@ from typing import Any, get_args
 import attrs
 import pytest
 from click.testing import CliRunner, Result
-from model_tests.support.spec.models import model_named
-from model_tests.support.spec.traces import breaks_its_property
+from model_tests.support.spec.cases import breaks_its_property, model_named
 
 from longpoll.cli import main
 from longpoll.commands import specification
-from longpoll.views import check, severity
-from longpoll.views.severity import HARMS, PART_OF, worst
+from longpoll.views import check
+from longpoll.views.check import HARMS, PART_OF, worst
 from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, named
 from longpoll_spec.engines import ablate as engine
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.ablate import Row, changes_of, row_of
+from longpoll_spec.engines.ablate import Row, row_of
 from longpoll_spec.engines.coverage import coverage_of
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.exploration import Exploration, Progress, Verdict
@@ -33,7 +32,7 @@ from longpoll_spec.engines.manifest import pinned_entry
 from longpoll_spec.engines.smt.proof import Proof
 from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.model import Model, Trace
-from longpoll_spec.policy import PRESETS, REDUNDANT, STRICT, knob_values, preset
+from longpoll_spec.policy import PRESETS, REDUNDANT, STRICT, knob_values, other_settings, preset
 from longpoll_spec.specification import properties_of, specification_of
 
 
@@ -391,9 +390,9 @@ def test_every_property_has_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert {name for _kind, name, _sentence in HARMS} == stated
     assert {*PART_OF, *PART_OF.values()} <= stated
-    assert [kind for kind, *_ in HARMS] == sorted((kind for kind, *_ in HARMS), key=get_args(severity.Kind).index)
-    monkeypatch.setattr(severity, "HARMS", HARMS[1:])
-    assert {name for _kind, name, _sentence in severity.HARMS} != stated
+    assert [kind for kind, *_ in HARMS] == sorted((kind for kind, *_ in HARMS), key=get_args(check.Kind).index)
+    monkeypatch.setattr(check, "HARMS", HARMS[1:])
+    assert {name for _kind, name, _sentence in check.HARMS} != stated
 
 
 def test_a_violation_is_a_few_lines() -> None:
@@ -573,7 +572,7 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], read: str, why: str) -> N
 
 
 def test_every_other_value_of_every_knob_is_a_change() -> None:
-    changes = list(changes_of(STRICT))
+    changes = list(other_settings(STRICT))
 
     assert len(changes) == len(set(changes)) == sum(len(values) - 1 for values in knob_values().values())
     assert "expiry=scan" in changes
@@ -588,7 +587,7 @@ def test_the_whole_table_is_right(name: str) -> None:
     rows = json.loads(done.stdout)["rows"]
 
     assert done.exit_code == 0, done.output
-    assert [row["knob"] for row in rows] == list(changes_of(preset(name)))
+    assert [row["knob"] for row in rows] == list(other_settings(preset(name)))
     assert {row["knob"]: row["redundant_because"] for row in rows if not row["violates"]} == {
         knob: why for (policy, knob), why in REDUNDANT.items() if policy == name
     }
@@ -601,7 +600,7 @@ def test_the_whole_table_is_right(name: str) -> None:
 
 
 def test_every_claim_is_about_a_change_that_exists() -> None:
-    assert set(REDUNDANT) <= {(name, change) for name in engine.POLICIES for change in changes_of(preset(name))}
+    assert set(REDUNDANT) <= {(name, change) for name in engine.POLICIES for change in other_settings(preset(name))}
 
 
 @pytest.mark.parametrize(

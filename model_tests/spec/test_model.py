@@ -10,21 +10,17 @@ import attrs
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import model_named, quick_if
 from model_tests.support.spec.strategies import BOOL_NAMES, INT_NAMES, VALUE_MAX, bools, ints, runs, values
 
 from longpoll_spec.actions import FAMILIES
 from longpoll_spec.bounds import NAMES, Bounds, named
-from longpoll_spec.engines import explore
-from longpoll_spec.engines.analysis import decide
-from longpoll_spec.engines.analysis.decide import decided
-from longpoll_spec.engines.analysis.intervals import ranges_of
-from longpoll_spec.engines.analysis.simplify import Simplifier
+from longpoll_spec.engines import explore, simplify
 from longpoll_spec.engines.evaluate import after_step, enabled_actions, evaluate, trace_of, values_of
 from longpoll_spec.engines.packed.compile import Expand, expand_of
 from longpoll_spec.engines.packed.layout import layout_of
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
+from longpoll_spec.engines.simplify import Simplifier, decided, ranges_of
 from longpoll_spec.errors import GUESSED_MAX, LISTED_MAX, BoundsError, not_known
 from longpoll_spec.model import ACTION_NAMES, Model, Property, Said
 from longpoll_spec.phase_changes import PhaseChange, nodes_of, phase_changes_of
@@ -206,7 +202,7 @@ def test_a_part_is_decided_by_its_cases_under_the_guard() -> None:
 def test_too_many_cases_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part with more cases than the limit stays, but its small parts are decided."""
     a, b, c = (int_variable(name) for name in INT_NAMES)
-    monkeypatch.setattr(decide, "CASES_MAX", (VALUE_MAX + 1) ** 2)
+    monkeypatch.setattr(simplify, "CASES_MAX", (VALUE_MAX + 1) ** 2)
 
     wide = (a + b) < c + 1
     assert decided(wide & (a <= VALUE_MAX), TRUE, RANGES) is wide

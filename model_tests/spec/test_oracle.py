@@ -20,13 +20,13 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll.commands.oracle import connections, requests
-from longpoll.commands.oracle.connections import Lines
-from longpoll.commands.oracle.requests import LINE_MAX, Oracle
-from longpoll.commands.oracle.session import CompiledSpecification
+from longpoll.commands.oracle import command as oracle_command
+from longpoll.commands.oracle import session as oracle_session
+from longpoll.commands.oracle.command import Lines
+from longpoll.commands.oracle.session import LINE_MAX, CompiledSpecification, Oracle
 from longpoll_spec.engines.conform import Checker, Follower
 from longpoll_spec.engines.evaluate import after_step, enabled_actions
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
 from longpoll_spec.errors import EngineLimitError, SpecUserError
 from longpoll_spec.history import Law
 from longpoll_spec.model import Model, SeenStep
@@ -229,7 +229,7 @@ def test_garbage_gets_an_error_and_the_session_lives(line: bytes) -> None:
 
 def test_sessions_are_apart_and_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each begins in the first state; one too many is refused until one is closed."""
-    monkeypatch.setattr(requests, "SESSIONS_MAX", 2)
+    monkeypatch.setattr(oracle_session, "SESSIONS_MAX", 2)
     oracle = oracle_of()
     told(oracle, ["next_pull 0"], session="a")
 
@@ -393,7 +393,7 @@ def test_over_tcp_any_number_of_programs_ask(tmp_path: Path) -> None:
 
 
 def test_who_does_not_read_is_not_read_from_and_gets_everything_later() -> None:
-    count = 4 * connections.UNSENT_MAX // 200
+    count = 4 * oracle_command.UNSENT_MAX // 200
     with served("--policy", "strict") as (_, address), socket.create_connection(address) as slow:
         slow.setblocking(False)
         text = memoryview((json.dumps({"do": "state"}) + "\n").encode() * count)

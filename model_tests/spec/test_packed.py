@@ -24,26 +24,23 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import model_named, quick_if
 from model_tests.support.spec.strategies import runs
 
 from longpoll.cli import main
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.analysis.symmetry import Renaming
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned, pinned_entry
+from longpoll_spec.engines.packed import DISABLED, sorts_slowly, store, words
 from longpoll_spec.engines.packed import partition as packed_part
 from longpoll_spec.engines.packed import search as packed
-from longpoll_spec.engines.packed import spill as packed_spill
-from longpoll_spec.engines.packed import word_table, words
 from longpoll_spec.engines.packed import workers as packed_workers
 from longpoll_spec.engines.packed.orbits import Orbits, orbits_of
-from longpoll_spec.engines.packed.spill import MEGABYTE, Plan, SpillStore, plan_of
-from longpoll_spec.engines.packed.word_table import WordTable
+from longpoll_spec.engines.packed.store import MEGABYTE, Plan, SpillStore, WordTable, plan_of
 from longpoll_spec.engines.packed.words import Words, distinct, first_head, key_of, mixed, unmixed, words_of
+from longpoll_spec.engines.symmetry import Renaming
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import EngineLimitError, MemoryShortError, SymmetryError
 from longpoll_spec.model import Model
@@ -202,10 +199,10 @@ def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int,
         assert f"{memory_mb} MB is too little" in str(error)  # noqa: PT017 - either outcome is right
         return
     state = 8 * words
-    chunk = plan.chunk_states * (state * actions + packed_spill.COLUMNS_BYTES)
-    sorting = packed_spill.COPIES * state * (plan.stretch_states + plan.sorted_states)
+    chunk = plan.chunk_states * (state * actions + store.COLUMNS_BYTES)
+    sorting = store.COPIES * state * (plan.stretch_states + plan.sorted_states)
     assert workers * (chunk + sorting) <= (memory_mb - 100) * MEGABYTE
-    assert min(plan.chunk_states, plan.stretch_states, plan.sorted_states) >= packed_spill.CHUNK_STATES_MIN
+    assert min(plan.chunk_states, plan.stretch_states, plan.sorted_states) >= store.CHUNK_STATES_MIN
 
 
 @pytest.mark.parametrize(("how", "workers"), [(signal.SIGINT, 1), (signal.SIGKILL, 2)])
@@ -248,7 +245,7 @@ def test_files_go_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_pat
         made.append(str(Path(f"/proc/self/fd/{file.fileno()}").readlink()))
         return file
 
-    monkeypatch.setattr(packed_spill, "TemporaryFile", noted)
+    monkeypatch.setattr(store, "TemporaryFile", noted)
     names: list[Path] = []
 
     def look(_: Progress) -> None:
@@ -395,7 +392,7 @@ def test_mixing_is_undone(keys: list[int], width: int) -> None:
 
 def test_a_table_that_is_moved_block_by_block_keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Growing in many blocks, over chains that go round the end of the slots, loses nothing and adds nothing."""
-    monkeypatch.setattr(word_table, "BLOCK_SLOTS", 3)
+    monkeypatch.setattr(store, "BLOCK_SLOTS", 3)
     high = [((1 << 64) - 1 - number, number) for number in range(20)]
     heads = [head for pair in high for head in pair]
     batches = [_keys(unmixed(words_of(heads[start : start + 5], 1))) for start in range(0, len(heads), 5)]
@@ -598,3 +595,33 @@ def test_a_lost_state_is_seen(mode: str, monkeypatch: pytest.MonkeyPatch) -> Non
     entry = next(each for each in OWN if each.bounds == "tiny")
 
     assert _explored(entry, MODES[mode]).distinct_states < entry.distinct_states
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "flags", "slow"),
+    [
+        ("AuthenticAMD", "25", "sse2 avx2 avx512f avx512vl", True),
+        ("AuthenticAMD", "25", "sse2 avx2", False),
+        ("AuthenticAMD", "26", "sse2 avx2 avx512f avx512vl", False),
+        ("GenuineIntel", "6", "sse2 avx2 avx512f avx512vl", False),
+    ],
+)
+def test_only_zen_4_sorts_slowly(vendor: str, family: str, flags: str, slow: bool) -> None:
+    info = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 17\nflags\t\t: {flags}\n"
+
+    assert sorts_slowly(info + "\n" + info) is slow
+    assert not sorts_slowly("processor\t: 0\nCPU implementer\t: 0x41\n")
+
+
+def test_numpy_is_imported_without_what_sorts_slowly() -> None:
+    """On a processor without AVX-512 this cannot fail; the environment is as before in any case."""
+    text = "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nflags\t: avx512f\n"
+    script = f"""
+import os, pathlib
+pathlib.Path.read_text = lambda *_args: {text!r}
+import longpoll_spec.engines.packed
+from numpy._core._multiarray_umath import __cpu_features__ as features
+assert not features.get("X86_V4", features["AVX512_SKX"]), features
+assert "{DISABLED}" not in os.environ
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, env={**os.environ, "PYTHONPATH": "spec"})

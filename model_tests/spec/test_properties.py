@@ -19,9 +19,9 @@ from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import evaluate, holds, trace_of, values_of
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.engines.python.fairness import STILL, Graph, _fair_parts, unanswered
-from longpoll_spec.engines.response import response_bounds
+from longpoll_spec.engines.python import STILL, Graph, _fair_parts, unanswered
 from longpoll_spec.engines.smt.proof import PLAIN, prove_model
+from longpoll_spec.engines.survey import response_bounds
 from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.findings import FACTS

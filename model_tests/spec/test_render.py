@@ -16,8 +16,7 @@ from click.testing import CliRunner
 from docs.site import figures
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.models import model_named
+from model_tests.support.spec.cases import model_named, quick_if
 from model_tests.support.spec.strategies import runs
 
 from longpoll.cli import main
@@ -31,15 +30,17 @@ from longpoll_spec.errors import UserError
 from longpoll_spec.model import ACTION_NAMES, Model, Trace
 from longpoll_spec.phase_changes import phase_changes_of
 from longpoll_spec.policy import PRESETS, preset, with_knob
-from longpoll_spec.render import states
-from longpoll_spec.render.pictures import graph, html, json_trace, lanes, mermaid, plot, svg, text
-from longpoll_spec.render.pictures.phases import phases
+from longpoll_spec.render.export.traces import trace_json
+from longpoll_spec.render.notation import state_text
+from longpoll_spec.render.pictures import graph, lanes, plot, sequence
+from longpoll_spec.render.pictures.graph import phases
 from longpoll_spec.render.pictures.plot import Bars, Line, bars, lines, shares
-from longpoll_spec.render.pictures.text_width import width_of, wrapped
-from longpoll_spec.render.spec_actions import model_of
-from longpoll_spec.render.story.feature_diagnosis import WRONG
-from longpoll_spec.render.story.rocketmq_names import participant_of, place_of
-from longpoll_spec.render.story.story import Story, story_of
+from longpoll_spec.render.pictures.sequence import story_svg
+from longpoll_spec.render.pictures.svg import width_of, wrapped
+from longpoll_spec.render.pictures.text import story_html, story_mermaid, story_text
+from longpoll_spec.render.rocketmq_names import participant_of, place_of
+from longpoll_spec.render.spec_page import model_of
+from longpoll_spec.render.story import WRONG, Story, story_of
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.threads import thread_of
 
@@ -81,7 +82,7 @@ def _flat(shown: str) -> str:
 def test_suspend_after_notify_is_told() -> None:
     """Race (a): the dispatcher finds the bucket empty between the pull thread's read and its hold."""
     story = _story("lost_by_hold")
-    told = _flat(text.render(story))
+    told = _flat(story_text(story))
     steps = {scene.action: scene for scene in story.scenes}
 
     assert steps["pull_read(0)"].number < steps["notify_start"].number < steps["hold(0)"].number
@@ -124,7 +125,7 @@ def test_the_remedy_belongs_to_the_policy_that_lacks_it() -> None:
     explored = explore(specification_of(policy, named("tiny", policy)))
     token = explored.verdict("queued_by_deadline").token
     assert token is not None
-    told = _flat(text.render(story_of(replay(token))))
+    told = _flat(story_text(story_of(replay(token))))
 
     assert "time passed" in told
     assert "checkHoldRequest" not in told
@@ -136,7 +137,7 @@ def test_a_run_that_is_meant_to_be_reached_has_nothing_wrong() -> None:
     bare = story_of(attrs.evolve(_trace("answered_after_wake"), property_name=""))
 
     assert story.wrong == ()
-    assert "What is wrong" not in text.render(story)
+    assert "What is wrong" not in story_text(story)
     assert bare.wrong == ()
     assert bare.title == f"rocketmq-4.9: a run, in {len(bare.scenes)} steps"
 
@@ -144,7 +145,7 @@ def test_a_run_that_is_meant_to_be_reached_has_nothing_wrong() -> None:
 @pytest.mark.parametrize("name", VIOLATED)
 def test_mermaid_is_well_formed(name: str) -> None:
     """Every line is a participant, a comment, an arrow between known participants, or a note over known ones."""
-    lines = mermaid.render(_story(name)).splitlines()
+    lines = story_mermaid(_story(name)).splitlines()
     participants = {found[1] for line in lines if (found := re.fullmatch(r"    participant (\w+) as [^;]+", line))}
     arrows = [re.fullmatch(r"    (\w+)->>(\w+): \d+\. \S.*", line) for line in lines]
     notes = [re.fullmatch(r"    Note over (\w+)(?:,(\w+))?: \S.*", line) for line in lines]
@@ -162,7 +163,7 @@ def test_mermaid_is_well_formed(name: str) -> None:
 def test_svg_is_xml_within_its_sheet(name: str) -> None:
     """The chart parses, has a row for each step, loads nothing, and every mark is on the sheet."""
     story = _story(name)
-    shown = svg.render(story)
+    shown = story_svg(story)
     root = ET.fromstring(shown)  # noqa: S314 - made a line above
     space = "{http://www.w3.org/2000/svg}"
     numbers = [each.text for each in root.iter(f"{space}text") if each.get("class") == "number"]
@@ -183,17 +184,17 @@ def test_everything_is_escaped() -> None:
     scenes = tuple(attrs.evolve(scene, short=evil, sentence=evil, changes=(evil,)) for scene in story.scenes)
     hostile = attrs.evolve(story, policy=evil, bounds=evil, scenes=scenes, wrong=(evil,))
 
-    for shown in (svg.render(hostile), html.render(hostile, evil), mermaid.render(hostile)):
+    for shown in (story_svg(hostile), story_html(hostile, evil), story_mermaid(hostile)):
         assert "<script" not in shown
-    assert "#59;" in mermaid.render(hostile)
-    ET.fromstring(svg.render(hostile))  # noqa: S314 - made here
+    assert "#59;" in story_mermaid(hostile)
+    ET.fromstring(story_svg(hostile))  # noqa: S314 - made here
 
 
 def test_the_page_holds_chart_steps_and_token() -> None:
     """The page is one file with the chart, every step, what is wrong and how to see it again."""
     token = _explored().verdict("lost_by_hold").token or ""
     story = _story("lost_by_hold")
-    page = html.render(story, token)
+    page = story_html(story, token)
 
     assert page.startswith("<!doctype html>")
     assert page.count("<li>") == len(story.scenes)
@@ -205,7 +206,7 @@ def test_the_page_holds_chart_steps_and_token() -> None:
 def test_plain_data_has_every_state() -> None:
     """The JSON form has each step with its words and the state it led to."""
     trace = _trace("lost_by_hold")
-    made: dict[str, Any] = json_trace.render(trace, story_of(trace), "token")
+    made: dict[str, Any] = trace_json(trace, story_of(trace), "token")
 
     assert made["policy"] == "rocketmq-4.9"
     assert made["property"] == "lost_by_hold"
@@ -248,8 +249,8 @@ def test_any_run_can_be_told(data: st.DataObject) -> None:
         assert scene.sentence
         assert scene.short
         assert (scene.source == "") == (scene.target == "") == (scene.action == "tick")
-    ET.fromstring(svg.render(story))  # noqa: S314 - made here
-    assert text.render(story).count("\n") > len(actions)
+    ET.fromstring(story_svg(story))  # noqa: S314 - made here
+    assert story_text(story).count("\n") > len(actions)
 
 
 def test_every_action_has_a_performer_and_a_place() -> None:
@@ -271,7 +272,7 @@ def test_a_state_shows_what_is_odd_about_it() -> None:
     model = specification_of(policy, named("tiny", policy))
     values = dict(zip((each.name for each in model.variables), model.initial, strict=True))
     values |= {"phase_1": model.state.phases["kept_by_scanner"], "scanner": 1, "open_1": 1, "deadline_1": 7}
-    shown = states.render(model, tuple(values.values()), {"hold_ticks": 9})
+    shown = state_text(model, tuple(values.values()), {"hold_ticks": 9})
 
     assert "request 1: phase kept_by_scanner, deadline 7, open yes" in shown
     assert "scanner walking" in shown
@@ -301,14 +302,14 @@ def _told(policy: str, bounds: str, name: str) -> Story:
 def test_a_race_between_queues_names_its_queue() -> None:
     """With several queues each step names its queue, and each bucket is a separate lifeline."""
     story = _told("rocketmq-4.9", "queues", "lost_by_keep")
-    told = _flat(text.render(story))
+    told = _flat(story_text(story))
 
     assert "Bucket of q" in told
     assert "out of the bucket of q" in told
     assert "into the consume queue of q" in told
     assert "its wakeup is lost" in told
     assert [each.name for each in story.participants if each.key.startswith("bucket")] != ["Bucket"]
-    for shown in (mermaid.render(story), svg.render(story), html.render(story, "token")):
+    for shown in (story_mermaid(story), story_svg(story), story_html(story, "token")):
         assert "Bucket of q" in shown
 
 
@@ -351,7 +352,7 @@ FINDINGS: Final = Path(__file__).parents[2] / "docs" / "findings.md"
 TOKENS: Final = re.findall(r"^longpoll explain (\S+)$", FINDINGS.read_text("utf-8"), re.MULTILINE)
 SIZES: Final = {
     "lp-lanes": ({"java": lanes.SMALL, "inside": lanes.SMALL, "tick": lanes.SMALL, "number": lanes.SMALL}, lanes.SIZE),
-    "lp-chart": ({"java": svg.SMALL, "change": svg.SMALL, "number": svg.SMALL}, svg.SIZE),
+    "lp-chart": ({"java": sequence.SMALL, "change": sequence.SMALL, "number": sequence.SMALL}, sequence.SIZE),
     "lp-graph": ({"words": graph.SMALL}, graph.SIZE),
     "lp-plot": ({"small": plot.SMALL}, plot.SIZE),
 }
@@ -458,7 +459,7 @@ def test_every_finding_is_drawn(token: str) -> None:
     assert marks == [str(scene.number) for scene in story.scenes]
     assert story.wrong[0].split()[0] in picture
     assert wrong(picture) == []
-    assert wrong(svg.render(story)) == []
+    assert wrong(story_svg(story)) == []
     assert "prefers-color-scheme:dark" in picture
 
 

@@ -19,7 +19,7 @@ from msgspec import structs
 
 from longpoll_broker.errors import SyncFailedError
 from longpoll_broker.store import segment
-from longpoll_broker.store.log.commit_log import HOST_BITS, CommitLog, encode_record, size_of
+from longpoll_broker.store.commit_log import HOST_BITS, CommitLog, encode_record, size_of
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify

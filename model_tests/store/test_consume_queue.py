@@ -18,14 +18,22 @@ from model_tests.support.store import index_all
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
+from longpoll_broker.store.consume_queue import (
+    ADDRESS_MAX,
+    PRE_BLANK,
+    PRE_BLANK_SIZE,
+    UNIT,
+    UNIT_SIZE,
+    ConsumeQueue,
+    ConsumeQueueExt,
+    is_address,
+)
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
-from longpoll_broker.store.queues.consume_queue import PRE_BLANK, PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
-from longpoll_broker.store.queues.consume_queue_ext import ADDRESS_MAX, ConsumeQueueExt, is_address
 from longpoll_broker.store.segment import RESERVE_SIZE, Segment, SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
-from longpoll_protocol.tags import tags_code
+from longpoll_protocol.properties import tags_code
 from longpoll_runtime.files import RealFiles
 
 COUNT: Final = 4

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from attrs import define, evolve, field
-from model_tests.support.broker.simulated.store import DIRECTORY, StoreRuntime
+from model_tests.support.broker.simulated_store import DIRECTORY, StoreRuntime
 from model_tests.support.broker.stores import SMALL, message, read_all
 from msgspec import structs
 from msgspec.structs import replace

@@ -16,7 +16,7 @@ from model_tests.support.broker.stores import message, open_store, put_and_dispa
 
 from longpoll.cli import main
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.store.read import GetStatus
+from longpoll_broker.store.messages import GetStatus
 from longpoll_broker.store.verify import verify
 from longpoll_runtime.files import RealFiles
 

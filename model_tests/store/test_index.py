@@ -14,13 +14,13 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, result_of
 from model_tests.support.examples import fewer
 from model_tests.support.store import index_all
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.store.index import index, index_file, indexer
-from longpoll_broker.store.index.index_file import (
+from longpoll_broker.store import index
+from longpoll_broker.store.index import (
     ENTRY,
     ENTRY_SIZE,
     HEADER,
@@ -220,7 +220,7 @@ def offsets(
 ) -> list[int]:
     """Physical offsets of what a query finds."""
     found = []
-    for view in store.query(topic, key, count, *stored_ms).records:
+    for view in result_of(store.query(topic, key, count, *stored_ms))[0].records:
         physical_offset = int.from_bytes(view[28:36])
         assert isinstance(decode(view, 0, len(view), physical_offset), Record)
         found.append(physical_offset)
@@ -256,9 +256,9 @@ def test_javas_queries_find_the_same(java_store: Path, java_config: StoreConfig,
         ]
         found = offsets(store, query["topic"], query["key"])
         assert found[len(found) - len(expected) :] == expected, query
-        assert (
-            len(found) == len(expected) or len(expected) < len(query["physicalOffsets"]) == indexer.QUERY_COUNT_MAX
-        ), query
+        assert len(found) == len(expected) or len(expected) < len(query["physicalOffsets"]) == index.QUERY_COUNT_MAX, (
+            query
+        )
     assert len([query for query in asked if query["physicalOffsets"]]) > 10
 
 
@@ -320,7 +320,7 @@ def test_without_an_index_nothing_is_found(tmp_path: Path) -> None:
     store = open_store(tmp_path, evolve(SMALL, index=False))
     put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "k"})])
     assert store.index(1)
-    assert store.query("T", "k", 1, 0, FOR_EVER).records == []
+    assert result_of(store.query("T", "k", 1, 0, FOR_EVER))[0].records == []
     store.close()
     assert not (tmp_path / "index").exists()
     store = open_store(tmp_path)
@@ -351,7 +351,7 @@ def test_batched_entries_equal_single_ones(
         index_all(store, 1)
         store.close()
         patch.setattr(RealMappedFile, "reserve", reserve_sometimes(gaps))
-        patch.setattr(index_file, "_PIECE_BITS", 3)
+        patch.setattr(index, "_PIECE_BITS", 3)
         store = open_store(root / "1")
         for _turn in range(1_000):
             with contextlib.suppress(OSError):
@@ -363,7 +363,7 @@ def test_batched_entries_equal_single_ones(
     assert are_equal
 
 
-def next_number(_self: index.Index, last: index_file.IndexFile | None) -> str:
+def next_number(_self: index.Index, last: index.IndexFile | None) -> str:
     return f"{0 if last is None else int(last.path.rpartition('/')[2]) + 1:017d}"
 
 
@@ -385,17 +385,17 @@ def reserve_sometimes(gaps: list[int]) -> Callable[[RealMappedFile, int, int], N
 def test_who_reads_meanwhile_finds_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
     put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "a b"}) for _ in range(20)])
-    pack, seen = index_file._pack_slot, []
+    pack, seen = index._pack_slot, []
 
     def looked_at(view: memoryview, position: int, number: int) -> None:
         pack(view, position, number)
         assert store._indexer is not None
         (file,) = store._indexer._index._files
-        hashed = index_file.key_hashes(["T#a"])[0]
+        hashed = index.key_hashes(["T#a"])[0]
         found = [each for each in file.find(hashed, 0, FOR_EVER) if each is not None]
         seen.append((number, found))
 
-    monkeypatch.setattr(index_file, "_pack_slot", looked_at)
+    monkeypatch.setattr(index, "_pack_slot", looked_at)
     index_all(store, 7)
     newest_first = [each.physical_offset for each in put][::-1]
     assert [number for number, _found in seen] == list(range(1, 41))
@@ -417,6 +417,6 @@ def found_behind_keyless(directory: Path) -> list[int]:
 
 def test_keys_are_seen_behind_messages_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for stretch_size, pass_size in ((16, 1 << 20), (1 << 20, 300), (17, 100)):
-        monkeypatch.setattr(indexer, "STRETCH_SIZE", stretch_size)
-        monkeypatch.setattr(indexer, "PASS_SIZE", pass_size)
+        monkeypatch.setattr(index, "STRETCH_SIZE", stretch_size)
+        monkeypatch.setattr(index, "PASS_SIZE", pass_size)
         assert found_behind_keyless(tmp_path / f"{stretch_size}") == list(range(20))

@@ -11,8 +11,7 @@ import pytest
 from model_tests.support.broker.stores import result_of
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store.index.index import KEY_WORTH, Index, Keyed, keys_of
-from longpoll_broker.store.index.index_file import IndexFile, index_file_size
+from longpoll_broker.store.index import KEY_WORTH, Index, IndexFile, Keyed, index_file_size, keys_of
 from longpoll_protocol.log_record import SYS_FLAG_TRANSACTION_ROLLBACK
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
@@ -329,7 +328,7 @@ def test_a_search_yields_between_turns(
 ) -> None:
     index = index_in(tmp_path, entries=64)
     index.put([keyed(number, "k", ms=number * 10_000) for number in range(1, 8)], 99)
-    monkeypatch.setattr("longpoll_broker.store.index.index.WALKED_MAX", walked_max)
+    monkeypatch.setattr("longpoll_broker.store.index.WALKED_MAX", walked_max)
     assert result_of(index.find("T", "k", 64, *FOR_EVER)) == (list(range(1, 8)), turns)
     assert result_of(index.find("T", "k", 64, 10_000, 40_000)) == ([1, 2, 3, 4], turns)
 

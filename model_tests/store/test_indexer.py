@@ -9,18 +9,19 @@ from typing import Any, Final
 
 import pytest
 from model_tests.support.broker.stores import HOST_V6, message, result_of
+from model_tests.support.service import HeldLock
 
-from longpoll_broker.store.index import indexer
-from longpoll_broker.store.index.index import Keyed
-from longpoll_broker.store.index.indexer import (
+from longpoll_broker.store import index
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.index import (
     CATCH_UP_COUNT_MAX,
     HASHED_COUNT,
     QUERY_COUNT_MAX,
     RECORD_WORTH,
     TURN_COUNT,
     Indexer,
+    Keyed,
 )
-from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import QueryResult
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.files import RealFiles
@@ -29,26 +30,12 @@ FILE_SIZE: Final = 4_096
 TOPIC: Final = b"\x01T"
 
 
-class Lock:
-    """Says whether it is held."""
-
-    def __init__(self) -> None:
-        self.is_held = False
-
-    def __enter__(self) -> None:
-        assert not self.is_held
-        self.is_held = True
-
-    def __exit__(self, *_error: object) -> None:
-        self.is_held = False
-
-
 class World:
     """An indexer between a log of small files and an index that notes what it is given."""
 
     def __init__(self, directory: Path, file_size: int = FILE_SIZE) -> None:
         self.log = CommitLog(RealFiles(), str(directory), file_size)
-        self.lock = Lock()
+        self.lock = HeldLock()
         self.given: list[Keyed] = []
         """Records that are in with all their keys."""
         self.calls: list[tuple[int, int]] = []
@@ -295,12 +282,12 @@ def test_records_without_keys_are_passed_in_few_looks(
     world = World(tmp_path, 1 << 20)
     places = world.append(*["b\x01c\x02"] * 50, "KEYS\x01a\x02", *["b\x01c\x02"] * 50)
     size = places[0][1]
-    monkeypatch.setattr(indexer, "PASS_SIZE", 5 * size + more)
+    monkeypatch.setattr(index, "PASS_SIZE", 5 * size + more)
     world.indexer.build(world.log.end, 1)
     assert world.indexer.cursor == 6 * size
     world.build()
     assert (world.indexer.cursor, len(world.given)) == (world.log.end, 1)
-    monkeypatch.setattr(indexer, "PASS_SIZE", 1 << 20)
+    monkeypatch.setattr(index, "PASS_SIZE", 1 << 20)
     world.indexer.cursor = 0
     assert not world.indexer.build(world.log.end, 49)
     assert world.indexer.cursor == places[50][0], "those before the key's are counted one by one"

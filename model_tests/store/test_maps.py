@@ -17,8 +17,8 @@ from model_tests.support.faults import raising
 from model_tests.support.present import present
 
 from longpoll_broker.config import StoreConfig
+from longpoll_broker.store.consume_queue import OTHER_MAPS
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.queues.queue_table import OTHER_MAPS
 from longpoll_broker.store.segment import MAPS_LOOKED_AT, Maps, Segment, SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_runtime.files import RealFiles, RealMappedFile

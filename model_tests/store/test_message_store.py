@@ -35,17 +35,16 @@ from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.shared.filter.filters import sql_filter
+from longpoll_broker.shared.filters import sql_filter
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
-from longpoll_broker.store.read import GetStatus
+from longpoll_broker.store.messages import Arrival, GetStatus, MessageToStore, PutResult
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import Record
-from longpoll_protocol.tags import tags_code
+from longpoll_protocol.properties import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 

@@ -20,7 +20,7 @@ from zlib import crc32
 import attrs
 import pytest
 from click.testing import CliRunner
-from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all, result_of
 from model_tests.support.faults import raising
 from model_tests.support.present import present
 from msgspec import structs
@@ -28,18 +28,18 @@ from msgspec import structs
 from longpoll.cli import main
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import segment
-from longpoll_broker.store.checkpoint import CHECKPOINT_SIZE
+from longpoll_broker.store.commit_log import SPARE_SIZE, TIMES, ChecksumBudget, claimed_size
+from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE
 from longpoll_broker.store.inspect import StoreDirectory
-from longpoll_broker.store.log.record_heads import SPARE_SIZE, TIMES, ChecksumBudget, claimed_size
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE
+from longpoll_broker.store.recovery import CHECKPOINT_SIZE
 from longpoll_broker.store.verify import verify
 from longpoll_protocol import log_record
 from longpoll_protocol.log_record import MAGIC_V1, Record
 from longpoll_protocol.sizes import KIB, MIB
+from longpoll_runtime import Buffer
 from longpoll_runtime.files import RealFiles, RealMappedFile
-from longpoll_runtime.interface import Buffer
 from longpoll_runtime.real import RealRuntime
 
 COUNT = 34
@@ -82,7 +82,7 @@ def whole(store: MessageStore) -> bool:
         bodies = [record[88:92] for record in read_all(store, topic, 0)]
         if bodies != [b"%04d" % each for each in range(number, COUNT, 2)]:
             return False
-    return all(len(store.query("TU"[n % 2], f"k{n}", 9, 0, 2**60).records) == 1 for n in range(COUNT))
+    return all(len(result_of(store.query("TU"[n % 2], f"k{n}", 9, 0, 2**60))[0].records) == 1 for n in range(COUNT))
 
 
 def whole_bodies(store: MessageStore) -> list[bytes]:

@@ -17,9 +17,15 @@ from msgspec.structs import replace
 from longpoll.cli import main
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError, TopicLeavingError
-from longpoll_broker.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
-from longpoll_broker.store.queues.inner_queues import inner_places
-from longpoll_broker.store.queues.queue_table import MAPS_MAX, OTHER_MAPS, QueueTable, Topic
+from longpoll_broker.store.consume_queue import (
+    MAPS_MAX,
+    OTHER_MAPS,
+    UNIT_SIZE,
+    ConsumeQueue,
+    QueueTable,
+    Topic,
+    inner_places,
+)
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.log_record import Record

@@ -16,11 +16,21 @@ from model_tests.support.store import killed
 from msgspec.structs import replace
 
 from longpoll_broker.store import recovery
-from longpoll_broker.store.checkpoint import SLACK_MS, Checkpoint, decode_checkpoint, encode_checkpoint, load_checkpoint
-from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import PRE_BLANK, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.messages import Arrival
-from longpoll_broker.store.queues.consume_queue import PRE_BLANK, UNIT_SIZE, ConsumeQueue
-from longpoll_broker.store.recovery import Recovered, recover, recover_clean, recover_crashed, safe_start
+from longpoll_broker.store.recovery import (
+    SLACK_MS,
+    Checkpoint,
+    Recovered,
+    decode_checkpoint,
+    encode_checkpoint,
+    load_checkpoint,
+    recover,
+    recover_clean,
+    recover_crashed,
+    safe_start,
+)
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.log_record import Damage, Record

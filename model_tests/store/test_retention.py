@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all, result_of
 from model_tests.support.faults import raising
 from model_tests.support.store import index_all, killed
 from msgspec import structs
@@ -17,15 +17,14 @@ from msgspec import structs
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError, TopicLeavingError
 from longpoll_broker.store import dispatch
+from longpoll_broker.store.consume_queue import QueueTable
 from longpoll_broker.store.dispatch import Dispatcher
-from longpoll_broker.store.log.deletions import Deletions
-from longpoll_broker.store.log.retention import HOUR_MS, REMOVED_COUNT_MAX, count_expired, is_hour
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.queues.queue_table import QueueTable
-from longpoll_broker.store.read import GetStatus
+from longpoll_broker.store.messages import GetStatus
+from longpoll_broker.store.retention import HOUR_MS, REMOVED_COUNT_MAX, Deletions, count_expired, is_hour
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_broker.upkeep.retention import DELAY_MS, Retention
+from longpoll_broker.upkeep.flush_service import DELAY_MS, Retention
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 
@@ -113,8 +112,8 @@ def test_queues_and_index_follow_the_log(tmp_path: Path, any_hour: StoreConfig) 
     names = sorted(path.name for path in (tmp_path / "consumequeue" / "T" / "0").iterdir())
     assert int(names[0]) > 0
     last = len(put) - 1
-    assert len(store.query("T", f"k{last}", 64, 0, FOR_EVER).records) == 1
-    assert store.query("T", "k0", 64, 0, FOR_EVER).records == []
+    assert len(result_of(store.query("T", f"k{last}", 64, 0, FOR_EVER))[0].records) == 1
+    assert result_of(store.query("T", "k0", 64, 0, FOR_EVER))[0].records == []
     store.close()
     verdict = verify(RealFiles(), str(tmp_path))
     assert (verdict.problems, verdict.messages) == ([], len(left))

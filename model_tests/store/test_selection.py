@@ -15,9 +15,9 @@ from model_tests.support.present import present
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store import selection
+from longpoll_broker.store.consume_queue import UNIT, UNIT_SIZE
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE
-from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
+from longpoll_broker.store.messages import ALL, GetResult, GetStatus, Matches
 
 FILE_SIZE: Final = 1_000
 LOG_START: Final = 1_000

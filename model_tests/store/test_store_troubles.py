@@ -16,13 +16,12 @@ from model_tests.support.faults import raising
 from model_tests.support.store import Clock, killed
 
 from longpoll_broker.store import message_store
-from longpoll_broker.store.checkpoint import load_checkpoint
-from longpoll_broker.store.index.indexer import Indexer
-from longpoll_broker.store.log.commit_log import CommitLog
-from longpoll_broker.store.log.deletions import Deletions, queue_name
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import ConsumeQueue, QueueTable
+from longpoll_broker.store.index import Indexer
 from longpoll_broker.store.message_store import INDEX, LOG, QUEUES, MessageStore
-from longpoll_broker.store.queues.consume_queue import ConsumeQueue
-from longpoll_broker.store.queues.queue_table import QueueTable
+from longpoll_broker.store.recovery import load_checkpoint
+from longpoll_broker.store.retention import Deletions, queue_name
 from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.upkeep.flush_service import FlushService
 from longpoll_protocol.errors import MessageRefusedError

@@ -34,18 +34,19 @@ from longpoll_client import (
     TransactionProducer,
     TransactionState,
 )
-from longpoll_client.consume.listener.workers import Listener
+from longpoll_client.consume.listener import Listener
 from longpoll_client.consume.offsets import is_retry
 from longpoll_client.consume.puller import Puller
 from longpoll_client.produce.hooks import Outcome
 from longpoll_client.produce.outgoing import single_parcel
 from longpoll_client.settings import MemberConfig
+from longpoll_protocol.admin_headers import GetRouteInfoRequestHeader
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import GetRouteInfoRequestHeader, SendMessageResponseHeader
-from longpoll_runtime.closeable import Closeable
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.services import Closeable
 
 RUNTIME: Final = RealRuntime()
 PATIENCE_S: Final = 20.0

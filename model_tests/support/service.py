@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker
 from model_tests.support.broker.raw_client import RawClient
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.io.channel import Outbox, Parts
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress
-from longpoll_broker.rocketmq.replication.peer_client import PeerClient, PeerError
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, PeerClient, PeerError
 from longpoll_broker.rocketmq.replication.table_sync import TableSync
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames import Command, Connection
 from longpoll_runtime.real import RealRuntime
-
-T = TypeVar("T")
-
-
-def in_turns(turns: Generator[None, None, T]) -> tuple[T, int]:
-    """Returns the result of work in turns, and how often it yielded."""
-    count = 0
-    while True:
-        try:
-            next(turns)
-        except StopIteration as ended:
-            return ended.value, count
-        count += 1
-
-
-def whole(turns: Generator[None, None, T]) -> T:
-    """Returns the result of work in turns."""
-    return in_turns(turns)[0]
 
 
 class ShiftedRuntime(RealRuntime):
@@ -68,6 +49,25 @@ class Noting:
         """Returns the calls since the last query."""
         notes, self.notes = self.notes, []
         return notes
+
+
+class HeldLock:
+    """A lock of one thread that says whether it is held."""
+
+    is_held = False
+
+    def __enter__(self) -> None:
+        assert not self.is_held
+        self.is_held = True
+
+    def __exit__(self, *_error: object) -> None:
+        self.is_held = False
+
+
+def reasons(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    """Returns the reasons of the logged events of this name."""
+    told = [getattr(record, "longpoll_fields", {}) for record in caplog.records]
+    return [each["reason"] for each in told if each.get("event") == event]
 
 
 def decoded(parts: Parts) -> Command:

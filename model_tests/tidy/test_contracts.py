@@ -18,6 +18,10 @@ PLANTS = {
         "reference/longpoll_judge/errors.py",
         "import longpoll_broker.errors",
     ),
+    "simulation: a world that knows no broker, the broker's run in it, and those who search runs": (
+        "reference/longpoll_simulation/world.py",
+        "import longpoll_simulation.run",
+    ),
     "the judge reads histories alone": ("reference/longpoll_judge/errors.py", "import longpoll_recorder.recorder"),
     "the broker serves clients and is none": (
         "reference/longpoll_broker/rocketmq/__init__.py",
@@ -36,7 +40,7 @@ PLANTS = {
         "import longpoll_java.schedule",
     ),
     "engines: one folder a meaning, and none knows those who ask several": (
-        "spec/longpoll_spec/engines/analysis/decide.py",
+        "spec/longpoll_spec/engines/simplify.py",
         "import longpoll_spec.engines.packed.words",
     ),
     "spec text is pure": ("spec/longpoll_spec/properties/__init__.py", "import time"),
@@ -45,7 +49,7 @@ PLANTS = {
         "import longpoll_broker.rocketmq.admin",
     ),
     "protocol: a frame knows no message, a header no body": (
-        "reference/longpoll_protocol/headers/base.py",
+        "reference/longpoll_protocol/headers.py",
         "import longpoll_protocol.frames",
     ),
     "client: sending and sharing queues stand on one connection": (
@@ -66,7 +70,7 @@ PLANTS = {
     ),
     "dojo: a line below, what is right above it, every order at the top": (
         "reference/longpoll_dojo/model.py",
-        "import longpoll_dojo.schedule",
+        "import longpoll_dojo.explore",
     ),
     "the dojo knows the protocol of its page, and no broker or wire of ours": (
         "reference/longpoll_dojo/model.py",
@@ -94,11 +98,11 @@ PLANTS = {
     ),
     "hold: threads outside, decisions inside": (
         "reference/longpoll_broker/hold/notifier.py",
-        "import longpoll_broker.hold.pull_runner",
+        "import longpoll_broker.hold.pull_processor",
     ),
     "store: bytes below, one store above": (
-        "reference/longpoll_broker/store/queues/__init__.py",
-        "import longpoll_broker.store.log.commit_log",
+        "reference/longpoll_broker/store/segment.py",
+        "import longpoll_broker.store.commit_log",
     ),
     "rocketmq: an account knows no other service": (
         "reference/longpoll_broker/rocketmq/accounts/__init__.py",
@@ -106,7 +110,7 @@ PLANTS = {
     ),
     "who reads the plain code meets none that is only quick": (
         "reference/longpoll_broker/rocketmq/__init__.py",
-        "import longpoll_protocol.fast.send_request",
+        "import longpoll_protocol.fast",
     ),
     "protocol, tables and decisions are sans-IO": ("reference/longpoll_protocol/__init__.py", "import socket"),
     "only the runtime touches threads, clock, sockets and files": (

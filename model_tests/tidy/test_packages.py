@@ -24,9 +24,7 @@ SIBLINGS_MAX: Final = 15
 """The most modules and packages in one package."""
 LARGER: Final = {
     "spec/longpoll_spec": 19,  # the law's own chapters, in the order in which one reads them
-    "spec/longpoll_spec/actions": 17,  # one family of actions a module
-    "reference/longpoll/commands": 20,  # a command, or a few that belong together, a module
-    "reference/longpoll_broker/store": 16,  # a kind of file, or a step of the way into it, a module
+    "reference/longpoll/commands": 17,  # a command, or a few that belong together, a module
 }
 NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
 """A module with its package, and perhaps a name in it."""
@@ -116,7 +114,7 @@ ALLOWED = {
     "longpoll/verification/real_client.py": "ends a child process that hangs, and nothing else",
     "longpoll/verification/real_client_child.py": "ends its process when its parent has ended",
     "longpoll/commands/serve.py": "metrics: a library's server, whose end costs no client anything",
-    "longpoll/views/follow/metrics.py": "the same",
+    "longpoll/views/follow.py": "the same",
 }
 """Other code that starts threads, and why no thread waits for them after their end."""
 
@@ -182,7 +180,7 @@ BLOCK = "\n".join(f"value_{number} = {number}" for number in range(6))
 def test_no_six_lines_are_written_twice() -> None:
     files = sources(ROOT)
 
-    assert len(files) > 1000
+    assert len(files) > 500
     assert [str(pair) for pair in pairs(files)] == []
 
 

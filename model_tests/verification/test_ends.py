@@ -22,9 +22,9 @@ from click.testing import CliRunner
 
 from longpoll import exit_codes
 from longpoll.cli import COMMANDS, main
-from longpoll.options.numbers import AMOUNT_MAX, Amount
+from longpoll.options.values import AMOUNT_MAX, Amount
 from longpoll.output import Exit
-from longpoll_spec.engines.smt import check as smt_check
+from longpoll_spec.engines.smt import terms as smt_check
 from longpoll_spec.errors import UnknownPolicyError
 from longpoll_spec.policy import policy_named
 
@@ -415,7 +415,6 @@ HOSTILE = {
     "topics": [f"topics list --name-server {NOBODY}", "topics list --tls-authority {deep_file}", "topics {long}"],
     "groups": [f"groups list --name-server {NOBODY}"],
     "offsets": [f"offsets show G --name-server {NOBODY}", "offsets {long}"],
-    "zoo": ["zoo {long}", "zoo show {long}", "zoo run {deep}"],
     "simulate-broker": ["simulate-broker --minutes nan", "simulate-broker --minutes 1e300"],
     "soak": ["soak --minutes nan", "soak --minutes 0", "soak --store {file}", "soak --store {dangling}/below"],
     "replay": [

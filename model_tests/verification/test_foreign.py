@@ -23,18 +23,17 @@ from longpoll.cli import main
 from longpoll.commands import verify as command
 from longpoll.output import Exit
 from longpoll.verification import broker, conversations, history
-from longpoll.verification.host_latency import HostLatency
+from longpoll.verification.broker_process import HostLatency
 from longpoll.verification.limits import Declared, Limits, declared, limits_of
 from longpoll.verification.real_client import make_report
 from longpoll.verification.report import Outcome, Page, Row
 from longpoll.wire import load
+from longpoll.wire import race as racing_topic
 from longpoll.wire.load import LoadPlan
-from longpoll.wire.racing import topic as racing_topic
-from longpoll.wire.suite import EmbeddedSubject, Expectations, RemoteSubject, ViolationError
-from longpoll.wire.suite.connection import SuiteConnection
-from longpoll.wire.suite.driver import Driver
-from longpoll.wire.suite.example import Example, Links
-from longpoll.wire.suite.model import Message
+from longpoll.wire.suite import EmbeddedBroker, Expectations, RemoteBroker
+from longpoll.wire.suite.connection import Link
+from longpoll.wire.suite.model import WireMessage
+from longpoll.wire.suite.subject import RocketMQSubject
 from longpoll_client.errors import ClientError
 from longpoll_client.remoting import RemotingClient
 from longpoll_conform import capabilities
@@ -56,8 +55,9 @@ from longpoll_judge.contract.result import (
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.recording import Fault
 from longpoll_judge.run.pipeline import judge
+from longpoll_kit.errors import ViolationError
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, with_knob
 
@@ -135,7 +135,7 @@ def test_whatever_a_broker_does_there_is_a_whole_page(
     assert outcomes["history"] != "ok"
     assert page.exit_code == Exit.VIOLATED
     suite = next(row for row in page.rows if row.part == "suite")
-    assert "begin() ->" in suite.detail
+    assert suite.detail.endswith("subject()")
 
 
 def test_a_broker_that_dies_is_unknown(page_of: Callable[[tuple[str, int]], Page]) -> None:
@@ -161,7 +161,7 @@ def test_a_broker_that_dies_is_unknown(page_of: Callable[[tuple[str, int]], Page
 def test_a_broker_that_dies_in_the_suite_is_unknown(tmp_path: Path) -> None:
     """The suite tells a connection that the broker closed from a broker that is gone."""
     runtime = RealRuntime()
-    with EmbeddedSubject(runtime, str(tmp_path / "store"), can_restart=False) as subject:
+    with EmbeddedBroker(runtime, str(tmp_path / "store"), can_restart=False) as subject:
         stopped: list[bool] = []
 
         def stop(_done: int, _total: int) -> None:
@@ -398,7 +398,7 @@ def test_a_kept_property_is_as_right_as_one_that_may_be_dropped(
     sent: dict[str, str], delivered: dict[str, str], is_right: bool
 ) -> None:
     """5.x keeps WAIT, 4.9 drops it; neither may change it or add a property."""
-    assert Message(b"", sent, 0, None).is_given_back(delivered) == is_right
+    assert WireMessage(0, b"", 0, properties=sent).is_given_back(delivered) == is_right
 
 
 # -- what a good broker may do ---------------------------------------------------------------------------------------
@@ -417,18 +417,16 @@ def test_who_is_told_that_there_is_no_room_asks_again() -> None:
     """Code 2 is not a refusal of a good request; a pull is not repeated, because its deadline would restart."""
     tries.clear()
     runtime = RealRuntime()
-    with ScriptedServer(busy_at_first) as server:
-        link = SuiteConnection(runtime, (server.host, server.port), 1)
-        try:
-            until_ns = runtime.monotonic_ns() + 10**10
-            asked = link.wait(link.ask(RequestCode.GET_MAX_OFFSET), until_ns)
-            pulled = link.wait(link.ask(RequestCode.PULL_MESSAGE), until_ns)
-        finally:
-            link.close()
+    with (
+        ScriptedServer(busy_at_first) as server,
+        contextlib.closing(Link(runtime, (server.host, server.port), 1)) as link,
+    ):
+        asked = link.wait(link.ask(RequestCode.GET_MAX_OFFSET))
+        pulled = link.wait(link.ask(RequestCode.PULL_MESSAGE))
 
     assert asked is not None
     assert pulled is not None
-    assert (asked.command.code, pulled.command.code) == (0, 2)
+    assert (asked.code, pulled.code) == (0, 2)
     assert sorted(tries.values()) == [1, 3]
 
 
@@ -451,10 +449,9 @@ def test_silence_after_garbage_violates_what_strict_promises_and_no_more(tmp_pat
     with socket.create_server(("127.0.0.1", 0)) as server:  # it takes connections, and reads nothing
         for policy, is_violated in ((STRICT, True), (ROCKETMQ_5, False)):
             expectations = attrs.evolve(broker.expectations(declared(policy), 0), patience_ms=50, scan_period_ms=None)
-            subject = RemoteSubject(server.getsockname(), expectations)
-            driver = Driver(Example(runtime, subject, Links(runtime, subject), expectations, "E"))
+            subject = RocketMQSubject(runtime, RemoteBroker(server.getsockname(), expectations))
             with pytest.raises(ViolationError, match="stays open") if is_violated else contextlib.nullcontext():
-                driver.send_malformed("a JSON header that is a list")
+                subject.send_malformed("a JSON header that is a list")
 
 
 LIMITS: Final = Limits(100, 50)

@@ -24,14 +24,12 @@ from rich.console import Console
 
 from longpoll import output
 from longpoll.cli import main
-from longpoll.commands import ablate, client, store
-from longpoll.commands import admin as admin_commands
+from longpoll.commands import client, specification, store
 from longpoll.exit_codes import printable
 from longpoll.output import emit_json, err, out, plain, progress_bar, say, styled, table
 from longpoll.verification.report import Page, Row
 from longpoll_broker.broker import Broker
-from longpoll_broker.rocketmq.accounts.access_control import read_rules
-from longpoll_broker.rocketmq.accounts.account_file import AccountFile
+from longpoll_broker.rocketmq.accounts.access_control import AccountFile, read_rules
 from longpoll_client.messages import ReceivedMessage
 from longpoll_judge.read.schema import DEFAULTS
 from longpoll_protocol.codes import RequestCode
@@ -246,8 +244,7 @@ SHOWN: Final[dict[str, Callable[[World, str], Sequence[Sequence[str]]]]] = {
 NOBODYS: Final = {
     "check": "the law's own names", "prove": "the same", "explain": "the same", "coverage": "the same",
     "export": "the same", "oracle": "the same", "ablate": "the same", "policies": "the same", "properties": "the same",
-    "zoo show": "names of its own", "zoo run": "the same", "simulate-broker": "the same", "replay": "the same",
-    "soak": "the same", "lesson": "the same",
+    "simulate-broker": "names of its own", "replay": "the same", "soak": "the same", "lesson": "the same",
     "serve": "the log: below", "observe": "the log: below", "verify": "names of its own; texts of brokers: test_page",
     "conform": "what brokers say: conform/test_report", "dojo": "what programs write: dojo/test_command",
 }  # fmt: skip
@@ -409,9 +406,9 @@ WAYS: Final[dict[str, Callable[[str], object]]] = {
     "verify row": lambda name: Page().add([Row("p", name, "violated", name, 0.0)]),
     "verify page": lambda name: Page([Row("p", name, "unknown", "d", 0.0, "t")]).print(),
     "verify detail": lambda name: Page([Row("p", "w", "skipped", name, 0.0)]).print(),
-    "topic made": lambda name: admin_commands._tell_done({}, f"created topic {name}", as_json=False),
+    "topic made": lambda name: client._tell_done({}, f"created topic {name}", as_json=False),
     "store line": lambda name: store._print_lines(iter([{"topic": name}]), as_json=False),
-    "ablate": lambda name: out.print(ablate._said(ablate_engine.Row("p", "k", (), (name,)))),
+    "ablate": lambda name: out.print(specification._said(ablate_engine.Row("p", "k", (), (name,)))),
     "message": lambda name: client.print_message(received(name), as_json=False),
 }
 

@@ -25,11 +25,12 @@ from longpoll.cli import COMMANDS, COMPLETING, main
 from longpoll.commands.judge import show
 from longpoll.options import completion
 from longpoll.output import WIDTH_MIN, WIDTH_OF_A_FILE, Exit, out, table
-from longpoll.verification import broker, history, html, specification, store
+from longpoll.verification import broker, history, specification
+from longpoll.verification.broker import JAVA_STORE, java_store_is_read, store_row
 from longpoll.verification.broker_process import ServedBroker, ServeError
 from longpoll.verification.history import PLANTED
 from longpoll.verification.limits import limits_of
-from longpoll.verification.report import Outcome, Page, Row
+from longpoll.verification.report import Outcome, Page, Row, render_page, write_page
 from longpoll.wire import load
 from longpoll.wire.load import LoadPlan, drive
 from longpoll_client.messages import decode_messages
@@ -42,7 +43,7 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, TIMEOUTS, named
 from longpoll_spec.engines import ENGINES
 from longpoll_spec.engines.ablate import POLICIES
-from longpoll_spec.engines.smt.combinations import WORLDS
+from longpoll_spec.engines.smt.configurations import WORLDS
 from longpoll_spec.policy import PRESETS, STRICT, knob_values, preset, with_knob
 from longpoll_spec.specification import properties_of, specification_of
 
@@ -71,8 +72,8 @@ def test_html_escapes_what_it_is_given(tmp_path: Path) -> None:
     recorded = tmp_path / "history"
     write(recorded, simulate(Load(events=300)), simulated_meta())
     judged = judge([recorded], engine="local")
-    text = html.render([row("violated", "<script>alert(1)</script>")], [("a < b", "<svg></svg>")], judged)
-    path = html.write(tmp_path / "report", text)
+    text = render_page([row("violated", "<script>alert(1)</script>")], [("a < b", "<svg></svg>")], judged)
+    path = write_page(tmp_path / "report", text)
 
     written = path.read_text()
     assert "<script>" not in written
@@ -382,15 +383,15 @@ def test_races_are_found() -> None:
 
 def test_java_store_is_read_and_damage_is_seen(tmp_path: Path) -> None:
     """The Java broker's store is sound; with one byte of a body flipped it is not, and the place is named."""
-    assert store.java_store_is_read()[0].outcome == "ok"
+    assert java_store_is_read()[0].outcome == "ok"
 
-    with as_file(files("longpoll.verification") / store.JAVA_STORE) as archive, tarfile.open(archive) as packed:
+    with as_file(files("longpoll.verification") / JAVA_STORE) as archive, tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
     log = min((tmp_path / "store" / "commitlog").iterdir())
     content = bytearray(log.read_bytes())
     content[100] ^= 0xFF
     log.write_bytes(content)
-    row = store.store_row("damaged", tmp_path / "store")
+    row = store_row("damaged", tmp_path / "store")
 
     assert row.outcome == "violated"
     assert log.name in row.detail

@@ -28,22 +28,17 @@ from model_tests.support.ports import closed_port
 from model_tests.support.spec.cases import quick_if
 from model_tests.verification.test_foreign import babbling, closing, silent
 
-from longpoll.broker_simulation.plan import LONGEST_MS, InjectedFault, Plan, Pull, Send, Wait, plan_of
-from longpoll.broker_simulation.soak import soak
-from longpoll.broker_simulation.soak.soak import HOLD_MS_MAX, Soak, real_plan_of
 from longpoll.cli import main
 from longpoll.commands import soak as command
 from longpoll.output import Exit
-from longpoll.verification import conversations, races, real_client, under_load
+from longpoll.verification import conversations, races, real_client, soak, under_load
 from longpoll.verification.broker_process import ServedBroker
 from longpoll.verification.limits import declared, limits_of
 from longpoll.verification.report import Row
+from longpoll.verification.soak import HOLD_MS_MAX, Soak, is_idle, real_plan_of
 from longpoll.verification.under_load import Loaded, see
 from longpoll.wire.load import LoadPlan
-from longpoll.wire.racing.load import race
-from longpoll.wire.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
-from longpoll.wire.racing.timing import PullTiming
-from longpoll.wire.racing.topic import RaceTopic, prepare
+from longpoll.wire.race import QUEUE_IDS, Delivery, PullTiming, RacePlan, RaceReport, RaceTopic, prepare, race
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.hold.hold_service import HoldService
@@ -53,12 +48,14 @@ from longpoll_conform.clauses import SEEN
 from longpoll_conform.connection import Address
 from longpoll_conform.suite import Outcome
 from longpoll_conform.vectors import recorded
+from longpoll_judge.contract.result import Gap
 from longpoll_judge.contract.result import Result as Judged
 from longpoll_judge.run import pipeline
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.real import RealRuntime
+from longpoll_simulation.plan import LONGEST_MS, InjectedFault, Plan, Pull, Send, Wait, plan_of
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
 SMALL = StoreConfig(commit_log_file_size=1 << 24)
@@ -343,6 +340,9 @@ def test_a_good_broker_loses_no_wake_and_a_wake_of_the_wrong_queue_is_found(
         monkeypatch.setattr(HoldService, "notify", astray)
         # A pause of the host would excuse a late delivery. A lost wakeup is late on a busy host, too.
         monkeypatch.setattr(HostPauseWatch, "stalled_ms", lambda *_interval: 0.0)
+        # On a busy host a short race has few deliveries: let every pull wait, and need no others that overtake it.
+        monkeypatch.setattr(PullTiming, "draw", lambda *_: -2.0)
+        monkeypatch.setattr(races, "ALONE_MS", 0.0)
         row = raced(broker, 0.1)
 
     assert row.outcome == "violated", row
@@ -615,6 +615,14 @@ def test_what_a_kill_takes_is_found(
     assert (failure["seed"], said in failure["said"]) == (0, True), failure
     assert (Path(failure["kept"]) / "store" / "commitlog").is_dir()
     assert any(Path(failure["kept"]).glob("history-*"))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_expected"),
+    [(["nothing judged"], True), (["nothing judged", "source end"], False), (["not judged"], False), ([], False)],
+)
+def test_a_life_without_pulls_needs_no_verdict(kinds: list[str], is_expected: bool) -> None:
+    assert is_idle([{"clause": Gap(name, "", 0, "").clause} for name in kinds]) == is_expected
 
 
 @pytest.mark.long

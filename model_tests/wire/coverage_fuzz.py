@@ -20,11 +20,10 @@ atheris = importlib.import_module("atheris")
 with atheris.instrument_imports(include=["longpoll_protocol", "longpoll_broker.shared", "longpoll_broker.hold"]):
     from model_tests.service.fuzzing import Fuzzer
 
-    from longpoll_broker.shared.filter.filters import ExpressionError, filter_of
+    from longpoll_broker.shared.filters import ExpressionError, filter_of
     from longpoll_protocol import bodies, headers
     from longpoll_protocol.errors import HeaderError, ProtocolError
-    from longpoll_protocol.frames.command import Command, encode
-    from longpoll_protocol.frames.connection import Connection
+    from longpoll_protocol.frames import Command, Connection, encode
     from longpoll_protocol.message import decode_batch
     from longpoll_protocol.properties import FORM_5, read_properties, write_properties
 

@@ -26,7 +26,7 @@ from longpoll_protocol.bodies import (
     load_json,
 )
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.frames import Buffer
 
 JAVA_HEARTBEAT = b"""{"clientID":"127.0.0.1@1","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",
 "consumeType":"CONSUME_PASSIVELY","groupName":"G","messageModel":"CLUSTERING","subscriptionDataSet":[

@@ -15,22 +15,25 @@ from model_tests.support.broker.wire_strategies import commands
 from model_tests.support.faults import raising
 from model_tests.support.present import present
 
+from longpoll_protocol import frames
 from longpoll_protocol.codes import OPAQUE_MADE_UP, VERSION
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
-from longpoll_protocol.frames import json_header
-from longpoll_protocol.frames.command import (
+from longpoll_protocol.frames import (
+    FIELD_COUNT_MAX,
     Command,
     CommandFlag,
+    Frame,
+    FrameReader,
     RequestCode,
     ResponseCode,
+    Serialisation,
     decode_frame,
     encode,
     encode_head,
     encode_reply_head,
+    frame_head,
     reply,
 )
-from longpoll_protocol.frames.frame import Frame, FrameReader, Serialisation, frame_head
-from longpoll_protocol.frames.json_header import FIELD_COUNT_MAX
 
 
 def read(stream: bytes) -> Command:
@@ -228,7 +231,7 @@ def test_a_json_header_that_has_far_too_many_fields_is_not_read(monkeypatch: pyt
     looks_so = json.dumps({"code": 12, "extFields": {"properties": '":' * 16_000}})
     assert read_json(looks_so).ext_fields == {"properties": '":' * 16_000}
     for name in ("_decoder", "_odd_decoder"):
-        monkeypatch.setattr(json_header, name, SimpleNamespace(decode=raising(AssertionError("it is read"))))
+        monkeypatch.setattr(frames, name, SimpleNamespace(decode=raising(AssertionError("it is read"))))
     for between in (":", " :"):
         with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
             read_json(header_of(60_000, "", between))

@@ -14,19 +14,32 @@ from model_tests.support.broker.raw_client import pull_fields, send_fields
 from model_tests.support.broker.wire_strategies import commands
 
 from longpoll_broker.send.send_processor import REGION_FIELDS
-from longpoll_broker.store.read import GetStatus
+from longpoll_broker.store.messages import GetStatus
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, RemoteProtocolError
-from longpoll_protocol.fast.pull_answer import encode_pull_head, pull_heads
-from longpoll_protocol.fast.pull_request import PullCommand
-from longpoll_protocol.fast.send_answer import encode_send_head
-from longpoll_protocol.fast.send_request import SendCommand
-from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection, header_of, plain
-from longpoll_protocol.fast.typed_connection import TypedConnection
-from longpoll_protocol.frames.command import Command, encode, encode_head, encode_reply_head
-from longpoll_protocol.frames.connection import NEED_DATA, Connection
-from longpoll_protocol.frames.frame import FRAME_SIZE_MAX, HEAD
-from longpoll_protocol.frames.json_header import FIELD_COUNT_MAX
+from longpoll_protocol.fast import (
+    PullCommand,
+    SendCommand,
+    SentAnswer,
+    SentConnection,
+    TypedConnection,
+    encode_pull_head,
+    encode_send_head,
+    header_of,
+    plain,
+    pull_heads,
+)
+from longpoll_protocol.frames import (
+    FIELD_COUNT_MAX,
+    FRAME_SIZE_MAX,
+    HEAD,
+    NEED_DATA,
+    Command,
+    Connection,
+    encode,
+    encode_head,
+    encode_reply_head,
+)
 from longpoll_protocol.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.message import message_id

@@ -15,16 +15,20 @@ from model_tests.support.present import present
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
-from longpoll_protocol.frames.command import Command, ResponseCode, encode_reply_head
-from longpoll_protocol.frames.connection import CLOSED, NEED_DATA, Connection
-from longpoll_protocol.frames.frame import (
+from longpoll_protocol.frames import (
+    CLOSED,
     FRAME_SIZE_MAX,
     HEAD,
     HEADER_SIZE_MAX,
     LENGTH_SIZE,
+    NEED_DATA,
+    Command,
+    Connection,
     Frame,
     FrameReader,
+    ResponseCode,
     Serialisation,
+    encode_reply_head,
     frame_head,
 )
 

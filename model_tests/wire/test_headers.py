@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from model_tests.support.broker.plain import plain_store
 from model_tests.support.broker.wire_strategies import filled_texts, int32, int64, texts
 
-from longpoll_protocol import headers, tags
+from longpoll_protocol import admin_headers, headers, properties
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_protocol.headers import (
     EmptyHeader,
@@ -39,11 +39,18 @@ from longpoll_protocol.properties import (
     LEVEL_DAYS_MAX,
     delay_levels_ms,
     encode_properties,
+    java_hash,
+    java_hashes,
     read_properties,
+    tags_code,
 )
-from longpoll_protocol.tags import java_hash, java_hashes, tags_code
 
-ALL: list[type[Header]] = [getattr(headers, name) for name in headers.__all__ if name != "Header"]
+ALL: list[type[Header]] = [
+    each
+    for module in (headers, admin_headers)
+    for each in vars(module).values()
+    if isinstance(each, type) and issubclass(each, Header) and each is not Header
+]
 
 
 def values_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[object]:
@@ -190,9 +197,9 @@ def test_properties_are_read_back(properties: dict[str, str]) -> None:
 @pytest.mark.parametrize("wrong", ["a\x01", "\x02"])
 def test_a_mark_in_a_property_is_our_own_error(wrong: str) -> None:
     """It would make two properties out of one."""
-    for properties in ({wrong: "v"}, {"n": wrong}):
+    for wrongly in ({wrong: "v"}, {"n": wrong}):
         with pytest.raises(LocalProtocolError, match="separate"):
-            encode_properties(properties)
+            encode_properties(wrongly)
 
 
 def test_odd_text_of_properties_and_fields() -> None:
@@ -242,7 +249,7 @@ def test_hashes_made_together_are_those_made_alone(many: list[str]) -> None:
 def test_short_texts_are_hashed_together_however_many(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [f"T#{number}" for number in range(66)]
     alone = [java_hash(text) for text in many]
-    monkeypatch.setattr(tags, "java_hash", lambda _text: pytest.fail("one was hashed by itself"))
+    monkeypatch.setattr(properties, "java_hash", lambda _text: pytest.fail("one was hashed by itself"))
     assert java_hashes(many) == alone
 
 

@@ -91,10 +91,10 @@ def prove(policy: str | Policy = STRICT, *, requests: int = 8, properties: Itera
 def explain(token: str) -> str:
     """A counterexample as a readable sequence of steps; raises UserError for a damaged token."""
     from longpoll_spec.engines.tokens import replay  # noqa: PLC0415 - a slow import
-    from longpoll_spec.render.pictures import text  # noqa: PLC0415
-    from longpoll_spec.render.story.story import story_of  # noqa: PLC0415
+    from longpoll_spec.render.pictures.text import story_text  # noqa: PLC0415
+    from longpoll_spec.render.story import story_of  # noqa: PLC0415
 
-    return text.render(story_of(replay(token)))
+    return story_text(story_of(replay(token)))
 
 
 def judge(
@@ -156,7 +156,7 @@ def observe(*brokers: str, record: str | Path, name_server: str | None = None, l
     Raises:
         UserError: No broker is given, or an address is invalid or in use.
     """
-    from longpoll.addresses import address_of  # noqa: PLC0415
+    from longpoll.options.values import address_of  # noqa: PLC0415
     from longpoll_observe import Observer  # noqa: PLC0415 - only this call needs the proxy
     from longpoll_runtime.real import RealRuntime  # noqa: PLC0415
 

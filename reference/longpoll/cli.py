@@ -24,15 +24,18 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "coverage": ("longpoll.commands.coverage", "Report which parts of the specification some runs exercise."),
     "export": ("longpoll.commands.export", "Export the specification to SPIN (Promela), TLC (TLA+) or Storm (JANI)."),
     "oracle": ("longpoll.commands.oracle.command", "Check a program's steps against the specification, one by one."),
-    "ablate": ("longpoll.commands.ablate", "Change each knob of our own policies and report which properties break."),
+    "ablate": (
+        "longpoll.commands.specification",
+        "Change each knob of our own policies and report which properties break.",
+    ),
     "policies": ("longpoll.commands.specification", "List the policies and their knobs."),
     "properties": ("longpoll.commands.specification", "List the properties with a sentence for each."),
     "serve": ("longpoll.commands.serve", "Run the broker and its name server."),
     "send": ("longpoll.commands.client", "Send messages to a topic."),
     "consume": ("longpoll.commands.client", "Consume messages as a member of a consumer group."),
-    "topics": ("longpoll.commands.admin", "List topics; create, change or delete one."),
-    "groups": ("longpoll.commands.admin", "List consumer groups and their members."),
-    "offsets": ("longpoll.commands.admin", "Show or set the offsets of a consumer group."),
+    "topics": ("longpoll.commands.client", "List topics; create, change or delete one."),
+    "groups": ("longpoll.commands.client", "List consumer groups and their members."),
+    "offsets": ("longpoll.commands.client", "Show or set the offsets of a consumer group."),
     "store": ("longpoll.commands.store", "Show, verify or dump a store directory without writing to it."),
     "observe": ("longpoll.commands.observe", "Record a history of any broker with a proxy in front of it."),
     "judge": ("longpoll.commands.judge", "Judge a recorded history."),
@@ -40,7 +43,6 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "simulate-broker": ("longpoll.commands.simulate", "Run the whole broker in a simulation, once per seed."),
     "replay": ("longpoll.commands.replay", "Replay a token on the reference code or on a Java broker."),
     "soak": ("longpoll.commands.soak", "Load, kill and restart a broker on a real disk until a promise breaks."),
-    "zoo": ("longpoll.commands.zoo", "List known hold-table bugs and the methods that find each."),
     "conform": ("longpoll.commands.conform", "Test any broker that speaks RocketMQ's protocol."),
     "dojo": ("longpoll.commands.dojo", "Test your own hold table, in any language, in every order of messages."),
     "lesson": ("longpoll.commands.lesson.command", "Show the exercises of the lessons and check your answers."),
@@ -62,7 +64,11 @@ class LazyGroup(click.Group):
         run = super().main
 
         def command() -> Any:
-            _prepare_completion()
+            asked = os.environ.get(COMPLETING)
+            if asked:  # a shell that completes: check the request, and register our completion classes with click
+                from longpoll.options.completion import check_request  # noqa: PLC0415 - nothing else needs it
+
+                check_request(asked)
             return run(words, *more, **(extra | {"standalone_mode": False}))
 
         code = exit_codes.ended(command, words)
@@ -116,15 +122,6 @@ class LazyGroup(click.Group):
         """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_module, text) in COMMANDS.items()])
-
-
-def _prepare_completion() -> None:
-    """If a shell asks for completions, check the request and register our completion classes with click."""
-    asked = os.environ.get(COMPLETING)
-    if asked:
-        from longpoll.options.completion import check_request  # noqa: PLC0415 - only a shell that completes needs it
-
-        check_request(asked)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

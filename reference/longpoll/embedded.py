@@ -12,14 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from longpoll_broker.broker import Broker as BrokerInThreads
+from longpoll_broker.broker import limits_of, open_listener
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.io.transport import IoLoop
 from longpoll_broker.rocketmq.name_server.name_server import NameServer as NameServerHandler
-from longpoll_broker.startup import limits_of, open_listener
 from longpoll_runtime import Poller
-from longpoll_runtime.closeable import Closeable
-from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.sockets import RealPoller
+from longpoll_runtime.real import RealPoller, RealRuntime
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import UserError
 from longpoll_spec.policy import STRICT, Policy, policy_of
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pytest
 from attrs import define, field, frozen
 
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class RelayOfTest(Closeable):
     """Passes all bytes between clients and a broker until told to fail."""
 
     def __init__(self, broker: Broker) -> None:
-        from longpoll.addresses import address_of  # noqa: PLC0415 - not every test needs one
+        from longpoll.options.values import address_of  # noqa: PLC0415 - not every test needs one
         from longpoll.wire.relay import Relay  # noqa: PLC0415
 
         self._broker = Relay(address_of(broker.address))

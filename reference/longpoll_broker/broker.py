@@ -18,46 +18,181 @@ Threads:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Final
 
 import attrs
+from msgspec.structs import replace
 
-from longpoll_broker.assembly.admin import admin_services_of
-from longpoll_broker.assembly.history import BrokerHistory, NoHistory
-from longpoll_broker.assembly.pull import pull_services_of
-from longpoll_broker.assembly.replication import ReplicationServices, follower_of, registrar_of, replicator_of
-from longpoll_broker.assembly.send import send_services_of
-from longpoll_broker.assembly.shared import SharedServices
-from longpoll_broker.assembly.upkeep import upkeep_services_of
-from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.io.channel import Outbox
-from longpoll_broker.io.rpc_hooks import RpcHook
-from longpoll_broker.io.transport import IoLoop, Totals
-from longpoll_broker.rocketmq.name_server.name_server import NameServer, OwnBroker
-from longpoll_broker.shared.broker_role import MASTER_ID
-from longpoll_broker.shared.version_traits import traits_of
-from longpoll_broker.startup import (
-    ANY_PORT,
-    adopt_topics,
-    correct_positions,
-    ha_address,
-    ha_text,
-    know_copied_topics,
-    limits_of,
-    open_access_control,
-    open_listener,
-    open_vip_listener,
+from longpoll_broker.assembly import (
+    ReplicationServices,
+    SharedServices,
+    admin_services_of,
+    follower_of,
+    pull_services_of,
+    registrar_of,
+    replicator_of,
+    send_services_of,
+    upkeep_services_of,
 )
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.errors import BrokerUserError
+from longpoll_broker.handler import BrokerHandler
+from longpoll_broker.history import BrokerHistory, NoHistory
+from longpoll_broker.io.channel import Limits, Outbox
+from longpoll_broker.io.processors import RpcHook
+from longpoll_broker.io.transport import IoLoop, Totals
+from longpoll_broker.rocketmq.accounts.access_control import AccessControl
+from longpoll_broker.rocketmq.name_server.name_server import NameServer, OwnBroker
+from longpoll_broker.rocketmq.transactions import OP_TOPIC
+from longpoll_broker.shared.broker_role import MASTER_ID
+from longpoll_broker.shared.offsets import SEPARATOR, Offsets
+from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
+from longpoll_broker.shared.topics import TopicConfig, Topics
+from longpoll_broker.shared.version_traits import traits_of
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.upkeep.config_files import ConfigFiles
-from longpoll_broker.upkeep.retention import Retention
-from longpoll_broker.upkeep.table_saves import TableSaves
+from longpoll_broker.upkeep.config_files import ConfigFiles, TableSaves
+from longpoll_broker.upkeep.flush_service import Retention
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
+from longpoll_protocol.names import TIMER_TOPIC, queue_name_problem
 from longpoll_runtime import Address, Listener, Runtime
-from longpoll_runtime.closeable import Stoppable
+from longpoll_runtime.logs import event
+from longpoll_runtime.services import Stoppable
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import STRICT, Policy
+
+log = logging.getLogger(__name__)
+
+VIP_DISTANCE: Final = 2
+"""How far below its port a Java broker has a second one (`MixAll.brokerVIPChannel`)."""
+CORRECTED_TOLD_MAX: Final = 100
+"""Maximum log lines about corrected offsets; a truncated log may affect those of every group."""
+ANY_PORT: Final[Address] = ("127.0.0.1", 0)
+
+
+class ListenError(BrokerUserError):
+    """The broker cannot listen on an address."""
+
+
+def open_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listener:
+    """Listen until `undo` is unwound; raises ListenError with a text for the user."""
+    try:
+        listener = runtime.listen(*address)
+    except (OSError, OverflowError) as error:
+        host, port = address
+        raise ListenError(f"cannot listen on {host}:{port}: {error}; choose another address") from None
+    undo.callback(listener.close)
+    return listener
+
+
+def open_vip_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listener | None:
+    """Listen two ports below the broker's, where a Java slave requests the topic table (`brokerVIPChannel`).
+
+    Returns None and logs a warning if that port is taken: then Java slaves know no topics.
+    """
+    host, port = address
+    try:
+        return open_listener(runtime, (host, port - VIP_DISTANCE), undo)
+    except ListenError as error:
+        log.warning("Java slaves cannot copy the table of topics: %s", error)
+        return None
+
+
+def ha_address(config: BrokerConfig, address: Address) -> Address | None:
+    """The address for slaves from the settings, on loopback; None: nowhere."""
+    if config.ha_port is not None:
+        return "127.0.0.1", config.ha_port
+    return ("127.0.0.1", address[1] + 1) if config.role == "SYNC_MASTER" else None
+
+
+def ha_text(address: Address, advertised: str) -> str:
+    """The address that slaves get; `advertised` is this broker's public host."""
+    return f"{advertised if address[0] in {'0.0.0.0', '::'} else address[0]}:{address[1]}"  # noqa: S104 - compared
+
+
+def limits_of(config: BrokerConfig) -> Limits:
+    """Returns the limits of one connection, and of all."""
+    return Limits(
+        config.frame_size_max,
+        config.output_bytes_max,
+        config.connection_count_max,
+        config.channel_idle_ms_max,
+        config.frame_ms_max,
+        config.unfinished_bytes_max,
+        config.unsent_bytes_max,
+        config.address_connection_count_max,
+    )
+
+
+def adopt_topics(topics: Topics, store: MessageStore) -> None:
+    """Restore topics that have queues but no entry in `topics.json`, because of a crash."""
+    counts: dict[str, int] = {}
+    for topic, queue_id in store.queues():
+        counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+    for topic, count in counts.items():
+        if topics.get(topic) is None and queue_name_problem(topic) is None and topic != OP_TOPIC:
+            log.warning("topic %s has queues but no configuration; it gets %d queues", topic, count)
+            topics.put(TopicConfig(topic, count, count))
+
+
+def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffsets, store: MessageStore) -> bool:
+    """Move each offset beyond its queue's end to that end; returns whether there was one.
+
+    A truncated log or a restored file leaves such offsets. The next messages would be skipped, so save the result
+    first.
+    """
+    wrong: list[str] = []
+    light_ends: dict[str, int] = {}
+    for topic, queue_id in store.queues() if offsets.light else ():
+        light_ends[topic] = max(light_ends.get(topic, 0), store.visible_end(topic, queue_id))
+    for pair, queues in offsets.by_pair.items():
+        topic, _at, group = pair.partition(SEPARATOR)
+        for queue_id, offset in queues.items():
+            # The single offset of a light group may belong to any queue.
+            end = light_ends.get(topic, 0) if offsets.is_light(pair) else store.visible_end(topic, queue_id)
+            if offset > end:
+                queues[queue_id] = end
+                offsets.changed = True
+                wrong.append(f"group {group} was at {offset} of {topic} queue {queue_id}, which ends at {end}")
+    for level, offset in delays.by_level.items():
+        end = store.visible_end(SCHEDULE_TOPIC, level - 1)
+        if offset > end:
+            delays.put(level, end)
+            wrong.append(f"delay level {level} was at {offset} of its queue, which ends at {end}")
+    end = store.visible_end(TIMER_TOPIC, 0)
+    if max(timers.first, timers.read) > end:
+        wrong.append(f"the timer was at {max(timers.first, timers.read)} of its queue, which ends at {end}")
+        timers.put(min(timers.first, end), min(timers.read, end), timers.delivered_ms, 0)
+    for line in wrong[:CORRECTED_TOLD_MAX]:
+        log.warning("%s: it goes on there", line, extra=event("position_corrected"))
+    if len(wrong) > CORRECTED_TOLD_MAX:
+        log.warning("%d more positions were corrected", len(wrong) - CORRECTED_TOLD_MAX)
+    return bool(wrong)
+
+
+def know_copied_topics(topics: Topics, store: MessageStore) -> None:
+    """Add the topics of messages that a slave has copied, with their local queues.
+
+    A later copy of the master's table, which has more details, replaces them.
+    """
+    for topic, queue_id in store.all_queues():
+        known = topics.get(topic)
+        if known is not None and known.read_queue_nums > queue_id:
+            continue
+        if queue_name_problem(topic) is None and topic != OP_TOPIC:
+            count = queue_id + 1
+            topics.put(TopicConfig(topic, count, count) if known is None else replace(known, read_queue_nums=count))
+
+
+def open_access_control(runtime: Runtime, config: BrokerConfig, store: MessageStore) -> AccessControl | None:
+    """Returns the access control, or None without an account file; raises ConfigError."""
+    if config.acl_file is None:
+        if config.acl_enable:
+            raise ConfigError("aclEnable is true, but there is no file of accounts; use longpoll serve --acl FILE")
+        return None
+    return AccessControl(runtime, config.acl_file, store.read_record)
 
 
 class Broker(Stoppable):
@@ -92,9 +227,7 @@ class Broker(Stoppable):
             shared.store.flush,
         )
         config_files.load()
-        if not shared.standing.is_slave and correct_positions(
-            shared.offsets, shared.delays, shared.timers, shared.store
-        ):
+        if not shared.role.is_slave and correct_positions(shared.offsets, shared.delays, shared.timers, shared.store):
             config_files.save()
         access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
@@ -174,7 +307,8 @@ class Broker(Stoppable):
         first = loops[0]
         first.share_with(loops)
         self.hold_service.run_clock_on(first.outbox, first.wake)
-        self.pulling.wake_by(first.wake)
+        if self.pulling.inline is not None:
+            self.pulling.inline.later.wake = first.wake
         first.add_listener(listeners[0], self.handler)
         first.add_listener(listeners[1], self.name_server)
         return loops
@@ -189,7 +323,8 @@ class Broker(Stoppable):
             self._queue_count = self.store.queue_count
             know_copied_topics(self.topics, self.store)
         self.pulling.dispatch_service.show_waiting()
-        self.replicating.appended()
+        if self.replicating.replicator is not None:
+            self.replicating.replicator.appended()
 
     @classmethod
     def start(
@@ -259,7 +394,8 @@ class Broker(Stoppable):
         self.replicating.stop_following()
         self.pulling.stop_notifying()
         self.sending.stop()
-        self.replicating.stop_replicating()
+        if self.replicating.replicator is not None:
+            self.replicating.replicator.stop()
         self.keeping.saves.stop()
         outbox = Outbox()
         self.pulling.finish(outbox)

@@ -9,8 +9,8 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from longpoll_protocol.frames.replication import TRANSFER_SIZE
 from longpoll_protocol.properties import DELAY_LEVELS, delay_levels_ms
+from longpoll_protocol.replication import TRANSFER_SIZE
 from longpoll_protocol.sizes import KIB, MIB
 
 

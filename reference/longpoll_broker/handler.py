@@ -12,11 +12,7 @@ from functools import partial
 from attrs import define, field
 from msgspec import structs
 
-from longpoll_broker.assembly.admin import AdminServices
-from longpoll_broker.assembly.pull import PullServices
-from longpoll_broker.assembly.replication import ReplicationServices
-from longpoll_broker.assembly.send import SendServices
-from longpoll_broker.assembly.shared import SharedServices
+from longpoll_broker.assembly import AdminServices, PullServices, ReplicationServices, SendServices, SharedServices
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
 from longpoll_broker.fast.send_bursts import SendBursts
@@ -27,22 +23,20 @@ from longpoll_broker.io.processors import (
     TOO_LATE,
     Processor,
     RequestCounts,
+    RpcHook,
     answer_busy,
     failure,
     refuse,
     serve,
     tell_refused,
+    with_hooks,
 )
-from longpoll_broker.io.rpc_hooks import RpcHook, with_hooks
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
 from longpoll_broker.rocketmq.accounts.access_processor import AccessProcessor
 from longpoll_broker.rocketmq.replication.registrar import Registrar
 from longpoll_broker.shared.quota import Quota
-from longpoll_protocol.fast.pull_request import PullCommand
-from longpoll_protocol.fast.send_request import SendCommand
-from longpoll_protocol.fast.typed_connection import TypedConnection
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.fast import PullCommand, SendCommand, TypedConnection
+from longpoll_protocol.frames import Command, Serialisation
 from longpoll_runtime.recoverable import FAULTS
 
 
@@ -71,6 +65,7 @@ class BrokerHandler:
     """
     _serve: Callable[[Channel, Command, Outbox], None] = field(init=False)
     """Runs a request's processor and queues the answer."""
+    _is_slave: bool = field(init=False)
     send_bursts: SendBursts | None = field(init=False)
     """Serves adjacent sends together, if each needs no other work."""
     pull_bursts: PullBursts | None = field(init=False)
@@ -79,22 +74,26 @@ class BrokerHandler:
     def __attrs_post_init__(self) -> None:
         shared = self.shared
         self.request_counts = shared.request_counts
+        self._is_slave = shared.role.is_slave
         self.reads_fields = (
             shared.is_fast and self.access is None and not self.hooks and shared.traits.blank_topic_is_told
         )
-        rooms = [self.sending.processors, self.pulling.processors, self.administering.processors]
+        tables = [self.sending.processors, self.pulling.processors, self.administering.processors]
         if self.access is not None:
-            rooms.append(AccessProcessor(self.access, shared.config, "{}:{}".format(*shared.address)).processors)
-        processors = shared.recording.of_offsets(combine_processors(rooms))
+            tables.append(AccessProcessor(self.access, shared.config, "{}:{}".format(*shared.address)).processors)
+        processors = shared.recording.of_offsets(combine_processors(tables))
         if self.registrar is not None:
             processors = self.registrar.around(processors)
         self._serve = partial(serve, with_hooks(processors, self.hooks))
-        serves_bursts = self.sending.stores_at_once and not shared.recording.is_on and not shared.standing.is_slave
+        # Only sends that need just storing and an answer are stored in bursts.
+        send = self.sending.send
+        stores_at_once = not send.durability.keeps_messages and not send.traits.returns_transaction_id
+        serves_bursts = stores_at_once and not shared.recording.is_on and not self._is_slave
         now_ns = shared.runtime.monotonic_ns
         self.send_bursts = None
         if self.reads_fields and serves_bursts:
-            self.send_bursts = SendBursts(self.sending.send, self._serve, now_ns)
-        serves_bursts = self.pulling.pool is None and not shared.standing.is_slave
+            self.send_bursts = SendBursts(send, self._serve, now_ns)
+        serves_bursts = self.pulling.pool is None and not self._is_slave
         processor = self.pulling.pull_processor
         holder = processor if isinstance(processor, QuickPullProcessor) else None
         self.pull_bursts = None
@@ -144,18 +143,25 @@ class BrokerHandler:
     def end_pass(self, outbox: Outbox) -> None:
         """End a pass of a loop: wake pulls for the appended messages before the answers leave."""
         self.appended(outbox)
-        self.pulling.turn(outbox)
-        self.administering.clients.turn(outbox)
+        self.pulling.hold_service.turn()
+        inline = self.pulling.inline
+        if inline is not None and (inline.later.waiting or inline.later.spent):
+            inline.turn(outbox)
+        if self.administering.clients.needs_turn:
+            self.administering.clients.turn(outbox)
 
     @property
     def has_more(self) -> bool:
         """Whether another pass has work to do."""
-        return self.administering.clients.has_more or self.pulling.has_more
+        pulling = self.pulling
+        has_pulls = pulling.inline is not None and bool(pulling.inline.later.waiting)
+        return has_pulls or pulling.hold_service.has_more or self.administering.clients.needs_turn
 
     def appended(self, outbox: Outbox) -> None:
         """Make appended or durable messages visible, notify pulls, and send the messages to slaves."""
         self.pulling.dispatch_service.appended(outbox)
-        self.replicating.appended()
+        if self.replicating.replicator is not None:
+            self.replicating.replicator.appended()
 
     def closed(self, channel: Channel) -> None:
         """Remove a closed connection's pulls and memberships."""
@@ -193,18 +199,18 @@ class BrokerHandler:
     def _refusal(self, channel: Channel, command: Command) -> Parts | None:
         """Returns the refusal of a request without access or not for a slave; None otherwise."""
         refusal = None if self.access is None else self.access.refusal(channel, command)
-        if refusal is None and self.shared.standing.is_slave:
+        if refusal is None and self._is_slave:
             refusal = self.pulling.roles.refusal(command)
             tell_refused(channel, command, refusal)
         return refusal
 
 
-def combine_processors(rooms: Sequence[Mapping[int, Processor]]) -> Mapping[int, Processor]:
+def combine_processors(tables: Sequence[Mapping[int, Processor]]) -> Mapping[int, Processor]:
     """Merge the processors of all services, by code; raises CodeServedTwiceError."""
     found: dict[int, Processor] = {}
-    for room in rooms:
-        twice = found.keys() & room.keys()
+    for table in tables:
+        twice = found.keys() & table.keys()
         if twice:
             raise CodeServedTwiceError(f"two services serve the codes {sorted(map(int, twice))}")
-        found.update(room)
+        found.update(table)
     return found

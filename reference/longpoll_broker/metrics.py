@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.io.connection_limits import ConnectionLimit
+from longpoll_broker.io.channel import ConnectionLimit
 from longpoll_broker.io.processors import NAMES
 from longpoll_broker.store.message_store import PARTS
 

@@ -5,12 +5,9 @@ Every public name is in `__all__`; `docs/client.md` shows how to use it. Other m
 
 from typing import TYPE_CHECKING
 
-from longpoll_client.admin import Admin, GroupInfo, OffsetInfo, TopicInfo
-from longpoll_client.aio.admin import AsyncAdmin
-from longpoll_client.aio.producer import AsyncProducer
-from longpoll_client.aio.pull import AsyncPullConsumer
-from longpoll_client.aio.push import AsyncListener, AsyncPushConsumer
-from longpoll_client.aio.transactions import AsyncTransactionProducer
+from longpoll_client.admin import Admin, AsyncAdmin, GroupInfo, OffsetInfo, TopicInfo
+from longpoll_client.aio.consumer import AsyncListener, AsyncPullConsumer, AsyncPushConsumer
+from longpoll_client.aio.producer import AsyncProducer, AsyncTransactionProducer
 from longpoll_client.allocate import (
     allocate_averagely,
     allocate_by_circle,
@@ -18,10 +15,9 @@ from longpoll_client.allocate import (
     allocate_by_machine_room,
     allocate_near,
 )
-from longpoll_client.checks import Addresses, Sql, Topics
-from longpoll_client.consume.listener.workers import Listener, Reject, Retry
-from longpoll_client.consume.pull import PullConsumer
-from longpoll_client.consume.push import PushConsumer
+from longpoll_client.checks import Addresses, ConnectOptions, Sql, Topics
+from longpoll_client.consume.consumer import PullConsumer, PushConsumer
+from longpoll_client.consume.listener import Listener, Reject, Retry
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_client.errors import (
     AnswerTimeoutError,
@@ -37,9 +33,15 @@ from longpoll_client.errors import (
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.produce.attempts import QueueSelector, SendResult
 from longpoll_client.produce.hooks import SendHook, Sending, SendMetrics
-from longpoll_client.produce.in_flight import SendCallback
 from longpoll_client.produce.outgoing import OutgoingMessage
-from longpoll_client.produce.producer import Producer
+from longpoll_client.produce.producer import (
+    MessageOptions,
+    Producer,
+    ProducerOptions,
+    RequestOptions,
+    SendCallback,
+    SendOptions,
+)
 from longpoll_client.produce.requests import ReplyCallback
 from longpoll_client.produce.trace import Tracing
 from longpoll_client.produce.transactions import TransactionProducer, TransactionResult, TransactionState
@@ -67,6 +69,7 @@ __all__ = [
     "ClientError",
     "Compression",
     "ConfigError",
+    "ConnectOptions",
     "ConnectionLostError",
     "ConsumeHook",
     "ConsumerConfig",
@@ -78,6 +81,7 @@ __all__ = [
     "LocalProtocolError",
     "LongpollError",
     "MessageModel",
+    "MessageOptions",
     "MessageQueue",
     "NoRouteError",
     "NotOursError",
@@ -86,6 +90,7 @@ __all__ = [
     "OutgoingMessage",
     "Permission",
     "Producer",
+    "ProducerOptions",
     "PullConsumer",
     "PushConsumer",
     "QueueSelector",
@@ -94,10 +99,12 @@ __all__ = [
     "Reject",
     "ReplyCallback",
     "ReplyTimeoutError",
+    "RequestOptions",
     "Retry",
     "SendCallback",
     "SendHook",
     "SendMetrics",
+    "SendOptions",
     "SendResult",
     "Sending",
     "Sql",

@@ -1,49 +1,44 @@
 """All connections of one client on threads, and the routes from its name servers.
 
+`InstanceCore` is what it shares with `aio.instance`.
+
 Source: `MQClientInstance.java`, `MQClientAPIImpl.getTopicRouteInfoFromNameServer`, `TopicPublishInfo.java`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
 from longpoll_client.checks import Addresses
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Lifecycle
-from longpoll_client.link.name_servers import NameServers
-from longpoll_client.link.routes import (
-    DEFAULT_QUEUE_COUNT,
-    DOUBT_WAIT_S,
-    Route,
-    Routes,
-    split_address,
-)
-from longpoll_client.link.single_flight import SingleFlight
-from longpoll_client.link.steps import Connect, FindRoute, Question, Steps, Together, WriteFile, run, succeeded
+from longpoll_client.link.exchange import Callback
+from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, NameServers, Route, Routes, split_address
+from longpoll_client.link.steps import Ask, Call, Connect, FindRoute, Question, Steps, Together, run, succeeded
 from longpoll_client.remoting import RemotingClient
+from longpoll_client.timer import SingleFlight
+from longpoll_protocol.admin_headers import GetRouteInfoRequestHeader
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
-from longpoll_protocol.headers import GetRouteInfoRequestHeader, Header
-from longpoll_protocol.headers.send import DEFAULT_TOPIC
+from longpoll_protocol.frames import EMPTY, Buffer, Command
+from longpoll_protocol.headers import Header
+from longpoll_protocol.names import DEFAULT_TOPIC
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Lock, Runtime
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import LongpollError
 
 T = TypeVar("T")
 
 
-class ClientInstance(Closeable):
-    """One client of the name servers and brokers: an id, a connection per address, a route per topic.
+class InstanceCore(ABC):
+    """One client of the name servers and brokers: an id, and a route per topic.
 
     `name_server` is one address or several; raises ConfigError for an invalid one. `on_request` gets a broker's request
-    and its HOST:PORT, on a reader thread.
+    and its HOST:PORT, on a reader thread or on the loop.
 
-    Invariant: `_clients`, `_connecting` and `_routes` change under `_lock`; single entries are read without it. A
-    client that has lost its connection is replaced on the next use, under the address's lock in `_connecting`. So a
-    broker that is slow to connect delays no other.
+    Invariant: `_routes` changes under `_lock`; single entries are read without it.
     """
 
     def __init__(
@@ -59,27 +54,132 @@ class ClientInstance(Closeable):
         self._client_id = client_id
         self._made = f"{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
         self._name_servers = NameServers(name_server)
-        self._on_request = on_request
+        self.on_request: Callable[[Command, str], bool] | None = on_request
         self._credentials = credentials
         self._lifecycle = Lifecycle(runtime, "the client")
         self._lock = runtime.lock()
-        self._connecting: dict[tuple[str, int], Lock] = {}
-        self._clients: dict[tuple[str, int], RemotingClient] = {}
         self._routes = Routes()
-        self._single_flight = SingleFlight(runtime, "client-routes")
-        self.is_abandoned: bool = False
-        """Whether it ends as soon as nothing waits any more."""
-        runtime.when_forked(self)
+        self._set_up()
 
-    def forked(self) -> None:
-        """The child process makes new connections, because it has no reader threads (`RemotingClient.is_open`)."""
-        self._lock = self.runtime.lock()
-        self._connecting = {}
+    @abstractmethod
+    def _set_up(self) -> None:
+        """The rest of the construction."""
 
     @property
     def client_id(self) -> str:
         """The client's id, or one that differs in each forked process."""
         return self._client_id or f"127.0.0.1@longpoll-{self.runtime.process_id()}-{self._made}"
+
+    def _requested(self, command: Command, address: str) -> bool:
+        return self.on_request is not None and self.on_request(command, address)
+
+    @abstractmethod
+    def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
+        """Answer a request of the peer at HOST:PORT, if there is a connection.
+
+        Raises LocalProtocolError if its output is full.
+        """
+
+    @abstractmethod
+    def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
+        """Ask the server at HOST:PORT, once connected; the callback gets the answer or the error, once.
+
+        Raises a LongpollError if nothing is sent.
+        """
+
+    # ------------------------------------------------------------ routes
+
+    def fresh_route(self, topic: str) -> Route | None:
+        """The route, if it need not be asked for again. One dict lookup, which needs no lock."""
+        return self._routes.fresh(topic, self.runtime.monotonic_ns())
+
+    def broker_address(self, broker_name: str) -> str:
+        """The broker's address by the latest route that named it, without asking; raises NoRouteError."""
+        with self._lock:
+            return self._routes.address(broker_name)
+
+    def broker_address_of(self, broker_name: str, broker_id: int) -> str:
+        """HOST:PORT of one broker of that name; if it is unknown, that of its master. Raises NoRouteError."""
+        with self._lock:
+            return self._routes.address_of(broker_name, broker_id)
+
+    def other_broker_id(self, broker_name: str, address: str) -> int | None:
+        """The lowest id of a broker of that name at another address; None without one."""
+        with self._lock:
+            return self._routes.other_id(broker_name, address)
+
+    def broker_addresses(self) -> list[str]:
+        """Every address that a route has named."""
+        with self._lock:
+            return self._routes.addresses()
+
+    def forget_route(self, topic: str) -> None:
+        """Forget a topic's route; the name server's next answer replaces it."""
+        with self._lock:
+            self._routes.forget(topic)
+
+    def doubt_route(self, topic: str) -> None:
+        """Ask the name server again before the next use. If it has no better route, the known one is used."""
+        with self._lock:
+            self._routes.doubt(topic, self.runtime.monotonic_ns())
+
+    def _ask_route(self, topic: str, asked_topic: str, queue_count_max: int | None) -> Steps[Route]:
+        known = self.fresh_route(topic)
+        if known is not None:
+            return known
+        now_ns = self.runtime.monotonic_ns()
+        try:
+            header = GetRouteInfoRequestHeader(topic=asked_topic)
+            answer = yield from self._ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+            with self._lock:
+                return self._routes.learn(topic, answer, queue_count_max, now_ns)
+        except ClientError as error:
+            with self._lock:
+                return self._routes.fall_back(topic, error, self.runtime.monotonic_ns())
+
+    def _ask_publish_route(self, topic: str) -> Steps[Route]:
+        try:
+            return (yield from self._ask_route(topic, topic, None))
+        except NoRouteError:
+            return (yield from self._ask_route(topic, DEFAULT_TOPIC, DEFAULT_QUEUE_COUNT))
+
+    def _ask_name_servers(self, code: RequestCode, header: Header | None) -> Steps[Command]:
+        """The first answer of a name server, with any code; raises UnreachableError if none answers."""
+        failure: ClientError | None = None
+        for address in self._name_servers.in_turn():
+            try:
+                answer: Command = yield Ask(code, header, address="{}:{}".format(*address), takes_any_code=True)
+            except LifecycleError:
+                raise
+            except ClientError as error:
+                failure = error
+            else:
+                self._name_servers.answered(address)
+                return answer
+        assert failure is not None
+        raise UnreachableError(f"cannot reach any name server: {failure}; start it, or check its address") from failure
+
+
+class ClientInstance(InstanceCore, Closeable):
+    """The same with a connection per address, on threads.
+
+    Invariant: `_clients` and `_connecting` change under `_lock`; single entries are read without it. A client that has
+    lost its connection is replaced on the next use, under the address's lock in `_connecting`. So a broker that is slow
+    to connect delays no other.
+    """
+
+    def _set_up(self) -> None:
+        self._connecting: dict[tuple[str, int], Lock] = {}
+        self._clients: dict[tuple[str, int], RemotingClient] = {}
+        self._single_flight = SingleFlight(self.runtime, "client-routes")
+        self.is_abandoned: bool = False
+        """Whether it ends as soon as nothing waits any more."""
+        self.runtime.when_forked(self)
+
+    def forked(self) -> None:
+        """The child process makes new connections, because it has no reader threads (`RemotingClient.is_open`)."""
+        self._lock = self.runtime.lock()
+        self._connecting = {}
 
     def close(self) -> None:
         """Close every connection; later calls raise LifecycleError."""
@@ -116,7 +216,8 @@ class ClientInstance(Closeable):
 
     def route(self, topic: str) -> Route:
         """The topic's route, at most 30 s old; raises NoRouteError, UnreachableError or another ClientError."""
-        return self._route(topic, topic, None)
+        self._lifecycle.check_open()
+        return self.run(self._ask_route(topic, topic, None))
 
     def publish_route(self, topic: str) -> Route:
         """The route for sends: the topic's own, or that of TBW102 if the send creates the topic.
@@ -132,7 +233,7 @@ class ClientInstance(Closeable):
             known = self._routes.known(topic)
             usable = self._routes.usable(topic)
         if known is None:
-            return self._ask_publish_route(topic)
+            return self.run(self._ask_publish_route(topic))
         answered = self.runtime.event()
         outcomes: list[Route | LongpollError] = []
 
@@ -140,7 +241,7 @@ class ClientInstance(Closeable):
             outcomes.append(outcome)
             answered.set()
 
-        self._single_flight.wait(("route", topic), lambda: self._ask_publish_route(topic), tell)
+        self._single_flight.wait(("route", topic), lambda: self.run(self._ask_publish_route(topic)), tell)
         if usable is None:
             answered.wait(DOUBT_WAIT_S)
         outcome = outcomes[0] if outcomes else known
@@ -148,102 +249,34 @@ class ClientInstance(Closeable):
             raise outcome
         return outcome
 
-    def _ask_publish_route(self, topic: str) -> Route:
-        try:
-            return self._route(topic, topic, None)
-        except NoRouteError:
-            return self._route(topic, DEFAULT_TOPIC, DEFAULT_QUEUE_COUNT)
-
-    def fresh_route(self, topic: str) -> Route | None:
-        """The route, if it need not be asked for again. One dict lookup, which needs no lock."""
-        return self._routes.fresh(topic, self.runtime.monotonic_ns())
-
-    def broker_address(self, broker_name: str) -> str:
-        """The broker's address by the latest route that named it, without asking; raises NoRouteError."""
-        with self._lock:
-            return self._routes.address(broker_name)
-
-    def broker_address_of(self, broker_name: str, broker_id: int) -> str:
-        """HOST:PORT of one broker of that name; if it is unknown, that of its master. Raises NoRouteError."""
-        with self._lock:
-            return self._routes.address_of(broker_name, broker_id)
-
-    def other_broker_id(self, broker_name: str, address: str) -> int | None:
-        """The lowest id of a broker of that name at another address; None without one."""
-        with self._lock:
-            return self._routes.other_id(broker_name, address)
-
-    def broker_addresses(self) -> list[str]:
-        """Every address that a route has named."""
-        with self._lock:
-            return self._routes.addresses()
-
-    def forget_route(self, topic: str) -> None:
-        """Forget a topic's route; the name server's next answer replaces it."""
-        with self._lock:
-            self._routes.forget(topic)
-
-    def doubt_route(self, topic: str) -> None:
-        """Ask the name server again before the next use. If it has no better route, the known one is used."""
-        with self._lock:
-            self._routes.doubt(topic, self.runtime.monotonic_ns())
-
-    def _route(self, topic: str, asked_topic: str, queue_count_max: int | None) -> Route:
-        self._lifecycle.check_open()
-        known = self.fresh_route(topic)
-        if known is not None:
-            return known
-        now_ns = self.runtime.monotonic_ns()
-        try:
-            header = GetRouteInfoRequestHeader(topic=asked_topic)
-            answer = self.ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
-            with self._lock:
-                return self._routes.learn(topic, answer, queue_count_max, now_ns)
-        except ClientError as error:
-            with self._lock:
-                return self._routes.fall_back(topic, error, self.runtime.monotonic_ns())
-
-    def ask_name_servers(self, code: RequestCode, header: Header | None = None) -> Command:
-        """The first answer of a name server, with any code; raises UnreachableError if none answers."""
-        failure: ClientError | None = None
-        for address in self._name_servers.in_turn():
-            try:
-                answer = self._client(address).call(code, header)
-            except LifecycleError:
-                raise
-            except ClientError as error:
-                failure = error
-                continue
-            self._name_servers.answered(address)
-            return answer
-        assert failure is not None
-        raise UnreachableError(f"cannot reach any name server: {failure}; start it, or check its address") from failure
-
     def run(self, steps: Steps[T]) -> T:
         """Run an exchange, and block for each answer; raises a LongpollError."""
         return run(steps, self._answer)
 
     def _answer(self, question: Question) -> object:
-        if isinstance(question, WriteFile):
-            content = question.file.unwritten()
-            if content is not None:
-                question.file.write(content)
-            return None
-        if isinstance(question, Together):
-            return [self._result(each) for each in question.steps]
+        if isinstance(question, Ask):
+            return self._ask(question)
+        if isinstance(question, Call):
+            return question.work()
         if isinstance(question, Connect):
             return self.client(question.address)
         if isinstance(question, FindRoute):
             if question.is_fresh:
                 self.forget_route(question.topic)
             return self.route(question.topic)
+        if isinstance(question, Together):
+            return [self._result(each) for each in question.steps]
+        content = question.unwritten()
+        if content is not None:
+            question.write(content)
+        return None
+
+    def _ask(self, question: Ask) -> Command:
         if not (question.address or question.broker_name):
-            answer = self.ask_name_servers(question.code, question.header)
-            return succeeded(question.code, "the name server", answer)
+            answer = self.run(self._ask_name_servers(question.code, question.header))
+            return succeeded(question, "the name server", answer)
         address = question.address or self.broker_address(question.broker_name)
-        return succeeded(
-            question.code, address, self.client(address).call(question.code, question.header, question.body)
-        )
+        return succeeded(question, address, self.client(address).call(question.code, question.header, question.body))
 
     def _result(self, steps: Steps[object]) -> object:
         try:
@@ -283,15 +316,13 @@ class ClientInstance(Closeable):
         client.close()
         self._lifecycle.check_open()
 
-    def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """Answer a request of the peer at HOST:PORT, if there is a connection.
+    def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
+        """As `InstanceCore.call_async`; connects here."""
+        self.client(address).call_async(code, header, callback=callback, timeout_s=timeout_s)
 
-        Raises LocalProtocolError if its output is full.
-        """
+    def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
+        """As `InstanceCore.reply`."""
         with self._lock:
             found = [client for client in self._clients.values() if client.address == address]
         for client in found:
             client.reply(request, code, remark, body)
-
-    def _requested(self, command: Command, address: str) -> bool:
-        return self._on_request is not None and self._on_request(command, address)

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import warnings
+import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from longpoll_client.errors import LifecycleError
 from longpoll_runtime import Runtime
@@ -95,25 +99,22 @@ class Lifecycle:
 
     def check_created(self, asked: str) -> None:
         """Raise LifecycleError for what is done before the start only."""
-        self._check_here()
-        with self._lock:
-            self._check_not_closed()
-            if self._state is State.RUNNING:
-                raise LifecycleError(f"{self._what} is already started; call {asked} before start")
+        self._check(State.RUNNING, f"is already started; call {asked} before start")
 
     def check_running(self, asked: str) -> None:
         """Raise LifecycleError for what is done by a client that runs only."""
-        self._check_here()
-        with self._lock:
-            self._check_not_closed()
-            if self._state is State.CREATED:
-                raise LifecycleError(f"{self._what} is not started; call {asked} after start")
+        self._check(State.CREATED, f"is not started; call {asked} after start")
 
     def check_open(self) -> None:
         """Raise LifecycleError if it is closed."""
+        self._check(None, "")
+
+    def _check(self, refused: State | None, why: str) -> None:
         self._check_here()
         with self._lock:
             self._check_not_closed()
+            if self._state is refused:
+                raise LifecycleError(f"{self._what} {why}")
 
     @property
     def _is_elsewhere(self) -> bool:
@@ -126,6 +127,22 @@ class Lifecycle:
     def _check_not_closed(self) -> None:
         if self._state is State.CLOSED:
             raise LifecycleError(f"{self._what} is closed; create a new one")
+
+
+class AsyncCloseable(ABC):
+    """Closes at the end of `async with`."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close it; it must not be used afterwards."""
 
 
 class Closing:
@@ -147,3 +164,20 @@ class Closing:
     async def wait(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """The same, and wait until it is done."""
         await asyncio.shield(self.begin(work))
+
+
+def when_garbage_collected(client: object, abandon: Callable[[], None], what: str) -> Callable[[], object]:
+    """Call `abandon` and give a ResourceWarning when a client is garbage-collected; the function to call at its close.
+
+    Neither `abandon` nor a thread may hold `client`.
+    """
+    finalizer = weakref.finalize(client, _drop, abandon, what)
+    # A process that ends closes everything anyway.
+    finalizer.atexit = False
+    return finalizer.detach
+
+
+def _drop(abandon: Callable[[], None], what: str) -> None:
+    """Runs on any thread, even inside code that holds locks."""
+    abandon()
+    warnings.warn(f"{what} was dropped and not closed: use `with`, or close it", ResourceWarning, stacklevel=3)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.compression import unpack
 from longpoll_protocol.errors import ProtocolError, RemoteProtocolError
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.frames import Buffer
 from longpoll_protocol.log_record import (
     CRC_MASK,
     HEAD,
@@ -258,6 +258,11 @@ def all_as_shown(
     if topic != retry_topic and not again_count:
         return list(messages)
     return [as_shown(message, retry_topic, again_count) for message in messages]
+
+
+def place_of(message: ReceivedMessage) -> str:
+    """The message's place, for the log."""
+    return f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
 
 
 def _message(record: Record) -> ReceivedMessage:

@@ -12,23 +12,32 @@ Source: `NettyRemotingAbstract.java`, `NettyRemotingClient.java`.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from attrs import define
 
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
-from longpoll_client.link.calls import Answer, Callback, PendingCall, Write
-from longpoll_client.link.exchange import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Exchange, Output, replied
-from longpoll_client.link.timeouts import wait_ns
+from longpoll_client.link.exchange import (
+    CALL_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    Answer,
+    Callback,
+    Exchange,
+    Output,
+    PendingCall,
+    Write,
+    replied,
+    wait_ns,
+)
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection, header_of, plain, with_fields
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.fast import SentAnswer, SentConnection, header_of, plain, with_fields
+from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import PARTS_MAX, Event, Runtime
-from longpoll_runtime.recoverable import ANYTHING, FAULTS, KeepThread
+from longpoll_runtime.recoverable import ANYTHING, FAULTS, KeepGoing, KeepThread
 from longpoll_spec.errors import ConfigError
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -64,12 +73,71 @@ class _Waiting:
             self.answered.set()
 
 
-class RemotingClient:
+class ConnectionCore(ABC):
+    """The parts of a connection on threads and of one on an event loop.
+
+    `on_request` gets what the peer asks of us (such as 40 NOTIFY_CONSUMER_IDS_CHANGED), and returns whether it knew the
+    request. It and the callbacks must not wait for an answer of this connection.
+    """
+
+    _keeps: type[KeepGoing] = KeepGoing
+
+    def __init__(
+        self, address: str, on_request: Callable[[Command], bool] | None, credentials: Credentials | None
+    ) -> None:
+        self.address: str = address
+        self._on_request = on_request
+        self._received = SentConnection()
+        self._exchange = Exchange(address, credentials, self._received)
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether its requests are signed, so that they are written by `writer` alone."""
+        return self._exchange.is_signed
+
+    def writer(self, code: int, header: Header | None, body: Buffer) -> Write:
+        """The function that writes a request, and signs it if this client has credentials."""
+        return lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False)
+
+    def call_async(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: Buffer = EMPTY,
+        *,
+        callback: Callback,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        """Ask; the callback gets the answer or the error, exactly once, on the reader thread or in a later turn.
+
+        Raises ConnectionLostError or LocalProtocolError when nothing was sent; then the callback is not called.
+        """
+        self.begin(code, self.writer(code, header, body), with_fields(callback), timeout_s)
+
+    @abstractmethod
+    def begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> object:
+        """The same with a request that the caller writes."""
+
+    @abstractmethod
+    def reply(self, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
+        """Answer a request of the peer's, unless it wants no answer or the connection is lost.
+
+        Raises LocalProtocolError when too much waits to be sent.
+        """
+
+    def _requested(self, command: Command) -> None:
+        is_known = False
+        with self._keeps(log, f"a request of {self.address} could not be served"):
+            is_known = self._on_request is not None and self._on_request(command)
+        if not is_known:
+            remark = f" request type {command.code} not supported"
+            self.reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+
+class RemotingClient(ConnectionCore):
     """A connection to `host:port`, open from construction to `close`.
 
-    `on_request` gets what the peer asks of us (such as 40 NOTIFY_CONSUMER_IDS_CHANGED) on the reader thread and returns
-    whether it knew the request; callbacks run there too, so neither may wait for an answer of this connection.
-    Raises UnreachableError.
+    `on_request` and callbacks run on the reader thread. Raises UnreachableError.
 
     Invariant, under `_lock`, except for what is received, which is the reader thread's: once the exchange has a failure
     nothing is added to it or to `_output`. While the reader thread sleeps (`_is_awake` is false) `_output` is empty, or
@@ -77,6 +145,7 @@ class RemotingClient:
     or before the first deadline.
     """
 
+    _keeps = KeepThread
     sent_header = staticmethod(header_of)
     """Reads the fields of an answer to a send that came by such a connection; raises HeaderError."""
 
@@ -90,14 +159,11 @@ class RemotingClient:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         credentials: Credentials | None = None,
     ) -> None:
-        self.address: str = f"{host}:{port}"
+        super().__init__(f"{host}:{port}", on_request, credentials)
         self._runtime = runtime
-        self._on_request = on_request
         self._now_ns = runtime.monotonic_ns
         self._process_id = runtime.process_id()
         self._lock = runtime.lock()
-        self._received = SentConnection()
-        self._exchange = Exchange(self.address, credentials, self._received)
         self._output = Output(self.address)
         self._is_full = False
         self._is_awake = True
@@ -160,10 +226,6 @@ class RemotingClient:
         """
         return plain(self.ask(code, self.writer(code, header, body), timeout_s))
 
-    def writer(self, code: int, header: Header | None, body: Buffer) -> Write:
-        """The function that writes a request, and signs it if this client has credentials."""
-        return lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False)
-
     def ask(self, code: int, write: Write, timeout_s: float) -> Command:
         """The same with a request that the caller writes.
 
@@ -184,21 +246,6 @@ class RemotingClient:
         if isinstance(told, ClientError):
             raise told
         return told
-
-    def call_async(
-        self,
-        code: int,
-        header: Header | None = None,
-        body: Buffer = EMPTY,
-        *,
-        callback: Callback,
-        timeout_s: float = CALL_TIMEOUT_S,
-    ) -> None:
-        """Ask; the callback gets the answer or the error, exactly once, on the reader thread.
-
-        Raises ConnectionLostError or LocalProtocolError when nothing was sent; then the callback is not called.
-        """
-        self.begin(code, self.writer(code, header, body), with_fields(callback), timeout_s)
 
     def begin(
         self, code: int, write: Write, callback: Callback, timeout_s: float, *, is_waited_for: bool = False
@@ -231,11 +278,6 @@ class RemotingClient:
                 self._poller.wake()
         self._is_waited_for = is_waited_for
 
-    @property
-    def is_signed(self) -> bool:
-        """Whether its requests are signed, so that they are written by `writer` alone."""
-        return self._exchange.is_signed
-
     def one_way(self, code: int, header: Header | None = None, body: Buffer = EMPTY) -> None:
         """Send without an answer; raises ConnectionLostError or LocalProtocolError."""
         with self._lock:
@@ -243,10 +285,7 @@ class RemotingClient:
             self._write(self._exchange.written(code, opaque, header, body, one_way=True))
 
     def reply(self, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """Answer a request of the peer's, from any thread; not one that wants none, nor once the connection is lost.
-
-        Raises LocalProtocolError when too much waits to be sent.
-        """
+        """As `ConnectionCore.reply`, from any thread."""
         buffers = replied(request, code, remark, body)
         with self._lock:
             if self._exchange.failure is None and buffers:
@@ -434,14 +473,6 @@ class RemotingClient:
             call.callback(answer)
         except ANYTHING:
             log.exception("the callback of %s failed", self._exchange.name(call.code))
-
-    def _requested(self, command: Command) -> None:
-        is_known = False
-        with KeepThread(log, f"a request of {self.address} could not be served"):
-            is_known = self._on_request is not None and self._on_request(command)
-        if not is_known and not command.is_one_way:
-            remark = f" request type {command.code} not supported"
-            self.reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def _expire(self) -> None:
         """End the calls whose deadline has come, and give the connection up if it is silent."""

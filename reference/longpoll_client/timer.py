@@ -1,14 +1,17 @@
-"""One thread that runs actions later: heartbeats, rebalance, retries. An action must not wait long."""
+"""The background threads of a client: `Timer` runs actions later, `SingleFlight` runs blocking work once per key."""
 
 from __future__ import annotations
 
 import heapq
 import logging
+from collections import deque
 from collections.abc import Callable
+from typing import Any, Final, TypeAlias, TypeVar
 
-from longpoll_client.errors import ClientError
+from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_runtime import Runtime, Thread
-from longpoll_runtime.recoverable import KeepThread
+from longpoll_runtime.recoverable import ANYTHING, KeepThread
+from longpoll_spec.errors import LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -110,3 +113,120 @@ def started(runtime: Runtime, name: str, target: Callable[[], None]) -> Thread:
         return runtime.spawn(name, target)
     except RuntimeError as error:
         raise ClientError(f"thread {name} cannot be started: {error}") from None
+
+
+WAIT_COUNT_MAX: Final = 32
+"""Most waits at the same time; one more begins when one of these has ended."""
+
+T = TypeVar("T")
+Key: TypeAlias = tuple[str, str]
+"""What is waited for: its kind, and which of them."""
+_Tell: TypeAlias = Callable[[Any], None]
+
+
+class SingleFlight:
+    """Work by key. Each waiting callback is called once.
+
+    Invariant: `_waiting` has the callbacks of each key whose work has not ended, `_queued` the keys among them without
+    a thread, and `_threads` at most `WAIT_COUNT_MAX` threads by number; they change under `_lock`.
+    """
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        """`name` is that of the threads."""
+        self._runtime = runtime
+        self._name = name
+        self._count = 0
+        self._is_closed = False
+        self.forked()
+        runtime.when_forked(self)
+
+    def forked(self) -> None:
+        """The threads and callbacks belong to the parent process."""
+        self._lock = self._runtime.lock()
+        self._waiting: dict[Key, list[_Tell]] = {}
+        self._queued: deque[tuple[Key, Callable[[], object]]] = deque()
+        self._threads: dict[int, Thread] = {}
+
+    def wait(self, key: Key, work: Callable[[], T], tell: Callable[[T | LongpollError], None]) -> None:
+        """Have `tell` called on another thread with what `work` comes to, or with the error that it raises.
+
+        With work of this key under way that one counts. `tell` must not wait or raise. It is called here, with a
+        LifecycleError once closed, and with a ClientError where no thread can be started.
+        """
+        with self._lock:
+            refused = _closed() if self._is_closed else None
+            if refused is None:
+                others = self._waiting.get(key)
+                if others is not None:
+                    others.append(tell)
+                    return
+                try:
+                    self._waiting[key] = [tell]
+                    self._queued.append((key, work))
+                    refused = self._add_thread(key)
+                except ANYTHING:
+                    # Interrupted (Ctrl-C) before there was a thread, maybe: the next one begins it anew.
+                    self._waiting.pop(key, None)
+                    self._queued = deque(queued for queued in self._queued if queued[0] != key)
+                    raise
+        if refused is not None:
+            tell(refused)
+
+    def _add_thread(self, key: Key) -> ClientError | None:
+        """Start a thread for what was queued last, if there may be one more; with none at all it cannot be waited for.
+
+        The caller holds the lock.
+        """
+        if len(self._threads) >= WAIT_COUNT_MAX:
+            return None
+        number = self._count = self._count + 1
+        try:
+            self._threads[number] = self._runtime.spawn(self._name, lambda: self._run(number))
+        except RuntimeError as error:
+            if self._threads:
+                return None
+            del self._waiting[key]
+            self._queued.pop()
+            return ClientError(f"nothing can wait for {' '.join(key)}: no thread can be started ({error})")
+        return None
+
+    def close(self) -> None:
+        """Tell those who wait that it is closed, and return when no thread is left but the caller's."""
+        with self._lock:
+            self._is_closed = True
+            waiting, self._waiting = [tell for told in self._waiting.values() for tell in told], {}
+            self._queued.clear()
+            threads = list(self._threads.values())
+        for tell in waiting:
+            tell(_closed())
+        for thread in threads:
+            if not thread.is_current():
+                thread.join()
+
+    def _run(self, number: int) -> None:
+        """Do what is queued until nothing is."""
+        while (taken := self._take(number)) is not None:
+            key, work = taken
+            outcome: object
+            try:
+                outcome = work()
+            except LongpollError as error:
+                outcome = error
+            except ANYTHING as error:
+                outcome = ClientError(f"waiting for {' '.join(key)} failed: {error!r}")
+            with self._lock:
+                waiting = self._waiting.pop(key, [])
+            for tell in waiting:
+                with KeepThread(log, f"who waited for {' '.join(key)} failed at its outcome"):
+                    tell(outcome)
+
+    def _take(self, number: int) -> tuple[Key, Callable[[], object]] | None:
+        with self._lock:
+            if self._queued:
+                return self._queued.popleft()
+            self._threads.pop(number, None)
+            return None
+
+
+def _closed() -> ClientError:
+    return LifecycleError("the client was closed during the wait")

@@ -1,8 +1,9 @@
 """Find out the version and the capabilities of the broker under test by asking it.
 
 A longpoll broker reports its policy in the answer to request 28 (GET_BROKER_RUNTIME_INFO). RocketMQ reports a version
-name there (`brokerVersionDesc`). Without either, the version number in the header of the answer decides. The store of a
-broker cannot be found by asking: the user declares it.
+name there (`brokerVersionDesc`). Without either, the version number in the header of the answer decides. The store of
+a broker cannot be found by asking: the user declares it. `intended_difference` lists where our policies differ on
+purpose from the recorded version. A vector named there must differ: one that has become equal is a failure too.
 
 Sources: `AdminBrokerProcessor.java`, `MQVersion.java` of 4.9.7 and 5.5.0.
 """
@@ -14,6 +15,7 @@ import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from attrs import frozen
@@ -21,10 +23,67 @@ from attrs import frozen
 from longpoll_conform.clauses import Capability
 from longpoll_conform.connection import Connection, Conversation, SilentError
 from longpoll_conform.play import Place
-from longpoll_conform.policy_differences import VERSIONS
+from longpoll_conform.vectors import Vector
 from longpoll_conform.wire import lenient_json
 from longpoll_spec.errors import UserError
 from longpoll_spec.policy import policy_named
+
+VERSIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {"rocketmq-4.9": "4.9.7", "rocketmq-5": "5.5.0", "strict": "4.9.7", "strict-clone": "4.9.7"}
+)
+"""Policy -> the recorded version that it is compared with."""
+
+
+@frozen
+class IntendedDifference:
+    """An intended difference."""
+
+    why: str
+    code: int
+    """The required response code."""
+
+
+STRICT: Final[Mapping[str, IntendedDifference]] = MappingProxyType(
+    {
+        "hold-150": IntendedDifference(
+            "A pull whose topic is deleted is answered 17 at the deletion; "
+            "4.9.7 lets it wait for the scan after its deadline.",
+            17,
+        ),
+        "hold-162": IntendedDifference(
+            "LITE_PULL (361) is served, so that the lite pull consumer of a 5.x client gets messages; "
+            "4.9.7 does not know the code.",
+            0,
+        ),
+        **dict.fromkeys(
+            ("hold-148", "send-264"),
+            IntendedDifference(
+                "The answer to a prepared message names its transaction, which the proxy of 5.x needs; 4.9.7 does not.",
+                0,
+            ),
+        ),
+        **dict.fromkeys(
+            ("route-378", "route-380", "route-382"),
+            IntendedDifference(
+                "A route has `enableActingMaster`, which the Rust client needs; that of 4.9.7 has no such field.", 0
+            ),
+        ),
+        "route-384": IntendedDifference(
+            "A name server answers an unknown request with 3; that of 4.9.7 never answers.", 3
+        ),
+    }
+)
+
+
+def intended_difference(policy: str) -> Mapping[str, IntendedDifference]:
+    """The intended differences of a policy, by the vector's id."""
+    return STRICT if policy.startswith("strict") else {}
+
+
+def is_of_the_scan(vector: Vector) -> bool:
+    """Whether the recorded answer came from the five-second scan, which not every policy has."""
+    return bool(vector.case.get("depends") == "scan")
+
 
 ANSWER_S: Final = 10.0
 KNOWN_S: Final = 10.0

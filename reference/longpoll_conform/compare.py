@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from longpoll_conform.export.patterns import BEGIN, CLOSED, SET, SILENCE, SOME, filled, fits, masked, pattern_of, seen
+from longpoll_conform.export import BEGIN, CLOSED, SET, SILENCE, SOME, filled, fits, masked, pattern_of, seen
 
 PROMPT_MS: Final = 900
 """How late an answer that was recorded as prompt may come, allowing for a busy machine."""

@@ -13,8 +13,8 @@ from typing import Final
 
 from attrs import frozen
 
+from longpoll_conform.capabilities import VERSIONS
 from longpoll_conform.clauses import BY_ID, BY_VECTOR, PROFILES, SEEN
-from longpoll_conform.policy_differences import VERSIONS
 from longpoll_conform.suite import Result
 from longpoll_conform.vectors import Vector, recorded
 from longpoll_runtime.logs import escaped

@@ -11,11 +11,8 @@ from typing import Any
 import msgspec
 
 from longpoll_dojo.errors import HINTS
-from longpoll_dojo.explore import Finding
-from longpoll_dojo.model import Message
-from longpoll_dojo.replies import Answer, At, Reply, shown
-from longpoll_dojo.schedule import Played, Turn
-from longpoll_dojo.steps import token_of
+from longpoll_dojo.explore import Finding, Played, Turn
+from longpoll_dojo.model import Answer, At, Message, Reply, shown, token_of
 
 
 def lines_of(played: Played) -> Iterator[str]:

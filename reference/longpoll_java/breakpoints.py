@@ -17,8 +17,7 @@ from attrs import define, field, frozen
 
 from longpoll_java.byteman_rules import GO
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.connection import Connection, Signal
+from longpoll_protocol.frames import Command, Connection, Signal, encode
 
 ASKED: Final = re.compile(r"GET /(\w+)\?(\S*) HTTP/1\.[01]\Z")
 QUESTION_MAX: Final = 8_192

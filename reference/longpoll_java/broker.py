@@ -20,10 +20,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from longpoll_java.breakpoints import Breakpoints
-from longpoll_java.byteman_rules import PORT_PROPERTY, SCAN_MS, rules_of, scanning_each
+from longpoll_java.byteman_rules import PORT_PROPERTY, SCAN_MS, refused_rule, rules_of, scanning_each
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars
-from longpoll_java.rule_check import refused_rule
 from longpoll_spec.render.java_breakpoints import RECHECK, breakpoints_of
 
 PORTS: Final = range(12_000, 32_000)

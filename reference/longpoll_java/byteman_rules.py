@@ -1,18 +1,35 @@
-"""Byteman rules: each gate becomes a rule that asks, over loopback, whether its thread may continue.
+"""Byteman rules: at a gate, a rule asks over loopback whether its thread may continue, or logs a line.
 
-A rule sends a one-line GET to the port in the system property `longpoll.gate`, and the thread waits for the answer: `G`
-releases it, `T` makes it throw the gate's exception. No class of ours is loaded into the broker. The answering side:
-`breakpoints`.
+A rule sends a one-line GET to the port in the system property `longpoll.gate`, and the thread waits for the answer:
+`G` releases it, `T` makes it throw the gate's exception. No class of ours is loaded into the broker. The answering
+side: `breakpoints`. A rule that logs stops no thread:
 
-Source: the Byteman Programmer's Guide, version 4.0.
+| word of a line | what it is                                                              |
+|----------------|-------------------------------------------------------------------------|
+| 1              | the gate's name                                                         |
+| 2              | the thread's number, and `d` or `s` after it for dispatcher or scanner  |
+| 3              | `System.nanoTime`, which on Linux is the monotonic clock of the machine |
+| 4, 5, 6        | topic, queue, opaque of the pull; `-` if unknown there                  |
+| 7              | whether the pull may still be held: `true`, `false`, or `-`             |
+
+Byteman's own checker checks rules before a broker starts. The agent silently skips a rule that it cannot parse, or
+whose class or method does not exist. Published jars are not checked here, because tests check the rules against them.
+
+Sources: the Byteman Programmer's Guide, version 4.0; `org.jboss.byteman.check.TestScript` of Byteman 4.0.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
+import zlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
-from longpoll_spec.render.java_breakpoints import Breakpoint
+from longpoll_java.errors import JavaUnavailableError
+from longpoll_java.jars import Jars
+from longpoll_spec.render.java_breakpoints import Breakpoint, breakpoints_of
 
 SCAN_MS: Final = 5_000
 """The period of `PullRequestHoldService.run`, which no setting changes."""
@@ -72,3 +89,81 @@ def _action(gate: Breakpoint) -> tuple[str, str]:
 def _named(typed: str) -> str:
     """A binding's name and the full name of its type."""
     return typed.replace(":", ":org.apache.rocketmq.broker.longpolling.")
+
+
+DELAYED_MS_MAX: Final = 8
+"""The longest random delay at a gate: two pauses between the sends of a queue."""
+_PRIME: Final = 10_007
+FILE_PROPERTY: Final = "longpoll.steps"
+TRACED: Final = ("dispatch", "notify", "taken", "each", "keep", "done", "read", "hold", "held", "served")
+OPTIONS: Final = ("-Dorg.jboss.byteman.compile.to.bytecode",)
+"""Rules are compiled: an interpreted one costs several times as much."""
+_BEGIN: Final = f"""RULE begin
+CLASS org.apache.rocketmq.broker.BrokerStartup
+METHOD main
+AT ENTRY
+IF TRUE
+DO openTrace("steps", System.getProperty("{FILE_PROPERTY}"))
+ENDRULE
+"""
+_NAMED_THREAD: Final = (
+    'Thread.currentThread().getId() + (Thread.currentThread().getName().endsWith("ReputMessageService") ? "d" : '
+    '(Thread.currentThread().getName().endsWith("PullRequestHoldService") ? "s" : ""))'
+)
+
+
+def tracing_of(version: str, *, delayed_percent: int = 0, seed: int = 0) -> str:
+    """The script for a version. `delayed_percent` of the arrivals at a gate are delayed, drawn from the seed."""
+    gates = {gate.name: gate for gate in breakpoints_of(version)}
+    return _BEGIN + "".join(_rules((gates[name] for name in TRACED), delayed_percent, seed))
+
+
+def _delay(gate: Breakpoint, percent: int, seed: int) -> tuple[str, str]:
+    """The counter of a gate's arrivals, and the delay of the n-th, determined by gate, n and seed."""
+    if not percent:
+        return "", ""
+    start = zlib.crc32(f"{gate.name} {seed}".encode()) % _PRIME
+    drawn = f"((number % {_PRIME}) * 7919 + {start}) % {_PRIME}"
+    count = f'number:int = incrementCounter("{gate.name}");\n     drawn:int = {drawn};\n     '
+    return count, f"; delay(drawn % 100 < {percent} ? 1 + drawn % {DELAYED_MS_MAX} : 0)"
+
+
+def _rules(gates: Iterable[Breakpoint], percent: int, seed: int) -> Iterable[str]:
+    for gate in gates:
+        count, delay = _delay(gate, percent, seed)
+        told = [gate.told.get(name, '"-"') for name in ("topic", "queue", "request", "suspends")]
+        words = ' + " " + '.join([f'"{gate.name}"', _NAMED_THREAD, "at", *told])
+        held = (
+            f"held:org.apache.rocketmq.broker.longpolling.PullRequest = {gate.request};\n     " if gate.request else ""
+        )
+        yield (
+            f"RULE {gate.name}\nCLASS {gate.class_name}\nMETHOD {gate.method}\n{gate.place}\n"
+            f'BIND {held}{count}at:long = System.nanoTime()\nIF TRUE\nDO traceln("steps", {words}){delay}\nENDRULE\n'
+        )
+
+
+CHECK_S: Final = 120.0
+COMPLAINT: Final = re.compile(r'^(?:ERROR|WARNING) : (.*rule "([^"]*)".*)$', re.MULTILINE)
+CLEAN: Final = "TestScript: no errors"
+
+
+def refused_rule(jars: Jars, script: Path) -> str:
+    """The name of the first rule of a script that does not fit the jars; empty if all fit.
+
+    Raises JavaUnavailableError if the checker's output is unclear.
+    """
+    command = ["java", "-cp", f"{jars.byteman}:{jars.class_path}", "org.jboss.byteman.check.TestScript", str(script)]
+    try:
+        done = subprocess.run(  # noqa: S603 - Java, with our own file
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CHECK_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise JavaUnavailableError(f"Byteman did not check its rules within {CHECK_S:g} s") from None
+    except OSError as error:
+        raise JavaUnavailableError(f"cannot run java: {error.strerror}; install a JDK") from error
+    said = done.stdout + done.stderr
+    if complaint := COMPLAINT.search(said):
+        return complaint[2]
+    if CLEAN not in said:
+        raise JavaUnavailableError(f"Byteman's checker gave no result: {' '.join(said.split())[-300:]}")
+    return ""

@@ -16,7 +16,7 @@ from longpoll_java.breakpoints import Arrival, Breakpoints, Peer
 from longpoll_java.broker import JavaBroker
 from longpoll_java.schedule import DISPATCHER, FOUND, OPERATOR, SCANNER, Move, Schedule
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 
 WITHIN_S: Final = 20.0
 """How long to wait for a thread: four scan periods."""

@@ -19,7 +19,7 @@ import msgspec
 from attrs import define, field, frozen
 
 from longpoll_judge.columns.expression import Expression, parse
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.properties import java_hash
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
 
 US: Final = 1_000

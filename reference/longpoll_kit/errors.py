@@ -24,10 +24,13 @@ HINTS: Final = {
 
 
 class ViolationError(LongpollError, AssertionError):
-    """The service broke a property; `property` is a key of `HINTS`, and the text says what happened."""
+    """The service broke a property; the text says what happened.
 
-    def __init__(self, prop: str, what: str) -> None:
-        super().__init__(f"{prop}: {what}; {HINTS[prop]}")
+    A subject may raise it too, of a property of its own with its own hint; otherwise `prop` is a key of `HINTS`.
+    """
+
+    def __init__(self, prop: str, what: str, hint: str | None = None) -> None:
+        super().__init__(f"{prop}: {what}; {HINTS[prop] if hint is None else hint}")
         self.property = prop
 
 

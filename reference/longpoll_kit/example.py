@@ -1,4 +1,4 @@
-"""One example: performs the steps on a subject and checks all answers with the model.
+"""One example: performs the steps on a subject, checks all answers with the model, and lists the latest events.
 
 A step ends when every poll that is owed a message has been answered; other polls stay in flight across steps. The
 example waits only for answers that must come, and for deadlines.
@@ -9,20 +9,52 @@ Choosing steps: `machine`. Recording failures: `run`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from attrs import define, field
 
 from longpoll_kit.errors import SubjectError, ViolationError
 from longpoll_kit.history import NoHistory
-from longpoll_kit.model import MS, Allowances, Ask, ConsumingQueue, Message, OffsetQueue, Queue
+from longpoll_kit.model import MS, Allowances, Ask, ConsumingQueue, Message, OffsetQueue, Queue, shown
 from longpoll_kit.polls import Polls, Workers
 from longpoll_kit.subject import LongPollSubject, abilities_of
-from longpoll_kit.timeline import Moment, lines_of
 from longpoll_runtime import Runtime
 from longpoll_runtime.breakpoints import Pause
 from longpoll_runtime.host_pauses import HostPauseWatch
+
+TIMELINE_MAX: Final = 12
+"""The most lines of a timeline: earlier events ended well."""
+Moment: TypeAlias = tuple[int, str]
+"""The time of an event, in ns, and its text."""
+
+
+def lines_of(queues: Iterable[Queue], asks: Iterable[Ask], others: Iterable[Moment]) -> tuple[str, ...]:
+    """The latest events, in order, with the milliseconds since the first of them."""
+    events = [*others, *(moment for ask in asks for moment in _of_ask(ask))]
+    events += [moment for queue in queues for moment in _of_queue(queue)]
+    latest = sorted(events)[-TIMELINE_MAX:]
+    return tuple(f"{(at_ns - latest[0][0]) / MS:9.1f} ms  {what}" for at_ns, what in latest)
+
+
+def _of_queue(queue: Queue) -> Iterator[Moment]:
+    for message in queue.messages:
+        yield message.begun_ns, f"{message} is published to {queue.name}"
+        if message.acked_ns is not None:
+            yield message.acked_ns, f"message {message.number} of {queue.name} is acknowledged"
+
+
+def _of_ask(ask: Ask) -> Iterator[Moment]:
+    yield ask.begun_ns, f"{ask} begins"
+    if ask.cancelled_ns is not None:
+        yield ask.cancelled_ns, f"poll {ask.number} is cancelled, or ended by a restart"
+    if ask.ended_ns is not None and ask.answer is not None:
+        bodies = ask.answer.bodies
+        more = f" and {len(bodies) - 1} more" if len(bodies) > 1 else ""
+        yield ask.ended_ns, f"poll {ask.number} is answered with {shown(bodies[0]) if bodies else 'nothing'}{more}"
+    elif ask.ended_ns is not None:
+        yield ask.ended_ns, f"poll {ask.number} raises {ask.error!r:.100}"
+
 
 Place = Literal["start", "known", "end"]
 Who = Literal["poll", "publish"]
@@ -56,6 +88,7 @@ class Example:
     Invariant: between two steps no poll in flight is owed a message.
     """
 
+    polls_max: ClassVar[int] = POLLS_MAX
     runtime: Runtime
     subject: LongPollSubject
     watch: HostPauseWatch
@@ -99,7 +132,7 @@ class Example:
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def publish(self, queue: Queue, payload: bytes, count: int = 1) -> str:
+    def publish(self, queue: Queue, payload: Any, count: int = 1) -> str:
         """Publish `count` messages, one after another; the polls that wait for them must be answered."""
         messages = [self._publish(queue, payload) for _ in range(count)]
         self.settle()
@@ -114,9 +147,9 @@ class Example:
         self._read_up(queue)
         return f"{count} messages"
 
-    def poll(self, queue: Queue, place: Place, timeout_ms: int, count: int) -> str:
+    def poll(self, queue: Queue, place: Any, timeout_ms: int, count: int) -> str:
         """Poll from some position, `count` times at once."""
-        if len(self.polls.under_way) + count > POLLS_MAX:
+        if len(self.polls.under_way) + count > self.polls_max:
             return NOTHING_DONE
         asks = [self._begin(queue, self._first(queue, place), timeout_ms) for _ in range(count)]
         for ask in asks:
@@ -124,24 +157,24 @@ class Example:
         self.settle()
         return f"{sum(ask.ended_ns is None for ask in asks)} of {count} wait"
 
-    def wake(self, queue: Queue, payload: bytes, count: int) -> str:
+    def wake(self, queue: Queue, payload: Any, count: int, place: Any = "end") -> str:
         """Hold polls until the service has certainly seen them, as a later poll's deadline shows; then publish."""
-        self.poll(queue, "end", self.long_ms, count)
+        self.poll(queue, place, self.long_ms, count)
         other = self.queues[self.queues.index(queue) - 1]
         self.expire(other, self.short_ms)
         return self.publish(queue, payload)
 
-    def expire(self, queue: Queue, timeout_ms: int) -> str:
+    def expire(self, queue: Queue, timeout_ms: int, place: Any = "end") -> str:
         """Let a poll wait until its deadline."""
-        ask = self._expire_at_end(queue, timeout_ms)
+        ask = self._expire(queue, timeout_ms, place)
         if ask.is_suspected:
-            self._expire_at_end(queue, timeout_ms)  # a service that is late is late again
+            self._expire(queue, timeout_ms, place)  # a service that is late is late again
         return str(ask)
 
-    def cross(self, queue: Queue, payload: bytes, rounds: int, gap_us: int) -> str:
+    def cross(self, queue: Queue, payload: Any, rounds: int, gap_us: int, place: Any = "end") -> str:
         """Poll and publish at the same time, repeatedly, with gaps up to `gap_us`; with 0 either may be first."""
         for number in range(rounds):
-            ask = self._begin(queue, self._first(queue, "end"), self.long_ms)
+            ask = self._begin(queue, self._first(queue, place), self.long_ms)
             if gap_us:
                 self.polls.wait_sent(ask)
                 self.polls.let_pass(gap_us * (number + 1) // rounds)
@@ -163,9 +196,9 @@ class Example:
                 return f"before each of {line} lines"
         return f"before each of {LINES_MAX} lines"
 
-    def cancel(self, queue: Queue, payload: bytes, order: Order, gap_us: int) -> str:
+    def cancel(self, queue: Queue, payload: Any, order: Order, gap_us: int, place: Any = "end") -> str:
         """Cancel a waiting poll, with a message published never, right after or at the same time."""
-        ask = self._begin(queue, self._first(queue, "end"), self.long_ms)
+        ask = self._begin(queue, self._first(queue, place), self.long_ms)
         self.polls.wait_sent(ask)
         if ask.error is None:
             join = self.polls.apart(lambda: self._cancel(ask))
@@ -208,7 +241,7 @@ class Example:
                 self.publish(queue, b"")
         self._read_all()
         for queue in self.queues:
-            while (ask := self._expire_at_end(queue, self.short_ms)).answer is None or ask.answer.bodies:
+            while (ask := self._expire(queue, self.short_ms)).answer is None or ask.answer.bodies:
                 pass  # a message in doubt may come after all
         self._look_for_second_answers()
 
@@ -237,12 +270,16 @@ class Example:
         self.told.published(queue, message)
         return message
 
-    def _begin(self, queue: Queue, first: int, timeout_ms: int, pause: Pause | None = None) -> Ask:
-        position = queue.positions[first] if isinstance(queue, OffsetQueue) else None
-        ask = Ask(len(self._asks) + 1, queue.name, first, position, timeout_ms, self.runtime.monotonic_ns())
+    def _begin(self, queue: Queue, first: Any, timeout_ms: int, pause: Pause | None = None) -> Ask:
+        number, position = self._position(queue, first)
+        ask = Ask(len(self._asks) + 1, queue.name, number, position, timeout_ms, self.runtime.monotonic_ns())
         self._asks.append(ask)
         self.polls.begin(ask, pause)
         return ask
+
+    def _position(self, queue: Queue, first: Any) -> tuple[int, Any]:
+        """The number of the first message to ask for, and its position for the subject."""
+        return first, queue.positions[first] if isinstance(queue, OffsetQueue) else None
 
     def _preempt_poll(self, queue: Queue, payload: bytes, pause: Pause) -> bool:
         first = self._first(queue, "end")
@@ -268,7 +305,7 @@ class Example:
         join()
         return is_reached
 
-    def _first(self, queue: Queue, place: Place) -> int:
+    def _first(self, queue: Queue, place: Any) -> Any:
         """The number of the first message to ask for; for the end, everything is read first."""
         if place == "end":
             self._read_up(queue)
@@ -308,8 +345,8 @@ class Example:
         self.settle()
         return ask
 
-    def _expire_at_end(self, queue: Queue, timeout_ms: int) -> Ask:
-        ask = self._begin(queue, self._first(queue, "end"), timeout_ms)
+    def _expire(self, queue: Queue, timeout_ms: int, place: Any = "end") -> Ask:
+        ask = self._begin(queue, self._first(queue, place), timeout_ms)
         self.polls.wait_sent(ask)
         self._wait_over(ask)
         self.settle()
@@ -333,7 +370,8 @@ class Example:
                 self._excuse_wait(since_ns)
             self._judge_ended()
         for ask in list(self.polls.under_way):
-            if ask.sent_ns is not None and self._is_late(ask, self.runtime.monotonic_ns()):
+            is_due = ask.timeout_ms == 0
+            if is_due or (ask.sent_ns is not None and self._is_late(ask, self.runtime.monotonic_ns())):
                 self._wait_over(ask)
         self._judge_ended()
 
@@ -344,7 +382,7 @@ class Example:
     def _judge(self, ask: Ask) -> None:
         queue = self._queue(ask)
         if ask.error is not None:
-            if ask.cancelled_ns is None or isinstance(ask.error, SubjectError):
+            if ask.cancelled_ns is None or isinstance(ask.error, SubjectError | ViolationError):
                 ask.error.add_note(f"raised for {ask}, which was neither cancelled nor in flight during a restart")
                 raise ask.error
             queue.ended_unanswered(ask)
@@ -374,7 +412,7 @@ class Example:
     def _count(self, ask: Ask, queue: Queue) -> None:
         assert ask.answer is not None
         if not ask.answer.bodies:
-            self.counts[EXPIRED] += ask.cancelled_ns is None
+            self.counts[EXPIRED] += ask.cancelled_ns is None and ask.timeout_ms > 0
             return
         message = next(each for each in queue.messages if each.body == ask.answer.bodies[0])
         if message.is_sure(ask.begun_ns):

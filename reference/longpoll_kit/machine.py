@@ -13,11 +13,12 @@ Performing and judging steps: `example`, `model`.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, get_args
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -27,12 +28,26 @@ from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
 from longpoll_kit.example import POLLS_MAX, QUEUE_COUNT, Example, Order, Place, Who
 from longpoll_kit.history import History, history_for
 from longpoll_kit.model import Allowances
-from longpoll_kit.run import Failure, KitReport, Run
-from longpoll_kit.steps import step
+from longpoll_kit.run import SETTINGS, Failure, KitReport, Run, TestCases, run_examples
 from longpoll_kit.subject import LongPollSubject
-from longpoll_kit.testcase import SETTINGS, TestCases, run_examples
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.recoverable import FAULTS
+
+Arguments = ParamSpec("Arguments")
+
+
+def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concatenate[Any, Arguments], None]:
+    """A method that passes `body` to its machine, as `machine.do(name, arguments, body)`."""
+
+    @functools.wraps(body)
+    def wrapped(machine: Any, /, *nothing: Arguments.args, **arguments: Arguments.kwargs) -> None:
+        machine.do(body.__name__, arguments, lambda: body(machine, *nothing, **arguments))
+
+    # Hypothesis disables rules at random for whole examples, by this name. With different names most examples would
+    # have polls without publishes, or the reverse; under one name all rules stay enabled.
+    wrapped.__name__ = "step"
+    return wrapped
+
 
 LARGE_COUNT: Final = 24
 """The number of the largest messages published in a row."""
@@ -48,6 +63,8 @@ class LongPollMachine(RuleBasedStateMachine):
     again.
     """
 
+    kind: ClassVar[Callable[..., Example]] = Example
+    """Performs the steps."""
     subject: ClassVar[Callable[[], LongPollSubject]]
     """Makes a subject; called for every example. A service that lives longer belongs in a module or a fixture."""
     wake_ms: ClassVar[int] = 500
@@ -80,14 +97,18 @@ class LongPollMachine(RuleBasedStateMachine):
         self._calls: list[str] = []
         self._ends_run = run is None
         self.run = run or self._new_run(0).__enter__()
-        with self._kept("subject()"):
-            subject = self._new_subject()
         self.run.examples += self.run.failure is None
         self.run.started += 1
         self._is_sound = True
+        with self._kept("subject()"):
+            self.example = self._new_example()
+        self.run.abilities = self.example.abilities
+
+    def _new_example(self) -> Example:
+        subject = self._new_subject()
         allowances = Allowances(self.wake_ms, self.late_ms, self.early_ms, self.visible_ms, self.may_answer_early)
         told = history_for(self.run.history, self.run.runtime, subject, allowances)
-        self.example = Example(
+        return self.kind(
             self.run.runtime,
             subject,
             self.run.watch,
@@ -100,7 +121,6 @@ class LongPollMachine(RuleBasedStateMachine):
             self.run.counts,
             told,
         )
-        self.run.abilities = self.example.abilities
 
     @classmethod
     def _new_subject(cls) -> LongPollSubject:
@@ -120,7 +140,12 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @classmethod
     def exercise(
-        cls, chosen: settings = SETTINGS, seed: int | None = None, *, history: History | None = None
+        cls,
+        chosen: settings = SETTINGS,
+        seed: int | None = None,
+        *,
+        history: History | None = None,
+        example_done: Callable[[int], None] = lambda _done: None,
     ) -> KitReport:
         """Run examples until one fails; a violation does not raise, but an exception of the subject does.
 
@@ -129,6 +154,7 @@ class LongPollMachine(RuleBasedStateMachine):
             seed: The seed of all choices; by default the machine's, or a random one.
             history: A `longpoll.HistoryWriter` on a `RealRuntime` that records every publish and poll for
                 `longpoll.judge`; only for a subject with the semantics `offsets`.
+            example_done: Called after each example with their number so far.
 
         Raises:
             SubjectError: The subject is invalid, or the judge does not support it.
@@ -140,6 +166,8 @@ class LongPollMachine(RuleBasedStateMachine):
                 cls._run_short(run)
                 run.examples = 0
                 run.counts.clear()
+                run.rule_counts.clear()
+                run.example_done = example_done
                 run_examples(lambda: cls(run), run, chosen)
             except FAULTS:
                 # The run keeps what a step raised. Hypothesis may only report that it did not recur.
@@ -191,6 +219,7 @@ class LongPollMachine(RuleBasedStateMachine):
         if self.run.is_over or not self._is_sound:
             return
         self._is_sound = False
+        self.run.rule_counts[name] += self.run.failure is None
         call = f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
         try:
             with self._kept(call):
@@ -214,7 +243,8 @@ class LongPollMachine(RuleBasedStateMachine):
             made = "" if call == "subject()" else self.example.timeline()
             calls = [*self._calls, call] if made and call not in {"end()", "close()"} else self._calls
             code = "\n".join([f"machine = {name}()", *(f"machine.{each}" for each in calls), "machine.teardown()"])
-            self.run.failed(Failure(error, (*self._steps, call), tuple(made), code))
+            if made or self.run.failure is None:  # a service that is gone cannot begin again
+                self.run.failed(Failure(error, (*self._steps, call), tuple(made), code))
             raise
 
     def teardown(self) -> None:
@@ -229,6 +259,7 @@ class LongPollMachine(RuleBasedStateMachine):
             finally:
                 if self._ends_run:
                     self.run.__exit__()
+                self.run.example_done(self.run.examples)
 
     # -- separate steps, which no random example has ----------------------------------------------------------------
 

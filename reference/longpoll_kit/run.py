@@ -1,15 +1,20 @@
-"""State shared by the examples of one run, and the run's result.
+"""One run: the state shared by its examples, its report, and its start by Hypothesis, as a test case or by a call.
 
-Rules: `machine`. Calling Hypothesis: `testcase`.
+Hypothesis's deadlines are off, and a failure that does not recur is kept, because a race does not happen every time.
 """
 
 from __future__ import annotations
 
+import functools
+import unittest
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final, Literal, Self
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, Literal, Protocol, Self
 
 from attrs import define, field, frozen
+from hypothesis import HealthCheck, Verbosity, settings
+from hypothesis import seed as with_seed
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from longpoll_kit.errors import ViolationError
 from longpoll_kit.example import NEEDED
@@ -39,6 +44,8 @@ class KitReport:
     """The steps of the shortest failing example."""
     counts: Mapping[str, int]
     """How often each kind of poll occurred."""
+    rule_counts: Mapping[str, int]
+    """How often each step was done."""
     left_out: tuple[str, ...]
     """The abilities that the subject lacks, which were not used."""
     examples: int
@@ -89,6 +96,9 @@ class Run:
     history: History | None = None
     """Records every example; None for no history."""
     counts: Counter[str] = field(factory=Counter)
+    rule_counts: Counter[str] = field(factory=Counter)
+    example_done: Callable[[int], None] = lambda _done: None
+    """Gets the number of examples so far."""
     abilities: frozenset[str] = frozenset()
     examples: int = 0
     """Examples up to the first failure."""
@@ -146,6 +156,7 @@ class Run:
             prop,
             failure.steps,
             dict(self.counts),
+            dict(self.rule_counts),
             left_out,
             self.examples,
             self.excused,
@@ -168,3 +179,68 @@ class Run:
         if missing:
             return "unknown", f"no poll was seen {', or '.join(missing)}; run more examples", ""
         return "valid", "", ""
+
+
+SETTINGS: Final = settings(max_examples=20, stateful_step_count=20)
+"""The default for a test case: some seconds."""
+
+
+def run_examples(machine: Callable[[], RuleBasedStateMachine], run: Run, chosen: settings) -> None:
+    """Run examples until one fails; raises the failure, or that it did not recur. `run` keeps the failure."""
+    plain = settings(
+        chosen,
+        deadline=None,
+        report_multiple_bugs=False,
+        print_blob=False,
+        verbosity=Verbosity.quiet if chosen.verbosity is Verbosity.normal else chosen.verbosity,
+        suppress_health_check=[*HealthCheck],
+    )
+
+    @with_seed(run.seed)
+    def example() -> RuleBasedStateMachine:
+        return machine()
+
+    run_state_machine_as_test(
+        example,  # type: ignore[arg-type] # a function that makes a machine is a factory, says its docstring
+        settings=plain,
+    )
+
+
+class Machine(Protocol):
+    """A class of machines, as a test case uses it."""
+
+    def exercise(self, chosen: settings = SETTINGS, seed: int | None = None) -> KitReport:
+        """Run examples until one fails."""
+        ...
+
+
+class MachineTestCase(unittest.TestCase):
+    """A test of one machine; a derived case's `settings` give the number of examples and steps."""
+
+    machine: ClassVar[Machine]
+    settings: ClassVar[settings] = SETTINGS
+    report: ClassVar[KitReport | None] = None
+    """The result of the last run."""
+
+    def runTest(self) -> None:  # noqa: N802 - unittest's name
+        """Run the machine: a violation fails the test, and an incomplete run is skipped as unknown."""
+        case = type(self)
+        case.report = report = self.machine.exercise(self.settings)
+        if report.verdict == "invalid":
+            self.fail(str(report))
+        if report.verdict == "unknown":
+            self.skipTest(str(report))
+        print(report)  # noqa: T201 - pytest -rP shows it
+
+
+class TestCases:
+    """The attribute `TestCase` of a machine: a test case for each derived class."""
+
+    def __get__(self, _machine: Any, kind: Any) -> type[MachineTestCase]:
+        return _case_of(kind)
+
+
+@functools.cache
+def _case_of(kind: Any) -> type[MachineTestCase]:
+    names = {"machine": kind, "__module__": kind.__module__, "__qualname__": f"{kind.__qualname__}.TestCase"}
+    return type(f"{kind.__name__}.TestCase", (MachineTestCase,), names)

@@ -19,7 +19,7 @@ Without either rule the bound stays: it gets wider, never wrong. A third rule bo
 ahead: a kernel holds at most `held_max` bytes of a connection, so bytes that far beyond those arrived at a look were
 sent after it.
 
-Sockets: see `relay_loop`. Kernel data: see `longpoll_runtime.sockets`.
+Sockets: see `relay_loop`. Kernel data: see `longpoll_runtime.real`.
 """
 
 from __future__ import annotations

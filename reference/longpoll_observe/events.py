@@ -22,8 +22,7 @@ from attrs import define
 from longpoll_protocol.bodies import HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, MessageSysFlag, PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.frames import Buffer, Command
 from longpoll_protocol.headers import (
     EndTransactionRequestHeader,
     PullMessageRequestHeader,
@@ -54,10 +53,10 @@ from longpoll_protocol.properties import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     UNIQUE_KEY,
+    java_hash,
     read_properties,
 )
-from longpoll_protocol.tags import java_hash
-from longpoll_recorder.offsets import kept
+from longpoll_recorder.recorder import kept
 from longpoll_spec.tables import with_table
 
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})

@@ -29,7 +29,7 @@ from longpoll_observe.routes import RouteTap
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime import Address, Files, Queue, Runtime, Thread
-from longpoll_runtime.closeable import Stoppable
+from longpoll_runtime.services import Stoppable
 from longpoll_spec.errors import UserError
 
 log = logging.getLogger(__name__)

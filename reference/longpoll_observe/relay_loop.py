@@ -1,7 +1,7 @@
 """Relays bytes between pairs of sockets on one thread, and bounds when they arrived.
 
 One pass reads every ready socket and sends the bytes to the other side at once. Then the taps get their bytes for
-`TURN_NS`; the rest waits (`tap_queue`), so that decoding delays no relaying. While too much waits, clients are not
+`TURN_NS`; the rest waits (`TapQueue`), so that decoding delays no relaying. While too much waits, clients are not
 read. Then no new answers arise, and existing ones are still read at once, so the times of a busy connection stay
 precise. A side whose peer does not accept bytes is not read either: at most one chunk waits per direction.
 
@@ -20,9 +20,8 @@ from functools import partial
 from typing import Final
 
 from longpoll_observe.arrival_time import FIRST_FLIGHT, ArrivalTimes
-from longpoll_observe.links import Direction, Door, Link, Side, Visitor
+from longpoll_observe.links import Direction, Door, Link, Side, TapQueue, Visitor
 from longpoll_observe.name_lookup import NameLookup, is_literal
-from longpoll_observe.tap_queue import TapQueue
 from longpoll_runtime import Poller, Runtime, Thread
 
 log = logging.getLogger(__name__)

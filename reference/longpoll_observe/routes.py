@@ -19,8 +19,7 @@ from longpoll_observe.tap import CommandStream
 from longpoll_protocol.bodies import load_json
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import ProtocolError
-from longpoll_protocol.frames.command import decode_frame
-from longpoll_protocol.frames.frame import FRAME_SIZE_MAX, HEAD, HEAD_SIZE, LENGTH, LENGTH_SIZE, FrameReader
+from longpoll_protocol.frames import FRAME_SIZE_MAX, HEAD, HEAD_SIZE, LENGTH, LENGTH_SIZE, FrameReader, decode_frame
 from longpoll_runtime.recoverable import FAULTS
 
 log = logging.getLogger(__name__)
@@ -143,7 +142,7 @@ def _address_places(body: bytes) -> Iterator[tuple[int, int]]:
     for token in TOKEN.finditer(body):
         text = token[0]
         if text in b"{[":
-            opened.append(text == b"{" and _is_addresses(key))
+            opened.append(text == b"{" and key.startswith(b'"') and msgspec.json.decode(key) == "brokerAddrs")
             key = b""
         elif text in b"}]":
             opened.pop()
@@ -155,7 +154,3 @@ def _address_places(body: bytes) -> Iterator[tuple[int, int]]:
         elif key and opened and opened[-1] and text.startswith(b'"'):
             yield token.span()
         last = text
-
-
-def _is_addresses(key: bytes) -> bool:
-    return key.startswith(b'"') and msgspec.json.decode(key) == "brokerAddrs"

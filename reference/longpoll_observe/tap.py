@@ -44,18 +44,25 @@ from longpoll_observe.events import (
 )
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import ProtocolError, RemoteProtocolError
-from longpoll_protocol.frames.command import Command, decode_frame
-from longpoll_protocol.frames.frame import (
+from longpoll_protocol.frames import (
     FRAME_SIZE_MAX,
     HEAD,
     HEAD_SIZE,
+    Command,
     FrameReader,
     Serialisation,
     check_length,
     check_mark,
+    decode_frame,
 )
-from longpoll_recorder.offsets import OFFSET_CODES, RESETTING_CODES, offset_fields, resetting_fields, told_offset
-from longpoll_recorder.recorder import HistoryRecorder
+from longpoll_recorder.recorder import (
+    OFFSET_CODES,
+    RESETTING_CODES,
+    HistoryRecorder,
+    offset_fields,
+    resetting_fields,
+    told_offset,
+)
 from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.tables import with_table
 

@@ -1,7 +1,7 @@
 """RocketMQ's wire protocol without I/O: bytes in, values out, and back.
 
 - `frames`: splits the stream into frames and reads commands, in both header encodings.
-- `headers`: typed extension fields. `bodies` and `message`: typed bodies. `codes`: request and response codes.
-- `log_record`: a message's record in the commit log. `properties`: message properties and delay levels.
-- `tags`: tag hashes. `names`: topic and group names. `signature`: signatures of requests.
+- `headers`, `admin_headers`: typed extension fields. `bodies`, `message`: typed bodies. `codes`: their numbers.
+- `log_record`: a message's record in the commit log. `properties`: properties, tag hashes and delay levels.
+- `names`: topic and group names. `signature`: signatures of requests. `fast`: faster, equal decoders and encoders.
 """

@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import re
 import struct
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Final, Self, TypeVar
 
@@ -22,7 +23,7 @@ from attrs import frozen
 from msgspec import UNSET, Meta, UnsetType, field
 
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.frames import Buffer
 from longpoll_protocol.sizes import KIB, MIB
 from longpoll_spec.tables import TabledStruct
 
@@ -558,3 +559,43 @@ class TimerCheckpoint:
                 "TimerCheckpoint", "body", f"has time {next_ms} and offset {read_offset}; both must be at least 0"
             )
         return cls(next_ms, read_offset)
+
+
+# A string, to be skipped, or an object without nested objects that is a key.
+_STRING_OR_KEY: Final = re.compile(
+    rb'("(?>[^"\\]+|\\.)*+")|(\{(?>[^{}"]+|"(?>[^"\\]+|\\.)*+")*+\})(?=\s*+:)', re.DOTALL
+)
+
+
+def encode_by_queue(table: Mapping[MessageQueue, Any]) -> msgspec.Raw:
+    """Encode a table in fastjson's form, as part of a body."""
+    rows = (msgspec.json.encode(queue) + b":" + msgspec.json.encode(row) for queue, row in table.items())
+    return msgspec.Raw(b"{" + b",".join(rows) + b"}")
+
+
+def decode_by_queue(body: Buffer, name: str) -> dict[MessageQueue, Any]:
+    """Decode the table of this name in a body; also accepts C++ clients' list of queues with `offset`.
+
+    Raises HeaderError.
+    """
+    if len(body) > BODY_SIZE_MAX:
+        raise HeaderError("QueueTable", name, f"has {len(body)} bytes, over the limit of {BODY_SIZE_MAX}")
+    try:
+        content = msgspec.convert(load_json(_STRING_OR_KEY.sub(_quoted, bytes(body))), dict[str, Any])
+        table = content.get(name) or {}
+        if isinstance(table, list):
+            rows = [(msgspec.convert(row, MessageQueue, strict=False), row.get("offset")) for row in table]
+        else:
+            keys = msgspec.convert(table, dict[str, Any])
+            rows = [(msgspec.json.decode(key, type=MessageQueue, strict=False), row) for key, row in keys.items()]
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise HeaderError("QueueTable", name, f"cannot be read: {error}") from None
+    if len(rows) > ITEM_COUNT_MAX:
+        raise HeaderError("QueueTable", name, f"has {len(rows)} queues, over the limit of {ITEM_COUNT_MAX}")
+    return dict(rows)
+
+
+def _quoted(found: re.Match[bytes]) -> bytes:
+    if found[1] is not None:
+        return found[1]
+    return msgspec.json.encode(found[2].decode())

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.frames import Buffer
 
 LEVEL: Final = 5
 """`compressLevel`, of zlib and Zstandard."""

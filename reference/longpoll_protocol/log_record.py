@@ -1,6 +1,6 @@
 """Decodes and checks a record of the commit log, with its hosts and properties.
 
-Encoding: see `longpoll_broker.store.log.commit_log`. Appended property checksums (5.x) are not supported.
+Encoding: see `longpoll_broker.store.commit_log`. Appended property checksums (5.x) are not supported.
 
 All integers are big-endian and signed unless said otherwise (`CommitLog.java`, `MessageDecoder.java`):
 
@@ -42,8 +42,7 @@ import msgspec
 
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.message import PROPERTIES_SIZE_MAX
-from longpoll_protocol.properties import DELAY, DELAY_LEVELS_MS, TAGS, decode_properties
-from longpoll_protocol.tags import tags_code
+from longpoll_protocol.properties import DELAY, DELAY_LEVELS_MS, TAGS, decode_properties, tags_code
 from longpoll_spec.tables import with_table
 
 MAGIC_V1: Final = 0xDAA320A7
@@ -58,7 +57,8 @@ _SECTOR_OF_ZEROS: Final = bytes(SECTOR_SIZE)
 SYS_FLAG_TRANSACTION_MASK: Final = 0xC
 SYS_FLAG_TRANSACTION_PREPARED: Final = 0x4
 SYS_FLAG_TRANSACTION_ROLLBACK: Final = 0xC
-_NOT_LISTED: Final = (SYS_FLAG_TRANSACTION_PREPARED, SYS_FLAG_TRANSACTION_ROLLBACK)
+NOT_LISTED: Final = (SYS_FLAG_TRANSACTION_PREPARED, SYS_FLAG_TRANSACTION_ROLLBACK)
+"""Transaction types whose messages are in no consume queue."""
 SYS_FLAG_BORN_HOST_V6: Final = 0x10
 SYS_FLAG_STORE_HOST_V6: Final = 0x20
 
@@ -80,11 +80,6 @@ _PLAIN: Final = struct.Struct(">4xI28xi16xq20xi")
 """In a V1 record with IPv4 hosts: magic, system flag, store timestamp and body length."""
 _SHORT: Final = struct.Struct(">h")
 _PORT: Final = struct.Struct(">i")
-
-
-def is_listed(sys_flag: int) -> bool:
-    """Whether a consume queue lists a message: prepared and rolled-back ones are only in the log."""
-    return sys_flag & SYS_FLAG_TRANSACTION_MASK not in _NOT_LISTED
 
 
 def as_int32(value: int) -> int:
@@ -125,8 +120,8 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def in_queue(self) -> bool:
-        """Whether a consume queue lists it."""
-        return is_listed(self.sys_flag)
+        """Whether a consume queue lists it: prepared and rolled-back messages are only in the log."""
+        return self.sys_flag & SYS_FLAG_TRANSACTION_MASK not in NOT_LISTED
 
     def lacks_sector(self, file_size: int) -> bool:
         """Whether topic and properties have a sector of zeros, or zeros at the end: signs of lost writes.

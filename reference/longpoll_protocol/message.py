@@ -19,7 +19,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.frames import Buffer
 
 HANDLE_SIZE_MAX: Final = 4096
 """Maximum characters of a handle."""

@@ -17,7 +17,7 @@ from typing import Final
 from attrs import field, frozen
 
 from longpoll_protocol.codes import VERSION
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.frames import Buffer
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"

@@ -21,7 +21,7 @@ from attrs import frozen
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_recorder.recorder import HistoryRecorder, RecordError
 from longpoll_runtime import Runtime
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 
 COUNT_MAX: Final = 2**31 - 1
 """Maximum messages of an answer, for a service without a limit."""

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
-from longpoll_runtime.interface import Buffer, NotRegularError
+from longpoll_runtime import Buffer, NotRegularError
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)

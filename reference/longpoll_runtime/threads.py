@@ -4,7 +4,7 @@ If a thread ends, its process may live on without serving: clients wait, and a s
 thread is started here (`spawn`), and one that ends by an exception ends the process, with the traceback on stderr and
 exit code 70. Exceptions of single requests are caught earlier (`longpoll_runtime.recoverable`).
 
-Thread pools are built from threads and a queue, so that each has its own limit and refusal: see `hold.executors`.
+Thread pools are built from threads and a queue, so that each has its own limit and refusal: see `hold.pull_processor`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weakref import WeakSet
 
 from attrs import define, field
 
-from longpoll_runtime.interface import Forked
+from longpoll_runtime import Forked
 from longpoll_runtime.logs import event
 from longpoll_runtime.recoverable import ANYTHING
 

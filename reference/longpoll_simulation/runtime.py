@@ -1,6 +1,6 @@
 """The interface of a simulated world: one process's threads, clock, sockets and files.
 
-Scheduling: `world`. Faults: `weather`, and the plan of a `Disk`.
+Scheduling: `world`. Faults: `network.Weather`, and the errors that `files` may raise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from longpoll_runtime.interface import (
+from longpoll_runtime import (
     Condition,
     Event,
     Files,
@@ -25,6 +25,8 @@ from longpoll_runtime.interface import (
     Socket,
     Thread,
 )
+from longpoll_simulation.disk import Disk
+from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import LOCAL, Network, SimulatedPoller
 from longpoll_simulation.sync import (
     SimulatedCondition,
@@ -45,13 +47,16 @@ class SimulatedRuntime:
     """A `Runtime` of one process. Invariant: `actors` are all that the process has started."""
 
     network: Network
-    files: Files
+    files: Files = field()
+    """By default those of a disk of its own; each call is a scheduling point."""
     process: str = ""
     unix_ahead_ms: int = 0
     """How far the wall clock has been moved ahead; change this for a clock step."""
-    steps_seen: Callable[[str], None] | None = None
-    """Called before every scheduling point with its name."""
     actors: list[Actor] = field(factory=list, init=False)
+
+    @files.default
+    def _own_files(self) -> Files:
+        return SimulatedFiles(Disk(), before=self.world.point)
 
     @property
     def world(self) -> World:
@@ -141,8 +146,6 @@ class SimulatedRuntime:
 
     def step(self, action: str) -> None:
         """A scheduling point named after an action of the specification."""
-        if self.steps_seen is not None:
-            self.steps_seen(action)
         self.world.point(action)
 
     def kill(self) -> None:

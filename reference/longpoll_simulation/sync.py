@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Self, TypeVar
 
-from longpoll_simulation.errors import StuckError
-from longpoll_simulation.world import Actor, World
+from longpoll_simulation.world import Actor, StuckError, World
 
 T = TypeVar("T")
 OUTSIDE = object()

@@ -27,7 +27,7 @@ Writer: `longpoll_recorder.recorder`. Reader: `longpoll_judge.read.source`.
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
@@ -198,41 +198,10 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Present in histories of steps, which are checked directly against the specification."""
 
 
-FIELD_TYPES: Final[dict[str, type]] = {
-    "event": str,
-    "after_ns": int,
-    "before_ns": int,
-    "source": str,
-    "sequence": int,
-    "broker": str,
-    "topic": str,
-    "queue": int,
-    "request": str,
-    "connection": str,
-    "code": int,
-    "direction": str,
-    "group": str,
-    "offset": int,
-    "commit_offset": int,
-    "count_max": int,
-    "may_hold": bool,
-    "timeout_ms": int,
-    "expression_type": str,
-    "expression": str,
-    "offset_next": int,
-    "offset_min": int,
-    "offset_max": int,
-    "offsets": list,
-    "actors": str,
-    "cause": str,
-    "queue_offset": int,
-    "tag": str,
-    "visible_end": int,
-    "lost_count": int,
-    "ids": list,
-    "bodies": list,
-    "delay_ms": int,
-    "delay_level": int,
-    "transaction": str,
-}
+def _plain(kind: Any) -> type:
+    known = {kind, get_origin(kind), *get_args(kind)}
+    return next(each for each in (bool, list, int, str) if each in known)
+
+
+FIELD_TYPES: Final[dict[str, type]] = {each.name: _plain(each.type) for each in msgspec.structs.fields(Event)}
 """Every field of `Event` in order, with its Python type; lists are of int."""

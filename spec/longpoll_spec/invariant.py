@@ -188,11 +188,12 @@ def queued_has_reason(model: Model) -> Iterable[Bool]:
 def held_knows_the_role(model: Model) -> Iterable[Bool]:
     """A running broker that answers on a role change holds no request whose read came before the change.
 
-    Only after a change is there such news for a request, or a traversal with buckets to visit.
+    Only after a change is there such news for a request, or a traversal with buckets to visit; it is at one of these.
     """
     state = model.state
     for queue in state.queues:
-        yield (queue.return_due | state.return_queue.is_(queue.index)).implies(state.changed)
+        yield queue.return_due.implies(state.changed)
+        yield state.return_queue.is_(queue.index).implies(queue.return_due)
     for each in state.requests:
         yield (each.role_news > 0).implies(state.changed)
         yield ~(state.running & each.is_("held") & state.is_told_of_role(each))

@@ -1,6 +1,6 @@
 """The records of a specification: actions, properties, and the model that holds them for one policy and bounds.
 
-Their definitions are in `actions` and `properties`; `law.law_of` builds a model.
+Their definitions are in `actions` and `properties`; `specification` builds a model.
 """
 
 from __future__ import annotations

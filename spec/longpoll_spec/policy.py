@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, reduce
 from itertools import pairwise
 from types import MappingProxyType
@@ -300,6 +300,12 @@ def knob_sentences() -> dict[str, str]:
             assert isinstance(text.value, ast.Constant)
             found[knob.target.id] = " ".join(str(text.value.value).split())
     return {name: found[name] for name in knob_values()}
+
+
+def other_settings(policy: Policy) -> Iterator[str]:
+    """Every setting of one knob that differs from the policy's own, in the order of the knobs."""
+    for knob, values in knob_values().items():
+        yield from (f"{knob}={str(value).lower()}" for value in values if value != getattr(policy, knob))
 
 
 def with_knob(policy: Policy, setting: str) -> Policy:

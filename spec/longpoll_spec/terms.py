@@ -299,6 +299,11 @@ def substitute(term: Term, effect: Effect) -> Term:
     return _substitute(term, effect, {})
 
 
+def changes(effect: Effect) -> dict[str, Term]:
+    """The assignments of an effect that give a variable another value than itself."""
+    return {name: term for name, term in effect.items() if term.op != "var" or term.args[0] != name}
+
+
 def after(term: Bool, effect: Effect) -> Bool:
     """`substitute` for a truth-valued term."""
     result = substitute(term, effect)

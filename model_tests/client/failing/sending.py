@@ -16,12 +16,9 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_client import AsyncProducer, MessageQueue, Producer, SendResult
-from longpoll_client.errors import ClientError
-from longpoll_client.produce.attempts import SendAttempts
+from longpoll_client import AsyncProducer, ClientError, LongpollError, MessageQueue, Producer, QueueSelector, SendResult
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import LongpollError
 
 RUNTIME: Final = RealRuntime()
 GAP_S: Final = 0.12
@@ -213,13 +210,13 @@ def plant(name: str, producer: Producer) -> None:
     elif name == "what failed is not sent again":
         setattr(producer._in_flight._single_flight, "wait", lambda _key, _work, _tell: None)  # noqa: B010 - planted
     elif name == "a lost answer counts as one":
-        sent = producer._tried
+        send = producer._send
 
-        def tried(parcel: Parcel, tries: SendAttempts) -> tuple[SendResult, ...]:
+        def tried(parcel: Parcel, selector: QueueSelector | None, timeout_s: float) -> tuple[SendResult, ...]:
             try:
-                return sent(parcel, tries)
+                return send(parcel, selector, timeout_s)
             except ClientError:
                 queue = MessageQueue(topic=parcel.topic, broker_name="nobody", queue_id=0)
                 return (SendResult(parcel.msg_ids[0], "", queue, 0, 0),)
 
-        producer._tried = tried  # type: ignore[method-assign] # planted
+        producer._send = tried  # type: ignore[method-assign, assignment] # planted

@@ -27,7 +27,7 @@ from model_tests.support.broker.raw_client import RawClient, send_fields
 
 from longpoll_java.broker import JVM, LOGBACK
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 
 END_S: Final = 60.0
 READY_S: Final = 180.0

@@ -26,11 +26,8 @@ PLACES: Final = (
     f"{BROKER}/send",
     f"{BROKER}/io/channel.py",
     f"{BROKER}/rocketmq/accounts",
-    f"{BROKER}/rocketmq/tables",
-    *(
-        f"{BROKER}/rocketmq/replication/{name}.py"
-        for name in ("replicator", "slave_connection", "slave_waits", "transfer_rate", "follower")
-    ),
+    f"{BROKER}/rocketmq/admin/lock_processor.py",
+    *(f"{BROKER}/rocketmq/replication/{name}.py" for name in ("replicator", "slave_connection", "follower")),
     STORE,
     RULES,
     HELD_WHILE_IT_GROWS,

@@ -21,14 +21,10 @@ CLIENT: Final = "reference/longpoll_client"
 RULES: Final = "reference/longpoll_judge/rules"
 HOLD: Final = f"{BROKER}/hold/hold_table.py"
 NOTIFIER: Final = f"{BROKER}/hold/notifier.py"
-DEADLINES: Final = f"{BROKER}/hold/deadlines.py"
 HOLD_SERVICE: Final = f"{BROKER}/hold/hold_service.py"
-DISPATCH: Final = f"{BROKER}/hold/dispatch_service.py"
 PULL_PROCESSOR: Final = f"{BROKER}/hold/pull_processor.py"
-PULL_RUNNER: Final = f"{BROKER}/hold/pull_runner.py"
 CHANNEL: Final = f"{BROKER}/io/channel.py"
-EXECUTORS: Final = f"{BROKER}/hold/executors.py"
-TABLE: Final = (HOLD, NOTIFIER, DEADLINES, HOLD_SERVICE, POLICY)
+TABLE: Final = (HOLD, NOTIFIER, HOLD_SERVICE, POLICY)
 """The hold table: what the world beside the law and the switches between bytecodes drive."""
 
 

@@ -1,7 +1,7 @@
 """Our own locks and guards, each removed alone; and wakeups that are moved or missing.
 
 A critical section of one bytecode cannot be interrupted. Locks of the hold service whose absence changes nothing are
-listed with reasons in `simulate/test_preempted.py`. Faults that need no interleaving: `ours`.
+listed with reasons in `test_zoo.py`. Faults that need no interleaving: `ours`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Final
 from model_tests.mutants.zoo.entry import (
     BROKER,
     CHANNEL,
-    DISPATCH,
     HOLD_SERVICE,
     STORE,
     Change,
@@ -19,7 +18,7 @@ from model_tests.mutants.zoo.entry import (
     Kind,
 )
 
-GROUP_COMMIT: Final = f"{BROKER}/send/group_commit.py"
+DURABILITY: Final = f"{BROKER}/send/durability.py"
 MESSAGE_STORE: Final = f"{STORE}/message_store.py"
 THREADS: Final = "reference/longpoll_runtime/threads.py"
 TRANSPORT: Final = f"{BROKER}/io/transport.py"
@@ -82,12 +81,12 @@ LOCKS: Final = (
     ),
     _shard(
         "walk-start",
-        "taken = walk.start()",
+        "taken = traversal.start()",
         LOST + "a walk meets a bucket that changes under its hands, and ends by an error; those in it are not told.",
     ),
     _shard(
         "walk-end",
-        "walk.end()\n            return None",
+        "traversal.end()\n            return None",
         LOST + "channels and deadlines are forgotten twice or not at all after a large herd was woken.",
         indent=16,
     ),
@@ -97,7 +96,9 @@ LOCKS: Final = (
         LOST + "a pull whose connection closes is run while it is forgotten.",
         indent=16,
     ),
-    _shard("keep", "kept = walk.end()", LOST + "what a notifier puts back is put into a bucket that is being taken."),
+    _shard(
+        "keep", "kept = traversal.end()", LOST + "what a notifier puts back is put into a bucket that is being taken."
+    ),
     _shard(
         "wait",
         "deadline_ms = shard.table.deadline_next_ms()",
@@ -137,7 +138,7 @@ LOCKS: Final = (
     ),
     _shard(
         "stop",
-        "held = shard.table.drain()\n            self._events.stopped",
+        "held = shard.table.drain()\n            self._events.record",
         LOST + "the stop misses a pull that is put in meanwhile; its client hears nothing.",
         indent=12,
     ),
@@ -222,16 +223,16 @@ LOCKS: Final = (
         "stands in it cannot be read.",
         MESSAGE_STORE,
         "            with self._flush_lock, self._dispatch_lock, self._append_lock:\n"
-        "                count = self._count_expired(needed_from, at_any_hour=at_any_hour)\n",
-        "            if True:\n                count = self._count_expired(needed_from, at_any_hour=at_any_hour)\n",
+        "                count = expired()\n",
+        "            if True:\n                count = expired()\n",
         units=("store/test_store_door.py", "store/test_retention.py"),
     ),
     _lock(
         "lock-flush-queues",
         "Two threads make the queues durable at once: one says that a queue is while the other has not done it.",
         MESSAGE_STORE,
-        "            with self._queues_lock:\n                for queue in queues[start : start + a_turn]:\n",
-        "            if True:\n                for queue in queues[start : start + a_turn]:\n",
+        "                with self._queues_lock:\n                    for queue in queues[start : start + a_turn]:\n",
+        "                if True:\n                    for queue in queues[start : start + a_turn]:\n",
         units=("store/test_message_store.py", "store/test_store_door.py"),
     ),
     _lock(
@@ -248,8 +249,8 @@ LOCKS: Final = (
         "Which queues there are is asked while a topic begins to leave, or stays after all: for a moment it is in "
         "neither table, its queues are not made durable, and the checkpoint says that they are.",
         MESSAGE_STORE,
-        "        with self._dispatch_lock:\n            # Under the lock, so that",
-        "        if True:\n            # Under the lock, so that",
+        "            with self._dispatch_lock:\n                # Under the lock, so that",
+        "            if True:\n                # Under the lock, so that",
         units=("store/test_store_troubles.py",),
     ),
     _lock(
@@ -257,8 +258,8 @@ LOCKS: Final = (
         "Two threads write the checkpoint at once: it forgets what the other wrote into it, and a recovery walks a log "
         "that needs no walk.",
         MESSAGE_STORE,
-        "        with self._queues_lock:\n            known = self._checkpoint\n",
-        "        if True:\n            known = self._checkpoint\n",
+        "            with self._queues_lock:\n                known = self._checkpoint\n",
+        "            if True:\n                known = self._checkpoint\n",
         units=("store/test_store_troubles.py",),
     ),
     _lock(
@@ -307,7 +308,7 @@ LOCKS: Final = (
         "lock-group-commit-answer",
         "The committer and the watcher answer one send: the producer gets two answers, one of which says that the "
         "message is not durable.",
-        GROUP_COMMIT,
+        DURABILITY,
         "        with self._changed:\n            if request not in self._open:\n"
         "                return\n            del self._open[request]\n"
         "            if not self._running and not self._open:\n",
@@ -329,7 +330,7 @@ LOCKS: Final = (
         "Whether anybody waits is looked at before the messages are made visible. A pull that is put in between the "
         "look and the message is told by nobody: its recheck came too early, and the dispatcher thinks it is idle.",
         Change(
-            DISPATCH,
+            HOLD_SERVICE,
             '            after_ns = self.events.now_ns()\n            self.runtime.step("make_visible")\n'
             "            try:\n",
             "            after_ns = self.events.now_ns()\n"
@@ -337,7 +338,7 @@ LOCKS: Final = (
             '            self.runtime.step("make_visible")\n            try:\n',
         ),
         Change(
-            DISPATCH,
+            HOLD_SERVICE,
             "not self.before_visible and not (self.passes_idle and not len(self.hold_service)):",
             "not self.before_visible and not is_idle:",
         ),
@@ -363,9 +364,9 @@ LOCKS: Final = (
         ),
         Change(
             HOLD_SERVICE,
-            "            self._events.stopped(held, after_ns)\n            for pull in held:\n"
+            '            self._events.record("stop", held, after_ns)\n            for pull in held:\n'
             '                self._queue(pull, "stopped", outbox)\n',
-            "            self._events.stopped(held, after_ns)\n            for pull in held:\n"
+            '            self._events.record("stop", held, after_ns)\n            for pull in held:\n'
             '                self._queue(pull, "stopped", outbox)\n        self._stopping = True\n',
         ),
     ),
@@ -413,7 +414,7 @@ LOCKS: Final = (
         "A send that waits for the disk is put down, and the committer is not woken: it is answered by the watcher, as "
         "not durable, when its time is over.",
         Change(
-            GROUP_COMMIT,
+            DURABILITY,
             "                self._gathered.append(request)\n                self._changed.notify_all()\n",
             "                self._gathered.append(request)\n",
         ),
@@ -423,7 +424,7 @@ LOCKS: Final = (
         "The last request that waits is answered while the broker stops, and the watcher sleeps on to its deadline: "
         "the stop takes five seconds more.",
         Change(
-            GROUP_COMMIT,
+            DURABILITY,
             "                # Wake the watcher, which would otherwise wait for the deadline of an answered request.\n"
             "                self._changed.notify_all()\n",
             "                pass\n",

@@ -20,7 +20,17 @@ from typing import Any, Final
 
 from attrs import define, frozen
 from model_tests.mutants.tests_of import quick_tests
-from model_tests.mutants.zoo.entry import BROKER, CHANNEL, CLIENT, DISPATCH, EXECUTORS, POLICY, STORE, TABLE, Entry
+from model_tests.mutants.zoo.entry import (
+    BROKER,
+    CHANNEL,
+    CLIENT,
+    HOLD_SERVICE,
+    POLICY,
+    PULL_PROCESSOR,
+    STORE,
+    TABLE,
+    Entry,
+)
 
 WORLDS: Final[tuple[tuple[float, str, tuple[str, ...], Any, str], ...]] = (
     (0.3, "strict", (), "operation", ""),
@@ -38,16 +48,16 @@ FAILED: Final = 1
 GUARDED: Final = (
     f"{BROKER}/shared/offsets.py",
     f"{BROKER}/shared/statistics.py",
-    f"{STORE}/queues/consume_queue.py",
+    f"{STORE}/consume_queue.py",
     "reference/longpoll_broker/rocketmq/admin/lock_processor.py",
 )
 """What `simulate/test_preempted.py` drives besides the hold table."""
-STORED: Final = tuple(f"{STORE}/{name}.py" for name in ("message_store", "dispatch", "bursts", "log/commit_log"))
-STRESSED: Final[tuple[tuple[frozenset[str], str], ...]] = (
-    (frozenset({*TABLE, DISPATCH}), "hold"),
-    (frozenset({CHANNEL}), "channel"),
-    (frozenset(STORED), "store"),
-    (frozenset({EXECUTORS}), "pool"),
+STORED: Final = tuple(f"{STORE}/{name}.py" for name in ("message_store", "dispatch", "burst_append", "commit_log"))
+STRESSED: Final[tuple[tuple[frozenset[str], str, str], ...]] = (
+    (frozenset({*TABLE, HOLD_SERVICE}), "test_preempted", "Stage"),
+    (frozenset({CHANNEL}), "test_stress", "ChannelStage"),
+    (frozenset(STORED), "test_stress", "StoreStage"),
+    (frozenset({PULL_PROCESSOR}), "test_stress", "PoolStage"),
 )
 """Files, and the stress that switches between any two of their bytecodes (`model_tests/simulate/*_stress.py`)."""
 """What `simulate/store_stress.py` drives."""
@@ -127,7 +137,7 @@ def proof(entry: Entry, deadline_s: float) -> Seen | None:
     import attrs
     from model_tests.support.spec.slip_table import name_of, slips_in
 
-    from longpoll_spec.engines.smt.combinations import WORLDS
+    from longpoll_spec.engines.smt.configurations import WORLDS
     from longpoll_spec.engines.smt.proof import prove_model
     from longpoll_spec.policy import preset, with_knob
     from longpoll_spec.specification import specification_of
@@ -200,12 +210,12 @@ def _run_tests(tests: tuple[str, ...], keyword: str = "") -> Seen | None:
 
 def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
     """Switch between any two bytecodes of the hold service, a channel, the store, or a shared table: the first seed."""
-    for files, stage in STRESSED:
+    for files, module, stage in STRESSED:
         if entry.files & files:
-            return _first_fault(f"model_tests.simulate.{stage}_stress", "Stage", deadline_s)
+            return _first_fault(f"model_tests.simulate.{module}", stage, deadline_s)
     from model_tests.simulate import test_preempted
 
-    from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+    from longpoll_broker.store.consume_queue import ConsumeQueue
 
     with tempfile.TemporaryDirectory() as directory:
         keeps: dict[str, Callable[[int], bool]] = {
@@ -225,7 +235,7 @@ def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
 
 def _first_fault(module: str, run: str, deadline_s: float) -> Seen | None:
     """Let `run` of `module` be made from seed after seed until one goes wrong."""
-    from model_tests.simulate.seeds import first_fault
+    from model_tests.simulate.stress import first_fault
 
     found = first_fault(_until(deadline_s), getattr(importlib.import_module(module), run))
     return None if found is None else Seen(_said(found[1]), found[0] + 1)
@@ -259,9 +269,10 @@ class _Counted:
 
 def steps(entry: Entry, deadline_s: float) -> Seen | None:
     """Drive the hold service step by step against the spec: tiny scopes completely, larger ones randomly."""
+    from model_tests.simulate import exploration as tried
+    from model_tests.simulate.stress import RAISED
     from model_tests.simulate.test_refinement import LARGER, TINIEST
 
-    from longpoll.broker_simulation.refinement import explore as tried
     from longpoll_spec.policy import STRICT, STRICT_CLONE
 
     counted = _Counted(getattr(tried, "run"), deadline_s)  # noqa: B009 - the same
@@ -278,7 +289,7 @@ def steps(entry: Entry, deadline_s: float) -> Seen | None:
             found = attempt()
         except _TimeIsOverError:
             return None
-        except (AssertionError, KeyError, AttributeError, IndexError, StopIteration, TypeError, ValueError) as error:
+        except (*RAISED, StopIteration) as error:
             return Seen(_said(error), counted.begun)
         if found.lost:
             return Seen(f"a wakeup is lost {' and '.join(sorted(found.lost))}", counted.begun)
@@ -291,10 +302,10 @@ def steps(entry: Entry, deadline_s: float) -> Seen | None:
 
 def pulls(_entry: Entry, deadline_s: float) -> Seen | None:
     """Race two pulls of one queue and a message for both, switched at operations by chance."""
-    from model_tests.simulate.two_pulls import race
+    from model_tests.simulate.test_two_pulls import race
 
-    from longpoll_simulation.errors import StuckError
     from longpoll_simulation.strategies import RandomWalk
+    from longpoll_simulation.world import StuckError
 
     for seed in _until(deadline_s):
         try:
@@ -306,7 +317,7 @@ def pulls(_entry: Entry, deadline_s: float) -> Seen | None:
 
 def locksets(_entry: Entry, deadline_s: float) -> Seen | None:
     """Look at each call of what threads share whether its lock is held: by the hold table, a store, a broker."""
-    from model_tests.simulate.locksets import of_broker, of_stages, of_store, watching
+    from model_tests.simulate.test_locksets import of_broker, of_stages, of_store, watching
 
     with watching() as seen:
         stages = of_stages(seen, lambda: _left(deadline_s - 2.0))
@@ -320,9 +331,9 @@ def locksets(_entry: Entry, deadline_s: float) -> Seen | None:
 def simulated(entry: Entry, deadline_s: float) -> Seen | None:
     """Run the whole broker, or the client, in a simulated world, seed after seed: as strict, with a pool, by lines."""
     if any(file.startswith(CLIENT) for file in entry.files):
-        return _first_fault("model_tests.simulate.client_world", "ClientRun", deadline_s)
-    from longpoll.broker_simulation.plan import plan_of
-    from longpoll.broker_simulation.search import Settings, search
+        return _first_fault("model_tests.simulate.test_clients", "ClientRun", deadline_s)
+    from longpoll_simulation.plan import plan_of
+    from longpoll_simulation.search import Settings, search
 
     runs = count(1)
     begun_s = until_s = time.process_time()
@@ -340,11 +351,11 @@ def simulated(entry: Entry, deadline_s: float) -> Seen | None:
 
 @contextlib.contextmanager
 def _served(directory: str, *, recorded: bool) -> Iterator[Any]:
-    from longpoll.wire.suite import EmbeddedSubject
+    from longpoll.wire.suite import EmbeddedBroker
     from longpoll_runtime.real import RealRuntime
 
     history = str(Path(directory, "history")) if recorded else None
-    with EmbeddedSubject(
+    with EmbeddedBroker(
         RealRuntime(), str(Path(directory, "store")), can_restart=False, record_directory=history
     ) as subject:
         yield subject
@@ -356,7 +367,7 @@ def wire(_entry: Entry, _deadline_s: float) -> Seen | None:
 
     with tempfile.TemporaryDirectory() as directory, _served(directory, recorded=False) as subject:
         report = run_suite(subject.runtime, subject, max_examples=20, step_count=40, seed=7, shrink=False)
-        return None if report.failure is None else Seen(report.failure.splitlines()[0][:160], report.examples)
+        return Seen(report.why.splitlines()[0][:160], report.examples) if report.verdict == "invalid" else None
 
 
 @contextlib.contextmanager
@@ -366,8 +377,8 @@ def _forked() -> Iterator[tuple[tuple[str, int], int]]:
 
     from longpoll_broker.broker import Broker
     from longpoll_broker.config import BrokerConfig
+    from longpoll_runtime.interpreter import short_switch_interval
     from longpoll_runtime.real import RealRuntime
-    from longpoll_runtime.switch_interval import short_switch_interval
 
     told, tells = os.pipe()
     waits, lets = os.pipe()
@@ -478,7 +489,7 @@ METHODS: Final = (
         "bytecodes",
         "switches between any two bytecodes",
         3,
-        lambda entry: bool(entry.files & {*TABLE, *GUARDED, *STORED, CHANNEL, DISPATCH, EXECUTORS}),
+        lambda entry: bool(entry.files & {*TABLE, *GUARDED, *STORED, CHANNEL, HOLD_SERVICE, PULL_PROCESSOR}),
         bytecodes,
         patience=8,
         is_dear=True,

@@ -15,12 +15,10 @@ from model_tests.mutants.zoo.entry import (
     BROKER,
     CHANNEL,
     CLIENT,
-    DEADLINES,
-    DISPATCH,
     HOLD,
     HOLD_SERVICE,
     NOTIFIER,
-    PULL_RUNNER,
+    PULL_PROCESSOR,
     RULES,
     Change,
     Entry,
@@ -202,7 +200,7 @@ OURS: Final = (
             "                self._send_output()\n            self._is_awake = False\n",
             "                self._send_output()\n        with self._lock:\n            self._is_awake = False\n",
         ),
-        units=("simulate/test_rest_stress.py::test_no_one_switch_loses_a_wakeup",),
+        units=("simulate/test_rest_stress.py::test_a_resting_reader_keeps_no_call_waiting",),
     ),
     _slip(
         "a-forked-child-closes-its-parents-consumer",
@@ -213,7 +211,7 @@ OURS: Final = (
             "return self._started_in is not None and self._started_in != self._now_in()",
             "return False",
         ),
-        units=("client/test_forked.py",),
+        units=("client/test_failed_starts.py",),
     ),
     _slip(
         "a-start-that-fails-leaves-its-connections",
@@ -266,10 +264,10 @@ OURS: Final = (
         "Handing a large herd out fails in the middle, and what it has taken is never settled.",
         Change(
             HOLD_SERVICE,
-            "            try:\n                self._hand_out(steps, shard, walk, outbox)\n"
-            "            finally:\n                with shard.lock:\n                    walk.end()\n",
-            "            self._hand_out(steps, shard, walk, outbox)\n            with shard.lock:\n"
-            "                walk.end()\n",
+            "            try:\n                self._hand_out(steps, shard, traversal, outbox)\n"
+            "            finally:\n                with shard.lock:\n                    traversal.end()\n",
+            "            self._hand_out(steps, shard, traversal, outbox)\n            with shard.lock:\n"
+            "                traversal.end()\n",
         ),
     ),
     _slip(
@@ -296,7 +294,7 @@ OURS: Final = (
         "pop-due-a-millisecond-later",
         "The clock comes at a deadline, finds that it is not over yet, and turns in circles for a millisecond.",
         Change(
-            DEADLINES,
+            HOLD,
             "        while self._heap and self._heap[0] <= now_ms:\n",
             "        while self._heap and self._heap[0] < now_ms:\n",
         ),
@@ -378,8 +376,8 @@ OURS: Final = (
         "expiry-loses-what-is-over-the-count",
         "Of many deadlines at one millisecond those over the count of one turn are forgotten.",
         Change(
-            DEADLINES,
-            "                for item in due[len(due) - room :]:\n                    del items[item]\n"
+            HOLD,
+            "                for item in due[len(due) - left :]:\n                    del items[item]\n"
             "                break\n",
             "                del self._due[heapq.heappop(self._heap)]\n                break\n",
         ),
@@ -387,29 +385,27 @@ OURS: Final = (
     _slip(
         "pruned-heap-is-no-heap",
         "When stale entries are thrown away the rest is no heap any more, and deadlines are noticed in any order.",
-        Change(
-            DEADLINES, "                heapq.heapify(self._heap)\n", "                self._heap.sort(reverse=True)\n"
-        ),
+        Change(HOLD, "                heapq.heapify(self._heap)\n", "                self._heap.sort(reverse=True)\n"),
     ),
     _slip(
         "scan-walks-nothing-new",
         "A scan tells the end that it has read before, so who waits for less than that is passed over.",
         Change(
             HOLD_SERVICE,
-            "                    self._walk(SCAN, key, visible_end, None, outbox)\n",
-            "                    self._walk(SCAN, key, 0, None, outbox) if visible_end else None\n",
+            "                    self._traverse(SCAN, key, visible_end, None, outbox)\n",
+            "                    self._traverse(SCAN, key, 0, None, outbox) if visible_end else None\n",
         ),
     ),
     _slip(
         "one-pass-of-the-dispatcher",
         "A burst of more than 256 messages: the first 256 are made visible and told, the rest waits for the next send.",
-        Change(DISPATCH, "        while store.dispatched_end < end or", "        if store.dispatched_end < end or"),
+        Change(HOLD_SERVICE, "        while store.dispatched_end < end or", "        if store.dispatched_end < end or"),
     ),
     _slip(
         "first-of-the-arrivals",
         "Of the messages that are made visible together the first alone is announced.",
         Change(
-            DISPATCH,
+            HOLD_SERVICE,
             "                for arrival in self._announced(arrivals):\n",
             "                for arrival in list(self._announced(arrivals))[:1]:\n",
         ),
@@ -418,7 +414,7 @@ OURS: Final = (
         "stopped-without-a-word",
         "A pull that is let go at the stop is counted as answered, and no answer is written.",
         Change(
-            PULL_RUNNER,
+            PULL_PROCESSOR,
             "            self.answer(pull, Miss(self._unread(pull), _NO_FILTER), cause, outbox)\n",
             "            pull.phase = ANSWERED\n",
         ),
@@ -428,7 +424,7 @@ OURS: Final = (
         "busy-without-a-word",
         "A pull that no room is left for is refused without an answer.",
         Change(
-            PULL_RUNNER,
+            PULL_PROCESSOR,
             '            self.answer(pull, Refused(ResponseCode.SYSTEM_BUSY, "too many pulls, '
             'try again later"), cause, outbox)\n',
             "            pull.phase = ANSWERED\n",
@@ -448,7 +444,7 @@ OURS: Final = (
         "durable-at-the-byte-after",
         "A send is told to be durable only when something behind it is: the last of each sync is refused.",
         Change(
-            f"{BROKER}/send/group_commit.py",
+            f"{BROKER}/send/durability.py",
             "is_durable = flushed_end >= request.log_end and (",
             "is_durable = flushed_end > request.log_end and (",
         ),

@@ -7,21 +7,17 @@ from typing import Final
 from model_tests.mutants.zoo.entry import (
     BROKER,
     CLIENT,
-    DEADLINES,
-    DISPATCH,
-    EXECUTORS,
     HOLD,
     HOLD_SERVICE,
     NOTIFIER,
     PULL_PROCESSOR,
-    PULL_RUNNER,
     STORE,
     Change,
     Entry,
 )
 
 HANDLER: Final = "reference/longpoll_broker/handler.py"
-PULLING: Final = "reference/longpoll_broker/assembly/pull.py"
+PULLING: Final = "reference/longpoll_broker/assembly.py"
 
 
 def _bug(name: str, source: str, says: str, *changes: Change, units: tuple[str, ...] = (), slip: str = "") -> Entry:
@@ -37,8 +33,8 @@ ROCKETMQ: Final = (
         "and that pull is answered when the next one is due.",
         Change(
             HOLD_SERVICE,
-            '        self._clock_sleeps_until_ms = float("inf")\n        deadlines_ms: list[int] = []\n',
-            "        deadlines_ms: list[int] = []\n",
+            '        self._clock_sleeps_until_ms = float("inf")\n        if not self._hold_limit.used:\n',
+            "        if not self._hold_limit.used:\n",
         ),
     ),
     _bug(
@@ -70,7 +66,7 @@ ROCKETMQ: Final = (
         "Who holds and who notifies write the name of a retry topic differently, so a message to be tried again wakes "
         "nobody: the consumer gets it at its deadline, up to 15 s late, although every other topic is prompt.",
         Change(
-            DISPATCH,
+            HOLD_SERVICE,
             "self.hold_service.notify((arrival.topic, arrival.queue_id), visible_end",
             'self.hold_service.notify((arrival.topic.replace("%RETRY%", "%RETRY%_"), arrival.queue_id), visible_end',
         ),
@@ -95,11 +91,12 @@ ROCKETMQ: Final = (
         "without an answer. Under load clients hang for as long as they are ready to wait.",
         Change(
             HOLD,
-            "        if self.room is not None and not self._take_room(pull, self.room):\n            return False\n",
-            "        if self.room is not None and not self._take_room(pull, self.room):\n"
+            "        if self.hold_limit is not None and not self._reserve(pull, self.hold_limit):\n"
+            "            return False\n",
+            "        if self.hold_limit is not None and not self._reserve(pull, self.hold_limit):\n"
             "            if not self._held:\n                return False\n"
             "            oldest = next(pull for bucket in self._buckets.values() for pull in bucket.pulls)\n"
-            "            self._remove([oldest])\n            self._take_room(pull, self.room)\n",
+            "            self._remove([oldest])\n            self._reserve(pull, self.hold_limit)\n",
         ),
     ),
     _bug(
@@ -107,9 +104,7 @@ ROCKETMQ: Final = (
         "`PopLongPollingService.COMPARATOR`, which casts a difference of longs to int",
         "Deadlines are compared by numbers of 31 bits. On a machine that has been up for 25 days their order is wrong, "
         "and requests are kept that are long over.",
-        Change(
-            DEADLINES, "heapq.heappush(self._heap, deadline_ms)", "heapq.heappush(self._heap, deadline_ms & 0x7FFFFFFF)"
-        ),
+        Change(HOLD, "heapq.heappush(self._heap, deadline_ms)", "heapq.heappush(self._heap, deadline_ms & 0x7FFFFFFF)"),
     ),
     _bug(
         "closed-waiter-spends-the-notification",
@@ -139,7 +134,7 @@ ROCKETMQ: Final = (
         "One part of the store says that it notifies by itself, and nobody notifies for the others any more: all "
         "topics but a few are delivered at the deadline only.",
         Change(
-            DISPATCH,
+            HOLD_SERVICE,
             "            if self.notifies and not self.before_visible and not (",
             "            if self.in_batches and self.notifies and not self.before_visible and not (",
         ),
@@ -169,7 +164,7 @@ ROCKETMQ: Final = (
         "A request is offered to a full queue and nobody looks whether it was taken: it is in no queue and in no "
         "table, and its client hears nothing.",
         Change(
-            EXECUTORS,
+            PULL_PROCESSOR,
             "        return self.offer(\n            lambda worker_outbox: self.run(pull, cause, worker_outbox),\n"
             '            lambda worker_outbox: self.refuse(pull, "busy", worker_outbox),\n        )\n',
             "        self.offer(\n            lambda worker_outbox: self.run(pull, cause, worker_outbox),\n"
@@ -195,7 +190,7 @@ ROCKETMQ: Final = (
         "A connection that has bytes unsent gets no answer to a woken pull at all. A client whose network is slow for "
         "a moment loses its pull, and with it the queue.",
         Change(
-            PULL_RUNNER,
+            PULL_PROCESSOR,
             "        # Java answers a woken pull in JSON, its default, whatever the request used.\n",
             "        if channel.unsent():\n            pull.phase = ANSWERED\n            return\n",
         ),
@@ -219,8 +214,8 @@ ROCKETMQ: Final = (
         "so consumers of a slave are seconds behind those of its master.",
         Change(
             PULLING,
-            "(not shared.standing.is_slave or shared.traits.slave_notifies)",
-            "(not shared.standing.is_slave)",
+            "(not shared.role.is_slave or shared.traits.slave_notifies)",
+            "(not shared.role.is_slave)",
         ),
         units=("service/test_slave.py",),
     ),
@@ -242,7 +237,7 @@ ROCKETMQ: Final = (
         "The loop that makes messages visible catches what its author thought of; another exception ends its thread. "
         "The broker takes messages, and delivers none until it is started again.",
         Change(
-            DISPATCH,
+            HOLD_SERVICE,
             "            except FAULTS as error:\n                # The records are in the log.",
             "            except KeyError as error:\n                # The records are in the log.",
         ),
@@ -254,9 +249,9 @@ ROCKETMQ: Final = (
         "One exception of a scan ends the scanner: no deadline is noticed any more, and every hold lasts until a "
         "message comes.",
         Change(
-            f"{BROKER}/hold/scan_service.py",
-            "            except FAULTS:\n",
-            "            except KeyError:\n",
+            HOLD_SERVICE,
+            "scan(outbox)\n            except FAULTS:\n",
+            "scan(outbox)\n            except KeyError:\n",
         ),
         units=("service/test_hold_sections.py",),
     ),
@@ -266,7 +261,7 @@ ROCKETMQ: Final = (
         "Who looks for tasks that have waited too long cannot read a woken pull's task: it stays in the queue, and "
         "its client is told nothing while every worker is busy.",
         Change(
-            EXECUTORS,
+            PULL_PROCESSOR,
             "                _do(late.too_late, outbox)\n",
             "                continue\n",
         ),
@@ -277,7 +272,7 @@ ROCKETMQ: Final = (
         "The client counts the bytes of what it has consumed wrongly, so flow control thinks that the queue is full: "
         "it is never pulled again, and the group's lag grows until a restart.",
         Change(
-            f"{CLIENT}/consume/process_queue.py",
+            f"{CLIENT}/consume/puller.py",
             "                del waiting[offset]\n                self.size -= len(message.body)\n",
             "                del waiting[offset]\n",
         ),
@@ -292,7 +287,7 @@ ROCKETMQ: Final = (
             "        self._timer.after(retry_s, self.pull)\n",
             "",
         ),
-        units=("client/test_puller.py", "service/test_client_consumer.py"),
+        units=("client/test_puller.py",),
     ),
     _bug(
         "moved-offset-waits",
@@ -305,14 +300,14 @@ ROCKETMQ: Final = (
             "        if answer.code == ResponseCode.PULL_OFFSET_MOVED:\n"
             "            self._timer.after(RETRY_S, self.pull)\n        elif is_no_further:\n",
         ),
-        units=("client/test_puller.py", "service/test_client_consumer.py"),
+        units=("client/test_puller.py",),
     ),
     _bug(
         "announced-once",
         "`ReputMessageService.doReput`, which announces again what threw",
         "The dispatcher goes on after a walk that threw, as if everybody had been told. Those whom the walk did not "
         "reach wait for the next message.",
-        Change(DISPATCH, "ANNOUNCED_MAX: Final = 16", "ANNOUNCED_MAX: Final = 1"),
+        Change(HOLD_SERVICE, "ANNOUNCED_MAX: Final = 16", "ANNOUNCED_MAX: Final = 1"),
         units=("service/test_fuzz.py", "service/test_dispatch_service.py", "service/test_hold_service.py"),
     ),
     _bug(

@@ -191,7 +191,7 @@ def main(words: Sequence[str] | None = None) -> int:
     known = {entry.id: entry for entry in ENTRIES}
     unknown = [name for name in chosen.ids if name not in known and name != "-"]
     if unknown:
-        parser.error(f"no entry {unknown[0]!r}; `longpoll zoo` lists them")
+        parser.error(f"no entry {unknown[0]!r}; `python -m model_tests.mutants.zoo` lists them")
     names = chosen.method or [each.name for each in METHODS]
     encode = msgspec.json.Encoder().encode
     if "-" in chosen.ids:

@@ -1,6 +1,6 @@
 """The kill matrix: which method finds which bug, as it is pinned, and the page that is generated from it.
 
-`table.json` has a row a line, written by `longpoll zoo run --write`. A removed lock and a bug of history is to be found
+`table.json` has a row a line, written by the script's `run --write`. A removed lock and a bug of history is to be found
 by two methods and any other bug by one, one of them of the quick suite and within `PROMPT_S`; those that are not yet
 are named in `OPEN`, each with the reason. Times are of the machine that measured them, and only that bound is compared
 with them. Leaves out the looking (`run`).
@@ -102,7 +102,7 @@ def problems(rows: Sequence[Row], entries: Sequence[Entry] = ENTRIES, opened: Ma
         if row is None and entry.id.startswith(MENDED):
             continue  # `mutants/test_broker_faults.py` plants it beside its own test
         if row is None:
-            said.append(f"{entry.id}: not in the table; run `longpoll zoo run {entry.id} --write`")
+            said.append(f"{entry.id}: not in the table; run `python -m model_tests.mutants.zoo run {entry.id} --write`")
             continue
         looked = {*row.found, *row.missed}
         apply = [method for method in METHODS if method.applies(entry)]

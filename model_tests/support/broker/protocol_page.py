@@ -22,10 +22,9 @@ import msgspec
 from attrs import define, field, frozen
 
 from longpoll_broker import hold, io, rocketmq, send, upkeep
-from longpoll_broker.rocketmq.admin import member_notifications
+from longpoll_broker.rocketmq import transactions
+from longpoll_broker.rocketmq.admin import client_processor
 from longpoll_broker.rocketmq.name_server import name_server
-from longpoll_broker.rocketmq.name_server import routes_processor as routes
-from longpoll_broker.rocketmq.transactions import transaction_check
 from longpoll_protocol import bodies, headers
 from longpoll_protocol.bodies import Body
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -106,9 +105,9 @@ def sent_by(module: ModuleType) -> frozenset[str]:
 def sections() -> list[Section]:
     """Returns a section for each code that is served or sent, or has a header or body."""
     tables = {
-        "served by the broker": served_by(*(module for module in services() if module not in {name_server, routes})),
-        "served by the name server": served_by(name_server, routes),
-        "sent to clients by the broker": sent_by(member_notifications) | sent_by(transaction_check) | _PASSED_ON,
+        "served by the broker": served_by(*(module for module in services() if module is not name_server)),
+        "served by the name server": served_by(name_server),
+        "sent to clients by the broker": sent_by(client_processor) | sent_by(transactions) | _PASSED_ON,
     }
     found = []
     every = list(shapes())

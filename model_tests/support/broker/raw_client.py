@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from longpoll.wire.connection import BrokerConnection
-from longpoll.wire.requests import pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.frames import EMPTY, Buffer, Command, Serialisation
 from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
+from longpoll_simulation.client import pull_fields, records_of, send_fields
 
 __all__ = ["PATIENCE_S", "RawClient", "pull_fields", "records_of", "send_fields", "send_message"]
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from longpoll_protocol.frames.command import Command, encode, reply
-from longpoll_protocol.frames.connection import CLOSED, Connection
-from longpoll_runtime.closeable import Stoppable
+from longpoll_protocol.frames import CLOSED, Command, Connection, encode, reply
+from longpoll_runtime.services import Stoppable
 
 PATIENCE_S: Final = 10.0
 Handler = Callable[["Peer", Command], None]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from longpoll_broker.shared.filter.sql92 import Sql92Error, compile_expression
-from longpoll_broker.shared.filter.sql92_values import EvaluationError
+from longpoll_broker.shared.sql92 import Sql92Error, compile_expression
+from longpoll_broker.shared.sql92_tree import EvaluationError
 
 Case = tuple[str, dict[str, str]]
 """An expression and a message's properties."""

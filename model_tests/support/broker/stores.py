@@ -10,8 +10,7 @@ from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
 from longpoll_protocol.log_record import host_bytes
-from longpoll_protocol.properties import TAGS, encode_properties
-from longpoll_protocol.tags import tags_code
+from longpoll_protocol.properties import TAGS, encode_properties, tags_code
 from longpoll_runtime.real import RealRuntime
 
 T = TypeVar("T")

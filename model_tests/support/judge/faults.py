@@ -40,7 +40,7 @@ from longpoll_judge.recording import (
     moved,
     pick,
 )
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.properties import java_hash
 from longpoll_spec.history import Event
 
 FAR: Final = 1_000_000

@@ -22,13 +22,13 @@ from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
 from longpoll_judge.read.source import find, read_split
 from longpoll_judge.recording import Recording, change
-from longpoll_judge.run.follow import Limits, Steps
+from longpoll_judge.run.follow import Steps
+from longpoll_judge.run.incremental.state_file import Limits
 from longpoll_judge.run.local import judge_windows
-from longpoll_judge.run.overview import overview_of_table
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.tally import Tally
 from longpoll_judge.run.window_sweep import WindowReader
-from longpoll_judge.run.windows import WindowPlan
+from longpoll_judge.run.windows import WindowPlan, overview_of_table
 from longpoll_spec.history import META_FILE, Event, Meta
 
 RECORDINGS: Final = Path(__file__).parents[2] / "judge" / "recordings"
@@ -196,7 +196,7 @@ def follow_pieces(
     steps, results = Steps.begun(LIMITS, kept), list[Result]()
     for start, end in pairwise([0, *cuts, len(table)]):
         damages = [damage for _part, found in read for damage in found] if end == len(table) else []
-        steps.growing.add([table.slice(start, end - start)], damages, history)
+        steps.add([table.slice(start, end - start)], damages, history)
         if drawn.random() < looks:
             results.append(steps.result(history))
         if kept is not None:

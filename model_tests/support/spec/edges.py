@@ -18,7 +18,7 @@ import msgspec
 
 from longpoll_spec.bounds import ASPECTS, Bounds, named
 from longpoll_spec.engines import manifest
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python import successors
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, Policy
 from longpoll_spec.specification import specification_of

@@ -19,10 +19,10 @@ import attrs
 from attrs import define, field, frozen
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.analysis.symmetry import is_symmetric
 from longpoll_spec.engines.smt.any_number import Statements, statements_of
 from longpoll_spec.engines.smt.inductive import Outcome, Prover, prover_of
 from longpoll_spec.engines.smt.proof import REQUESTS, prove_model
+from longpoll_spec.engines.symmetry import is_symmetric
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.mutants.generated import Mutant, same_text
 from longpoll_spec.policy import Policy

@@ -24,7 +24,7 @@ from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.manifest import text_of
-from longpoll_spec.engines.smt.combinations import WORLDS
+from longpoll_spec.engines.smt.configurations import WORLDS
 from longpoll_spec.mutants.generated import Mutant, mutants_of
 from longpoll_spec.mutants.named import named_mutants
 from longpoll_spec.policy import Policy, preset

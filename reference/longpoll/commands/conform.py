@@ -18,10 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 
 import longpoll
 from longpoll import exit_codes, extras
-from longpoll.addresses import address_of
-from longpoll.options.numbers import Amount
-from longpoll.options.paths import FilledPath
 from longpoll.options.specification import knob_option, policy_option
+from longpoll.options.values import Amount, FilledPath, address_of
 from longpoll.output import (
     Exit,
     check_directory,
@@ -30,26 +28,97 @@ from longpoll.output import (
     json_option,
     out,
     progress_bar,
+    say,
     styled,
     table,
     user_mistakes,
 )
-from longpoll.views import conform as conform_shown
+from longpoll.views.check import show_verdict
 from longpoll_conform.broker_process import BrokerProcess
 from longpoll_conform.capabilities import Identity, given, identify, is_well
 from longpoll_conform.clauses import CLAUSES, Capability
 from longpoll_conform.connection import SilentError
-from longpoll_conform.export.archive import write
+from longpoll_conform.export import write
 from longpoll_conform.known_failures import Change, change, check_only, chosen, read_known, write_known
 from longpoll_conform.play import Place
 from longpoll_conform.record import record
-from longpoll_conform.report.data import as_json as json_of
-from longpoll_conform.report.write import write_reports
+from longpoll_conform.report import Sections, badge, lines_of, sections, write_reports
+from longpoll_conform.report import as_json as json_of
 from longpoll_conform.suite import STOPPED, Result, Suite
 from longpoll_conform.vectors import Vector, read_vectors, write_vectors
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import UserError
 from longpoll_spec.policy import Policy, preset, with_knobs
+
+SHOWN_MAX: Final = 12
+"""Failures that are shown with their conversations; --json and --pages have all."""
+
+
+def show(suite: Suite, results: Sequence[Result], identity: Identity, code: Exit, changed: Change | None) -> None:
+    """Print the result: the verdict, the counts, then a section for each kind of difference."""
+    found = sections(suite, results)
+    show_verdict(_verdict(found, code, changed))
+    out.tell(found.text)
+    out.tell(f"policy: {reason(identity)}")
+    out.tell(f"capabilities: {', '.join(sorted(suite.capabilities)) or 'none'}")
+    _show_sections(found)
+    failed = [result for result in results if result.outcome == "FAIL"]
+    for result in failed[:SHOWN_MAX]:
+        _show_failure(result)
+    if len(failed) > SHOWN_MAX:
+        say(f"\n{len(failed) - SHOWN_MAX} more failed conversations: see --pages DIRECTORY or --json.")
+    for name in suite.silenced_by:
+        out.print(styled("[bold red]silenced[/]: the broker stopped answering after {}", name))
+    if changed is not None:
+        for name in changed.new:
+            out.print(styled("[bold red]new[/]: {} fails and is not a known failure", name))
+        for name in changed.mended:
+            out.print(styled("[yellow]mended[/]: {} no longer fails: remove it from the list", name))
+    say(f"\n{badge(suite.policy, results)}")
+
+
+def reason(identity: Identity) -> str:
+    """The policy that the broker is compared with, and the reason."""
+    other = "" if identity.how == "given" else "; --policy NAME chooses another"
+    return f"{identity.policy}, because {identity.why}{other}"
+
+
+def _verdict(found: Sections, code: Exit, changed: Change | None) -> str:
+    failed, tested = found.counts["FAIL"], found.tested
+    if changed is not None and (changed.new or changed.mended):
+        return "the known failures changed"
+    if failed:
+        return f"{failed} of {tested} clauses failed" + (", all of them known" if code == Exit.OK else "")
+    return "unknown: the broker could not be tested, or stopped answering" if code else "no clause failed"
+
+
+def _show_sections(found: Sections) -> None:
+    if found.differences:
+        rows = [(each.clause, each.outcome, each.sentence, each.seen) for each in found.differences]
+        say("")
+        table("Differences from RocketMQ", ["clause", "outcome", "clause text", "this broker"], rows)
+    if found.bugs:
+        bugs = [
+            (each.clause, each.outcome, each.bug, f"{'has it' if each.is_there else 'does not have it'}; {each.seen}")
+            for each in found.bugs
+        ]
+        say("")
+        table("RocketMQ's own bugs", ["clause", "outcome", "RocketMQ's bug", "this broker"], bugs)
+    if found.untested:
+        untested = [(" ".join(clauses), why) for why, clauses in found.untested.items()]
+        say("")
+        table("UNTESTED, not counted", ["clauses", "why"], untested)
+
+
+def _show_failure(result: Result) -> None:
+    out.print(styled("\n[bold red]FAIL[/] {} {}: {}", result.clause.id, result.vector.id, result.vector.title))
+    for difference in result.differences[:5]:
+        say(f"  {difference.where}\n    expected {difference.expected}\n    got      {difference.got}")
+    if result.left_out:
+        say(f"  ({result.left_out} steps of the vector are left out: the mismatch does not need them)")
+    for line in lines_of(result.spoken):
+        say(f"  {line}")
+
 
 NAME_SERVER_PORT: Final = 9876
 RACE_S: Final = 8.0
@@ -248,7 +317,7 @@ def conform(
             told["changed"] = {"new": list(changed.new), "mended": list(changed.mended)}
         emit_json(told)
     else:
-        conform_shown.show(suite, results, identity, code, changed)
+        show(suite, results, identity, code, changed)
     if code:
         raise SystemExit(code)
 
@@ -316,7 +385,7 @@ def _identified(place: Place, policy_name: str | None, *, as_json: bool) -> Iden
         found = identify(place)
     except SilentError as error:
         raise _silent(error) from None
-    said = f"policy {conform_shown.reason(found)}"
+    said = f"policy {reason(found)}"
     if policy_name is not None:
         differs = found.how != "default" and found.policy != policy_name
         said = f"{found.why}: without --policy it is compared with {found.policy}" if differs else ""

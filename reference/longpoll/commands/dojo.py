@@ -14,14 +14,13 @@ import click
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll import exit_codes
-from longpoll.options.numbers import SEED_MAX, Amount, Whole
+from longpoll.options.values import SEED_MAX, Amount, Whole
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, table, user_mistakes
 from longpoll_dojo.errors import HINTS, ProgramError
 from longpoll_dojo.explore import Bounds, Finding, Search, Start, replayed
-from longpoll_dojo.model import Allowances
+from longpoll_dojo.model import Allowances, steps_of, token_of
 from longpoll_dojo.program import ANSWER_S, START_S, Program
 from longpoll_dojo.starters import LANGUAGES, RIGHT, write
-from longpoll_dojo.steps import steps_of, token_of
 from longpoll_dojo.trace import as_json as json_of
 from longpoll_dojo.trace import lines_of
 from longpoll_spec.errors import UserError

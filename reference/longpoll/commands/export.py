@@ -36,7 +36,7 @@ from longpoll_spec.render.export.tla_parametric import (
 from longpoll_spec.render.java_breakpoints import breakpoints_of, presets_of
 from longpoll_spec.render.notation import name_of
 from longpoll_spec.render.pictures.text import who
-from longpoll_spec.render.story.story import story_of
+from longpoll_spec.render.story import story_of
 from longpoll_spec.specification import properties_of, specification_of
 
 Render: TypeAlias = Callable[[Model, Sequence[Property]], str]

@@ -8,8 +8,7 @@ from typing import Any, get_args
 import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.options.numbers import Whole
-from longpoll.options.paths import FilledPath
+from longpoll.options.values import FilledPath, Whole
 from longpoll.output import emit_json, json_option, out, progress_bar, user_mistakes
 from longpoll_judge.generate import write
 from longpoll_judge.read.convert import FormatName, TargetExistsError

@@ -18,10 +18,9 @@ import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.exit_codes import NO_ROOM
-from longpoll.options.cluster import Place, cluster_options
-from longpoll.options.follow import following_options
-from longpoll.options.judge_engine import choose
-from longpoll.options.numbers import Amount
+from longpoll.options.engine import Place, cluster_options
+from longpoll.options.judge import choose, following_options
+from longpoll.options.values import Amount
 from longpoll.output import (
     Exit,
     check_directory,
@@ -35,7 +34,7 @@ from longpoll.output import (
     table,
     user_mistakes,
 )
-from longpoll.views.follow.report import Places, open_reporter
+from longpoll.views.follow import Places, open_reporter
 from longpoll_judge.contract.result import PROPERTIES, Finding, Result
 from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.read.files import absolute

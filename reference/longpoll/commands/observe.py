@@ -15,15 +15,13 @@ import click
 import msgspec
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.addresses import address_of
 from longpoll.exit_codes import printable, until_signalled
-from longpoll.options.numbers import Amount, Whole
-from longpoll.options.paths import FilledPath
+from longpoll.options.values import Amount, FilledPath, Whole, address_of
 from longpoll.output import Exit, emit_json, fail, out, progress_bar, say, user_mistakes
 from longpoll_java.byteman_rules import SCAN_MS
 from longpoll_java.jars import JAVA, NAMES, Jars, chosen
-from longpoll_java.recording.record import Size
-from longpoll_java.recording.record import record as record_inside
+from longpoll_java.recording import Size
+from longpoll_java.recording import record as record_inside
 from longpoll_observe import Observer
 from longpoll_runtime.log_stream import logging_to
 from longpoll_runtime.real import RealRuntime
@@ -180,7 +178,8 @@ def observe(
 
 def _record_inside(jars: Jars, directory: Path, size: Size, *, as_json: bool) -> None:
     """Record a Java broker's internal steps and print how many."""
-    _refuse_used(directory)
+    if directory.exists():
+        raise click.UsageError(f"{directory} already exists; choose a new directory")
     with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:
         task = progress.add_task(f"sending to Java {jars.version}", total=size.messages)
         done = record_inside(jars, directory, size, lambda sent: progress.update(task, completed=sent))
@@ -192,11 +191,6 @@ def _record_inside(jars: Jars, directory: Path, size: Size, *, as_json: bool) ->
         f"pulls in {done.seconds:.1f} s; next: longpoll judge {directory}",
         soft_wrap=True,
     )
-
-
-def _refuse_used(directory: Path) -> None:
-    if directory.exists():
-        raise click.UsageError(f"{directory} already exists; choose a new directory")
 
 
 def _say_ready(observer: Observer, record: Path, *, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """`longpoll replay`: replay the run of a token on the reference code or on a shipped Java broker.
 
-The simulation: `longpoll.broker_simulation`. Breakpoints in Java: `longpoll_java`.
+The simulation: `longpoll_simulation`. Breakpoints in Java: `longpoll_java`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import click
 
-from longpoll.broker_simulation.refinement.replay import NotASpecificationStepError, follow, named, under
-from longpoll.broker_simulation.search import run_again
 from longpoll.exit_codes import interrupted_by_sigterm
 from longpoll.options import completion
 from longpoll.output import Exit, emit_json, err, json_option, out, say, styled, table, user_mistakes
@@ -23,14 +21,16 @@ from longpoll_java.jars import JAVA, NAMES, Jars, chosen
 from longpoll_java.replay import Played, play
 from longpoll_java.schedule import Schedule, schedule_of, with_after
 from longpoll_java.violations import sentence_of, shown_by
-from longpoll_simulation.tokens import decode_token
+from longpoll_simulation.refinement import NotASpecificationStepError, follow, named, under
+from longpoll_simulation.search import run_again
+from longpoll_simulation.trace import decode_token
 from longpoll_spec.engines.tokens import replay as replay_law
 from longpoll_spec.errors import TokenError, UserError
 from longpoll_spec.model import Action, Trace
 from longpoll_spec.policy import preset
 from longpoll_spec.render.java_breakpoints import Breakpoint, breakpoints_of, presets_of
 from longpoll_spec.render.pictures.text import who
-from longpoll_spec.render.story.story import story_of
+from longpoll_spec.render.story import story_of
 
 REFERENCE: Final = "reference"
 ANY_LAW: Final = re.compile(r"lp\d+\.")

@@ -18,22 +18,19 @@ import click
 from attrs import evolve
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
-from longpoll.addresses import address_of
 from longpoll.exit_codes import printable
 from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
-from longpoll.options.paths import FilledPath
 from longpoll.options.server import ACCESS_KEY, SECRET_KEY, account_of
 from longpoll.options.specification import knob_option, policy_option
+from longpoll.options.values import FilledPath, address_of
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.metrics import BrokerCollector, limit, with_health
 from longpoll_runtime import Event
-from longpoll_runtime.garbage_collection import no_collections, rare_collections
+from longpoll_runtime.interpreter import no_collections, rare_collections, short_switch_interval
 from longpoll_runtime.log_stream import Format, logging_to
-from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.switch_interval import short_switch_interval
-from longpoll_runtime.tls import ServerTls, server_context
+from longpoll_runtime.real import RealRuntime, ServerTls, server_context
 from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import preset, with_knobs
 

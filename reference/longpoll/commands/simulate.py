@@ -1,6 +1,6 @@
 """`longpoll simulate-broker`: runs the whole broker in simulations with random schedules and faults.
 
-The runs are in `longpoll.broker_simulation`; `replay` runs one again.
+The runs are in `longpoll_simulation`; `replay` runs one again.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import click
 from attrs import define, field
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.broker_simulation.checker import PROMISES
-from longpoll.broker_simulation.plan import GRAINS
-from longpoll.broker_simulation.run import Outcome
-from longpoll.broker_simulation.search import STRATEGIES, Failure, Settings, explain, search
-from longpoll.options.numbers import SEED_MAX, Amount, Whole
 from longpoll.options.specification import knob_option, policy_option
+from longpoll.options.values import SEED_MAX, Amount, Whole
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
+from longpoll_simulation.checker import PROMISES
+from longpoll_simulation.plan import GRAINS
+from longpoll_simulation.run import Outcome
+from longpoll_simulation.search import STRATEGIES, Failure, Settings, explain, search
 from longpoll_spec.errors import UserError, not_known
 
 RUNS: Final = 300

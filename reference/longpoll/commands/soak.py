@@ -1,6 +1,6 @@
 """`longpoll soak`: runs a real broker process with random load and faults, on real sockets and a real disk.
 
-The rounds are in `longpoll.broker_simulation.soak`.
+The rounds are in `longpoll.verification.soak`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from attrs import frozen
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll import exit_codes
-from longpoll.broker_simulation.soak.soak import BrokenPromiseError, Counts, Soak, real_plan_of
-from longpoll.options.numbers import SEED_MAX, Amount, Whole
 from longpoll.options.specification import knob_option, policy_option
+from longpoll.options.values import SEED_MAX, Amount, Whole
 from longpoll.output import Exit, check_directory, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
+from longpoll.verification.soak import BrokenPromiseError, Counts, Soak, real_plan_of
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import preset, with_knobs
 

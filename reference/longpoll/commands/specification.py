@@ -1,4 +1,4 @@
-"""`longpoll check`, `prove`, `explain`, `policies` and `properties`: the specification on the command line.
+"""`longpoll check`, `prove`, `explain`, `ablate`, `policies` and `properties`: the specification on the command line.
 
 The work is done in `longpoll_spec`; the output is in `longpoll.views`.
 """
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import click
 import msgspec
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from longpoll import extras
-from longpoll.options.completion import worlds
+from longpoll.options.completion import own_policies, worlds
 from longpoll.options.engine import default_engine, engine_options, opened
-from longpoll.options.numbers import Amount
 from longpoll.options.specification import (
     aspect_option,
     bounds_option,
@@ -32,7 +32,21 @@ from longpoll.options.specification import (
     property_option,
     size_options,
 )
-from longpoll.output import Exit, emit_json, err, fail, json_option, progress_bar, say, table, user_mistakes
+from longpoll.options.values import Amount
+from longpoll.output import (
+    Exit,
+    cell_of,
+    emit_json,
+    err,
+    fail,
+    json_option,
+    out,
+    progress_bar,
+    say,
+    styled,
+    table,
+    user_mistakes,
+)
 from longpoll.views import check as law_shown
 from longpoll_spec.bounds import EXPLORATIONS, REQUESTS_MAX, SIZES, named
 from longpoll_spec.engines import EXPLORERS, explore
@@ -49,15 +63,23 @@ from longpoll_spec.policy import (
     Policy,
     knob_sentences,
     knob_values,
+    other_settings,
     policy_named,
     preset,
     with_knobs,
 )
-from longpoll_spec.render.book.differences import Difference, difference
-from longpoll_spec.render.export import itf
-from longpoll_spec.render.pictures import html, json_trace, lanes, mermaid, text
-from longpoll_spec.render.story.story import story_of
+from longpoll_spec.render.differences import Difference, difference
+from longpoll_spec.render.export.traces import trace_itf, trace_json
+from longpoll_spec.render.pictures import lanes
+from longpoll_spec.render.pictures.text import story_html, story_mermaid, story_text
+from longpoll_spec.render.story import story_of
 from longpoll_spec.specification import properties_of, specification_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from longpoll_spec.engines.ablate import Row
+
 
 FORMATS: Final = ("text", "mermaid", "svg", "html", "itf", "json")
 
@@ -115,9 +137,9 @@ def check(
 ) -> None:
     """Explore every state that a policy can reach within bounds, and check its properties.
 
-    The output is the verdict, the worst violations with one sentence each, and the next command. --all prints every
-    property with its verdict, the counts, and a counterexample for each violation. A counterexample is a token of a
-    shortest run, with the fewest context switches.
+    The output is the verdict, the worst violations with one sentence each, and the next command. With --all, it is
+    every property with its verdict, the counts, and a counterexample for each violation. A counterexample is a token of
+    a shortest run, with the fewest context switches.
 
     The bounds tiny, small, wide and bench have no features. After them, the command explores each feature alone, such
     as several queues or offset commits. If you choose a size, a feature or another engine, it explores only your
@@ -199,7 +221,7 @@ def _explain_worst(found: Survey) -> None:
     if token is None:
         say("nothing to explain: no property is violated")
     else:
-        say("\n" + text.render(story_of(replay(token))).removesuffix("\n"))
+        say("\n" + story_text(story_of(replay(token))).removesuffix("\n"))
 
 
 @click.command()
@@ -269,11 +291,11 @@ def prove(
     If a property is not inductive, the command looks for a run from the first state that violates it. Such a run is a
     token for `longpoll explain`. A refuted step without a token shows a state that may be unreachable.
 
-    For any number of requests the command proves several configurations. plain has no features, and bare has two
-    queues. whole has two queues, two tags and every feature. uncut is whole without the feature truncate, with which
-    the policy promises fewer properties. The other configurations together cover every three features
-    that occur in one proof obligation. --queues, --tags and --aspect change a configuration. The command also looks
-    for each situation that must occur: if one does not, the proof counts as unknown.
+    For any number of requests the command proves several configurations. Of these, plain has no features, and bare has
+    two queues. The configuration whole has two queues, two tags and every feature. The configuration uncut is whole
+    without the feature truncate, with which the policy promises fewer properties. The other configurations together
+    cover every three features that occur in one proof obligation. --queues, --tags and --aspect change a configuration.
+    The command also looks for each situation that must occur: if one does not, the proof counts as unknown.
 
     \b
     Examples:
@@ -290,7 +312,7 @@ def prove(
     from longpoll.views import prove as proof_shown  # noqa: PLC0415
     from longpoll_spec.engines.smt import configurations as smt_worlds  # noqa: PLC0415
     from longpoll_spec.engines.smt import proof as smt  # noqa: PLC0415
-    from longpoll_spec.engines.smt.combinations import not_taken, questions_of  # noqa: PLC0415
+    from longpoll_spec.engines.smt.configurations import not_taken, questions_of  # noqa: PLC0415
 
     policy = _policy(policy_name, knobs)
     own: dict[str, Any] = {"queues": queues, "tags": tags, "aspects": frozenset(aspects) or None}
@@ -377,15 +399,15 @@ def explain(*, token: str, form: str, output: Path | None, shortest: bool, as_js
         trace = replay(token)
     story = story_of(trace)
     if as_json or form == "json":
-        _write(msgspec.json.encode(json_trace.render(trace, story, token)).decode() + "\n", output)
+        _write(msgspec.json.encode(trace_json(trace, story, token)).decode() + "\n", output)
     elif form == "itf":
-        _write(msgspec.json.encode(itf.render(trace, token)).decode() + "\n", output)
+        _write(msgspec.json.encode(trace_itf(trace, token)).decode() + "\n", output)
     elif form == "html":
-        _write(html.render(story, token), output)
+        _write(story_html(story, token), output)
     elif form == "svg":
         _write(lanes.render(trace) + "\n", output)
     else:
-        _write(mermaid.render(story) if form == "mermaid" else text.render(story), output)
+        _write(story_mermaid(story) if form == "mermaid" else story_text(story), output)
 
 
 @click.command()
@@ -513,3 +535,97 @@ def _speed(say: Callable[[str], None]) -> Callable[[Explored], None]:
         say(f"{now.distinct_states:,} states, depth {now.depth}, {rate:,.0f} states/s")
 
     return report
+
+
+@click.command()
+@click.option(
+    "--policy",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="strict or strict-clone; repeatable.  [default: both]",
+    shell_complete=own_policies,
+)
+@json_option
+@user_mistakes
+def ablate(*, names: Sequence[str], as_json: bool) -> None:
+    """Change each knob of our own policies in turn, and report which properties are violated.
+
+    If no property is violated, the knob is redundant in that policy, and the table gives the reason. A violation is
+    found by exploration and comes with the token of a shortest run for `longpoll explain`. The other properties are
+    proved.
+
+    \b
+    Examples:
+      longpoll ablate
+      longpoll ablate --policy strict --json
+
+    Exit codes: 0 every change violates a property or is redundant for the given reason, 1 a reason is wrong or missing,
+    2 a mistake in the call, 3 a property could not be decided.
+    """
+    # Importing z3 takes a second, and only this command and `prove` need it.
+    from longpoll_spec.engines import ablate as engine  # noqa: PLC0415
+
+    for name in names:
+        preset(name)
+        if name not in engine.POLICIES:
+            fail(f"{name} is not one of our own policies: choose {' or '.join(engine.POLICIES)}")
+    chosen = list(dict.fromkeys(names)) or list(engine.POLICIES)
+    total = sum(1 for name in chosen for _change in other_settings(PRESETS[name]))
+    try:
+        with _bar(total) as report:
+            rows = engine.ablate(chosen, report=report)
+    except KeyboardInterrupt:
+        fail("stopped before every change was tried: the result is unknown", Exit.UNKNOWN)
+    if as_json:
+        emit_json({"rows": [_row(row) for row in rows]})
+    else:
+        _show(rows)
+    sys.exit(_exit_of_rows(rows))
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "policy": row.policy,
+        "knob": row.knob,
+        "violates": [verdict.name for verdict in row.violations],
+        "depth": row.depth,
+        "redundant_because": row.redundant_because,
+        "undecided": row.undecided,
+        "problem": row.problem,
+        "tokens": {verdict.name: verdict.token for verdict in row.violations},
+    }
+
+
+def _show(rows: Sequence[Row]) -> None:
+    for name in dict.fromkeys(row.policy for row in rows):
+        mine = [row for row in rows if row.policy == name]
+        table(f"{name}, with one knob changed", ("change", "violated properties"), ((r.knob, _said(r)) for r in mine))
+    out.print("The number after a property is the length of its shortest run; --json has the tokens.")
+
+
+def _said(row: Row) -> Text:
+    parts: list[Text | str] = [", ".join(f"{verdict.name} ({verdict.depth})" for verdict in row.violations)]
+    if row.undecided:
+        parts.append(styled("[yellow]undecided: {}[/]", ", ".join(row.undecided)))
+    if row.redundant_because:
+        parts.append(styled("[green]redundant:[/] {}", row.redundant_because))
+    if row.problem:
+        parts.append(styled("[bold red]{}[/]", row.problem))
+    return Text("\n").join(cell_of(part) for part in parts if part)
+
+
+def _exit_of_rows(rows: Sequence[Row]) -> Exit:
+    if any(row.problem for row in rows):
+        return Exit.VIOLATED
+    return Exit.UNKNOWN if any(row.undecided and not row.violations for row in rows) else Exit.OK
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[str], None]]:
+    """A progress bar on stderr, in a terminal only; call the function with each change before it is tried."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with progress_bar(*columns) as progress:
+        task = progress.add_task("", total=total)
+        begun = iter(range(total))
+        yield lambda words: progress.update(task, description=words, completed=next(begun))

@@ -15,10 +15,10 @@ import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
 from longpoll.exit_codes import printable
-from longpoll.options.numbers import Whole
+from longpoll.options.values import Whole
 from longpoll.output import Exit, emit_json, err, json_option, out, progress_bar, styled, table, user_mistakes
+from longpoll_broker.store.consume_queue import is_address
 from longpoll_broker.store.inspect import Blank, FoundQueue, StoreDirectory, Torn, is_pre_blank, record_fields
-from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.verify import verify as verify_store
 from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime.files import RealFiles

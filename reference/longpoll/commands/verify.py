@@ -18,18 +18,16 @@ from attrs import frozen
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from longpoll import exit_codes
-from longpoll.addresses import address_of
-from longpoll.options.numbers import SEED_MAX, Amount, Whole
-from longpoll.options.paths import FilledPath
 from longpoll.options.specification import knob_option, policy_option
+from longpoll.options.values import SEED_MAX, Amount, FilledPath, Whole, address_of
 from longpoll.output import check_directory, emit_json, err, json_option, progress_bar, user_mistakes
-from longpoll.verification import broker, history, html, races, specification, store
-from longpoll.verification.broker_process import ServedBroker
+from longpoll.verification import broker, history, races, specification
+from longpoll.verification.broker import java_store_is_read, store_row
+from longpoll.verification.broker_process import HostLatency, ServedBroker
 from longpoll.verification.conversations import conversations
-from longpoll.verification.host_latency import HostLatency
 from longpoll.verification.limits import ECHOES, Declared, Limits, declared, limits_of
-from longpoll.verification.report import Page, Row, Stopwatch
-from longpoll.wire.suite.subject import EmbeddedSubject, RemoteSubject
+from longpoll.verification.report import Page, Row, Stopwatch, check_page, render_page, write_page
+from longpoll.wire.suite.brokers import EmbeddedBroker, RemoteBroker
 from longpoll_judge.contract.result import Result
 from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Address, Runtime
@@ -146,7 +144,7 @@ def verify(
     runtime = RealRuntime()
     place = None if broker_address is None else address_of(broker_address)
     names = None if name_server is None else address_of(name_server)
-    html.check(report_directory)
+    check_page(report_directory)
     recorded = _history_directory(record, report_directory, runtime)
     _check_answers(runtime, "--broker", place)
     _check_answers(runtime, "--name-server", names)
@@ -157,7 +155,7 @@ def verify(
             known, policy_name, knobs, place, names, wake_ms, late_ms, seed, race_s, recorded, Path(scratch), runtime
         )
         result = _all_stages(page, job)
-    path = html.write(report_directory, html.render(page.rows, specification.charts(page.rows), result))
+    path = write_page(report_directory, render_page(page.rows, specification.charts(page.rows), result))
     if as_json:
         rows = [row.as_json() for row in page.rows]
         told = {"exit_code": int(page.exit_code), "rows": rows, "report": str(path), "history": str(recorded)}
@@ -210,7 +208,7 @@ def _law(page: Page) -> None:
     page.stage("specification: our own policies", specification.ours_holds, part="law")
     page.stage("specification: RocketMQ 4.9's races", specification.races_are_found, part="law")
     page.stage("specification: proving", specification.ours_is_proved, part="proof")
-    page.stage("reading a store of the Java broker", store.java_store_is_read, part="store")
+    page.stage("reading a store of the Java broker", java_store_is_read, part="store")
 
 
 def _own_broker(page: Page, job: Job, results: list[Result]) -> None:
@@ -224,9 +222,9 @@ def _own_broker(page: Page, job: Job, results: list[Result]) -> None:
         page.stage("broker: stop", lambda: [_stopped(served)], part="broker")
     with ServedBroker(job.scratch / "races", None, *asked) as raced:
         _races(page, job, raced.address, "longpoll-verify-races", name="the broker", process_id=raced.process_id)
-    left = partial(store.store_row, "store that our broker has left", store_directory)
+    left = partial(store_row, "store that our broker has left", store_directory)
     page.stage("verifying the broker's store", lambda: [left()], part="store")
-    with EmbeddedSubject(runtime, str(job.scratch / "suite"), policy=job.policy) as subject:
+    with EmbeddedBroker(runtime, str(job.scratch / "suite"), policy=job.policy) as subject:
         _stage(page, "suite", "property suite", partial(broker.suite, runtime, subject, job.seed))
     limits = job.limits(echo)
     _judge(page, job, limits, results)
@@ -260,7 +258,7 @@ def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
     clauses = partial(conversations, place, job.name_server, job.policy_name, scans=job.policy.expiry == "scan")
     _stage(page, "clauses", f"recorded conversations with {name}", clauses)
     _races(page, job, place, f"{topic}-races", name=name)
-    subject = RemoteSubject(place, broker.expectations(job.known, ECHOES * echo.worst_ms))
+    subject = RemoteBroker(place, broker.expectations(job.known, ECHOES * echo.worst_ms))
     _stage(page, "suite", f"property suite against {name}", partial(broker.suite, runtime, subject, job.seed))
     _judge(page, job, job.limits(echo), results)
 

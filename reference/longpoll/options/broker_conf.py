@@ -13,7 +13,7 @@ import attrs
 import msgspec
 from attrs import frozen
 
-from longpoll.addresses import address_of
+from longpoll.options.values import address_of
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_protocol.properties import delay_levels_ms
 from longpoll_spec.errors import ConfigError

@@ -37,7 +37,7 @@ ASKED: Final = ("source", "complete")
 """The requests of a shell: its script, or completions."""
 SHELLS: Final = ("bash", "zsh", "fish")
 WORLD_NAMES: Final = ("plain", "bare", "uncut", "whole")
-"""The names of `longpoll_spec.engines.smt.combinations.WORLDS`, without waiting for z3."""
+"""The names of `longpoll_spec.engines.smt.configurations.WORLDS`, without waiting for z3."""
 WHOLE: Final = Bounds("whole", messages=2, queues=2, tags=3, aspects=frozenset(ASPECTS))
 WORLDS: Final = (
     Bounds("plain"),

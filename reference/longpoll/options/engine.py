@@ -1,12 +1,14 @@
-"""The options of `longpoll check` that belong to one engine, and the Spark session that one of them needs.
+"""The options of `longpoll check` that belong to one engine, and those that choose a Spark cluster.
 
-Each engine's `explore` documents its options.
+Each engine's `explore` documents its options, `longpoll_judge.run.spark.session` those of a cluster.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -14,11 +16,72 @@ from typing import Any, Final, TypeVar
 import click
 
 from longpoll.options import completion
-from longpoll.options.cluster import conf_option
 from longpoll_spec.engines import ENGINES, EXPLORERS
 from longpoll_spec.errors import EngineLimitError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+SETTINGS_MAX: Final = 200
+SAID_OTHERWISE: Final = frozenset({"spark.master", "spark.remote"})
+_SETTING: Final = re.compile(r"(spark\.[A-Za-z0-9_.\-]+)=(.*)", re.DOTALL)
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://.")
+
+
+class Place(click.Path):
+    """A directory: a path, or a URI, which is passed as text."""
+
+    name = "place"
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A path, or the URI."""
+        if isinstance(value, str) and _URI.match(value):
+            return value
+        return super().convert(value, param, ctx)
+
+
+def _settings(_context: click.Context, _parameter: click.Parameter, given: Sequence[str]) -> Mapping[str, str]:
+    """Names and values; the last value of a name counts."""
+    if len(given) > SETTINGS_MAX:
+        raise click.BadParameter(f"{len(given)} settings are too many: give at most {SETTINGS_MAX}")
+    found: dict[str, str] = {}
+    for text in given:
+        match = _SETTING.fullmatch(text)
+        if match is None:
+            raise click.BadParameter(f"{text!r} is not a setting of Spark: write spark.NAME=VALUE")
+        if match[1] in SAID_OTHERWISE:
+            raise click.BadParameter(f"{match[1]}: use --master")
+        found[match[1]] = match[2]
+    return found
+
+
+conf_option: Final = click.option(
+    "--conf",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_settings,
+    help="spark: a setting, such as spark.executor.memory=4g; repeatable.",
+)
+"""Settings of Spark, as a mapping."""
+_CLUSTER_OPTIONS: Final = (
+    click.option(
+        "--master",
+        metavar="URL",
+        help="spark: the cluster, such as local[4], spark://host:7077 or sc://host:15002.  [default: SPARK_REMOTE, the "
+        "session of spark-submit, or all cores of this machine]",
+    ),
+    conf_option,
+)
+
+
+def cluster_options(command: Command) -> Command:
+    """Add the options to a command."""
+    for option in reversed(_CLUSTER_OPTIONS):
+        command = option(command)
+    return command
+
+
 NAMES: Final = ("symmetry", "workers", "memory_mb", "master", "conf", "checkpoint", "runs", "steps", "seed")
 """The parameters that `engine_options` adds to a command, besides `engine`."""
 _OPTIONS: Final = (
@@ -78,9 +141,10 @@ def opened(engine: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             )
         yield options
         return
-    # Importing Spark takes a second, and only this engine needs it.
-    from longpoll_judge.run.spark.cluster import open_cluster  # noqa: PLC0415
+    # Importing Spark takes a second, and only this engine needs it. Its extra has all that the others import.
+    importlib.import_module("pyspark")
     from longpoll_judge.run.spark.code_archive import travelling  # noqa: PLC0415
+    from longpoll_judge.run.spark.session import open_cluster  # noqa: PLC0415
 
     with open_cluster(given["master"], given["conf"]) as found:
         options |= {"session": found.session, "parallel": found.parallel}

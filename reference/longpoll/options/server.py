@@ -11,10 +11,9 @@ from typing import Any, Final
 import click
 from attrs import frozen
 
-from longpoll.options.paths import FilledPath
+from longpoll.options.values import FilledPath
 from longpoll_protocol.signature import Credentials
-from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.tls import client_context
+from longpoll_runtime.real import RealRuntime, client_context
 from longpoll_spec.errors import ConfigError
 
 Command = Callable[..., None]

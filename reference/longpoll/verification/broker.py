@@ -1,11 +1,15 @@
-"""The rows of the broker: a load that checks every delivery, the property suite, and the real client.
+"""The rows of the broker: a load that checks every delivery, the property suite, the real client, and the stores.
 
-`.history` judges what the broker recorded.
+One store was written by a Java broker, one by ours. `history` judges what the broker recorded.
 """
 
 from __future__ import annotations
 
+import tarfile
+import tempfile
 from collections.abc import Callable, Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -14,11 +18,41 @@ from longpoll.verification.limits import Declared
 from longpoll.verification.real_client import RealClientReport, run_real_client, why_missing
 from longpoll.verification.report import Outcome, Row, Stopwatch
 from longpoll.wire.load import LoadPlan, LoadReport, drive
+from longpoll.wire.suite.brokers import TestedBroker, expectations_of
+from longpoll.wire.suite.machine import run_suite
 from longpoll.wire.suite.model import Expectations
-from longpoll.wire.suite.subject import Subject, expectations_of
-from longpoll.wire.suite.suite import SuiteReport, run_suite
 from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.store.verify import verify
+from longpoll_client.errors import UnreachableError
 from longpoll_runtime import Address, Runtime
+from longpoll_runtime.files import RealFiles
+
+JAVA_STORE: Final = "store-4.9.7-clean.tar.xz"
+"""A store as a RocketMQ 4.9.7 broker left it after a clean stop; it ships with this package."""
+
+
+def java_store_is_read() -> Sequence[Row]:
+    """Unpack the Java broker's store and verify it."""
+    with tempfile.TemporaryDirectory(prefix="longpoll-java-store-") as directory:
+        with as_file(files("longpoll.verification") / JAVA_STORE) as archive, tarfile.open(archive) as packed:
+            packed.extractall(directory, filter="data")
+        roots = [path.parent for path in Path(directory).rglob("commitlog") if path.is_dir()]
+        return [store_row("store written by RocketMQ 4.9.7", roots[0])]
+
+
+def store_row(what: str, directory: Path) -> Row:
+    """Verify a store directory: all records are intact, and log and queues agree."""
+    watch = Stopwatch()
+    verdict = verify(RealFiles(), str(directory))
+    damage = [problem for problem in verdict.problems if problem.kind == "damage"]
+    detail = f"{verdict.messages:,} messages in {len(verdict.queues)} queues"
+    if damage:
+        first = damage[0]
+        detail += (
+            f"; damaged in {len(damage)} places, the first: {first.file}, byte {first.offset}: found {first.found}"
+        )
+    return Row("store", what, "violated" if damage else "ok", detail, watch.lap())
+
 
 Progress = Callable[[int, int], None]
 SUITE_EXAMPLES: Final = 12
@@ -56,23 +90,24 @@ def expectations(known: Declared, slack_ms: float) -> Expectations:
     )
 
 
-def suite(runtime: Runtime, subject: Subject, seed: int | None, progress: Progress) -> Sequence[Row]:
+def suite(runtime: Runtime, broker: TestedBroker, seed: int | None, progress: Progress) -> Sequence[Row]:
     """The property suite over the wire, next to a plain model; `seed` None for a new one each time."""
     watch = Stopwatch()
-    report = run_suite(
-        runtime, subject, max_examples=SUITE_EXAMPLES, step_count=SUITE_STEPS, seed=seed, progress=progress,
-        shrink=False,
-    )  # fmt: skip
-    outcome: Outcome = "ok" if report.holds else "unknown" if report.is_gone else "violated"
-    return [Row("suite", "properties over the wire", outcome, _of_suite(report), watch.lap())]
+    outcome, detail = _of_suite(runtime, broker, seed, progress)
+    return [Row("suite", "properties over the wire", outcome, detail, watch.lap())]
 
 
-def _of_suite(report: SuiteReport) -> str:
-    kinds = len(report.rule_counts)
-    detail = f"{report.steps:,} steps of {kinds} kinds in {report.examples} examples, seed {report.seed}"
-    if report.is_gone:
-        detail += ": the broker disappeared after"
-    return detail if report.holds else f"{detail}: {report.failure}\n{report.falsifying_example}"
+def _of_suite(runtime: Runtime, broker: TestedBroker, seed: int | None, progress: Progress) -> tuple[Outcome, str]:
+    sizes = {"max_examples": SUITE_EXAMPLES, "step_count": SUITE_STEPS}
+    try:
+        report = run_suite(runtime, broker, **sizes, seed=seed, progress=progress, shrink=False)
+    except UnreachableError as error:
+        return "unknown", f"the broker disappeared: {error}"
+    outcomes: dict[str, Outcome] = {"valid": "ok", "invalid": "violated", "unknown": "unknown"}
+    counts = report.rule_counts
+    detail = f"{sum(counts.values()):,} steps of {len(counts)} kinds in {report.examples} examples, seed {report.seed}"
+    steps = "\n".join((f": {report.why}", *report.steps)) if report.why else ""
+    return outcomes[report.verdict], detail + steps
 
 
 def real_client(name_server: str, topic: str, progress: Progress) -> Sequence[Row]:

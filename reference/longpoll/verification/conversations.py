@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from longpoll.verification.report import Outcome, Row, Stopwatch
+from longpoll_conform.capabilities import VERSIONS
 from longpoll_conform.connection import SilentError
 from longpoll_conform.play import Place
-from longpoll_conform.policy_differences import VERSIONS
 from longpoll_conform.suite import OUTCOMES, Result, Suite, by_clause
 from longpoll_conform.vectors import recorded
 from longpoll_runtime import Address

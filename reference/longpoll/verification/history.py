@@ -2,7 +2,7 @@
 
 If the policy does not promise a property, its races and its scan may delay an answer up to a limit; a later answer is
 still a violation. The injected faults show that the judge does not call every history valid. The verdicts come from
-`longpoll_judge`, the policy's promises from `.declared`.
+`longpoll_judge`, the policy's promises from `limits`.
 """
 
 from __future__ import annotations

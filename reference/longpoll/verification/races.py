@@ -1,7 +1,7 @@
 """The row of the races: the broker answers every held pull of the racing load in the time that the policy promises.
 
 A lost wakeup that the policy permits is counted; it is a violation only if the answer comes later than the policy's
-scan. Host pauses are subtracted. The load is `longpoll.wire.racing`; the policy's promises are in `.declared`.
+scan. Host pauses are subtracted. The load is `longpoll.wire.race`; the policy's promises are in `limits`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from attrs import frozen
 from longpoll.verification.limits import Declared, Limits
 from longpoll.verification.report import Outcome
 from longpoll.wire.load import LONG_MS
-from longpoll.wire.racing.load import race
-from longpoll.wire.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
-from longpoll.wire.racing.topic import RaceTopic, prepare
+from longpoll.wire.race import QUEUE_IDS, Delivery, RacePlan, RaceReport, RaceTopic, prepare, race
 from longpoll_judge.contract.result import NO_LOST_WAKEUP
 from longpoll_runtime import Address, Runtime
 

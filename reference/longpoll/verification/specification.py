@@ -10,14 +10,14 @@ from typing import Final
 
 from longpoll.verification.report import Outcome, Row, Stopwatch
 from longpoll_spec.bounds import named
-from longpoll_spec.engines.exploration import Exploration, Verdict
+from longpoll_spec.engines import python
+from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.packed import search as packed
-from longpoll_spec.engines.python import search as python
 from longpoll_spec.engines.smt.proof import prove
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.policy import PRESETS, preset
-from longpoll_spec.render.pictures import svg
-from longpoll_spec.render.story.story import story_of
+from longpoll_spec.render.pictures.sequence import story_svg
+from longpoll_spec.render.story import story_of
 from longpoll_spec.specification import properties_of, specification_of
 
 OURS: Final = ("strict", "strict-clone")
@@ -88,15 +88,13 @@ def races_are_found() -> Sequence[Row]:
     seconds = watch.lap()
     rows = []
     for name, sentence in HAZARDS.items():
-        rows.append(_hazard(sentence, exploration.verdict(name), seconds))
+        verdict, what = exploration.verdict(name), f"rocketmq-4.9: {sentence}"
+        if verdict.verdict == "violated":
+            rows.append(Row("law", what, "ok", f"found, in {verdict.depth} steps", seconds, verdict.token))
+        else:
+            rows.append(Row("law", what, "violated", f"not found: {verdict.verdict}", seconds))
         seconds = 0.0
     return rows
-
-
-def _hazard(sentence: str, verdict: Verdict, seconds: float) -> Row:
-    if verdict.verdict != "violated":
-        return Row("law", f"rocketmq-4.9: {sentence}", "violated", f"not found: {verdict.verdict}", seconds)
-    return Row("law", f"rocketmq-4.9: {sentence}", "ok", f"found, in {verdict.depth} steps", seconds, verdict.token)
 
 
 def ours_is_proved() -> Sequence[Row]:
@@ -120,7 +118,7 @@ def _proved(name: str) -> Row:
 def charts(rows: Sequence[Row]) -> Sequence[tuple[str, str]]:
     """(caption, SVG text) of each counterexample among the rows."""
     return [
-        (f"{row.what}: longpoll explain {row.token}", svg.render(story_of(replay(row.token))))
+        (f"{row.what}: longpoll explain {row.token}", story_svg(story_of(replay(row.token))))
         for row in rows
         if row.token is not None
     ]

@@ -14,7 +14,7 @@ from typing import Final
 from attrs import field, frozen
 
 from longpoll.verification import history, races
-from longpoll.verification.host_latency import HostLatency
+from longpoll.verification.broker_process import HostLatency
 from longpoll.verification.limits import Declared, Limits, limits_of
 from longpoll.wire.load import LoadPlan, LoadReport, drive
 from longpoll_conform.clauses import BY_VECTOR, OF_LOAD, OF_RACE

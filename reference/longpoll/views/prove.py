@@ -14,11 +14,10 @@ from longpoll.output import out, say, styled, table
 from longpoll.views.check import BY_CONSTRUCTION, coloured, show_tokens, show_verdict
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt.any_number import AnyProof
-from longpoll_spec.engines.smt.combinations import NotTaken
-from longpoll_spec.engines.smt.configurations import WorldProof, unstated, verdicts, worst
+from longpoll_spec.engines.smt.configurations import NotTaken, WorldProof, unstated, verdicts, worst
 from longpoll_spec.engines.smt.inductive import Counterexample
 from longpoll_spec.engines.smt.proof import Obligation, Proof
-from longpoll_spec.render import states
+from longpoll_spec.render.notation import state_text
 
 WORDS: Final = {
     "initial": "true in the first state",
@@ -194,4 +193,4 @@ def _show_unknown(found: Proof, name: str) -> None:
         if each.property_name == name and shown is not None:
             step = "is violated" if shown.action is None else f"is violated by the step {shown.action.label}"
             say(f"\n{name}: not {WORDS[each.step]}. In this state, which may be unreachable, it {step}:")
-            say(states.render(found.model, shown.state, shown.parameters))
+            say(state_text(found.model, shown.state, shown.parameters))

@@ -10,11 +10,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.connection import Connection
-from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.frames import EMPTY, Buffer, Command, Connection, Serialisation, encode
 from longpoll_runtime import Address, Runtime
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 
 CONNECT_S: Final = 10.0
 RECEIVE_SIZE: Final = 1 << 18

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from attrs import define
 
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 
 Fault = Literal["reset", "slow", "black hole", "half-open", "trickle"]
 SLOW_S: Final = 0.05

@@ -1,56 +1,238 @@
-"""The fields of a send and of a pull, and the messages of a pull's answer."""
+"""The requests of load, race and property suite, good and bad, and a call that is repeated while a broker is busy."""
 
 from __future__ import annotations
 
-import struct
-from typing import Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal
 
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.log_record import Record, decode
+from attrs import frozen
+from msgspec import structs
 
-_PHYSICAL_OFFSET: Final = struct.Struct(">q")
+from longpoll_client.remoting import RemotingClient
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader
+from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.frames import Command, Serialisation
+from longpoll_protocol.headers import (
+    Header,
+    PullMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from longpoll_protocol.properties import encode_properties
+from longpoll_runtime import Runtime
+
+BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
+"""The broker has no room for a request and has not processed it, as when it has waited 200 ms for a thread."""
+BUSY_PAUSE_S: Final = 0.02
+BUSY_TRIES: Final = 500
+DEFAULT_TOPIC: Final = "TBW102"
+BORN_MS: Final = 1_700_000_000_000
+Place = Literal["end", "next", "start", "middle", "last", "negative", "beyond"]
+"""Where a pull begins; `next` is where the last answer said."""
 
 
-def send_fields(topic: str, queue_id: int = 0, properties: str = "") -> dict[str, str]:
-    """The fields of a 310 request."""
-    values = ("PG", topic, "TBW102", "4", str(queue_id), "0", "1700000000000", "0", properties, "0", "false")
-    return dict(zip("abcdefghijk", values, strict=True))
+@frozen
+class Form:
+    """The encoding of a request."""
+
+    serialisation: Serialisation = Serialisation.JSON
+    short_names: bool = True
+    """Sends: code 310 with one-letter names instead of code 10."""
+
+    def __str__(self) -> str:
+        return f"{self.serialisation.name} {'310' if self.short_names else '10'}"
 
 
-def pull_fields(
+FORMS: Final = tuple(
+    Form(kind, short) for kind in (Serialisation.JSON, Serialisation.ROCKETMQ) for short in (True, False)
+)
+
+
+def tag_hash(tag: str) -> int:
+    """Java's hash of a text, written out: s[0]*31^(n-1) + ... + s[n-1] over UTF-16 units, 32 bits, signed."""
+    encoded = tag.encode("utf-16-be")
+    units = [int.from_bytes(encoded[at : at + 2]) for at in range(0, len(encoded), 2)]
+    total: int = sum(unit * 31**power for power, unit in enumerate(reversed(units)))
+    return (total + 2**31) % 2**32 - 2**31
+
+
+@frozen
+class Wanted:
+    """A tag expression: `*`, or tags separated by `||`."""
+
+    expression: str
+
+    def matches(self, tag: str) -> bool:
+        """Whether a message with this tag ("" for none) is delivered; tags with equal hashes are not distinguished."""
+        if self.expression == "*":
+            return True
+        asked = {tag_hash(part.strip()) for part in self.expression.split("||")}
+        return (tag_hash(tag) if tag else 0) in asked
+
+
+@frozen
+class Draft:
+    """A message to send, and how."""
+
+    body: bytes
+    tag: str = ""
+    extra: Mapping[str, str] = MappingProxyType({})
+    """More properties."""
+    form: Form = Form()
+    link: int = 0
+    """The number of its connection."""
+    is_anywhere: bool = False
+    """Sent to queue -1: the broker chooses a queue of the topic."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Its properties, the tag among them."""
+        return {**self.extra, "TAGS": self.tag} if self.tag else self.extra
+
+
+@frozen
+class PullTerms:
+    """A pull, without its queue and time."""
+
+    place: Place = "end"
+    """Where in the queue it begins; `offset` follows from it."""
+    wanted: Wanted = Wanted("*")
+    count_max: int = 32
+    group: int = 0
+    """The index of the example's group."""
+    commits: bool = False
+    """Whether it commits its offset for its group, if it is not held."""
+    form: Form = Form()
+    link: int = 0
+    """The number of its connection."""
+    offset: int = 0
+    commit_offset: int | None = None
+
+
+def send_header(
+    topic: str, queue_id: int, properties: Mapping[str, str] = MappingProxyType({}), *, batch: bool = False
+) -> SendMessageRequestHeaderV2:
+    """The header of a message, or of a batch."""
+    return SendMessageRequestHeaderV2(
+        producer_group="longpoll",
+        topic=topic,
+        default_topic=DEFAULT_TOPIC,
+        default_topic_queue_nums=8,
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp=BORN_MS,
+        flag=0,
+        properties=encode_properties(properties) or None,
+        batch=batch,
+    )
+
+
+def send_request(topic: str, queue_id: int, properties: Mapping[str, str], form: Form) -> tuple[int, dict[str, str]]:
+    """Code and fields of a send."""
+    header = send_header(topic, queue_id, properties)
+    if form.short_names:
+        return RequestCode.SEND_MESSAGE_V2, header.encode()
+    return RequestCode.SEND_MESSAGE, SendMessageRequestHeader(**structs.asdict(header)).encode()
+
+
+def pull_header(
+    group: str,
     topic: str,
+    queue_id: int,
     offset: int,
+    hold_ms: int,
     *,
-    queue_id: int = 0,
-    timeout_ms: int = 0,
-    subscription: str = "*",
-    group: str = "G",
-) -> dict[str, str]:
-    """The fields of an 11 request that contains its subscription; it may be held if it has a timeout."""
-    return {
-        "consumerGroup": group,
-        "topic": topic,
-        "queueId": str(queue_id),
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": "6" if timeout_ms else "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": str(timeout_ms),
-        "subVersion": "0",
-        "subscription": subscription,
-        "expressionType": "TAG",
-    }
+    expression: str = "*",
+    count_max: int = 32,
+    commit_offset: int | None = None,
+) -> PullMessageRequestHeader:
+    """A pull with its subscription, held for up to `hold_ms`; 0 for not at all. It may commit an offset."""
+    sys_flag = PullSysFlag.SUBSCRIPTION
+    if hold_ms:
+        sys_flag |= PullSysFlag.SUSPEND
+    if commit_offset is not None:
+        sys_flag |= PullSysFlag.COMMIT_OFFSET
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=offset,
+        max_msg_nums=count_max,
+        sys_flag=sys_flag.value,
+        commit_offset=commit_offset or 0,
+        suspend_timeout_millis=hold_ms,
+        sub_version=0,
+        subscription=expression,
+        expression_type="TAG",
+    )
 
 
-def records_of(reply: Command) -> list[Record]:
-    """The messages of a pull's answer, decoded and checked."""
-    body = memoryview(reply.body)
-    records = []
-    start = 0
-    while start < len(body):
-        (physical_offset,) = _PHYSICAL_OFFSET.unpack_from(body, start + 28)
-        record = decode(body, start, len(body), physical_offset)
-        assert isinstance(record, Record), record
-        records.append(record)
-        start += record.size
-    return records
+def topic_header(topic: str, queue_count: int) -> CreateTopicRequestHeader:
+    """Creates a topic (code 17)."""
+    return CreateTopicRequestHeader(
+        topic=topic, default_topic=DEFAULT_TOPIC, read_queue_nums=queue_count, write_queue_nums=queue_count
+    )
+
+
+def call_patiently(
+    runtime: Runtime, client: RemotingClient, code: int, header: Header, body: bytes = b"", *, timeout_s: float
+) -> Command:
+    """Send a request, and again while the broker has no room, as real clients do; raises ClientError."""
+    answer = client.call(code, header, body, timeout_s=timeout_s)
+    for _ in range(BUSY_TRIES):
+        if answer.code not in BUSY:
+            break
+        runtime.sleep(BUSY_PAUSE_S)
+        answer = client.call(code, header, body, timeout_s=timeout_s)
+    return answer
+
+
+@frozen
+class Bad:
+    """A request that must be rejected while the connection stays open."""
+
+    name: str
+    code: int
+    changes: Mapping[str, str | None]
+    """Fields that replace those of a good request of this code; None removes the field."""
+    refusals: frozenset[int]
+    """The codes with which brokers of 4.9 and 5.x reject it."""
+
+
+_ILLEGAL: Final = frozenset({1, 29})
+PULL: Final = RequestCode.PULL_MESSAGE.value
+SEND: Final = RequestCode.SEND_MESSAGE_V2.value
+BAD_REQUESTS: Final = (
+    Bad("unknown code", 999, {}, frozenset({3})),
+    Bad("unknown code of many digits", 32_767, {"x": "y"}, frozenset({3})),
+    Bad("pull without a topic", PULL, {"topic": None}, frozenset({1, 17})),
+    Bad("pull without a queue", PULL, {"queueId": None}, _ILLEGAL),
+    Bad("pull with a word for an offset", PULL, {"queueOffset": "one"}, _ILLEGAL),
+    Bad("pull of a queue that is not there", PULL, {"queueId": "77"}, _ILLEGAL),
+    Bad("pull of queue -1", PULL, {"queueId": "-1"}, _ILLEGAL),
+    Bad("pull of a topic that is not there", PULL, {"topic": "served-no-such-topic"}, frozenset({17})),
+    Bad("pull of a topic that would leave the store", PULL, {"topic": "../x"}, frozenset({17})),
+    Bad("pull for no tag", PULL, {"subscription": "||"}, frozenset({23})),
+    Bad("pull by an unknown kind of expression", PULL, {"expressionType": "FOO"}, frozenset({1})),
+    Bad("send without a queue", SEND, {"e": None}, _ILLEGAL),
+    Bad("send with a word for a queue", SEND, {"e": "first"}, _ILLEGAL),
+    Bad("send to a queue that is not there", SEND, {"e": "77"}, _ILLEGAL),
+    Bad("send to a topic that would leave the store", SEND, {"b": "../x"}, _ILLEGAL),
+    Bad("send to a topic with a name of 128 letters", SEND, {"b": "x" * 128}, _ILLEGAL),
+    Bad("send to a topic without a name", SEND, {"b": ""}, _ILLEGAL),
+    Bad("offset without a topic", RequestCode.GET_MAX_OFFSET.value, {"queueId": "x"}, _ILLEGAL),
+)
+
+MALFORMED: Final[Mapping[str, bytes]] = {
+    "a negative length": (-5).to_bytes(4, signed=True) + bytes(8),
+    "a length over 16 MiB": (16 * 1024 * 1024 + 1).to_bytes(4) + bytes(8),
+    "the longest length there is": b"\x7f\xff\xff\xff" + bytes(8),
+    "a header longer than its frame": (12).to_bytes(4) + (100).to_bytes(4) + bytes(8),
+    "serialisation 7": (12).to_bytes(4) + (7 << 24 | 8).to_bytes(4) + bytes(8),
+    "a JSON header that is no JSON": (12).to_bytes(4) + (8).to_bytes(4) + b"garbage!",
+    "a JSON header cut short": (12).to_bytes(4) + (8).to_bytes(4) + b'{"code":',
+    "a JSON header that is a list": (6).to_bytes(4) + (2).to_bytes(4) + b"[]",
+    "a ROCKETMQ header cut short": (7).to_bytes(4) + (1 << 24 | 3).to_bytes(4) + b"\x00\x0b\x00",
+}
+"""Frames after which a broker closes the connection at once."""

@@ -1,4 +1,4 @@
-"""Serves adjacent pulls on one connection with fewer checks for each.
+"""Serves adjacent pulls on one connection with fewer checks for each, and answers from a frame template.
 
 If a pull repeats the last one's topic, group and subscription, their checks are skipped. If its queue ends at its
 offset, there is nothing to read. All other pulls take the normal path. Semantics of a pull: see `hold.pull_processor`.
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from attrs import define, field, frozen
 
-from longpoll_broker.fast.pull_heads import PatchedPullAnswers
+from longpoll_broker.hold.hold_service import PullEvents
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import (
     FLAG_COMMIT_OFFSET,
@@ -19,23 +19,40 @@ from longpoll_broker.hold.pull import (
     FLAG_SUSPEND,
     Decision,
     Miss,
+    PullChecks,
     Refused,
 )
-from longpoll_broker.hold.pull_answers import RESPONSE
-from longpoll_broker.hold.pull_events import PullEvents
-from longpoll_broker.hold.pull_processor import PullProcessor
+from longpoll_broker.hold.pull_processor import JSON, RESPONSE, PullAnswers, PullProcessor
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.transport import QUEUED_SIZE_MAX
-from longpoll_broker.shared.filter.filters import Filter, TagFilter, tag_filter
+from longpoll_broker.shared.filters import Filter, TagFilter, tag_filter
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
-from longpoll_broker.store.read import ALL, GetStatus
+from longpoll_broker.store.messages import ALL, GetResult, GetStatus
 from longpoll_broker.store.selection import nothing
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.fast.pull_answer import encode_pull_head
-from longpoll_protocol.fast.pull_request import PullCommand
-from longpoll_protocol.fast.typed_connection import TypedConnection
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.fast import PullCommand, TypedConnection, encode_pull_head
+from longpoll_protocol.frames import Command, Serialisation
 from longpoll_protocol.headers import PullMessageRequestHeader
+
+
+def tells_offsets_only(checks: PullChecks) -> bool:
+    """Whether answers have no fields except the offsets: on a lone master before 5.x."""
+    return checks.role.is_plain and not checks.traits.explains_refusals
+
+
+@define(slots=True, eq=False)
+class PatchedPullAnswers(PullAnswers):
+    """`PullAnswers` for brokers with `tells_offsets_only`."""
+
+    def head(self, pull: Pull, code: int, read: GetResult, kind: Serialisation, body_size: int) -> bytes:
+        """Returns the frame up to the records."""
+        if kind is not JSON:
+            return super().head(pull, code, read, kind, body_size)
+        return encode_pull_head(
+            code, pull.opaque, RESPONSE, read.status,
+            read.offset_next, read.offset_min, read.offset_max, body_size,
+        )  # fmt: skip
+
 
 BURST_MAX: Final = 64
 """Maximum pulls between two time checks: a third of a millisecond of work if they are held."""
@@ -133,18 +150,18 @@ class QuickPullProcessor(PullProcessor):
 
     def check(self, pull: Pull) -> Filter | Refused:
         """Reuse the last result for the same topic, group and subscription."""
-        passed, desk = self._passed, self.desk
+        passed, checks = self._passed, self.checks
         if (
             passed is not None
             and pull.sys_flag & FLAG_SUBSCRIPTION
-            and passed.topic is desk.topics.get(pull.topic)
-            and passed.group is desk.groups.find(pull.group, pull.channel)
+            and passed.topic is checks.topics.get(pull.topic)
+            and passed.group is checks.groups.find(pull.group, pull.channel)
             and 0 <= pull.queue_id < passed.topic.read_queue_nums
             and passed.subscription == pull.subscription
             and passed.expression_type == pull.expression_type
         ):
             return passed.filter
-        topic, group = desk.topics.get(pull.topic), desk.groups.find(pull.group, pull.channel)
+        topic, group = checks.topics.get(pull.topic), checks.groups.find(pull.group, pull.channel)
         wanted = super().check(pull)
         if not isinstance(wanted, Refused) and pull.sys_flag & FLAG_SUBSCRIPTION and topic and group:
             takes_all = isinstance(wanted, TagFilter) and wanted.all_tags
@@ -161,15 +178,15 @@ class QuickPullProcessor(PullProcessor):
 
         Creates no `Pull` and skips checks, because the answer depends only on the read.
         """
-        passed, desk, header = self._passed, self.desk, command.header
+        passed, checks, header = self._passed, self.checks, command.header
         if passed is None or not self._is_like(command, passed) or not passed.takes_all:
             return None
         topic, queue_id = header.topic, header.queue_id
         if (
             self.runner.store.visible_end(topic, queue_id) <= header.queue_offset
-            or desk.topics.get(topic) is not passed.topic
-            or desk.groups.find(header.consumer_group) is not passed.group
-            or not desk.standing.is_plain
+            or checks.topics.get(topic) is not passed.topic
+            or checks.groups.find(header.consumer_group) is not passed.group
+            or not checks.role.is_plain
         ):
             return None
         self.runtime.step("pull_read")
@@ -207,11 +224,11 @@ class QuickPullProcessor(PullProcessor):
 
         Holds none if holding needs more than the table (`HoldService.holds_together`).
         """
-        passed, desk = self._passed, self.desk
-        if passed is None or not self.hold_service.holds_together or not desk.standing.is_plain:
+        passed, checks = self._passed, self.checks
+        if passed is None or not self.hold_service.holds_together or not checks.role.is_plain:
             return 0
         topic, group = passed.topic.topic_name, passed.group.group_name
-        if desk.topics.get(topic) is not passed.topic or desk.groups.find(group) is not passed.group:
+        if checks.topics.get(topic) is not passed.topic or checks.groups.find(group) is not passed.group:
             return 0
         pulls: list[Pull] = []
         for command in commands:
@@ -225,7 +242,7 @@ class QuickPullProcessor(PullProcessor):
             pulls[-1].filter = passed.filter
         if pulls:
             self.hold_service.hold_together(pulls, outbox)
-            if desk.topics.get(topic) is None and self.policy.on_truncate == "wake":
+            if checks.topics.get(topic) is None and self.policy.on_truncate == "wake":
                 # As in `receive`: deleted between check and insert.
                 self.hold_service.topic_deleted(topic, outbox)
         return len(pulls)
@@ -236,7 +253,7 @@ class QuickPullProcessor(PullProcessor):
         if (
             runner.store.visible_end(pull.topic, pull.queue_id) == pull.offset
             and pull.count_max >= 0
-            and self.desk.standing.is_plain
+            and self.checks.role.is_plain
             and self.may_be_held(pull)
         ):
             return _MISS

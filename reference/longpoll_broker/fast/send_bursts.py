@@ -7,24 +7,55 @@ Semantics of a send: see `send.send_processor`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.io.channel import Channel, Outbox
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.send.append import Asked, Stored
+from longpoll_broker.send.message_builder import WISHES
 from longpoll_broker.send.send_processor import SendProcessor
-from longpoll_broker.send.timer_messages import WISHES
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import CommandFlag
-from longpoll_protocol.fast.send_answer import encode_send_head
-from longpoll_protocol.fast.send_request import SendCommand
-from longpoll_protocol.fast.typed_connection import TypedConnection
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.fast import SendCommand, TypedConnection, encode_send_head
+from longpoll_protocol.frames import Command, Serialisation
+from longpoll_protocol.headers import SendMessageRequestHeader
 from longpoll_protocol.names import NOT_FOR_SENDING, RETRY_PREFIX
 from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED, TAGS
 
+_JSON = Serialisation.JSON
 _RESPONSE: Final = CommandFlag.RESPONSE.value
+
+
+@define(slots=True, eq=False)
+class PatchedSendProcessor(SendProcessor):
+    """`SendProcessor` for connections with parsed sends (`TypedConnection`); it serves others too."""
+
+    _is_patched: bool = field(init=False)
+    """Whether answers are immediate and contain only the message's place."""
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._is_patched = not self.durability.keeps_messages and not self.traits.returns_transaction_id
+
+    def header_of(self, command: Command) -> SendMessageRequestHeader:
+        """Returns the request's header; raises as that of `SendProcessor` does."""
+        return command.header if type(command) is SendCommand else super().header_of(command)
+
+    def acknowledge_one(
+        self, asked: Asked, queue_id: int, stored: Stored, properties: Mapping[str, str], outbox: Outbox
+    ) -> Parts | None:
+        """Returns the answer to an appended message; None when it follows later."""
+        command, result = asked.command, stored[2]
+        # A message stored in another topic may have more fields in its answer.
+        if not self._is_patched or command.serialisation is not _JSON or stored[0].topic != asked.header.topic:
+            return super().acknowledge_one(asked, queue_id, stored, properties, outbox)
+        self.events.acknowledged(asked, (stored,), outbox)
+        place = (result.physical_offset, result.queue_offset)
+        return (encode_send_head(command.opaque, _RESPONSE, queue_id, self.host_digits, *place),)
+
+
 _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 BURST_MAX: Final = 256
 """Maximum sends stored together, a few milliseconds of work."""
@@ -89,20 +120,20 @@ class SendBursts:
 
     def _plain(self, channel: Channel, command: SendCommand) -> MessageToStore | None:
         """Returns the message of a valid send without special handling; None for any other."""
-        header, maker = command.header, self.send.maker
-        topic, queue_id = maker.topics.get(header.topic), header.queue_id
+        header, builder = command.header, self.send.builder
+        topic, queue_id = builder.topics.get(header.topic), header.queue_id
         if topic is None or header.batch or header.topic in NOT_FOR_SENDING or header.topic.startswith(RETRY_PREFIX):
             return None
         if not 0 <= queue_id < max(topic.write_queue_nums, topic.read_queue_nums) or not channel.host_bytes:
             return None
-        if not header.properties and not maker.traits.stores_region:
-            stored, tag = maker.added_properties, ""
+        if not header.properties and not builder.traits.stores_region:
+            stored, tag = builder.added_properties, ""
         else:
-            properties = maker.properties(header)
+            properties = builder.properties(header)
             if not _LEADING_ELSEWHERE.isdisjoint(properties):
                 return None
-            stored, tag = maker.stored(properties), properties.get(TAGS, "")
-        return maker.message(channel, header, queue_id, command.body, stored, tag, header.flag)
+            stored, tag = builder.stored(properties), properties.get(TAGS, "")
+        return builder.message(channel, header, queue_id, command.body, stored, tag, header.flag)
 
     def _put(self, channel: Channel, commands: Sequence[SendCommand], outbox: Outbox) -> int:
         """Store and answer the first plain sends; returns their number.

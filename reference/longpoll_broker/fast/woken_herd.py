@@ -1,6 +1,6 @@
 """Answers a herd, the pulls that one message wakes, together: equal pulls get one answer that differs only in `opaque`.
 
-Common properties are checked once per herd. Other pulls run singly, as in `hold.pull_runner`.
+Common properties are checked once per herd. Other pulls run singly, as in `hold.pull_processor`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from typing import Any, Final
 import msgspec
 from attrs import define, field
 
-from longpoll_broker.hold.executors import RUN_COST, InlineExecutor
 from longpoll_broker.hold.hold_table import ANSWERED, QUEUED, Cause, Pull
 from longpoll_broker.hold.pull import FLAG_SUBSCRIPTION, Found
-from longpoll_broker.hold.pull_answers import RESPONSE
-from longpoll_broker.hold.pull_events import ONE_WAY
-from longpoll_broker.hold.pull_runner import PullRunner
+from longpoll_broker.hold.pull_processor import ONE_WAY, RESPONSE, RUN_COST, InlineExecutor, PullRunner
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.shared.filter.filters import Filter
+from longpoll_broker.shared.filters import Filter
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
-from longpoll_protocol.fast.pull_answer import PullHeads, pull_heads
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.fast import PullHeads, pull_heads
+from longpoll_protocol.frames import Buffer
 from longpoll_runtime.recoverable import KeepGoing
 
 log = logging.getLogger(__name__)
@@ -148,9 +145,9 @@ class HerdRunner(PullRunner):
         """
         if not pull.sys_flag & FLAG_SUBSCRIPTION or pull.flag & ONE_WAY or pull.serialize:
             return None
-        desk, store = self.desk, self.store
+        checks, store = self.checks, self.store
         return HerdKey(
-            desk.topics.get(pull.topic), pull.queue_id, pull.offset, desk.groups.find(pull.group),
+            checks.topics.get(pull.topic), pull.queue_id, pull.offset, checks.groups.find(pull.group),
             pull.count_max, pull.filter, pull.flag, store.ends(pull.topic, pull.queue_id), store.log_start,
             self._since,
         )  # fmt: skip

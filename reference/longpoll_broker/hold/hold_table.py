@@ -12,18 +12,87 @@ Sources: `PullRequestHoldService.java`, `ManyPullRequest.java`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from attrs import define, field
 
-from longpoll_broker.hold.deadlines import Deadlines
-from longpoll_broker.shared.filter.filters import Filter, TagFilter
+from longpoll_broker.shared.filters import Filter, TagFilter
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.subscription import SUBSCRIPTION_COST, SUBSCRIPTION_SIZE_MAX
+
+Item = TypeVar("Item")
+
+
+class Deadlines(Generic[Item]):
+    """Items by deadline.
+
+    Invariants: every value of `_due` is non-empty, and every key of `_due` is in `_heap` at least once. A millisecond
+    without items leaves the heap only at the top or in a prune.
+    """
+
+    __slots__ = ("_due", "_heap")
+
+    def __init__(self) -> None:
+        self._due: dict[int, dict[Item, None]] = {}
+        self._heap: list[int] = []
+
+    def add(self, item: Item, deadline_ms: int) -> None:
+        """Arm one item."""
+        items = self._due.get(deadline_ms)
+        if items is None:
+            items = self._due[deadline_ms] = {}
+            heapq.heappush(self._heap, deadline_ms)
+        items[item] = None
+
+    def remove(self, item: Item, deadline_ms: int) -> None:
+        """Disarm one item; does nothing when it is not armed at that time."""
+        items = self._due.get(deadline_ms)
+        if items is None:
+            return
+        items.pop(item, None)
+        if not items:
+            del self._due[deadline_ms]
+            # As in trio: stale entries are cheap until they outnumber the live ones.
+            if len(self._heap) > 2 * len(self._due) + 1000:
+                self._heap = list(self._due)
+                heapq.heapify(self._heap)
+
+    @property
+    def may_have_items(self) -> bool:
+        """Whether any item is or recently was armed; a single read, so it needs no lock."""
+        return bool(self._heap)
+
+    def next_ms(self) -> int | None:
+        """Returns the earliest armed time; None when nothing is armed."""
+        while self._heap and self._heap[0] not in self._due:
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else None
+
+    def pop_due(self, now_ms: int, count_max: int | None = None) -> list[Item]:
+        """Disarm and return the items armed at `now_ms` or before, earliest first; at most `count_max` of them."""
+        due: list[Item] = []
+        while self._heap and self._heap[0] <= now_ms:
+            items = self._due.get(self._heap[0], {})
+            left = len(items) if count_max is None else count_max - len(due)
+            if len(items) > left:
+                due.extend(islice(items, left))
+                for item in due[len(due) - left :]:
+                    del items[item]
+                break
+            due.extend(self._due.pop(heapq.heappop(self._heap), ()))
+        return due
+
+    def __iter__(self) -> Iterator[Item]:
+        return (item for items in self._due.values() for item in items)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._due.values()))
+
 
 Key = tuple[str, int]
 """Topic and queue id: the key of a bucket."""
@@ -163,7 +232,7 @@ class HoldTable:
 
     - A pull is in its bucket's `pulls` exactly when its phase is HELD.
     - Unless `keeps_empty`, the table has exactly the buckets with held or taken pulls.
-    - `_held` and `room` count exactly the pulls that are HELD or TAKEN.
+    - `_held` and `hold_limit` count exactly the pulls that are HELD or TAKEN.
     - `_channels` has these pulls, and the `_unsettled` ones between `wake_in_place` and `settle`.
     - With `own_deadlines`, `_deadlines` has every HELD pull and every TAKEN one that is not `spent`. It may have
       unsettled pulls.
@@ -173,7 +242,7 @@ class HoldTable:
 
     own_deadlines: bool = True
     one_shot: bool = False
-    room: HoldLimit | None = None
+    hold_limit: HoldLimit | None = None
     """Shared by the shards of one table; None means no limit."""
     queue_limit: int | None = None
     """Maximum held and taken pulls of one queue."""
@@ -240,7 +309,7 @@ class HoldTable:
             bucket = self._buckets.get((pull.topic, pull.queue_id))
         if bucket is not None and self.queue_limit is not None and bucket.known >= self.queue_limit:
             return False
-        if self.room is not None and not self._take_room(pull, self.room):
+        if self.hold_limit is not None and not self._reserve(pull, self.hold_limit):
             return False
         if bucket is None:
             key = (pull.topic, pull.queue_id)
@@ -248,12 +317,12 @@ class HoldTable:
         self._insert(pull, bucket)
         return True
 
-    def _take_room(self, pull: Pull, room: HoldLimit) -> bool:
-        if not room.take():
+    def _reserve(self, pull: Pull, hold_limit: HoldLimit) -> bool:
+        if not hold_limit.take():
             return False
-        if self.channel_limit is None or room.take_texts(pull):
+        if self.channel_limit is None or hold_limit.take_texts(pull):
             return True
-        room.give(1)
+        hold_limit.give(1)
         return False
 
     def hold_together(self, pulls: Sequence[Pull]) -> int:
@@ -264,7 +333,7 @@ class HoldTable:
         limit, left_out = self.queue_limit, 0
         for pull in pulls:
             assert pull.phase is MISSED
-            if self._is_full_of(pull.channel) or (self.room is not None and not self.room.take_texts(pull)):
+            if self._is_full_of(pull.channel) or (self.hold_limit is not None and not self.hold_limit.take_texts(pull)):
                 left_out += 1
                 continue
             key = (pull.topic, pull.queue_id)
@@ -273,8 +342,8 @@ class HoldTable:
                 bucket = self._buckets[key] = Bucket(key)
             elif limit is not None and bucket.known >= limit:
                 left_out += 1
-                if self.room is not None:
-                    self.room.give_texts([pull])
+                if self.hold_limit is not None:
+                    self.hold_limit.give_texts([pull])
                 continue
             self._insert(pull, bucket)
         return left_out
@@ -451,12 +520,12 @@ class HoldTable:
 
     def _leave(self, count: int) -> None:
         self._held -= count
-        if self.room is not None:
-            self.room.give(count)
+        if self.hold_limit is not None:
+            self.hold_limit.give(count)
 
     def _unlink(self, pulls: Sequence[Pull]) -> None:
-        if self.room is not None and self.room.texts.used:
-            self.room.give_texts(pulls)
+        if self.hold_limit is not None and self.hold_limit.texts.used:
+            self.hold_limit.give_texts(pulls)
         channels, own_deadlines, disarm = self._channels, self.own_deadlines, self._deadlines.remove
         for pull in pulls:
             pull.bucket = None

@@ -18,8 +18,8 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.hold.hold_table import Cause, HoldTable, Key, Pull
-from longpoll_broker.shared.filter.filters import SqlFilter
-from longpoll_broker.shared.filter.sql92 import Lookup
+from longpoll_broker.shared.filters import SqlFilter
+from longpoll_broker.shared.sql92 import Lookup
 from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.policy import Policy
 

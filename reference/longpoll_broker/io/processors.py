@@ -1,21 +1,28 @@
-"""The interface of request processors, their replies, and request counts.
+"""The interface of request processors, their replies, request counts, and hooks around requests.
 
 A processor takes (channel, command, outbox). It returns the buffers of its reply, or None when it has none yet (a held
 pull). Which processor serves which code: see `handler`.
+
+A hook sees every request before its processor and every answer before it is sent. It sees the None of a later answer at
+once, and not that answer, as in RocketMQ (upstream issue #7890). A refusal before the processor has no hooks: an
+unknown code, a full pool, a wrong signature, a slave of 5.x. Unlike Java's, hooks cannot change an answer.
+
+Sources: `RPCHook.java`, `NettyRemotingAbstract.processRequestCommand`, `AbortProcessException.java` 5.x.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping
-from functools import partial
-from typing import ClassVar, Final, Self, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial, wraps
+from inspect import isgeneratorfunction
+from typing import ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, cast
 
+from longpoll_broker.errors import BrokerError
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command, encode_reply_head
-from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.frames import EMPTY, Buffer, Command, Connection, Serialisation, encode_reply_head
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime.logs import event
 from longpoll_runtime.recoverable import FAULTS
@@ -36,19 +43,28 @@ TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a wh
 Turns: TypeAlias = Generator[None, None, Parts]
 """Work on a request that yields between turns and returns the answer."""
 Processor = Callable[[Channel, Command, Outbox], Parts | None]
-Method = TypeVar("Method", bound=Callable[..., Parts | None])
+Method = TypeVar("Method", bound=Callable[..., Parts | Turns | None])
 _CODES: Final = "_codes"
 """The attribute of a method with the codes that it serves."""
 
 
 def serves(*codes: int) -> Callable[[Method], Method]:
-    """Mark a method of a `Serving` as the processor of these codes."""
+    """Mark a method of a `Serving` as the processor of these codes; a generator works in turns (`in_turns`)."""
 
     def mark(method: Method) -> Method:
-        setattr(method, _CODES, codes)
-        return method
+        made = cast("Method", _in_turns(method) if isgeneratorfunction(method) else method)
+        setattr(made, _CODES, codes)
+        return made
 
     return mark
+
+
+def _in_turns(method: Callable[..., Turns]) -> Callable[..., Parts | None]:
+    @wraps(method)
+    def process(service: object, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        return in_turns(channel, command, method(service, channel, command, outbox))
+
+    return process
 
 
 class Serving:
@@ -205,3 +221,69 @@ class RequestCounts(dict[int, int]):
         except KeyError:
             key = code if code in NAMES else -1
             self[key] = self.get(key, 0) + count
+
+
+class RequestAbortedError(BrokerError):
+    """Raised by a hook to answer a request with `code` and the text."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+class RpcHook(Protocol):
+    """A hook. Called on the threads that serve requests, several at once.
+
+    Both methods may raise `RequestAbortedError` to replace the answer. Any other error becomes code 1.
+    """
+
+    def before_request(self, peer: str, request: Command) -> None:
+        """A request of `peer` (`HOST:PORT`) is about to be served."""
+        ...
+
+    def after_response(self, peer: str, request: Command, response: Command | None) -> None:
+        """The request was served. `response` is None if the answer follows later; then errors have no effect."""
+        ...
+
+
+def with_hooks(processors: Mapping[int, Processor], hooks: Sequence[RpcHook]) -> dict[int, Processor]:
+    """Wrap each processor with the hooks, in order; without hooks, returns the processors unchanged."""
+    if not hooks:
+        return dict(processors)
+    return {code: _around(processor, tuple(hooks)) for code, processor in processors.items()}
+
+
+def _around(processor: Processor, hooks: tuple[RpcHook, ...]) -> Processor:
+    def process(channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        try:
+            for hook in hooks:
+                hook.before_request(channel.peer, command)
+            parts = processor(channel, command, outbox)
+            if parts is not None:
+                response = _as_command(parts)
+                for hook in hooks:
+                    hook.after_response(channel.peer, command, response)
+                return parts
+        except RequestAbortedError as error:
+            return answer(command, error.code, str(error))
+        _tell_held(hooks, channel, command)
+        return None
+
+    return process
+
+
+def _tell_held(hooks: tuple[RpcHook, ...], channel: Channel, command: Command) -> None:
+    """Report to the hooks that the answer follows later; log their errors, to avoid a second answer."""
+    for hook in hooks:
+        try:
+            hook.after_response(channel.peer, command, None)
+        except FAULTS:
+            log.exception("a hook failed after request %d of %s, which is answered later", command.code, channel)
+
+
+def _as_command(parts: Parts) -> Command:
+    connection = Connection()
+    connection.receive_data(b"".join(parts))
+    response = connection.next_event()
+    assert isinstance(response, Command)
+    return response

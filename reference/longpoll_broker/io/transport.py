@@ -19,10 +19,9 @@ from typing import Final, Protocol
 
 from attrs import define, field, frozen
 
-from longpoll_broker.io.channel import Channel, Handler, Limits, Outbox
-from longpoll_broker.io.connection_limits import BytesByPeer, ConnectionLimit, Connections
+from longpoll_broker.io.channel import BytesByPeer, Channel, ConnectionLimit, Connections, Handler, Limits, Outbox
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Listener, Poller, Runtime, Socket, Thread
 from longpoll_runtime.logs import event
@@ -108,7 +107,7 @@ class Totals:
 
 
 @define(slots=True, eq=False)
-class _Door:
+class _Binding:
     listener: Listener
     handler: Handler
 
@@ -141,13 +140,12 @@ class IoLoop:
         self._name = name
         self._limits = limits
         self._pass_end = pass_end
-        self._ends_pass = KeepGoing(log, "a pass could not be ended")
         self._clock = clock
         self._totals = Totals.of(runtime, limits) if totals is None else totals
         """Shared with the broker's other loops."""
         self.poller: Poller = runtime.poller()
         self.outbox = Outbox()
-        self._doors: list[_Door] = []
+        self._bindings: list[_Binding] = []
         self._channels: dict[Channel, None] = {}
         self._to_close: deque[Channel] = deque()
         self._leaving: dict[Channel, tuple[str, ConnectionLimit | None]] = {}
@@ -164,7 +162,7 @@ class IoLoop:
         self._stopping = False
         self._numbers = 0
         self._idle_check_ns = 0
-        self._paused: list[_Door] = []
+        self._paused: list[_Binding] = []
         self._resume_ns = 0
         self._buffer = bytearray(RECEIVE_SIZE)
         self._view = memoryview(self._buffer)
@@ -180,9 +178,9 @@ class IoLoop:
 
     def add_listener(self, listener: Listener, handler: Handler) -> None:
         """Serve a listener. Call before `start`."""
-        door = _Door(listener, handler)
-        self._doors.append(door)
-        self.poller.register(listener, read=True, write=False, data=door)
+        binding = _Binding(listener, handler)
+        self._bindings.append(binding)
+        self.poller.register(listener, read=True, write=False, data=binding)
 
     def share_with(self, loops: Sequence[IoLoop]) -> None:
         """Distribute accepted connections over these loops in turn. Call before `start`."""
@@ -216,7 +214,6 @@ class IoLoop:
 
     def _run(self) -> None:
         clock = self._clock
-        does_what_is_due = KeepGoing(log, "what was due could not be done")
         while not self._stopping:
             wait_s = clock.wait_s() if clock is not None else None
             has_more = self._unfinished or self._leaving or (self._pass_end is not None and self._pass_end.has_more)
@@ -224,8 +221,10 @@ class IoLoop:
             ready = self.poller.poll(wait_s_max if wait_s is None or wait_s > wait_s_max else wait_s)
             self._run_pass(ready)
             if clock is not None:
-                with does_what_is_due:
+                try:
                     clock.run(self.outbox)
+                except FAULTS:
+                    log.exception("what was due could not be done")
             self.outbox.flush()
             while self._to_close:
                 channel = self._to_close.popleft()
@@ -256,14 +255,19 @@ class IoLoop:
                     unfinished[data] = None
                 elif size:
                     self._serve(data)
-            elif type(data) is _Door:
+            elif type(data) is _Binding:
                 with KeepGoing(log, "a connection could not be accepted"):
                     self._accept(data)
         self._receive_slow(list(slow), unfinished, now_ns)
         self._serve_unfinished(list(unfinished))
         if self._pass_end is not None:
-            with self._ends_pass:
-                self._pass_end.end_pass(self.outbox)
+            self._end_pass(self._pass_end)
+
+    def _end_pass(self, pass_end: PassEnd) -> None:
+        try:
+            pass_end.end_pass(self.outbox)
+        except FAULTS:
+            log.exception("a pass could not be ended")
 
     def _receive_slow(self, channels: Sequence[Channel], unfinished: dict[Channel, None], now_ns: int) -> None:
         """Read from new or slow channels, after the quick ones, within the time of a pass.
@@ -391,10 +395,10 @@ class IoLoop:
             for most, had in unfinished.note(channel, size):
                 most.give_up(ConnectionLimit.UNFINISHED_BYTES, unfinished.bytes_max, had)
 
-    def _accept(self, door: _Door) -> None:
+    def _accept(self, binding: _Binding) -> None:
         for _ in range(ACCEPTS_MAX):
             try:
-                sock, peer = door.listener.accept()
+                sock, peer = binding.listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -405,21 +409,21 @@ class IoLoop:
                     ACCEPT_PAUSE_S,
                     extra=event("connection_refused", reason=str(error)),
                 )
-                self._paused.append(door)
+                self._paused.append(binding)
                 self._resume_ns = self._runtime.monotonic_ns() + int(ACCEPT_PAUSE_S * 1e9)
-                self.poller.modify(door.listener, read=False, write=False, data=door)
+                self.poller.modify(binding.listener, read=False, write=False, data=binding)
                 return
             self._numbers += 1
             loop = self._peers[self._numbers % len(self._peers)]
-            accepted = _Accepted(sock, peer, door.handler, self._numbers)
+            accepted = _Accepted(sock, peer, binding.handler, self._numbers)
             if loop is self:
                 self._adopt(accepted)
             else:
                 loop.adopt_soon(accepted)
 
     def _resume_accepting(self) -> None:
-        for door in self._paused:
-            self.poller.modify(door.listener, read=True, write=False, data=door)
+        for binding in self._paused:
+            self.poller.modify(binding.listener, read=True, write=False, data=binding)
         self._paused.clear()
 
     def adopt_soon(self, accepted: _Accepted) -> None:
@@ -542,9 +546,9 @@ class IoLoop:
                     data.flush()
 
     def _close_all(self) -> None:
-        for door in self._doors:
-            self.poller.unregister(door.listener)
-            door.listener.close()
+        for binding in self._bindings:
+            self.poller.unregister(binding.listener)
+            binding.listener.close()
         for channel in list(self._channels):
             self._close(channel, STOPPING)
         # A peer that was accepted but not served would wait forever.

@@ -1,26 +1,29 @@
-"""Appends messages to the store: from producers, the schedule, send-backs and ended transactions.
+"""Appends messages to the store, and reports sends to the history.
 
-Also moves a delayed message to the schedule topic and back. Visibility: see `hold.dispatch_service`. Delivery of
-delayed messages: see `rocketmq.timers.schedule_service`.
+Producers, the schedule, send-backs and ended transactions append. Also moves a delayed message to the schedule topic
+and back. Visibility: see `hold.hold_service`. Delivery of delayed messages: see `rocketmq.delay_levels`.
 
 Sources: `CommitLog.asyncPutMessage`, `ScheduleMessageService.messageTimeup` 4.9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
+import msgspec
 from attrs import define
 from msgspec.structs import replace
 
-from longpoll_broker.send.send_events import SendEvents
+from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.store.burst_append import PreparedBatch
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import SendMessageRequestHeader
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, Record
 from longpoll_protocol.properties import (
     DELAY,
@@ -28,11 +31,47 @@ from longpoll_protocol.properties import (
     REAL_TOPIC,
     TAGS,
     PropertiesForm,
+    java_hash,
     read_properties,
     write_properties,
 )
-from longpoll_protocol.tags import java_hash
 from longpoll_runtime import Runtime
+
+Stored: TypeAlias = tuple[MessageToStore, str, PutResult]
+"""A message, its tag, and its place in the log."""
+
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """One send request."""
+
+    channel: Channel
+    command: Command
+    header: SendMessageRequestHeader
+    number: int
+    """Its number among its connection's requests, from 1 on."""
+
+
+class SendEvents:
+    """Records nothing. `after_ns` is always a time of `now_ns` before the event began."""
+
+    __slots__ = ()
+
+    def now_ns(self) -> int:
+        """Returns the clock's time; 0 when nothing is recorded."""
+        return 0
+
+    def received(self, asked: Asked) -> None:
+        """A send arrived."""
+
+    def refused(self, asked: Asked, code: int, outbox: Outbox) -> None:
+        """The send is about to be answered with an error code."""
+
+    def acknowledged(self, asked: Asked, stored: Iterable[Stored], outbox: Outbox) -> None:
+        """The send is about to be answered with success."""
+
+    def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
+        """These messages are in the log."""
+
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANSACTION_MASK: Final = 0xC

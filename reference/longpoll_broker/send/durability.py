@@ -1,22 +1,163 @@
 """Answers a send when its copies exist: on disk (`SYNC_FLUSH`) and on slaves (`SYNC_MASTER`).
 
-For a new topic, name servers must also know it. These waits run concurrently; a slave's result takes precedence over
-the disk's. Each wait: see `group_commit`, `rocketmq.replication.replicator`, `rocketmq.replication.registrar`.
+For a new topic, name servers must also know it. These waits run concurrently. A slave's result takes precedence over
+the disk's. Other waits: see `rocketmq.replication.replicator`, `rocketmq.replication.registrar`.
 
-Source: `CommitLog.asyncPutMessage`, `submitFlushRequest`, `submitReplicaRequest` 4.9.7.
+`GroupCommit` makes many sends durable with one sync. An appended send submits a log end and a callback. The committer
+takes all waiting requests, syncs once and answers each. For a send to a topic that is not yet in `topics.json`, the
+committer first saves that file. A watcher thread answers overdue requests as not durable while the sync continues.
+
+Sources: `CommitLog.asyncPutMessage`, `submitFlushRequest`, `submitReplicaRequest`, `CommitLog.GroupCommitService` and
+`FlushDiskWatcher.java` 4.9.7.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
-from attrs import define, field, frozen
+from attrs import Factory, define, field, frozen
 
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.send.group_commit import GroupCommit
+from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.codes import ResponseCode
-from longpoll_runtime import Lock
+from longpoll_runtime import Condition, Lock, Runtime, Thread
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
+
+log = logging.getLogger(__name__)
+
+WAITING_COUNT_MAX: Final = 100_000
+"""Maximum waiting requests; above this the appending thread syncs itself, which slows its producers down."""
+
+WhenFlushed = Callable[[bool, Outbox], None]
+"""Called with whether the bytes are durable; writes the answer to the outbox."""
+
+
+@frozen(eq=False)
+class _Request:
+    log_end: int
+    deadline_ns: int
+    done: WhenFlushed
+    wants_topics: bool
+    """Whether its topic is not yet in the saved table."""
+
+
+@define(slots=True, eq=False)
+class GroupCommit:
+    """Committer and watcher. `_changed` protects both collections.
+
+    Invariants: `_gathered` is a part of `_open`; the thread that removes a request from `_open` answers it. `_open` is
+    ordered by deadline.
+    """
+
+    runtime: Runtime
+    store: MessageStore
+    timeout_ms: int
+    """`syncFlushTimeout`."""
+    flushed: Callable[[Outbox], None]
+    """Called between a sync and its answers, to make the durable messages visible."""
+    save_topics: Callable[[], None]
+    """Saves the topic table if it has changed; raises OSError."""
+    _changed: Condition = field(init=False)
+    _gathered: list[_Request] = field(factory=list, init=False)
+    _open: dict[_Request, None] = field(factory=dict, init=False)
+    _running: bool = field(default=False, init=False)
+    _threads: list[Thread] = field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._changed = self.runtime.condition()
+
+    def start(self) -> None:
+        """Start both threads."""
+        self._running = True
+        self._threads = [
+            self.runtime.spawn("committer", self._commit_all),
+            self.runtime.spawn("commit-watcher", self._watch),
+        ]
+
+    def stop(self) -> None:
+        """Answer the waiting requests, then end the threads; later appends sync themselves."""
+        with self._changed:
+            self._running = False
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def submit(self, log_end: int, done: WhenFlushed, outbox: Outbox, *, wants_topics: bool) -> None:
+        """Call `done` on another thread when the log is durable up to `log_end`, or cannot be.
+
+        With `wants_topics` the topic table is saved first. If the request cannot wait, `done` runs at once with
+        `outbox`.
+        """
+        deadline_ns = self.runtime.monotonic_ns() + self.timeout_ms * 1_000_000
+        request = _Request(log_end, deadline_ns, done, wants_topics)
+        with self._changed:
+            waits = self._running and len(self._open) < WAITING_COUNT_MAX
+            self._open[request] = None
+            if waits:
+                self._gathered.append(request)
+                self._changed.notify_all()
+        if not waits:
+            self._commit([request], outbox)
+
+    def _commit_all(self) -> None:
+        outbox = Outbox()
+        while True:
+            with self._changed:
+                while not self._gathered and self._running:
+                    self._changed.wait()
+                gathered, self._gathered = self._gathered, []
+            if not gathered:
+                return
+            self._commit(gathered, outbox)
+            outbox.flush()
+
+    def _commit(self, requests: list[_Request], outbox: Outbox) -> None:
+        are_topics_saved = False
+        if any(request.wants_topics for request in requests):
+            # Before the log, so that a durable message has a durable topic.
+            with KeepGoing(log, "topics could not be saved; trying again"):
+                self.save_topics()
+                are_topics_saved = True
+        try:
+            flushed_end = self.store.flush()
+        except FAULTS:
+            log.exception("messages could not be made durable")
+            flushed_end = self.store.flushed_end
+        with KeepGoing(log, "what became durable could not be made visible"):
+            self.flushed(outbox)
+        for request in requests:
+            is_durable = flushed_end >= request.log_end and (are_topics_saved or not request.wants_topics)
+            self._answer(request, is_durable, outbox)
+
+    def _answer(self, request: _Request, is_durable: bool, outbox: Outbox) -> None:
+        with self._changed:
+            if request not in self._open:
+                return
+            del self._open[request]
+            if not self._running and not self._open:
+                # Wake the watcher, which would otherwise wait for the deadline of an answered request.
+                self._changed.notify_all()
+        try:
+            request.done(is_durable, outbox)
+        except FAULTS:
+            log.exception("a send gets no answer")
+
+    def _watch(self) -> None:
+        outbox = Outbox()
+        while True:
+            with self._changed:
+                if not self._running and not self._open:
+                    return
+                oldest = next(iter(self._open), None)
+                left_ns = oldest.deadline_ns - self.runtime.monotonic_ns() if oldest is not None else None
+                if oldest is None or (left_ns is not None and left_ns > 0):
+                    self._changed.wait(left_ns / 1e9 if left_ns is not None else None)
+                    continue
+            self._answer(oldest, False, outbox)
+            outbox.flush()
+
 
 Done = Callable[[int, Outbox], None]
 """Called with the response code; writes the answer to the outbox."""
@@ -76,16 +217,16 @@ class Durability:
     replicator: Slaves | None
     when_told: WhenTold | None = None
     """Set when the broker registers at name servers."""
-
-    @property
-    def are_there(self) -> bool:
-        """Whether messages need any copy."""
-        return self.commits is not None or self.replicator is not None
-
-    @property
-    def of_topics_are_there(self) -> bool:
-        """Whether a new topic needs any copy."""
-        return self.commits is not None or self.when_told is not None
+    keeps_messages: bool = field(
+        init=False,
+        default=Factory(lambda self: self.commits is not None or self.replicator is not None, takes_self=True),
+    )
+    """Whether messages need any copy."""
+    keeps_topics: bool = field(
+        init=False,
+        default=Factory(lambda self: self.commits is not None or self.when_told is not None, takes_self=True),
+    )
+    """Whether a new topic needs any copy."""
 
     def submit(self, log_end: int | None, done: Done, lock: Lock, outbox: Outbox, *, wants_topics: bool) -> None:
         """Call `done` when the log is kept up to `log_end`, or at a timeout; `lock` belongs to this send.

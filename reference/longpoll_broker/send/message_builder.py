@@ -1,9 +1,14 @@
 """Creates the messages to store from send requests: their properties and their topic.
 
 A delayed message goes to the schedule topic, a prepared one to the half topic, and one with too many retries to the
-dead-letter topic. Checks and answers: see `send.send_processor`. Batches: see `send.batches`.
+dead-letter topic. A timed message of 5.x waits in `rmq_sys_wheel_timer`, with its own topic and queue as properties. A
+delay level takes precedence, then a delay in seconds, then one in milliseconds, then a time. A time in the past is
+ignored. `INNER_MULTI_DISPATCH` names additional queues; retry, delayed and prepared messages name none.
 
-Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9.
+Checks and answers: see `send.send_processor`. Delivery of timed messages: see `rocketmq.timers`.
+
+Sources: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java`, `MultiDispatch.java`, the `LmqConsumeQueue`
+limits of `DefaultMessageStore.java` 4.9; `HookUtils.handleScheduleMessage` 5.5.
 """
 
 from __future__ import annotations
@@ -12,24 +17,26 @@ import itertools
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, Self
 
 from attrs import define, field
 from msgspec.structs import replace
 
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.errors import BrokerError
 from longpoll_broker.io.channel import Channel
 from longpoll_broker.send.append import HALF_TOPIC, TRANSACTION_MASK, delayed, moved
-from longpoll_broker.send.inner_queues import InnerQueues, SendRefusedError
-from longpoll_broker.send.timer_messages import drop_timer, has_timer, timer_message
 from longpoll_broker.shared.timer_offsets import TimerOffsets
 from longpoll_broker.shared.topics import FAQ, Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
+from longpoll_broker.store.consume_queue import SEPARATOR, inner_queue_id
+from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.frames import Buffer
 from longpoll_protocol.headers import SendMessageRequestHeader
-from longpoll_protocol.message import RecallHandle
-from longpoll_protocol.names import DEAD_PREFIX, RETRY_PREFIX, TIMER_TOPIC
+from longpoll_protocol.message import PROPERTIES_SIZE_MAX, RecallHandle
+from longpoll_protocol.names import DEAD_PREFIX, LMQ_PREFIX, RETRY_PREFIX, TIMER_TOPIC, queue_name_problem
 from longpoll_protocol.properties import (
     CLUSTER,
     DELAY,
@@ -40,16 +47,169 @@ from longpoll_protocol.properties import (
     REAL_TOPIC,
     REGION,
     TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
     TIMER_OUT_MS,
+    TIMER_RECALLED_KEY,
     TRACE,
     TRANSACTION_ID,
     UNIQUE_KEY,
     WAIT,
+    PropertiesForm,
     read_properties,
+    tags_code,
     write_properties,
 )
-from longpoll_protocol.tags import tags_code
 from longpoll_runtime import Runtime
+
+NAME_COUNT_MAX: Final = 128
+"""Maximum additional queues of one message; Java is limited only by the size of the properties."""
+
+
+class SendRefusedError(BrokerError):
+    """A check before the store refuses a send; `code` is the answer's.
+
+    The answer names the region, except where Java raises an exception instead (`tells_region`).
+    """
+
+    def __init__(self, code: int, remark: str, *, tells_region: bool = True) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.tells_region = tells_region
+
+
+@define(slots=True, eq=False)
+class InnerQueues:
+    """Checks the names; callable from any thread. Invariant: `_light` are the light topics ever written to."""
+
+    store: MessageStore
+    light: bool
+    """`enableLmq`: a topic whose name begins with `%LMQ%` has one queue."""
+    light_count_max: int
+    _light: set[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._light = {topic for topic, _queue_id in self.store.queues() if topic.startswith(LMQ_PREFIX)}
+
+    @classmethod
+    def of(cls, store: MessageStore, config: StoreConfig) -> Self | None:
+        """Create the service for these settings; None when multi-dispatch is off."""
+        return cls(store, config.light_queues, config.light_queue_count_max) if config.multi_dispatch else None
+
+    def named(self, message: MessageToStore, properties: dict[str, str]) -> MessageToStore:
+        """Returns the message with its additional queues; raises SendRefusedError for an illegal one."""
+        if message.topic.startswith(RETRY_PREFIX):
+            return message
+        names = properties[INNER_QUEUES].split(SEPARATOR)
+        if len(names) > NAME_COUNT_MAX or len(set(names)) < len(names):
+            raise SendRefusedError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{len(names)} inner queues: up to {NAME_COUNT_MAX} different ones are allowed",
+            )
+        for name in names:
+            problem = queue_name_problem(name)
+            if problem is not None:
+                raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"inner queue {name[:128]!r}: {problem}")
+        places = tuple((name, inner_queue_id(name, message.queue_id, light=self.light)) for name in names)
+        if (message.topic, message.queue_id) in places:
+            # RocketMQ would list it twice at one offset and leave the next offset empty.
+            raise SendRefusedError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"inner queue {message.topic} is the message's own topic; name only other queues",
+            )
+        self._count({name for name in names if name.startswith(LMQ_PREFIX)})
+        return replace(message, inner_queues=places)
+
+    def _count(self, light: set[str]) -> None:
+        new = light - self._light
+        if self.light and new and len(self._light) + len(new) > self.light_count_max:
+            raise SendRefusedError(
+                ResponseCode.SYSTEM_ERROR,
+                "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED] there are too many light queues; maxLmqConsumeQueueNum is "
+                f"{self.light_count_max}",
+            )
+        self._light |= new
+
+
+DELAY_MS_MAX: Final = 3 * 24 * 3_600_000
+"""`timerMaxDelaySec`."""
+PRECISION_MS: Final = 1000
+"""`timerPrecisionMs`: messages are delivered in whole seconds."""
+ILLEGAL: Final = (
+    f"timer message illegal, the delay time should not be bigger than the max delay {DELAY_MS_MAX}ms; "
+    "or if set del msg, the delay time should be bigger than the current time"
+)
+WISHES: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+"""The properties that set a delivery time, in order of precedence."""
+_WISHES: Final = frozenset(WISHES)
+"""Checked for every send."""
+TIME_SIZE_MAX: Final = 15
+"""Maximum digits of a delivery time."""
+WAITING_SIZE_MAX: Final = PROPERTIES_SIZE_MAX - sum(
+    len(name) + TIME_SIZE_MAX + 2 for name in (TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS)
+)
+"""Maximum bytes of a waiting message's properties, so that the two properties added on delivery fit."""
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+
+
+def has_timer(properties: Mapping[str, str]) -> bool:
+    """Whether a message asks for a delivery time."""
+    return not _WISHES.isdisjoint(properties) and TIMER_OUT_MS not in properties
+
+
+def drop_timer(properties: dict[str, str]) -> None:
+    """Remove the properties that ask for a delivery time."""
+    for name in WISHES:
+        properties.pop(name, None)
+
+
+def timer_message(
+    message: MessageToStore, properties: dict[str, str], form: PropertiesForm, now_ms: int, *, is_full: bool = False
+) -> MessageToStore:
+    """Returns the message as it waits for its time, or itself if it need not. Updates `properties`.
+
+    Raises SendRefusedError for a time that is not a number or too far away, for properties that could not be delivered,
+    and if too many messages wait (`is_full`).
+    """
+    if not has_timer(properties) or message.topic == TIMER_TOPIC:
+        return message
+    deliver_ms = _wished(properties, now_ms)
+    if deliver_ms <= now_ms:
+        if TIMER_RECALLED_KEY in properties:
+            raise _illegal()
+        return message
+    if deliver_ms - now_ms > DELAY_MS_MAX:
+        raise _illegal()
+    if is_full:
+        raise SendRefusedError(ResponseCode.SYSTEM_ERROR, "timer message is under flow control: too many are waiting")
+    # The last whole second before the delivery time.
+    properties[TIMER_OUT_MS] = str((deliver_ms - 1) // PRECISION_MS * PRECISION_MS)
+    waiting = moved(message, properties, TIMER_TOPIC, 0, form)
+    size = len(waiting.properties)
+    if size > WAITING_SIZE_MAX:
+        told = f"the message is illegal: the properties have {size} bytes, and of a message that waits at most"
+        raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"{told} {WAITING_SIZE_MAX} are allowed")
+    return waiting
+
+
+def _wished(properties: Mapping[str, str], now_ms: int) -> int:
+    """Returns the delivery time, ms; raises SendRefusedError."""
+    name = next(name for name in WISHES if name in properties)
+    text = properties[name]
+    if not _NUMBER.fullmatch(text):
+        raise _illegal()
+    value = int(text)
+    if name == TIMER_DELIVER_MS:
+        return value
+    return now_ms + value * (1000 if name == TIMER_DELAY_SEC else 1)
+
+
+def _illegal() -> SendRefusedError:
+    return SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
+
 
 REGION_NAME: Final = "DefaultRegion"
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)

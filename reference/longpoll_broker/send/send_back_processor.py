@@ -1,6 +1,6 @@
 """Serves code 36: a consumer sends a failed message back, to get it again later or to move it to the dead letters.
 
-Delays: see `rocketmq.timers.schedule_service`. Source: `AbstractSendMessageProcessor.consumerSendMsgBack` 4.9.
+Delays: see `rocketmq.delay_levels`. Source: `AbstractSendMessageProcessor.consumerSendMsgBack` 4.9.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY
+from longpoll_protocol.frames import EMPTY, Command
 from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
 from longpoll_protocol.log_record import Record, as_int32
 from longpoll_protocol.names import DEAD_PREFIX, PERM_WRITE, RETRY_PREFIX
@@ -35,11 +34,11 @@ from longpoll_protocol.properties import (
     RETRY_TOPIC,
     TAGS,
     WAIT,
+    java_hash,
     read_properties,
     write_properties,
 )
 from longpoll_protocol.sizes import MIB
-from longpoll_protocol.tags import java_hash
 from longpoll_runtime import Lock
 
 LEVEL_OF_FIRST_RETRY: Final = 3
@@ -58,7 +57,7 @@ class SendBackProcessor(Serving):
     groups: Groups
     store: MessageStore
     appender: Appender
-    keepers: Durability
+    durability: Durability
     store_host: bytes
     traits: Traits = STRICT_TRAITS
     level_count: int = len(DELAY_LEVELS_MS)
@@ -125,7 +124,7 @@ class SendBackProcessor(Serving):
         As in Java, which removes the property that asks to wait.
         """
         names = {retry_topic, DEAD_PREFIX + retry_topic.removeprefix(RETRY_PREFIX)}
-        if not self.keepers.of_topics_are_there or names.isdisjoint(self.topics.unsaved):
+        if not self.durability.keeps_topics or names.isdisjoint(self.topics.unsaved):
             return parts
         command = structs.replace(command, body=EMPTY)
 
@@ -133,7 +132,7 @@ class SendBackProcessor(Serving):
             kept = parts if code == ResponseCode.SUCCESS else answer(command, code, "the topic could not be saved")
             refuse(channel, command, kept, done_outbox)
 
-        self.keepers.submit(None, done, self.appender.runtime.lock(), outbox, wants_topics=True)
+        self.durability.submit(None, done, self.appender.runtime.lock(), outbox, wants_topics=True)
         return None
 
     def _put(

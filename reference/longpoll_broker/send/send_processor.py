@@ -1,40 +1,43 @@
 """Serves sends (codes 10, 310 and 320), from received bytes to the log.
 
 At the end of the loop's pass `BrokerHandler.end_pass` makes the messages visible and wakes waiting pulls
-(`hold.dispatch_service`). `send.message_builder` creates a message from a request.
+(`hold.hold_service`). `send.message_builder` creates a message from a request.
 
-Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order.
+A long batch is stored in turns, so that short sends of other connections are served in between. Each turn reads,
+encodes or indexes `TURN_COUNT` messages. The records are appended in one piece. Only one long batch is processed at a
+time: each turn of any connection with one continues the oldest batch. So at most one batch exists as records.
+
+Sources: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order;
+`DefaultMessageStore.checkMessages` 4.9.7, `MessageExtEncoder.encode` 5.x.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, Self, TypeAlias
 
-from attrs import define, field
+from attrs import define, field, frozen
 from msgspec.structs import replace
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Serving, answer, serves
-from longpoll_broker.send.append import HALF_TOPIC, TRANSACTION_MASK, Appender
-from longpoll_broker.send.batches import BatchLimits, no_message
+from longpoll_broker.io.processors import Serving, answer, failure, refuse, serves
+from longpoll_broker.send.append import HALF_TOPIC, TRANSACTION_MASK, Appender, Asked, SendEvents, Stored
 from longpoll_broker.send.durability import Durability
-from longpoll_broker.send.inner_queues import SendRefusedError
-from longpoll_broker.send.long_batches import LONG_SIZE, TURN_COUNT, LongBatches, Turns
-from longpoll_broker.send.message_builder import REGION_NAME, MessageBuilder
-from longpoll_broker.send.send_events import Asked, SendEvents, Stored
+from longpoll_broker.send.message_builder import REGION_NAME, MessageBuilder, SendRefusedError
 from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY
+from longpoll_protocol.frames import EMPTY, HEADER_SIZE_MAX, Buffer, Command
 from longpoll_protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from longpoll_protocol.log_record import host_bytes
+from longpoll_protocol.message import BATCH_MESSAGE_SIZE_MIN, BatchMessage, read_batch
 from longpoll_protocol.names import NOT_FOR_SENDING, RETRY_PREFIX, name_problem
 from longpoll_protocol.properties import (
     CLUSTER,
@@ -47,6 +50,137 @@ from longpoll_protocol.properties import (
     read_properties,
     write_properties,
 )
+from longpoll_runtime import Lock
+from longpoll_runtime.recoverable import FAULTS
+
+ID_REST_SIZE: Final = 17
+"""Characters of a message id after the host part, with the separating comma."""
+OTHER_FIELDS_SIZE: Final = 4_096
+"""Space for the rest of an answer's header."""
+
+
+@frozen
+class BatchLimits:
+    """The limits of one batch."""
+
+    size_max: int
+    """Maximum bytes of the body (`maxMessageSize`)."""
+    count_max: int
+    """Maximum messages, so that their ids fit the answer's header; Java's headers may have 16 MiB, so it takes more."""
+    size_is_an_error: bool
+    """`Traits.batch_size_is_an_error`."""
+
+    @classmethod
+    def of(cls, size_max: int, host_size: int, traits: Traits) -> Self:
+        """Returns the limits of a broker whose host takes `host_size` characters in a message id."""
+        count_max = (HEADER_SIZE_MAX - OTHER_FIELDS_SIZE) // (host_size + ID_REST_SIZE)
+        return cls(size_max, count_max, traits.batch_size_is_an_error)
+
+    def read(self, body: Buffer) -> Iterator[BatchMessage]:
+        """Iterate over the messages of a batch.
+
+        Raises HeaderError for a damaged or empty batch, MessageRefusedError over a limit. Store a message only after
+        the last was read.
+        """
+        if len(body) > self.size_max:
+            problem = f"the batch has {len(body)} bytes, at most {self.size_max} are allowed"
+            raise (
+                HeaderError("a batch", "body", f"is too large: {problem}")
+                if self.size_is_an_error
+                else (MessageRefusedError(problem))
+            )
+        if not len(body):
+            raise no_message()
+        return read_batch(body, self.count_max)
+
+
+def no_message() -> HeaderError:
+    """Returns the error for an empty batch: Java fails on it, so the reply lacks the fields of a refusal."""
+    return HeaderError("a batch", "body", "has no message")
+
+
+TURN_COUNT: Final = 500
+"""Messages per turn: some 3 ms."""
+LONG_SIZE: Final = TURN_COUNT * BATCH_MESSAGE_SIZE_MIN
+"""Maximum bytes of a batch that surely has no more messages than that."""
+
+Turns: TypeAlias = Generator[None, None, Callable[[Outbox], Parts | None]]
+"""The work on one batch; its result creates the answer in the last turn, or None if that follows later."""
+
+
+@define(eq=False)
+class _Batch:
+    """A batch in progress or waiting. Only its connection refers to it, as the rest of a request."""
+
+    channel: Channel
+    command: Command
+    turns: Turns
+    is_over: bool = field(default=False, init=False)
+    """Whether the batch is finished, so that its answer is sent or will follow."""
+
+    def turn(self, outbox: Outbox) -> None:
+        """Do one turn."""
+        parts: Parts | None
+        try:
+            next(self.turns)
+        except StopIteration as ended:
+            parts = ended.value(outbox)
+        except FAULTS as error:
+            parts = failure(self.channel, self.command, error)
+        else:
+            return
+        self.is_over = True
+        if parts is not None:
+            refuse(self.channel, self.command, parts, outbox)
+
+
+@define(slots=True, eq=False)
+class LongBatches:
+    """The batches of one broker; callable from any loop's thread.
+
+    Invariant: every batch that is alive and not over is in `_waiting`. When its connection closes, a batch dies.
+    """
+
+    lock: Lock
+    """Protects `_waiting`, and the work on its first batch."""
+    _waiting: deque[weakref.ref[_Batch]] = field(factory=deque, init=False)
+
+    def begin(self, channel: Channel, command: Command, turns: Turns, outbox: Outbox) -> Parts | None:
+        """Do the first turn of a batch; returns the answer if that was all, else None."""
+        try:
+            next(turns)
+        except StopIteration as ended:
+            parts: Parts | None = ended.value(outbox)
+            return parts
+        batch = _Batch(channel, command, turns)
+        with self.lock:
+            self._waiting.append(weakref.ref(batch))
+        self._leave(batch)
+        return None
+
+    def _leave(self, batch: _Batch) -> None:
+        channel = batch.channel
+        channel.rest, channel.rest_size = partial(self._go_on, batch), len(batch.command.body)
+        channel.gives_way = True
+
+    def _go_on(self, own: _Batch, outbox: Outbox) -> None:
+        """Do a turn of the oldest batch, and reschedule until this connection's own is over."""
+        with self.lock:
+            first = None if own.is_over else self._first()
+            if first is not None:
+                first.turn(outbox)
+        if not own.is_over:
+            self._leave(own)
+
+    def _first(self) -> _Batch | None:
+        """The oldest batch that is alive and not over; the caller holds the lock."""
+        while self._waiting:
+            first = self._waiting[0]()
+            if first is not None and not first.is_over:
+                return first
+            self._waiting.popleft()
+        return None
+
 
 REGION_FIELDS: Final = {TRACE: "true", REGION: REGION_NAME}
 """Fields of every reply to a send, including refusals."""
@@ -63,10 +197,10 @@ class SendProcessor(Serving):
     """The processor of the send codes."""
 
     topics: Topics
-    maker: MessageBuilder
+    builder: MessageBuilder
     appender: Appender
     events: SendEvents
-    keepers: Durability
+    durability: Durability
     """Decide when a send is answered: after the disk under `SYNC_FLUSH`, after a slave under `SYNC_MASTER`."""
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
@@ -76,7 +210,7 @@ class SendProcessor(Serving):
     """First part of a message id: the broker's address in hexadecimal."""
 
     def __attrs_post_init__(self) -> None:
-        self.host_digits = self.maker.store_host.hex().upper().encode()
+        self.host_digits = self.builder.store_host.hex().upper().encode()
         self._long_batches = LongBatches(self.appender.runtime.lock())
         self._batches = BatchLimits.of(self.appender.store.message_size_max, len(self.host_digits), self.traits)
 
@@ -170,9 +304,9 @@ class SendProcessor(Serving):
 
     def _put_one(self, asked: Asked, queue_id: int, outbox: Outbox) -> Parts | None:
         channel, command, header = asked.channel, asked.command, asked.header
-        properties = self.maker.properties(header)
+        properties = self.builder.properties(header)
         tag = properties.get(TAGS, "")
-        message = self.maker.of_request(channel, header, queue_id, command.body, properties)
+        message = self.builder.of_request(channel, header, queue_id, command.body, properties)
         stored = (message, tag, self.appender.append(message, tag))
         if stored[2].queue_offset == FIRST_OFFSET:
             channel.gives_way = True
@@ -192,7 +326,7 @@ class SendProcessor(Serving):
         is_told = traits.returns_transaction_id or (traits.returns_prepared_id and stored[0].topic == HALF_TOPIC)
         if is_told and UNIQUE_KEY in properties:
             fields["transactionId"] = properties[UNIQUE_KEY]
-        handle = self.maker.recall_handle(stored[0], properties)
+        handle = self.builder.recall_handle(stored[0], properties)
         if handle is not None:
             fields["recallHandle"] = handle
         return self._acknowledge(
@@ -223,14 +357,14 @@ class SendProcessor(Serving):
             if not command.is_one_way:
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
-        keepers, unsaved = self.keepers, self.topics.unsaved
+        durability, unsaved = self.durability, self.topics.unsaved
         # A delayed or prepared message has also created the header's topic.
         wants_topics = topic in unsaved or asked.header.topic in unsaved
-        if waits and keepers.are_there:
-            keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
+        if waits and durability.keeps_messages:
+            durability.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
             return None
-        if wants_topics and keepers.when_told is not None:
-            keepers.when_told(partial(done, ResponseCode.SUCCESS), outbox)
+        if wants_topics and durability.when_told is not None:
+            durability.when_told(partial(done, ResponseCode.SUCCESS), outbox)
             return None
         self.events.acknowledged(asked, stored, outbox)
         return answer(command, ResponseCode.SUCCESS, None, fields)
@@ -239,7 +373,7 @@ class SendProcessor(Serving):
         """Store all messages of a batch, or none; a long batch in turns."""
         properties = self._batch_properties(asked)
         # A message's own properties stay unchanged; 4.9 adds the request's after them, with CLUSTER.
-        shared = properties | {CLUSTER: self.maker.cluster_name} if self.traits.merges_batch_properties else {}
+        shared = properties | {CLUSTER: self.builder.cluster_name} if self.traits.merges_batch_properties else {}
         messages = self._batch_messages(asked, queue_id, shared)
         if len(asked.command.body) > LONG_SIZE:
             turns = self._put_in_turns(asked, queue_id, properties, messages)
@@ -302,8 +436,8 @@ class SendProcessor(Serving):
             )
         if not len(asked.command.body):
             raise no_message()
-        properties = self.maker.without_offsets(header.properties)
-        if header.sys_flag & TRANSACTION_MASK or self.maker.level(properties) > 0:
+        properties = self.builder.without_offsets(header.properties)
+        if header.sys_flag & TRANSACTION_MASK or self.builder.level(properties) > 0:
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch as a whole can be neither part of a transaction nor delayed"
             )
@@ -316,12 +450,12 @@ class SendProcessor(Serving):
         shared_text = write_properties(shared, without=WAIT)
         for part in self._batches.read(asked.command.body):
             own = part.properties.encode("utf-8", "surrogatepass")
-            if self.maker.inner_queues is not None and INNER_OFFSETS in part.properties:
-                own = write_properties(self.maker.without_offsets(part.properties), self.traits.properties_form)
+            if self.builder.inner_queues is not None and INNER_OFFSETS in part.properties:
+                own = write_properties(self.builder.without_offsets(part.properties), self.traits.properties_form)
             mark = b"\x02" if shared_text and own and not own.endswith(b"\x02") else b""
             # The request's properties come last, and a reader uses the last of two equal names.
             tag = shared.get(TAGS) or read_properties(part.properties).get(TAGS, "")
-            message = self.maker.message(
+            message = self.builder.message(
                 asked.channel, asked.header, queue_id, part.body, own + mark + shared_text, tag, part.flag
             )
             yield message, tag

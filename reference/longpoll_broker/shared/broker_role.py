@@ -16,7 +16,7 @@ from attrs import define, field
 
 from longpoll_broker.shared.topics import GroupConfig
 from longpoll_broker.shared.version_traits import Traits
-from longpoll_broker.store.read import GetStatus
+from longpoll_broker.store.messages import GetStatus
 
 Role = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
 MASTER_ID: Final = 0

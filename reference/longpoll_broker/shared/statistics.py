@@ -1,9 +1,10 @@
-"""Counts stores and reads, with sizes and latencies: sums of a minute, an hour and a day.
+"""Counts stores and reads, with sizes and latencies: sums of a minute, an hour and a day; rates per second.
 
 Time is an argument. To share statistics between threads, pass a lock as `guard`. Queries: see
-`rocketmq.admin.statistics_processor`.
+`rocketmq.admin.table_processor`.
 
-Source: `StatsItem.java`, `StatsItemSet.java`, `BrokerStatsManager.java`: the same names, keys and sampling.
+Source: `StatsItem.java`, `StatsItemSet.java`, `BrokerStatsManager.java`: the same names, keys and sampling;
+`StoreStatsService.java`; `FlowMonitor.java` 5.x.
 """
 
 from __future__ import annotations
@@ -194,3 +195,60 @@ class Statistics:
             if self.quota.take((name, key), channel):
                 self._items[name, key] = item
         return item
+
+
+SPANS_S: Final = (10, 60, 600)
+_SAMPLE_COUNT_MAX: Final = SPANS_S[-1] + 1
+
+
+@define(slots=True, eq=False)
+class Rates:
+    """Messages per second over the last 10 s, minute and 10 minutes, sampled once a second.
+
+    `_samples` are (time ms, count), oldest first, at least a second apart; one thread adds.
+    """
+
+    _samples: deque[tuple[int, int]] = field(factory=lambda: deque(maxlen=_SAMPLE_COUNT_MAX), init=False)
+
+    def sample(self, now_ms: int, count: int) -> None:
+        """Add a sample, unless the last is less than a second old."""
+        if not self._samples or now_ms - self._samples[-1][0] >= 1000:
+            self._samples.append((now_ms, count))
+
+    def told(self) -> str:
+        """Returns the rates per second in RocketMQ's form: three numbers separated by spaces; 0.0 without a span."""
+        samples = list(self._samples)
+        return " ".join(str(_rate(samples, span_s)) for span_s in SPANS_S)
+
+
+def _rate(samples: list[tuple[int, int]], span_s: int) -> float:
+    """The rate of the span up to the last sample, or of its available part."""
+    if len(samples) < 2:
+        return 0.0
+    last_ms, last = samples[-1]
+    first_ms, first = next(each for each in samples if last_ms - each[0] <= span_s * 1000)
+    return 0.0 if first_ms == last_ms else round((last - first) * 1000 / (last_ms - first_ms), 3)
+
+
+SECOND_NS: Final = 1_000_000_000
+
+
+@define(slots=True, eq=False)
+class TransferRate:
+    """One direction of one connection; one thread counts, any thread reads `per_second`."""
+
+    since_ns: int
+    per_second: int = field(default=0, init=False)
+    """The rate at the last update."""
+    _size: int = field(default=0, init=False)
+
+    def add(self, size: int) -> None:
+        """Count `size` bytes."""
+        self._size += size
+
+    def look(self, now_ns: int) -> None:
+        """Update the rate after each second; called periodically."""
+        passed_ns = now_ns - self.since_ns
+        if passed_ns >= SECOND_NS:
+            self.per_second = self._size * SECOND_NS // passed_ns
+            self.since_ns, self._size = now_ns, 0

@@ -1,6 +1,6 @@
 """Consumer groups from heartbeats: members' channels and subscriptions.
 
-A silent member leaves when its channel closes. Notices: see `rocketmq.admin.member_notifications`.
+A silent member leaves when its channel closes. Notices: see `rocketmq.admin.client_processor`.
 
 Source: `ConsumerManager.java`, `ConsumerGroupInfo.java`.
 """
@@ -13,11 +13,11 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.shared.filter.data import FilterTable
-from longpoll_broker.shared.filter.filters import (
+from longpoll_broker.shared.filters import (
     SUBSCRIBE_ALL,
     TAG,
     ExpressionError,
+    FilterTable,
     TagFilter,
     is_tag_type,
     tag_filter,

@@ -1,7 +1,7 @@
 """Progress of the delay levels and the timer, and the number of messages that wait for the timer.
 
 A timed message is delivered when it was read and its second has passed, so three numbers describe all of them. Saving:
-see `upkeep.config_files`. Delivery: see `rocketmq.timers.timer_service`.
+see `upkeep.config_files`. Delivery: see `rocketmq.timers`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from attrs import define, field
+
+from longpoll_broker.shared.topics import TOPIC_COUNT_MAX
 
 PENDING_COUNT_MAX: Final = 1_000_000
 """Maximum waiting messages, about 200 bytes of memory each; further ones are refused (`isReject`)."""
@@ -82,3 +84,26 @@ class TimerOffsets:
     def take(self, table: dict[str, int]) -> None:
         """Load a saved table."""
         self.progress = (table.get("first", 0), table.get("read", 0), table.get("deliveredMs", -1))
+
+
+@define(slots=True, eq=False)
+class TimerCounts:
+    """The number of waiting timed messages by target topic (`TimerMetrics.java` 5.5).
+
+    One thread changes it, any reads. After a start they are counted again as they are read. Invariant: each change
+    increments `version` after it is visible.
+    """
+
+    by_topic: dict[str, tuple[int, int]] = field(factory=dict, init=False)
+    """By topic, the number of waiting messages and the time of the last change, ms.
+
+    A topic with 0 stays while there is room.
+    """
+    version: int = field(default=0, init=False)
+
+    def add(self, topic: str, count: int, now_ms: int) -> None:
+        """Add `count`, which may be negative, to a topic's number."""
+        if topic not in self.by_topic and len(self.by_topic) >= TOPIC_COUNT_MAX:
+            self.by_topic = {name: each for name, each in self.by_topic.items() if each[0]}
+        self.by_topic[topic] = (max(self.by_topic.get(topic, (0, 0))[0] + count, 0), now_ms)
+        self.version += 1

@@ -1,9 +1,11 @@
-"""Topics and consumer groups: names, permissions, queue counts, and creation on demand.
+"""Topics and consumer groups: names, permissions, queue counts, attributes, and creation on demand.
 
 Threads may share a table: every change is one assignment to a dict, and two threads that create the same topic create
-equal ones. Persistence: see `upkeep.config_files`.
+equal ones. Persistence: see `upkeep.config_files`. Attributes (5.x) are stored and reported; a proxy enforces them.
+Those that need another kind of queue are refused.
 
-Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `SubscriptionGroupManager.java`.
+Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `SubscriptionGroupManager.java` 4.9;
+`TopicAttributes.java`, `AttributeUtil.alterCurrentAttributes`, `AttributeParser.java` 5.5.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from attrs import define, field
 
+from longpoll_broker.errors import BrokerError
 from longpoll_broker.shared.quota import Quota
-from longpoll_broker.shared.topic_attributes import changed
 from longpoll_protocol.names import (
     DEFAULT_TOPIC,
     GROUP_SIZE_MAX,
@@ -36,6 +38,51 @@ from longpoll_protocol.names import (
     queue_name_problem,
 )
 from longpoll_spec.tables import with_table
+
+SERVED: Final[Mapping[str, frozenset[str]]] = {
+    "message.type": frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
+    "queue.type": frozenset({"SimpleCQ"}),
+    "cleanup.policy": frozenset({"DELETE"}),
+}
+"""The supported values by attribute."""
+
+
+class AttributeRefusedError(BrokerError):
+    """A refused change of attributes; the text says why."""
+
+
+def read_changes(text: str | None) -> dict[str, str]:
+    """Parse the changes in a header, `+message.type=FIFO,-queue.type`; raises AttributeRefusedError."""
+    changes: dict[str, str] = {}
+    for part in (text or "").split(","):
+        name, equals, value = part.strip().partition("=")
+        if not name:
+            continue
+        if name in changes or (name.startswith("+") and not equals):
+            raise AttributeRefusedError(f"the attributes {(text or '')[:80]!r} are not +NAME=VALUE or -NAME, each once")
+        changes[name] = value
+    return changes
+
+
+def changed(before: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """Apply changes to attributes: `+` sets one, `-` removes one; raises AttributeRefusedError."""
+    found = dict(before)
+    for signed, value in changes.items():
+        sign, name = signed[:1], signed[1:]
+        if sign not in {"+", "-"} or name not in SERVED:
+            raise AttributeRefusedError(
+                f"the attribute {signed[:80]!r} is not served here; write + or - before one of {', '.join(SERVED)}"
+            )
+        if sign == "-":
+            found.pop(name, None)
+        elif value in SERVED[name]:
+            found[name] = value
+        else:
+            raise AttributeRefusedError(
+                f"{name}={value[:80]} is not served here; it is one of {', '.join(sorted(SERVED[name]))}"
+            )
+    return found
+
 
 TOPIC_COUNT_MAX: Final = 100_000
 """Maximum topics, and maximum groups: each costs a file, so clients must not create them without limit."""
@@ -61,7 +108,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     topic_sys_flag: int = 0
     order: bool = False
     attributes: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
-    """Attributes of 5.x (`topic_attributes`); 4.9 has no such key."""
+    """Attributes of 5.x (`SERVED`); 4.9 has no such key."""
 
     @property
     def is_readable(self) -> bool:
@@ -307,3 +354,24 @@ class Groups(_Named[GroupConfig]):
     def put(self, group: GroupConfig, channel: Hashable = None) -> bool:
         """Create or replace a group; returns false if there are too many."""
         return self._keep(group.group_name, group, channel)
+
+
+PART_COUNT: Final = 2_000
+"""Entries of a part; encoding it takes some 2 ms."""
+
+
+def chunks_of(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Iterate over a table's rows in parts; a row that is a table counts its entries.
+
+    Encoding a large table at once would block every thread.
+    """
+    part: dict[str, Any] = {}
+    count = 0
+    for name, row in table.items():
+        part[name] = row
+        count += 1 + len(row) if isinstance(row, dict) else 1
+        if count >= PART_COUNT:
+            yield part
+            part, count = {}, 0
+    if part:
+        yield part

@@ -19,14 +19,12 @@ from typing import Final
 
 from attrs import define, field
 
+from longpoll_broker.store.commit_log import CommitLog, encode_record
+from longpoll_broker.store.consume_queue import ConsumeQueue, QueueTable
 from longpoll_broker.store.dispatch import Handed
-from longpoll_broker.store.limits import is_storable, storable
-from longpoll_broker.store.log.commit_log import CommitLog, encode_record
-from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
-from longpoll_broker.store.queues.consume_queue import ConsumeQueue
-from longpoll_broker.store.queues.queue_table import QueueTable
+from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult, is_storable, storable
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_protocol.log_record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK, is_listed
+from longpoll_protocol.log_record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK
 
 # Within a record (`longpoll_protocol.log_record`): queue offset and log offset are adjacent; the store time follows
 # the born host, whose size differs.
@@ -62,7 +60,7 @@ class PreparedBatch:
         records = []
         for message in messages:
             assert (message.topic, message.queue_id, message.inner_queues) == (self.topic, self.queue_id, ())
-            assert is_listed(message.sys_flag)
+            assert message.in_queue
             record = encode_record(storable(message, self.body_size_max), topic_part, 0, 0, 0)
             records.append(record)
             self.sizes.append(len(record))

@@ -3,7 +3,7 @@
 To avoid decoding, a writer hands its new records over. The hand-over is bounded. When it is incomplete (after opening,
 or far behind), the cursor reads the log. A message whose queue cannot list it waits; other queues continue.
 
-Callers and notification: see `hold.dispatch_service`.
+Callers and notification: see `hold.hold_service`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import Final, Protocol, TypeAlias
 
 from longpoll_broker.errors import StoreDamageError
-from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.messages import Arrival
-from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record, tags_code_of
 from longpoll_protocol.properties import DELAY_LEVELS_MS

@@ -17,11 +17,10 @@ from typing import Any, Final
 from attrs import define, field, frozen
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
-from longpoll_broker.store.log.record_heads import ChecksumBudget, claimed_size
+from longpoll_broker.store.commit_log import ChecksumBudget, claimed_size
+from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, is_address
 from longpoll_broker.store.messages import QueueRange
-from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
-from longpoll_broker.store.queues.consume_queue_ext import is_address
+from longpoll_broker.store.recovery import Checkpoint, load_checkpoint
 from longpoll_broker.store.segment import ASIDE, is_segment_name, segment_name
 from longpoll_protocol.log_record import (
     BLANK_SIZE_MIN,

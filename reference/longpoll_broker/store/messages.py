@@ -1,15 +1,29 @@
-"""Data that goes into the store and comes out of it.
+"""Data that goes into the store and comes out of it, and the limits of names and messages.
 
 Frequent types are `msgspec.Struct`s: one is created per message. Format on disk: see `longpoll_protocol.log_record`.
+Reading: see `store.selection`.
 """
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Final, Protocol
 
 import msgspec
 from attrs import frozen
+from msgspec.structs import replace
 
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import (
+    NOT_LISTED,
+    SYS_FLAG_TRANSACTION_MASK,
+    Lookup,
+    with_zeros,
+)
+from longpoll_protocol.message import PROPERTIES_SIZE_MAX
+from longpoll_protocol.names import NAME_SIZE_MAX
 from longpoll_spec.tables import with_table
 
 
@@ -35,6 +49,11 @@ class MessageToStore(msgspec.Struct, frozen=True, gc=False):
     prepared_offset: int = 0
     inner_queues: tuple[tuple[str, int], ...] = ()
     """Additional queues that list it, by topic and id, in the order of its property `INNER_MULTI_DISPATCH`."""
+
+    @property
+    def in_queue(self) -> bool:
+        """Whether a consume queue lists it, as `Record.in_queue`."""
+        return self.sys_flag & SYS_FLAG_TRANSACTION_MASK not in NOT_LISTED
 
 
 @lru_cache(maxsize=64)
@@ -104,3 +123,102 @@ class QueueRange:
     queue_id: int
     offset_min: int
     offset_max: int
+
+
+TagsMatch = Callable[[int], bool]
+
+
+class ByProperties(Protocol):
+    """A filter on message properties; longer expressions take longer."""
+
+    @property
+    def expression(self) -> str:
+        """The filter's text."""
+        ...
+
+    def matches_properties(self, lookup: Lookup, /) -> bool:
+        """Whether a message with these properties matches."""
+        ...
+
+
+Matches = tuple[TagsMatch | None, ByProperties | None]
+"""Filters by tags code and by properties; None matches everything.
+
+Source: `isMatchedByConsumeQueue` and `isMatchedByCommitLog`.
+"""
+ALL: Final[Matches] = (None, None)
+
+
+class GetStatus(enum.StrEnum):
+    """`GetMessageStatus.java`, without the two of 5.x."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@with_table
+class GetResult(msgspec.Struct, frozen=True):
+    """The result of reading a queue (`GetMessageResult.java`)."""
+
+    status: GetStatus
+    offset_next: int
+    """`nextBeginOffset`."""
+    offset_min: int
+    offset_max: int
+    records: list[memoryview]
+    """Slices of the mapped log, whole records in queue order; adjacent records share a slice.
+
+    Send or copy them soon, and release them before the store closes.
+    """
+    offsets: list[int]
+    """The queue offset of each message, even if `records` merged several."""
+    size_bytes: int
+    """Sum of the lengths of `records`."""
+    suggest_slave: bool
+    """`suggestPullingFromSlave`: the reader is further behind than the log's share of memory."""
+
+
+QUEUE_ID_MAX: Final = 2**31 - 1
+FOUND_NAME_SIZE_MAX: Final = 255
+"""Maximum bytes of a topic in an existing log, as for a directory's name: RocketMQ 5 has long retry topics."""
+
+
+def is_storable(message: MessageToStore, body_size_max: int) -> bool:
+    """Whether a message is within the limits and can be stored unchanged."""
+    properties = message.properties
+    return len(message.body) <= body_size_max and len(properties) <= PROPERTIES_SIZE_MAX and b"\0" not in properties
+
+
+def storable(message: MessageToStore, body_size_max: int) -> MessageToStore:
+    """Returns the message in its stored form; raises MessageRefusedError above a limit."""
+    properties = message.properties
+    if len(properties) > PROPERTIES_SIZE_MAX:
+        raise MessageRefusedError(
+            f"the properties have {len(properties)} bytes, at most {PROPERTIES_SIZE_MAX} are allowed"
+        )
+    if len(message.body) > body_size_max:
+        raise MessageRefusedError(f"the body has {len(message.body)} bytes, at most {body_size_max} are allowed")
+    return replace(message, properties=with_zeros(properties)) if b"\0" in properties else message
+
+
+def check_place(topic: str, queue_id: int, *, size_max: int = NAME_SIZE_MAX) -> None:
+    """Raise MessageRefusedError if a queue's name is not a safe path or does not fit a record."""
+    check_topic(topic, size_max)
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise MessageRefusedError(f"queue id {queue_id} is not from 0 to {QUEUE_ID_MAX}")
+
+
+def check_topic(topic: str, size_max: int = NAME_SIZE_MAX) -> None:
+    """Raise MessageRefusedError unless the name fits a record and is a safe path component."""
+    size = len(topic.encode("utf-8", "surrogatepass"))
+    if not 0 < size <= size_max:
+        raise MessageRefusedError(f"the topic's name has {size} bytes, from 1 to {size_max} are allowed")
+    if topic in {".", ".."} or "/" in topic or not topic.isprintable():
+        raise MessageRefusedError(f"the topic name {topic!r} cannot be a directory name")

@@ -1,4 +1,4 @@
-"""Recovers a store on opening: finds the log's true end and the valid queue units.
+"""Recovers a store on opening: finds the log's true end and the valid queue units. Reads and writes the checkpoint.
 
 After a clean stop, as in RocketMQ (`ConsumeQueue.recover`, `CommitLog.recoverNormally`): read the last three files of
 each up to the first incomplete unit or record, and drop the rest.
@@ -11,7 +11,20 @@ a record that is durable with all before it; then recovery starts there and does
 Bytes after a queue's last unit are cleared, but a power cut may undo that. A restored unit refers to a lost record,
 whose place another record may have taken. So a queue's last units must match the log.
 
-Index: see `indexer`. Damage before the end is not repaired: see `verify`.
+The checkpoint says up to which store time log, queues and index are durable (`StoreCheckpoint.java`):
+
+    Offset  Size  What (big-endian, signed, milliseconds; a file of 4096 bytes)
+    0       8     store timestamp of the last flushed record of the commit log
+    8       8     store timestamp of the last record whose consume-queue unit is flushed
+    16      8     the same for the index
+    24      8     5.x: physical offset the master has flushed
+    32      8     5.x: physical offset that is confirmed
+    4056    8     ours: "longpoll"
+    4064    16    copy of the first two numbers; if it differs, RocketMQ wrote the file later and the rest is void
+    4080    8     number of files of the consume queues
+    4088    8     physical offset of a record that, with all before it, is durable in log and queues
+
+Index: see `index`. Damage before the end is not repaired: see `verify`.
 """
 
 from __future__ import annotations
@@ -24,15 +37,82 @@ from typing import Final
 from attrs import evolve, frozen
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store.checkpoint import Checkpoint
-from longpoll_broker.store.limits import FUTURE_MS
-from longpoll_broker.store.log.commit_log import CommitLog
-from longpoll_broker.store.log.record_heads import ChecksumBudget, claimed_size
-from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
-from longpoll_broker.store.queues.inner_queues import inner_places, is_inner_place
+from longpoll_broker.store.commit_log import FUTURE_MS, ChecksumBudget, CommitLog, claimed_size
+from longpoll_broker.store.consume_queue import (
+    PRE_BLANK_SIZE,
+    UNIT,
+    UNIT_SIZE,
+    ConsumeQueue,
+    inner_places,
+    is_inner_place,
+)
 from longpoll_broker.store.segment import Segment
 from longpoll_protocol.log_record import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, Damage, Record
+from longpoll_runtime import Files
 from longpoll_runtime.logs import event
+
+CHECKPOINT_SIZE: Final = 4096
+SLACK_MS: Final = 3000
+"""Maximum disorder of store times: records are stamped before they are appended (`getMinTimestamp`)."""
+_FIELDS: Final = struct.Struct(">qqqqq")
+_OURS: Final = struct.Struct(">8sqqqq")
+_OURS_AT: Final = CHECKPOINT_SIZE - _OURS.size
+_MARK: Final = b"longpoll"
+
+
+@frozen
+class Checkpoint:
+    """The file's fields; zeros where nothing was flushed yet."""
+
+    physic_ms: int = 0
+    logics_ms: int = 0
+    index_ms: int = 0
+    master_flushed_offset: int = 0
+    confirmed_offset: int = 0
+    durable_offset: int = -1
+    """Physical offset of a record that is durable with all before it; -1 if unknown."""
+    queue_file_count: int = 0
+    """Number of the queues' files at that time; if some are missing, so are their messages."""
+
+    @property
+    def safe_ms(self) -> int:
+        """The store time up to which everything is durable in log and queues."""
+        return max(0, min(self.physic_ms, self.logics_ms) - SLACK_MS)
+
+
+def decode_checkpoint(content: bytes) -> Checkpoint:
+    """Decode the fields; a file that is too short counts as never written."""
+    if len(content) < _FIELDS.size:
+        return Checkpoint()
+    fields = _FIELDS.unpack_from(content)
+    known = Checkpoint(*fields)
+    if len(content) >= CHECKPOINT_SIZE:
+        mark, physic_ms, logics_ms, queue_file_count, durable_offset = _OURS.unpack_from(content, _OURS_AT)
+        if (mark, physic_ms, logics_ms) == (_MARK, known.physic_ms, known.logics_ms):
+            return evolve(known, durable_offset=durable_offset, queue_file_count=queue_file_count)
+    return known
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Encode the whole file."""
+    fields = _FIELDS.pack(
+        checkpoint.physic_ms,
+        checkpoint.logics_ms,
+        checkpoint.index_ms,
+        checkpoint.master_flushed_offset,
+        checkpoint.confirmed_offset,
+    ).ljust(_OURS_AT, b"\0")
+    if checkpoint.durable_offset < 0:
+        return fields.ljust(CHECKPOINT_SIZE, b"\0")
+    return fields + _OURS.pack(
+        _MARK, checkpoint.physic_ms, checkpoint.logics_ms, checkpoint.queue_file_count, checkpoint.durable_offset
+    )
+
+
+def load_checkpoint(files: Files, path: str) -> Checkpoint:
+    """Read the file; zeros if it does not exist."""
+    return decode_checkpoint(files.read(path)) if files.exists(path) else Checkpoint()
+
 
 _lines = logging.getLogger(__name__)
 
@@ -84,12 +164,11 @@ def recover(
     # In reverse order, because at the limit of maps the files used last stay mapped for the recovery.
     _check_firsts(log, reversed(queues))
     holed = [] if crashed else [queue for queue in queues if _has_hole(log, queue)]
-    if gone and not crashed:
-        _lines.error("%d files of queues are gone since the store was closed: all are made anew from the log", gone)
-        found = recover_crashed(log, queues, Checkpoint(physic_ms=checkpoint.physic_ms))
-    elif crashed:
+    if crashed:
         found = recover_crashed(log, queues, checkpoint)
-    elif holed:
+    elif gone or holed:
+        if gone:
+            _lines.error("%d files of queues are gone since the store was closed: all are made anew from the log", gone)
         for queue in holed:
             _lines.error(
                 "%s lacks units before others: all queues are made anew from the log", queue.segments.directory
@@ -211,7 +290,7 @@ def _is_begun(log: CommitLog, end: int) -> bool:
 def _next_record(log: CommitLog, start: int) -> _Following | None:
     """Returns the first complete record after `start`, found by its magic; None without one.
 
-    Without one, returns the first head that was too costly to check (`store.log.record_heads`), so that its bytes are
+    Without one, returns the first head that was too costly to check (`store.commit_log`), so that its bytes are
     kept too.
     """
     checks = ChecksumBudget()

@@ -1,7 +1,8 @@
 """Appends another store's log record by record, as a byte-exact copy. A slave's log grows only in this way.
 
-Each piece is checked first (`log.replica_records`), and each record must be the next one of its queue; gaps and
-repetitions are refused. The source of the bytes: see `rocketmq.replication.follower`.
+Each piece must be complete, contain its own physical offset, pass its checksum and fit its file as in the other store.
+Each record must be the next one of its queue. Gaps and repetitions are refused. The source of the bytes: see
+`rocketmq.replication.follower`.
 
 Source: `DefaultMessageStore.appendToCommitLog` 4.9.7, which appends without checks.
 """
@@ -10,18 +11,87 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 from attrs import define, field
 
+from longpoll_broker.errors import StoreError
+from longpoll_broker.store.commit_log import CommitLog, believed_ms
+from longpoll_broker.store.consume_queue import ConsumeQueue, QueueTable
 from longpoll_broker.store.dispatch import Dispatcher, InnerOf, arrival_of
-from longpoll_broker.store.limits import FOUND_NAME_SIZE_MAX, believed_ms, check_place
-from longpoll_broker.store.log.commit_log import CommitLog
-from longpoll_broker.store.log.replica_records import CopyRefusedError, next_piece
-from longpoll_broker.store.queues.consume_queue import ConsumeQueue
-from longpoll_broker.store.queues.queue_table import QueueTable
+from longpoll_broker.store.messages import FOUND_NAME_SIZE_MAX, check_place
 from longpoll_protocol.errors import MessageRefusedError
-from longpoll_protocol.log_record import FIXED_SIZE, Record
+from longpoll_protocol.frames import HEADER_SIZE_MAX
+from longpoll_protocol.log_record import (
+    BLANK_SIZE_MIN,
+    FIXED_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+    Damage,
+    Record,
+    decode,
+)
+from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Lock
+
+OVERHEAD_SIZE_MAX: Final = 64 * KIB
+"""Maximum bytes of a record besides its body: properties, topic, and under 200 bytes of numbers."""
+
+BATCH_OVERHEAD_SIZE_MAX: Final = HEADER_SIZE_MAX // 33 * 256 + OVERHEAD_SIZE_MAX
+"""Maximum bytes of a batch's records besides its body, which contains their bodies and properties.
+
+Under 256 bytes per record, with its topic, for as many records as have their 32-character ids in one answer.
+"""
+
+
+class CopyRefusedError(StoreError):
+    """Another store's bytes cannot follow this log; none of them were written."""
+
+
+def next_piece(content: memoryview, physical_offset: int, file_size: int, body_size_max: int) -> Record | int | None:
+    """Returns the first record of `content`, which begins at `physical_offset`, or the size of a blank.
+
+    Returns None when more bytes are needed. Raises CopyRefusedError for anything else.
+    """
+    if len(content) < SIZE_AND_MAGIC.size:
+        return None
+    size, magic = SIZE_AND_MAGIC.unpack_from(content)
+    problem = _problem(size, magic, file_size - physical_offset % file_size)
+    if problem is not None:
+        raise CopyRefusedError(
+            f"there is {problem} at {physical_offset} of the other log: the two logs differ before it, or their file "
+            f"sizes differ (mappedFileSizeCommitLog is {file_size} here)"
+        )
+    # A blank may be as large as a batch that did not fit.
+    size_max = body_size_max + (BATCH_OVERHEAD_SIZE_MAX if magic == MAGIC_BLANK else OVERHEAD_SIZE_MAX)
+    if size > size_max:
+        what = "blank" if magic == MAGIC_BLANK else "record"
+        raise CopyRefusedError(
+            f"the {what} at {physical_offset} of the other log has {size} bytes, but this broker allows "
+            f"bodies of {body_size_max}; set maxMessageSize to the other broker's value"
+        )
+    if len(content) < size:
+        return None
+    if magic == MAGIC_BLANK:
+        return int(size)
+    found = decode(content, 0, size, physical_offset)
+    if isinstance(found, Damage):
+        raise CopyRefusedError(
+            f"the record at {physical_offset} of the other log is damaged: {found.found} at its byte {found.offset} "
+            f"where {found.expected} is due"
+        )
+    return found
+
+
+def _problem(size: int, magic: int, rest: int) -> str | None:
+    """Returns why a piece cannot be where a file has `rest` bytes left; None if it can."""
+    if magic == MAGIC_BLANK:
+        return None if size == rest else f"a blank of {size} bytes where a file has {rest} left"
+    if magic not in {MAGIC_V1, MAGIC_V2}:
+        return f"no record and no blank (magic {magic:08X})"
+    return None if 0 < size <= rest - BLANK_SIZE_MIN else f"a record of {size} bytes where a file has {rest} left"
 
 
 @define(slots=True, eq=False)

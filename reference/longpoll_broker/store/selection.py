@@ -1,10 +1,16 @@
 """Selects the messages for a pull: `DefaultMessageStore.getMessage` of 4.9, with its statuses, limits and next offset.
 
-Extended queues: see `store.queues.consume_queue_ext`. A slave's offsets: see `shared.broker_role`.
+Also finds the message of a queue stored nearest to a time, by 4.9's rule (`ConsumeQueue.getOffsetInQueueByTime`): an
+exact match wins, else the nearer neighbour. The earlier one wins a tie; after the last message it is the last one. Java
+first picks one file by its modification time; we search the whole queue. 5.x's rule: see
+`rocketmq.admin.offset_processor`.
+
+Extended queues: see `store.consume_queue`. A slave's offsets: see `shared.broker_role`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import accumulate
 from operator import add, gt
@@ -12,9 +18,9 @@ from struct import Struct
 from typing import Final
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.store.log.commit_log import CommitLog
-from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
-from longpoll_broker.store.read import ALL, ByProperties, GetResult, GetStatus, Matches
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.messages import ALL, ByProperties, GetResult, GetStatus, Matches
 from longpoll_broker.store.segment import Segment
 from longpoll_protocol.log_record import properties_in, property_of
 
@@ -239,3 +245,27 @@ class _Scan:
     def _end_run(self) -> None:
         if self._run_end > self._run_start:
             self.records.append(self._record(self._run_start, self._run_end - self._run_start))
+
+
+def nearest_offset(first: int, last: int, store_ms_of: Callable[[int], int | None], time_ms: int) -> int:
+    """Returns the offset from `first` to `last` stored nearest to `time_ms`; 0 when there is none.
+
+    `store_ms_of` returns a message's store time, which grows with the offset; None for a removed message.
+    """
+    low, high = first, last
+    left = right = -1
+    left_ms = right_ms = 0
+    while low <= high:
+        middle = (low + high) // 2
+        stored_ms = store_ms_of(middle)
+        if stored_ms is None:
+            low = middle + 1
+        elif stored_ms == time_ms:
+            return middle
+        elif stored_ms < time_ms:
+            left, left_ms, low = middle, stored_ms, middle + 1
+        else:
+            right, right_ms, high = middle, stored_ms, middle - 1
+    if left < 0 or right < 0:
+        return max(left, right, 0)
+    return right if time_ms - left_ms > right_ms - time_ms else left

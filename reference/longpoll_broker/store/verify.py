@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from attrs import Factory, define, frozen
 
+from longpoll_broker.store.consume_queue import UNIT_SIZE, is_address, is_inner_place
 from longpoll_broker.store.inspect import (
     FoundFile,
     FoundQueue,
@@ -23,10 +24,7 @@ from longpoll_broker.store.inspect import (
     missing_files,
 )
 from longpoll_broker.store.messages import QueueRange
-from longpoll_broker.store.queues.consume_queue import UNIT_SIZE
-from longpoll_broker.store.queues.consume_queue_ext import is_address
-from longpoll_broker.store.queues.inner_queues import is_inner_place
-from longpoll_broker.store.queues.unsupported import Unsupported, unsupported_extensions, unsupported_parts
+from longpoll_broker.store.open_checks import Unsupported, unsupported_extensions, unsupported_parts
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record
 from longpoll_runtime import Files
 

@@ -3,8 +3,13 @@
 With light queues all offsets are in `lmqConsumerOffset.json`, those of light groups as one number each.
 `consumerOffset.json` is read only if that file does not exist; RocketMQ begins without any offset then.
 
-Times of saves: see `upkeep.flush_service`. Source: `ConfigManager.java`, `TopicConfigManager.java`,
-`SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`, `LmqConsumerOffsetManager.java`.
+`TableSaves` answers changes of topics and groups when they are on disk, with one save for many. A change takes effect
+at once, but its answer waits, so that a kill does not undo an acknowledged change. Java writes the files on the serving
+thread; here a separate thread does, so that other requests do not wait for the disk. It also finishes deletions in the
+store. Changes without a client: see `upkeep.flush_service`.
+
+Sources: `ConfigManager.java`, `TopicConfigManager.java`, `SubscriptionGroupManager.java`,
+`ConsumerOffsetManager.java`, `LmqConsumerOffsetManager.java`.
 """
 
 from __future__ import annotations
@@ -12,20 +17,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import msgspec
 from attrs import define, field
 
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import REMARK_SIZE_MAX, answer, failure, refuse
 from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.table_chunks import chunks_of
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
-from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
+from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics, chunks_of
 from longpoll_broker.store.segment import make_beside
 from longpoll_protocol.bodies import load_json
+from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.frames import Command
 from longpoll_protocol.names import queue_name_problem
-from longpoll_runtime import Lock, Runtime
-from longpoll_runtime.interface import NotRegularError
+from longpoll_runtime import Condition, Lock, NotRegularError, Runtime, Thread
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -262,3 +270,101 @@ def _convert(row: Any, kind: Any, name: str) -> Any:
         return msgspec.convert(row, kind, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{name} holds {repr(row)[:200]}, which cannot be used ({error}); repair the file") from None
+
+
+WAITING_COUNT_MAX: Final = 10_000
+"""Maximum waiting answers; above this the requesting thread saves itself, which slows its clients down."""
+
+Work = Callable[[], None]
+"""Disk work of one change, done before the save; it may raise anything."""
+_Waiting = tuple[Channel, Command, Parts, Work | None]
+
+
+class WhenSaved(Protocol):
+    """Answers a change of topics or groups when it is on disk."""
+
+    def __call__(self, channel: Channel, command: Command, parts: Parts, work: Work | None = None) -> Parts | None:
+        """Returns the answer if the change is on disk already; None if it follows. `work` runs first."""
+        ...
+
+
+@define(slots=True, eq=False)
+class TableSaves:
+    """The thread and its waiting answers. Invariant: the thread that removes an answer from `_waiting` sends it."""
+
+    runtime: Runtime
+    config_files: ConfigFiles
+    give: Callable[[Channel, Command, Parts, Outbox], None] = refuse
+    """Sends the answer to a saved change."""
+    _changed: Condition = field(init=False)
+    _waiting: list[_Waiting] = field(factory=list, init=False)
+    _running: bool = field(default=False, init=False)
+    _thread: Thread | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._changed = self.runtime.condition()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._running = True
+        self._thread = self.runtime.spawn("table-saver", self._save_all)
+
+    def stop(self) -> None:
+        """Answer the waiting changes, then end the thread; later changes save themselves."""
+        with self._changed:
+            self._running = False
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def answer_when_saved(
+        self, channel: Channel, command: Command, parts: Parts, work: Work | None = None
+    ) -> Parts | None:
+        """Returns the answer to a new change; None when it follows, after its work and a save.
+
+        The answer becomes code 1 if the save or the work fails.
+        """
+        with self._changed:
+            if self._running and len(self._waiting) < WAITING_COUNT_MAX:
+                self._waiting.append((channel, command, parts, work))
+                self._changed.notify_all()
+                return None
+        parts = _worked(channel, command, parts, work)
+        problem = self._problem_of_save()
+        return parts if problem is None else _refusal(command, problem)
+
+    def _save_all(self) -> None:
+        outbox = Outbox()
+        while True:
+            with self._changed:
+                while not self._waiting and self._running:
+                    self._changed.wait()
+                waiting, self._waiting = self._waiting, []
+            if not waiting:
+                return
+            told = [(channel, command, _worked(channel, command, parts, work)) for channel, command, parts, work in waiting]  # noqa: E501 - one line each  # fmt: skip
+            problem = self._problem_of_save()
+            for channel, command, parts in told:
+                self.give(channel, command, parts if problem is None else _refusal(command, problem), outbox)
+            outbox.flush()
+
+    def _problem_of_save(self) -> str | None:
+        try:
+            self.config_files.save_names()
+        except FAULTS as error:
+            log.exception("topics and groups could not be saved; trying again")
+            return f"the change counts, and could not be saved yet: {type(error).__name__}: {error}"
+        return None
+
+
+def _worked(channel: Channel, command: Command, parts: Parts, work: Work | None) -> Parts:
+    try:
+        if work is not None:
+            work()
+    except FAULTS as error:
+        return failure(channel, command, error)
+    return parts
+
+
+def _refusal(command: Command, problem: str) -> Parts:
+    return answer(command, ResponseCode.SYSTEM_ERROR, problem[:REMARK_SIZE_MAX])

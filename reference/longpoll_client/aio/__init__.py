@@ -2,12 +2,10 @@
 
 | module | content |
 | --- | --- |
-| `connection`, `instance` | one connection; all connections and routes of a client |
-| `admin` | topics, groups and offsets |
-| `producer`, `requests`, `transactions` | sending |
-| `member`, `loop_connections` | a member of a group |
-| `consumer`, `pull`, `push`, `orderly` | consumers |
+| `connection`, `instance` | one connection; all connections, routes, tasks and timers of a client |
+| `producer` | sending, and transactions |
+| `consumer` | a member of a group, and consumers |
 
-Decisions come from the modules that the threads use too: `link`, `produce.attempts`, `consume.puller`, `allocate`.
+Decisions come from the modules that the threads use too: `link`, `produce`, `consume`, `allocate`.
 asyncio's executor looks up host names.
 """

@@ -15,25 +15,25 @@ from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
-from longpoll_client.link.calls import Answer, Callback, Write
 from longpoll_client.link.exchange import (
     CALL_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
     OUTPUT_BYTES_MAX,
-    Exchange,
+    Answer,
+    Callback,
+    Write,
     replied,
+    wait_ns,
 )
-from longpoll_client.link.timeouts import wait_ns
-from longpoll_protocol.codes import ResponseCode
+from longpoll_client.remoting import ConnectionCore
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.fast.sent_answer import SentConnection, plain, with_fields
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.fast import plain
+from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header
 from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Runtime
-from longpoll_runtime.recoverable import FAULTS, KeepGoing
+from longpoll_runtime.recoverable import FAULTS
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -46,31 +46,17 @@ CLOSE_TIMEOUT_S: Final = 1.0
 
 
 @runtime_checkable
-class WriteTransport(Protocol):
+class _WriteTransport(Protocol):
     """The methods of a transport that a connection calls. uvloop's transport is not an `asyncio.Transport`."""
 
-    def write(self, data: bytes, /) -> None:
-        """Send bytes, now or later."""
-        ...
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set the buffered bytes at which `pause_writing` and `resume_writing` are called."""
-        ...
-
-    def get_write_buffer_size(self) -> int:
-        """Bytes that wait."""
-        ...
-
-    def close(self) -> None:
-        """Close once what waits is sent."""
-        ...
-
-    def abort(self) -> None:
-        """Close now."""
-        ...
+    def write(self, data: bytes, /) -> None: ...
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+    def get_write_buffer_size(self) -> int: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
 
 
-class AsyncConnection(asyncio.Protocol):
+class AsyncConnection(ConnectionCore, asyncio.Protocol):
     """A connection of one event loop; nothing of it may be used on another thread.
 
     Invariant: `_batch` is flushed in this turn of the loop or the next; `_timer` fires at or before the first deadline.
@@ -84,13 +70,10 @@ class AsyncConnection(asyncio.Protocol):
         credentials: Credentials | None = None,
     ) -> None:
         """Use `open`."""
-        self.address = address
+        super().__init__(address, on_request, credentials)
         self._loop = asyncio.get_running_loop()
         self._now_ns = runtime.monotonic_ns
-        self._on_request = on_request
-        self._received = SentConnection()
-        self._exchange = Exchange(address, credentials, self._received)
-        self._transport: WriteTransport | None = None
+        self._transport: _WriteTransport | None = None
         self._batch: list[Buffer] = []
         self._batch_size = 0
         self._is_flushing = False
@@ -128,11 +111,6 @@ class AsyncConnection(asyncio.Protocol):
         return self._exchange.failure is None
 
     @property
-    def is_signed(self) -> bool:
-        """Whether its requests are signed, so that they are written by `writer` alone."""
-        return self._exchange.is_signed
-
-    @property
     def has_room(self) -> bool:
         """Whether the peer reads, so that a call need not wait before it is written."""
         return not self._is_paused
@@ -145,10 +123,6 @@ class AsyncConnection(asyncio.Protocol):
         Raises AnswerTimeoutError or ConnectionLostError; LocalProtocolError when the request cannot be written.
         """
         return plain(await self.ask(code, self.writer(code, header, body), timeout_s))
-
-    def writer(self, code: int, header: Header | None, body: Buffer) -> Write:
-        """The function that writes a request, and signs it if this client has credentials."""
-        return lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False)
 
     async def ask(self, code: int, write: Write, timeout_s: float) -> Command:
         """The same with a request that the caller writes."""
@@ -167,21 +141,6 @@ class AsyncConnection(asyncio.Protocol):
             raise answer
         return answer
 
-    def call_async(
-        self,
-        code: int,
-        header: Header | None = None,
-        body: Buffer = EMPTY,
-        *,
-        callback: Callback,
-        timeout_s: float = CALL_TIMEOUT_S,
-    ) -> None:
-        """Ask; the callback gets the answer or the error, exactly once, in a later turn of the loop.
-
-        Raises ConnectionLostError or LocalProtocolError when nothing was sent; then the callback is not called.
-        """
-        self.begin(code, self.writer(code, header, body), with_fields(callback), timeout_s)
-
     async def one_way(self, code: int, header: Header | None = None, body: Buffer = EMPTY) -> None:
         """Send without an answer; raises ConnectionLostError, LocalProtocolError, or AnswerTimeoutError for no room."""
         if self._is_paused:
@@ -190,7 +149,7 @@ class AsyncConnection(asyncio.Protocol):
         self._write(self._exchange.written(code, opaque, header, body, one_way=True))
 
     def reply(self, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """Answer a request of the peer's; raises LocalProtocolError when too much waits to be sent."""
+        """As `ConnectionCore.reply`."""
         buffers = replied(request, code, remark, body)
         if buffers and self.is_open:
             self._write(buffers)
@@ -270,7 +229,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
-        assert isinstance(transport, WriteTransport), "a loop's transport writes bytes"
+        assert isinstance(transport, _WriteTransport), "a loop's transport writes bytes"
         self._transport = transport
         transport.set_write_buffer_limits(high=WAITING_BYTES_MAX)
 
@@ -317,17 +276,6 @@ class AsyncConnection(asyncio.Protocol):
             self._ended.set_result(None)
 
     # ------------------------------------------------------------ what ends
-
-    def _requested(self, command: Command) -> None:
-        is_known = False
-        with KeepGoing(log, f"a request of {self.address} could not be served"):
-            is_known = self._on_request is not None and self._on_request(command)
-        if not is_known:
-            self.reply(
-                command,
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f" request type {command.code} not supported",
-            )
 
     def _set_timer(self, now_ns: int) -> None:
         """Have `_expire` called at the first deadline."""

@@ -1,19 +1,139 @@
-"""The base class of consumers on an event loop. `pull` and `push` deliver the messages."""
+"""Consumers on an event loop: one is polled by tasks, one calls a listener, also for each queue in order.
+
+Delivery is at least once, as on threads.
+
+Source: `RebalanceImpl.java`, `DefaultLitePullConsumerImpl.java`, `ConsumeMessageConcurrentlyService.java`.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+import asyncio
+import logging
+from abc import abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from types import TracebackType
-from typing import Self
+from functools import partial
+from types import CoroutineType
+from typing import Any, Self, TypeAlias, TypeVar, Unpack
 
-from longpoll_client.aio.member import AsyncMember
-from longpoll_client.consume.statistics import TopicStatistics
+from attrs import define, field
+
+from longpoll_client.aio.instance import AsyncInstance
+from longpoll_client.checks import Addresses, Sql, check_callable
+from longpoll_client.consume.consumer import POLL_S, ConsumerCore, Polled
+from longpoll_client.consume.listener import HANG_CHECKS, ConsumeResult, OrderlyQueues, Reject, Retry, read_result
+from longpoll_client.consume.member import NO_LISTENER, GroupMember, Listening
+from longpoll_client.consume.puller import Batch, Puller
+from longpoll_client.consume.statistics import HookCalls
+from longpoll_client.lifecycle import AsyncCloseable, Closing
+from longpoll_client.link.exchange import check_count, wait_ns
+from longpoll_client.link.steps import Steps
+from longpoll_client.messages import ReceivedMessage, all_as_shown, place_of
+from longpoll_client.settings import DEAD_LEVEL, ConsumerOptions, MemberOptions, options_of
 from longpoll_protocol.bodies import MessageQueue
+from longpoll_runtime.recoverable import ANYTHING, FAULTS
+
+T = TypeVar("T")
 
 
-class AsyncConsumer(ABC):
+class AsyncMember(GroupMember):
+    """Keeps this client in its group and its queues pulled; `deliver` gets the messages.
+
+    Invariant: an exchange that begins or gives up queues holds `_rebalancing`.
+    """
+
+    def __init__(
+        self, options: MemberOptions, deliver: Callable[[Batch], None], listening: Listening = NO_LISTENER
+    ) -> None:
+        """As `GroupMember`."""
+        self._rebalancing = asyncio.Lock()
+        self._instance = AsyncInstance(
+            options.runtime, options.name_server, client_id=options.config.client_id, credentials=options.credentials
+        )
+        super().__init__(options, self._instance, self._instance, deliver, listening)
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run an exchange, and await each answer; raises a LongpollError."""
+        return await self._instance.run(steps)
+
+    async def _run_exclusively(self, make: Callable[[], Steps[T]]) -> T:
+        async with self._rebalancing:
+            return await self.run(make())
+
+    def soon(self, make: Callable[[], Steps[object]], delay_s: float = 0.0, *, rebalances: bool = False) -> None:
+        """As `GroupMember.soon`, in a task."""
+
+        def begin() -> None:
+            self._instance.begin(self._run_exclusively(make) if rebalances else self.run(make()))
+
+        if delay_s:
+            self.after(delay_s, begin)
+        else:
+            begin()
+
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine in a task, unless the member is closed. Errors are logged."""
+        self._instance.begin(work)
+
+    def subscribe(self, topic: str, expression: str) -> None:
+        """As `GroupMember.subscribe`."""
+        subscription = self.membership.make(topic, expression)
+        if isinstance(expression, Sql):
+            self.lifecycle.check_created("a subscription by SQL92")
+        else:
+            self.lifecycle.check_open()
+        self.membership.subscribe(subscription)
+        self._subscription_changed()
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Join the group and begin to pull; raises as `Member.start`. A cancelled start may be tried again."""
+        self.lifecycle.begin()
+        try:
+            await self.run(self.join())
+            await self._run_exclusively(self.rebalancer.rebalance)
+            self._start_periods()
+        except ANYTHING as error:
+            await self._undo_start(is_cancelled=not isinstance(error, Exception))
+            raise
+
+    async def _undo_start(self, *, is_cancelled: bool) -> None:
+        """Leave no task, connection or queue of a failed start.
+
+        After a cancellation this waits for no broker: locks end by themselves after 60 s.
+        """
+        queues = sorted(self.assigned_queues.pullers())
+        for queue in queues:
+            self.assigned_queues.let_go(queue, is_for_good=True)
+        try:
+            if queues and not is_cancelled:
+                await self.run(self.locks.unlock(queues))
+        finally:
+            self.assigned_queues.announce()
+            # The brokers notice the lost connections.
+            self.started_ms = 0
+            self.lifecycle.begin_failed()
+            ending = [*self._instance.cut_jobs(), *self._instance.disconnect()]
+            await asyncio.gather(*ending, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stop pulling, store the offsets and leave the group, once; after `lifecycle.end`. Errors are logged."""
+        await self._instance.end_jobs()
+        await self.run(self.leave(self.assigned_queues.drop_all()))
+        await self._instance.written()
+        await self._instance.close()
+
+    async def store_now(self) -> None:
+        """Store every changed offset; raises a LongpollError."""
+        errors = await self._run_exclusively(self.rebalancer.persist)
+        if errors:
+            raise errors[0]
+
+
+class AsyncConsumer(ConsumerCore, AsyncCloseable):
     """A consumer as a member of its group: `async with` starts and closes it."""
 
     _member: AsyncMember
@@ -23,43 +143,8 @@ class AsyncConsumer(ABC):
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    @property
-    def queues(self) -> tuple[MessageQueue, ...]:
-        """The queues of its topics that are this consumer's now."""
-        return self._member.queues
-
-    @property
-    def statistics(self) -> Mapping[str, TopicStatistics]:
-        """Counts of pulled and consumed messages, by topic."""
-        return self._member.statistics.snapshot()
-
-    def subscribe(self, topic: str, expression: str = "*") -> None:
-        """As `PushConsumer.subscribe`; by anything but tags only before the start, for brokers are asked about it.
-
-        Raises ConfigError or LifecycleError.
-        """
-        self._member.subscribe(topic, expression)
-
-    def unsubscribe(self, topic: str) -> None:
-        """As `PushConsumer.unsubscribe`."""
-        self._member.unsubscribe(topic)
-
-    def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """As `PushConsumer.pause`."""
-        self._member.pause(None if queues is None else tuple(queues))
-
-    def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """As `PushConsumer.resume`."""
-        self._member.resume(None if queues is None else tuple(queues))
-        self._wake()
-
     async def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """All queues of a topic; raises NoRouteError, another ClientError or LifecycleError."""
+        """As `PushConsumer.topic_queues`."""
         return await self._member.run(self._member.topic_queues(topic))
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -71,13 +156,468 @@ class AsyncConsumer(ABC):
         return await self._member.run(self._member.find(queue, timestamp))
 
     @abstractmethod
-    def _wake(self) -> None:
-        """Have who waits for messages look again."""
-
-    @abstractmethod
     async def start(self) -> None:
         """Join the group."""
 
-    @abstractmethod
+
+class AsyncPullConsumer(AsyncConsumer):
+    """Gives messages to a task that awaits `poll`. `async with` starts and closes it.
+
+    The next poll, or `commit`, marks the returned messages as consumed. A cancelled poll has taken nothing.
+    """
+
+    def __init__(self, name_server: Addresses, **options: Unpack[ConsumerOptions]) -> None:
+        """As `PullConsumer`; raises ConfigError."""
+        given = options_of(name_server, **options)
+        self._member = AsyncMember(given, self._deliver)
+        self._polled = Polled(given, self._member)
+        self._now_ns = given.runtime.monotonic_ns
+        self._came = asyncio.Event()
+        self._closing = Closing()
+
+    async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        """Every message, one at a time, until the close. Asking for the next one marks it as consumed."""
+        while not self._member.lifecycle.is_closed:
+            for message in await self.poll(POLL_S, 1):
+                yield message
+
+    async def start(self) -> None:
+        """Join the group and begin to pull; raises as `PullConsumer.start`."""
+        await self._member.start()
+
+    # ------------------------------------------------------------ which queues, and from where
+
+    def assign(self, queues: Collection[MessageQueue], expression: str = "*") -> None:
+        """As `PullConsumer.assign`."""
+        self._member.assign(tuple(queues), expression)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """As `PullConsumer.seek`."""
+        await self._member.run(self._member.seek(queue, offset))
+
+    async def seek_to_beginning(self, queue: MessageQueue) -> None:
+        """As `PullConsumer.seek_to_beginning`."""
+        await self._member.run(self._member.seek_to(queue, "first"))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """As `PullConsumer.seek_to_end`."""
+        await self._member.run(self._member.seek_to(queue, "last"))
+
+    # ------------------------------------------------------------ messages
+
+    async def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
+        """The next messages of one queue, in order; empty after the time-out, or if the consumer is closed.
+
+        Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
+        """
+        check_count(count_max)
+        self._polled.settle()
+        begun_ns = self._now_ns()
+        batch = self._polled.rest() or await self._next_batch(timeout_s)
+        return [] if batch is None else self._polled.give(batch, count_max, begun_ns)
+
+    async def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
+        """As `PullConsumer.retry`."""
+        await self._member.run(self._polled.put_off(message, Retry(delay_s).level))
+
+    async def reject(self, message: ReceivedMessage) -> None:
+        """As `PullConsumer.reject`."""
+        await self._member.run(self._polled.put_off(message, DEAD_LEVEL))
+
+    async def commit(self) -> None:
+        """Mark every returned message as consumed, and store the offsets; raises a LongpollError.
+
+        Raises LifecycleError before the start and after the close.
+        """
+        self._polled.settle()
+        await self._member.store_now()
+
     async def close(self) -> None:
-        """Store the offsets and leave the group."""
+        """Leave the group, once. Messages that were returned and not committed come again. A poll ends.
+
+        If the caller is cancelled, the close continues, and a second call waits for it.
+        """
+        self._member.lifecycle.end()
+        self._came.set()
+        await self._closing.wait(self._member.close)
+
+    def _deliver(self, batch: Batch) -> None:
+        self._polled.waiting.append(batch)
+        self._came.set()
+
+    async def _next_batch(self, timeout_s: float) -> Batch | None:
+        """The first batch of a current queue; None after the time-out."""
+        try:
+            async with asyncio.timeout(wait_ns(timeout_s) / 1e9):
+                while not self._member.lifecycle.is_closed:
+                    batch = self._polled.first()
+                    if batch is not None:
+                        return batch
+                    self._came.clear()
+                    await self._came.wait()
+        except TimeoutError:
+            return None
+        return None
+
+    def _wake(self) -> None:
+        self._came.set()
+
+
+log: logging.Logger = logging.getLogger(__name__)
+
+AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
+"""A coroutine function, awaited by up to `thread_count` tasks at once; a plain function must not wait."""
+
+
+@define(slots=True, eq=False)
+class _Lot:
+    """Messages for the listener. Every free task takes a few at a time."""
+
+    puller: Puller
+    messages: Sequence[ReceivedMessage]
+    """As they were pulled."""
+    again_count: int
+    """How often it had them already without the broker knowing."""
+    taken_count: int = 0
+    """How many of them tasks have taken."""
+
+    def rest(self, at: int) -> _Lot:
+        """Take everything from an index on, as a separate lot."""
+        self.taken_count = len(self.messages)
+        return _Lot(self.puller, self.messages[at:], self.again_count)
+
+
+@define(slots=True, eq=False)
+class _Giving:
+    """A task that calls the listener repeatedly."""
+
+    task: asyncio.Task[Any]
+    began_ns: int = 0
+    """When the listener was called that has not answered yet; 0: none."""
+    is_late: bool = False
+    """Whether that was cancelled: its messages are sent back, unless it answers all the same."""
+    puller: Puller | None = None
+    """Of which queue `consumed` are."""
+    consumed: list[ReceivedMessage] = field(factory=list)
+    """What the listener has consumed in this turn of the loop, and nobody was told of yet."""
+    consumed_ns: int = 0
+    """How long it had these."""
+    took_ns: int = 0
+    """How long the last call of the listener took."""
+    is_due: bool = False
+    """Whether they will be told of in the loop's next turn, before anything that the listener has woken."""
+
+
+class _Lots:
+    """The lots that wait for a task, and the tasks that wait for a lot, at a third of the cost of `asyncio.Queue`.
+
+    One task is woken at a time. It wakes the next one if it leaves something. If listeners return at once, one task
+    does all the work. Invariant: while `ready` has anything and tasks wait, one was woken and has not run yet.
+    """
+
+    def __init__(self) -> None:
+        self.ready: deque[_Lot | None] = deque()
+        """In order; None is the end of one task."""
+        self._idle: deque[asyncio.Future[None]] = deque()
+
+    def put(self, lot: _Lot | None) -> None:
+        """Add a lot for one task."""
+        self.ready.append(lot)
+        self._wake()
+
+    def next_of(self, lot: _Lot, count: int) -> Sequence[ReceivedMessage]:
+        """Take `count` messages of the first lot; empty if none is left."""
+        at = lot.taken_count
+        lot.taken_count = end = at + count
+        if end >= len(lot.messages) and self.ready and self.ready[0] is lot:
+            self.ready.popleft()
+        if self._idle and self.ready:
+            self._wake()
+        return lot.messages[at:end]
+
+    def take_first(self) -> None:
+        """Remove the first lot."""
+        self.ready.popleft()
+        if self._idle and self.ready:
+            self._wake()
+
+    async def first(self) -> _Lot | None:
+        """Wait for a lot, and leave it in its place."""
+        while not self.ready:
+            waiting = asyncio.get_running_loop().create_future()
+            self._idle.append(waiting)
+            try:
+                await waiting
+            except asyncio.CancelledError:
+                if self.ready:
+                    self._wake()
+                raise
+        return self.ready[0]
+
+    def _wake(self) -> None:
+        while self._idle:
+            waiting = self._idle.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return
+
+
+class AsyncPushConsumer(AsyncConsumer):
+    """Gives messages to an `async def` listener, in `thread_count` tasks. `async with` starts and closes it.
+
+    A listener that takes longer than `consume_timeout_s` is cancelled, and its messages come again. Otherwise as
+    `PushConsumer`.
+
+    Invariant: `_working` are the tasks that give messages, from the start until the close; `_giving` has every task
+    that may call the listener.
+    """
+
+    def __init__(
+        self,
+        name_server: Addresses,
+        *,
+        listener: AsyncListener,
+        orderly: bool = False,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        """As `PushConsumer`; raises ConfigError."""
+        check_callable("listener", listener)
+        given = options_of(name_server, **options)
+        self._runtime = runtime = given.runtime
+        self._now_ns = runtime.monotonic_ns
+        self._config = given.config
+        self._listener = listener
+        self._lots = _Lots()
+        self._working: list[asyncio.Task[None]] = []
+        self._closing = Closing()
+        self._hook_calls = HookCalls(runtime, given.config)
+        self._giving: set[_Giving] = set()
+        self._member = AsyncMember(
+            given,
+            self._deliver_in_order if orderly else self._deliver,
+            Listening(
+                self._give_directly,
+                is_orderly=orderly,
+                is_busy=lambda puller: orderly and self._orderly_queues.is_busy(puller),
+            ),
+        )
+        self._statistics = self._member.statistics
+        self._is_orderly = orderly
+        self._orderly_queues = OrderlyQueues(runtime, self._look, self._member)
+
+    async def start(self) -> None:
+        """Join the group and begin to listen; raises as `PushConsumer.start`."""
+        await self._member.start()
+        if self._member.lifecycle.is_closed:
+            # Meanwhile, by `on_assigned` or another task: nobody would end what is begun now.
+            return
+        self._member.every(self._config.consume_timeout_s / HANG_CHECKS, self._look_for_hanging)
+        self._working = [asyncio.create_task(self._work()) for _number in range(self._config.thread_count)]
+
+    async def close(self) -> None:
+        """Wait for running listeners, store the offsets, and leave the group.
+
+        After `close_timeout_s` a listener is cancelled, and its messages come again. After the same time again it is
+        left behind. In a listener, this returns at once, and the consumer closes when the listener returns. If the
+        caller is cancelled, the close continues, and a second call waits for it.
+        """
+        self._member.lifecycle.end()
+        closing = self._closing.begin(self._close)
+        if not any(giving.task is asyncio.current_task() for giving in self._giving):
+            await asyncio.shield(closing)
+
+    async def _close(self) -> None:
+        self._lots.ready.clear()
+        for _task in self._working:
+            self._lots.put(None)
+        late = await self._ended({*self._working, *(giving.task for giving in self._giving)}, "cancelled")
+        for task in late:
+            task.cancel()
+        await self._ended(late, "left behind")
+        await self._member.close()
+
+    async def _ended(self, tasks: set[asyncio.Task[Any]], fate: str) -> set[asyncio.Task[Any]]:
+        """Wait for tasks, at most `close_timeout_s`; those that have not ended, which are logged."""
+        if not tasks:
+            return tasks
+        _done, late = await asyncio.wait(tasks, timeout=self._config.close_timeout_s)
+        if late:
+            log.warning(
+                "%d listeners of group %s still run after %g s and are %s; their messages come again",
+                len(late), self._config.group, self._config.close_timeout_s, fate,
+            )  # fmt: skip
+        return late
+
+    # ------------------------------------------------------------ for the member
+
+    def _deliver(self, batch: Batch) -> None:
+        """Have a pull's messages given to the listener."""
+        self._lots.put(_Lot(batch.puller, batch.messages, 0))
+
+    def _deliver_in_order(self, batch: Batch) -> None:
+        self._orderly_queues.deliver(batch)
+
+    def _look(self, puller: Puller) -> None:
+        """Have a task deliver the first messages of a queue."""
+        self._lots.put(_Lot(puller, (), 0))
+
+    def _give_directly(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
+        """Give the listener one message that a broker wants consumed (309)."""
+
+        async def ask() -> None:
+            with self._calling() as giving:
+                then(await self._asked(giving, [message]) is None)
+
+        self._member.begin(ask())
+
+    def _wake(self) -> None:
+        """The queues' own lots come back by themselves."""
+
+    # ------------------------------------------------------------ the listener's tasks
+
+    @contextmanager
+    def _calling(self) -> Iterator[_Giving]:
+        """Mark this task as one that may call the listener."""
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        giving = _Giving(task)
+        self._giving.add(giving)
+        try:
+            yield giving
+        finally:
+            self._giving.discard(giving)
+
+    def _look_for_hanging(self) -> None:
+        """Cancel listeners that take too long. One timer for all, because a timer costs as much as a call."""
+        due_ns = self._runtime.monotonic_ns() - int(self._config.consume_timeout_s * 1e9)
+        for giving in self._giving:
+            if 0 < giving.began_ns < due_ns and not giving.is_late:
+                giving.is_late = True
+                giving.task.cancel()
+
+    async def _work(self) -> None:
+        lots, lifecycle = self._lots, self._member.lifecycle
+        give = self._give_in_order if self._is_orderly else self._consume
+        with self._calling() as giving:
+            while (lot := await lots.first()) is not None:
+                if lifecycle.is_closed:
+                    return
+                try:
+                    await give(giving, lot)
+                except FAULTS:
+                    log.exception("a listener's task of group %s failed at its lot", self._config.group)
+            lots.take_first()
+
+    async def _give_in_order(self, giving: _Giving, lot: _Lot) -> None:
+        self._lots.take_first()
+        await self._member.run(self._orderly_queues.consume(lot.puller, partial(self._asked, giving)))
+
+    async def _asked(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> ConsumeResult:
+        answer, _error = await (self._answer_with_hooks if self._config.hooks else self._answer)(giving, messages)
+        return answer
+
+    async def _consume(self, giving: _Giving, lot: _Lot) -> None:
+        """Give the listener the rest of a lot, a few messages at a time, unless other tasks take them."""
+        puller, size, lifecycle = lot.puller, self._config.consume_count_max, self._member.lifecycle
+        topic, retry_topic = puller.queue.topic, self._member.retry_topic
+        is_plain = topic != retry_topic and not lot.again_count
+        ask = self._answer_with_hooks if self._config.hooks else self._answer
+        while not lifecycle.is_closed and (messages := self._lots.next_of(lot, size)):
+            if not puller.is_open:
+                rest = lot.rest(lot.taken_count - size)
+                if not puller.is_dropped:
+                    puller.defer(partial(self._lots.put, rest))
+                return
+            if not giving.is_due:
+                giving.is_due = True
+                asyncio.get_running_loop().call_soon(self._turned, giving)
+            shown = list(messages) if is_plain else all_as_shown(messages, topic, retry_topic, lot.again_count)
+            answer, _error = await ask(giving, shown)
+            if answer is None:
+                if giving.puller is not puller:
+                    self._settle(giving)
+                    giving.puller = puller
+                giving.consumed += messages
+                giving.consumed_ns += giving.took_ns
+                if not giving.is_due:
+                    self._settle(giving)
+                continue
+            self._statistics.given(topic, len(messages), giving.took_ns, is_consumed=False)
+            if not puller.is_dropped:
+                await self._member.run(self._member.put_off(puller, messages, answer.level, partial(self._again, lot)))
+
+    def _again(self, lot: _Lot, messages: list[ReceivedMessage]) -> None:
+        self._lots.put(_Lot(lot.puller, messages, lot.again_count + 1))
+
+    def _turned(self, giving: _Giving) -> None:
+        giving.is_due = False
+        self._settle(giving)
+
+    def _settle(self, giving: _Giving) -> None:
+        """Mark what the listener has consumed, in the queue and in the statistics."""
+        puller = giving.puller
+        if puller is not None:
+            took_ns, consumed = giving.consumed_ns, giving.consumed
+            giving.puller, giving.consumed_ns, giving.consumed = None, 0, []
+            self._statistics.given(puller.queue.topic, len(consumed), took_ns, is_consumed=True)
+            puller.done(consumed)
+
+    async def _answer_with_hooks(
+        self, giving: _Giving, messages: Sequence[ReceivedMessage]
+    ) -> tuple[ConsumeResult, Exception | None]:
+        """As `_answer`, with calls of the hooks before and after."""
+        delivery = self._hook_calls.begin(messages)
+        begun_ns = self._runtime.monotonic_ns()
+        answer: ConsumeResult = Retry()
+        error: Exception | None = TimeoutError("the consumer was closed before the listener answered")
+        try:
+            answer, error = await self._answer(giving, messages)
+        finally:
+            self._hook_calls.ended(delivery, messages, error, is_consumed=answer is None, begun_ns=begun_ns)
+        return answer, error
+
+    async def _answer(
+        self, giving: _Giving, messages: Sequence[ReceivedMessage]
+    ) -> tuple[ConsumeResult, Exception | None]:
+        """The listener's result, and its error. After an error or a time-out the messages come again."""
+        first = messages[0]  # The listener may do with the list what it likes.
+        giving.began_ns = self._now_ns()
+        try:
+            given = self._listener(messages)
+            # A plain function has done its work by now: it is taken at its word.
+            if type(given) is CoroutineType or isinstance(given, Awaitable):
+                given = await given
+            return (None if given is None else read_result(given)), None
+        except (Retry, Reject) as answer:
+            return answer, None
+        except asyncio.CancelledError:
+            if giving.task.cancelling() > giving.is_late:
+                raise
+            if not giving.is_late:
+                # Nobody has cancelled this task: what the listener awaited was, and it let that through.
+                log.warning(
+                    "the listener of group %s was cancelled at %s; it comes again", self._config.group, place_of(first)
+                )
+                return Retry(), RuntimeError("the listener raised CancelledError")
+            log.warning(
+                "the listener of group %s has not answered for %g s at %s and is cancelled; it comes again",
+                self._config.group,
+                self._config.consume_timeout_s,
+                place_of(first),
+            )
+            return Retry(), TimeoutError("the listener was cancelled")
+        except (KeyboardInterrupt, GeneratorExit):
+            # Ctrl-C is the loop's to take; and a task that is closed, for its loop has ended, goes on with nothing.
+            raise
+        except ANYTHING as error:
+            log.warning(
+                "the listener of group %s failed at %s: %r; it comes again",
+                self._config.group, place_of(first), error,
+            )  # fmt: skip
+            return Retry(), error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
+        finally:
+            giving.took_ns = self._now_ns() - giving.began_ns
+            giving.began_ns = 0
+            if giving.is_late:
+                giving.is_late = False
+                giving.task.uncancel()

@@ -1,4 +1,4 @@
-"""All connections of one client on an event loop, and the routes from its name servers.
+"""All connections of one client on an event loop, its routes, tasks and timers.
 
 One task connects to an address, and one asks for a topic's route, for all callers. A caller that is cancelled or runs
 out of time leaves; the others go on waiting. An old route is used while the task asks again, as in Java's client. After
@@ -10,19 +10,20 @@ Source: `MQClientInstance.java`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from longpoll_client.aio.connection import AsyncConnection
-from longpoll_client.checks import Addresses
-from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
-from longpoll_client.lifecycle import Closing, Lifecycle
-from longpoll_client.link.exchange import CALL_TIMEOUT_S
-from longpoll_client.link.name_servers import NameServers
-from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, Route, Routes, split_address
+from longpoll_client.errors import ClientError, LifecycleError, UnreachableError
+from longpoll_client.instance import InstanceCore
+from longpoll_client.lifecycle import Closing
+from longpoll_client.link.exchange import Callback
+from longpoll_client.link.routes import DOUBT_WAIT_S, Route, split_address
 from longpoll_client.link.steps import (
+    Ask,
+    Call,
     Connect,
-    File,
     FindRoute,
     Question,
     Steps,
@@ -31,55 +32,36 @@ from longpoll_client.link.steps import (
     run_async,
     succeeded,
 )
-from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import GetRouteInfoRequestHeader, Header
-from longpoll_protocol.headers.send import DEFAULT_TOPIC
-from longpoll_protocol.signature import Credentials
-from longpoll_runtime import Runtime
+from longpoll_protocol.frames import EMPTY, Buffer, Command
+from longpoll_protocol.headers import Header
+from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import LongpollError
+
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class AsyncInstance:
-    """One client of the name servers and brokers. It belongs to the event loop that uses it first.
+class AsyncInstance(InstanceCore):
+    """The connections of a client of the event loop that uses it first, and its tasks and timers.
 
-    `name_server` is one address or several; raises ConfigError for an invalid one. `on_request` gets a broker's request
-    and its HOST:PORT.
+    A lock never blocks here, because no task holds one while it waits.
 
-    Invariant: `_tasks` has every task that connects or asks for a route and has not ended; `close` ends them.
+    Invariant: `_tasks` has every task that connects or asks for a route and has not ended, `_jobs` and `_handles` every
+    task of `begin` and every timer; `close` and `end_jobs` end them.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        name_server: Addresses,
-        *,
-        client_id: str | None = None,
-        on_request: Callable[[Command, str], bool] | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        self.runtime = runtime
-        self._client_id = client_id
-        self._made = f"{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
-        self.routes: Routes = Routes()
-        self._name_servers = NameServers(name_server)
-        self._on_request = on_request
-        self._credentials = credentials
+    def _set_up(self) -> None:
         self.closing: Closing = Closing()
         """Of the client that it is of."""
-        self._lifecycle = Lifecycle(runtime, "the client")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connections: dict[str, AsyncConnection] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[Any]] = {}
         self._writes: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
-
-    @property
-    def client_id(self) -> str:
-        """The client's id, or one that differs in each forked process."""
-        return self._client_id or f"127.0.0.1@longpoll-{self.runtime.process_id()}-{self._made}"
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._handles: set[asyncio.TimerHandle] = set()
+        self._is_ending = False
 
     def check(self) -> None:
         """Raise LifecycleError after the close, and on another event loop than the first."""
@@ -134,7 +116,7 @@ class AsyncInstance:
         made = await AsyncConnection.open(
             self.runtime,
             *split_address(address),
-            on_request=lambda command: self._on_request is not None and self._on_request(command, address),
+            on_request=lambda command: self._requested(command, address),
             credentials=self._credentials,
         )
         if self._lifecycle.is_closed:
@@ -153,67 +135,26 @@ class AsyncInstance:
         """The route for sends: the topic's own, or that of TBW102 if the send creates the topic."""
         return await self._route(topic, timeout_s, borrows=True)
 
-    def broker_addresses(self) -> list[str]:
-        """The addresses of all known brokers."""
-        return self.routes.addresses()
-
-    def doubt_route(self, topic: str) -> None:
-        """Ask the name server again before the next use. If it has no better route, the known one is used."""
-        self.routes.doubt(topic, self.runtime.monotonic_ns())
-
     async def _route(self, topic: str, timeout_s: float | None, *, borrows: bool) -> Route:
         self.check()
-        now_ns = self.runtime.monotonic_ns()
-        fresh = self.routes.fresh(topic, now_ns)
+        fresh = self.fresh_route(topic)
         if fresh is not None:
             return fresh
         key = ("publish" if borrows else "route", topic)
 
         def ask() -> Coroutine[Any, Any, Route]:
-            return self._ask_publish_route(topic) if borrows else self._ask_route(topic, topic, None)
+            return self.run(self._ask_publish_route(topic) if borrows else self._ask_route(topic, topic, None))
 
-        usable = self.routes.usable(topic)
+        usable = self._routes.usable(topic)
         if usable is not None:
-            self._begin(key, ask)
+            self._task_of(key, ask)
             return usable
-        doubted = self.routes.known(topic)
+        doubted = self._routes.known(topic)
         if doubted is not None:
-            await asyncio.wait([self._begin(key, ask)], timeout=min(DOUBT_WAIT_S, timeout_s or DOUBT_WAIT_S))
+            await asyncio.wait([self._task_of(key, ask)], timeout=min(DOUBT_WAIT_S, timeout_s or DOUBT_WAIT_S))
             self.check()
-            return self.routes.known(topic) or doubted
+            return self._routes.known(topic) or doubted
         return await self._shared(key, ask, timeout_s, f"no name server answers in time for topic {topic!r}")
-
-    async def _ask_publish_route(self, topic: str) -> Route:
-        try:
-            return await self._ask_route(topic, topic, None)
-        except NoRouteError:
-            return await self._ask_route(topic, DEFAULT_TOPIC, DEFAULT_QUEUE_COUNT)
-
-    async def _ask_route(self, topic: str, asked_topic: str, queue_count_max: int | None) -> Route:
-        now_ns = self.runtime.monotonic_ns()
-        try:
-            header = GetRouteInfoRequestHeader(topic=asked_topic)
-            answer = await self._ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
-            return self.routes.learn(topic, answer, queue_count_max, now_ns)
-        except ClientError as error:
-            return self.routes.fall_back(topic, error, self.runtime.monotonic_ns())
-
-    async def _ask_name_servers(self, code: RequestCode, header: Header | None) -> Command:
-        """The first answer of a name server; raises UnreachableError if none answers."""
-        failure: ClientError | None = None
-        for address in self._name_servers.in_turn():
-            try:
-                connection = await self.connection("{}:{}".format(*address))
-                answer = await connection.call(code, header, timeout_s=CALL_TIMEOUT_S)
-            except LifecycleError:
-                raise
-            except ClientError as error:
-                failure = error
-            else:
-                self._name_servers.answered(address)
-                return answer
-        assert failure is not None
-        raise UnreachableError(f"cannot reach any name server: {failure}; start it, or check its address") from failure
 
     # ------------------------------------------------------------ exchanges
 
@@ -222,22 +163,31 @@ class AsyncInstance:
         return await run_async(steps, self._answer)
 
     async def _answer(self, question: Question) -> object:
-        if isinstance(question, WriteFile):
-            return await asyncio.shield(self._kept(self._write(question.file)))
-        if isinstance(question, Together):
-            return await asyncio.gather(*(self._result(each) for each in question.steps))
+        if isinstance(question, Ask):
+            return await self._ask(question)
+        if isinstance(question, Call):
+            found = question.work()
+            return await found if isinstance(found, Awaitable) else found
         if isinstance(question, Connect):
             return await self.connection(question.address)
         if isinstance(question, FindRoute):
             if question.is_fresh:
-                self.routes.forget(question.topic)
+                self.forget_route(question.topic)
             return await self.route(question.topic)
+        if isinstance(question, Together):
+            return await asyncio.gather(*(self._result(each) for each in question.steps))
+        task = asyncio.create_task(self._write(question))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return await asyncio.shield(task)
+
+    async def _ask(self, question: Ask) -> Command:
         if not (question.address or question.broker_name):
-            answer = await self._ask_name_servers(question.code, question.header)
-            return succeeded(question.code, "the name server", answer)
-        address = question.address or self.routes.address(question.broker_name)
+            answer = await self.run(self._ask_name_servers(question.code, question.header))
+            return succeeded(question, "the name server", answer)
+        address = question.address or self.broker_address(question.broker_name)
         connection = await self.connection(address)
-        return succeeded(question.code, address, await connection.call(question.code, question.header, question.body))
+        return succeeded(question, address, await connection.call(question.code, question.header, question.body))
 
     async def _result(self, steps: Steps[object]) -> object:
         try:
@@ -245,13 +195,7 @@ class AsyncInstance:
         except LongpollError as error:
             return error
 
-    def _kept(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
-        return task
-
-    async def _write(self, file: File) -> None:
+    async def _write(self, file: WriteFile) -> None:
         """To its end, even if the caller is cancelled: an old content must never replace a new one."""
         async with self._writing:
             content = file.unwritten()
@@ -264,7 +208,7 @@ class AsyncInstance:
 
     # ------------------------------------------------------------ one task for all who wait
 
-    def _begin(self, key: tuple[str, str], work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+    def _task_of(self, key: tuple[str, str], work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
         """The task with this key, which is started if there is none."""
         task: asyncio.Task[T] | None = self._tasks.get(key)
         if task is None:
@@ -284,7 +228,7 @@ class AsyncInstance:
         self, key: tuple[str, str], work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None, late: str
     ) -> T:
         """The result of a task that several callers may wait for; raises UnreachableError after the time-out."""
-        task = self._begin(key, work)
+        task = self._task_of(key, work)
         done, _pending = await asyncio.wait([task], timeout=timeout_s)
         if not done:
             raise UnreachableError(late)
@@ -292,3 +236,83 @@ class AsyncInstance:
             self._lifecycle.check_open()
             raise UnreachableError(late)
         return task.result()
+
+    # ------------------------------------------------------------ tasks and timers, and brokers for pullers
+
+    def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
+        """As `InstanceCore.call_async`; connects in a task."""
+        connection = self.opened(address)
+        if connection is not None:
+            connection.call_async(code, header, callback=callback, timeout_s=timeout_s)
+            return
+
+        async def connect() -> None:
+            try:
+                made = await self.connection(address)
+                made.call_async(code, header, callback=callback, timeout_s=timeout_s)
+            except ClientError as error:
+                callback(error)
+
+        self.begin(connect())
+
+    def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
+        """As `InstanceCore.reply`."""
+        connection = self.opened(address)
+        if connection is not None:
+            connection.reply(request, code, remark, body)
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something after the delay, unless the client is closed by then."""
+        if self._is_ending:
+            return
+
+        def act() -> None:
+            self._handles.discard(handle)
+            with KeepGoing(log, "something that was due later failed"):
+                action()
+
+        handle = asyncio.get_running_loop().call_later(delay_s, act)
+        self._handles.add(handle)
+
+    def every(self, period_s: float, action: Callable[[], None]) -> None:
+        """Do something after each period, until the client is closed."""
+
+        def act() -> None:
+            action()
+            self.after(period_s, act)
+
+        self.after(period_s, act)
+
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine in a task, unless the client is closed. Errors are logged."""
+        if self._is_ending:
+            work.close()
+            return
+
+        async def kept() -> None:
+            with KeepGoing(log, "what a consumer does beside the loop failed"):
+                await work
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._jobs.discard(task)
+            # Of a task that was cancelled before its first step this was never begun, which Python warns of.
+            work.close()
+
+        task = asyncio.create_task(kept())
+        self._jobs.add(task)
+        task.add_done_callback(ended)
+
+    async def end_jobs(self) -> None:
+        """End every task and timer, except the calling task; no other begins."""
+        self._is_ending = True
+        await asyncio.gather(*self.cut_jobs(), return_exceptions=True)
+
+    def cut_jobs(self) -> list[asyncio.Task[None]]:
+        """Cancel every task and timer, except the calling task; the cancelled tasks."""
+        for handle in self._handles:
+            handle.cancel()
+        self._handles.clear()
+        tasks = [task for task in self._jobs if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        return tasks

@@ -1,62 +1,96 @@
-"""Sends messages from an event loop, many at once. `produce.attempts` decides, as for `Producer`.
+"""Sends messages from an event loop, many at once, and in transactions.
 
-Transactions: see `transactions`. Source: `DefaultMQProducerImpl.java`.
+`produce.attempts` and `produce.transactions` decide, as for the producers on threads.
+
+Source: `DefaultMQProducerImpl.java`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from datetime import datetime
 from functools import partial
-from itertools import count
-from types import TracebackType
-from typing import Final, Self
+from typing import TypeAlias, Unpack
 
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.aio.requests import AsyncRequests
-from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
+from longpoll_client.checks import Addresses, check_callable, check_plain
 from longpoll_client.errors import ClientError, LifecycleError
-from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
-from longpoll_client.link.timeouts import wait_ns
+from longpoll_client.lifecycle import AsyncCloseable, Closing
+from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX, wait_ns
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.produce.attempts import Attempt, QueueSelector, SendAttempts, SendResult, is_lost, pick, selector
-from longpoll_client.produce.hooks import Outcome, SendHook, SendMetrics, Watch
-from longpoll_client.produce.in_flight import SendCallback, StartedSend
-from longpoll_client.produce.message_ids import MessageIds
-from longpoll_client.produce.outgoing import (
-    COMPRESS_OVER_BYTES,
-    NO_MARKS,
-    OutgoingMessage,
-    Packing,
-    Parcel,
-    as_given,
-    batch_parcel,
-    check_batch,
-    prepared_parcel,
-    single_parcel,
+from longpoll_client.produce.attempts import Attempt, QueueSelector, SendResult, is_lost, selector
+from longpoll_client.produce.hooks import Outcome, SendMetrics
+from longpoll_client.produce.outgoing import OutgoingMessage, Parcel, as_given
+from longpoll_client.produce.producer import (
+    MessageOptions,
+    ProducerCore,
+    ProducerOptions,
+    RequestOptions,
+    SendCallback,
+    Sender,
+    SendOptions,
+    StartedSend,
+    message_of,
+    read_options,
 )
-from longpoll_client.produce.requests import ReplyCallback, RequestNowait, SenderOptions, reply_to
-from longpoll_client.produce.slow_brokers import SlowBrokers
-from longpoll_client.produce.templates import HeadTemplates
+from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat, Replies, ReplyCallback, too_late
+from longpoll_client.produce.transactions import TransactionCore, TransactionResult, TransactionState
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.fast.sent_answer import header_of
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.signature import Credentials
-from longpoll_runtime import Runtime
+from longpoll_protocol.fast import header_of
+from longpoll_protocol.frames import Command
 from longpoll_runtime.recoverable import FAULTS, KeepGoing
 from longpoll_spec.errors import LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_UNENDED: Final = ClientError("the send did not finish: it was cancelled, or its queue selector failed")
+
+class AsyncRequests(Replies):
+    """The requests of one producer of an event loop. The first one starts the periodic heartbeats."""
+
+    def __init__(self, instance: AsyncInstance, group: str) -> None:
+        super().__init__(instance)
+        self._instance = instance
+        self._heartbeat = ProducerHeartbeat(instance, group)
+        self._is_begun = False
+
+    async def ask(
+        self, correlation_id: str, timeout_s: float, send: Callable[[Mapping[str, str]], Awaitable[object]]
+    ) -> ReceivedMessage:
+        """Send a request with these properties, and wait for its reply. Raises a ClientError, or an error of `send`.
+
+        A cancelled request, or one without a reply in time, is forgotten.
+        """
+        if not self._is_begun:
+            self._is_begun = True
+            again = self._heartbeat.heartbeat_all
+            self._instance.every(HEARTBEAT_S, lambda: self._instance.begin(self._instance.run(again())))
+        replied: asyncio.Future[ReceivedMessage | ClientError] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._instance.run(self._heartbeat.heartbeat_new())
+                await send(self.expect(correlation_id, timeout_s, replied.set_result))
+                outcome = await replied
+        except ClientError:
+            raise  # one of them is a TimeoutError too
+        except TimeoutError:
+            raise too_late(timeout_s) from None
+        finally:
+            self.forget(correlation_id)
+        if isinstance(outcome, ClientError):
+            raise outcome
+        return outcome
+
+    async def leave(self) -> None:
+        """Leave the group, if it was joined. Waiting requests get a ConnectionLostError."""
+        self.close()
+        await self._instance.end_jobs()
+        if self._is_begun:
+            await self._instance.run(self._heartbeat.leave())
 
 
-class AsyncProducer(RequestNowait):
+class AsyncProducer(ProducerCore, AsyncCloseable):
     """Sends messages to any topic, from the tasks of one event loop.
 
     A cancelled send is not retried, but its message may be stored.
@@ -70,43 +104,22 @@ class AsyncProducer(RequestNowait):
         name_server: Addresses,
         *,
         group: str = "longpoll-producer",
-        tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        compression: Compression | None = Compression.ZLIB,
-        compress_over_bytes: int = COMPRESS_OVER_BYTES,
         avoids_slow_brokers: bool = False,
-        hooks: Sequence[SendHook] = (),
-        runtime: Runtime | None = None,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         """As `Producer`; raises ConfigError. Connections are made by the first send."""
-        check_group(group)
-        runtime = runtime_of(runtime, tls)
-        instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
-        slow = SlowBrokers() if avoids_slow_brokers else None
-        self._set_up(instance, SenderOptions(group, Packing(compression, compress_over_bytes), hooks, slow))
+        sender = Sender(group, options, header_of, avoids_slow_brokers=avoids_slow_brokers)
+        instance = AsyncInstance(sender.runtime, name_server, credentials=sender.credentials)
+        self._set_up(instance, sender)
+        instance.on_request = self._requests.requested
 
-    def _set_up(self, instance: AsyncInstance, options: SenderOptions) -> None:
-        runtime = instance.runtime
-        self.group: str = options.group
+    def _set_up(self, instance: AsyncInstance, sender: Sender) -> None:
         self._instance = instance
-        self._runtime = runtime
-        self._options = options
-        self._requests = AsyncRequests(instance, options.group)
-        self._ids = MessageIds(runtime)
-        self._turns = count()
-        self._templates = HeadTemplates()
-        self._watch = Watch(runtime, options.hooks)
-        self._now_ns = runtime.monotonic_ns
+        self._sender = sender
+        self._requests = AsyncRequests(instance, sender.group)
+        self._now_ns = sender.now_ns
         self._on_way = 0
         self._sending: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close every connection. Sends in progress fail with a ClientError, later ones with LifecycleError.
@@ -121,27 +134,10 @@ class AsyncProducer(RequestNowait):
         while self._sending:
             await asyncio.wait(self._sending)
 
-    def metrics(self) -> SendMetrics:
-        """The counts of all sends so far."""
-        return self._watch.metrics()
-
-    async def send(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        delay_s: float = 0.0,
-        deliver_at: datetime | None = None,
-        queue_id: int | None = None,
-        queue_selector: QueueSelector | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
-    ) -> SendResult:
+    async def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
         """As `Producer.send`, with its errors: AnswerTimeoutError also where the broker reads nothing."""
-        message = OutgoingMessage(body, tag, keys, properties or {}, delay_s, deliver_at)
-        (result,) = await self._send(self._single(topic, message), selector(topic, queue_id, queue_selector), timeout_s)
+        message, queue_selector, timeout_s = read_options(topic, body, options)
+        (result,) = await self._send(self._sender.single(topic, message), queue_selector, timeout_s)
         return result
 
     async def send_batch(
@@ -154,77 +150,47 @@ class AsyncProducer(RequestNowait):
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> tuple[SendResult, ...]:
         """As `Producer.send_batch`, with its errors."""
-        check_batch(messages)
-        messages = self._watch.marked(topic, messages)
-        parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
+        parcel = self._sender.batch(topic, messages)
         return await self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
 
-    async def send_one_way(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> str:
+    async def send_one_way(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> str:
         """As `Producer.send_one_way`: returns the message's id. Whether it was stored is never known."""
-        parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}))
-        route = await self._instance.publish_route(topic, CALL_TIMEOUT_S)
-        queue = pick(route, None, self._turns.__next__, None, slow=self._options.slow, now_ns=self._now_ns())
-        connection = await self._instance.connection(route.addresses[queue.broker_name], CALL_TIMEOUT_S)
-        await connection.one_way(parcel.code, parcel.header(queue.queue_id), parcel.body)
-        self._watch.sent_one_way()
+        parcel = self._sender.single(topic, message_of(topic, body, options))
+        address, header = self._sender.pick(parcel, await self._instance.publish_route(topic, CALL_TIMEOUT_S))
+        connection = await self._instance.connection(address, CALL_TIMEOUT_S)
+        await connection.one_way(parcel.code, header, parcel.body)
+        self._sender.watch.sent_one_way()
         return parcel.msg_ids[0]
 
-    async def request(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        queue_selector: QueueSelector | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
-    ) -> ReceivedMessage:
+    async def request(self, topic: str, body: bytes, **options: Unpack[RequestOptions]) -> ReceivedMessage:
         """As `Producer.request`, with its errors."""
-        message = as_given(topic, OutgoingMessage(body, tag, keys, properties or {}))
-        return await self._replied(self._asking(), topic, message, queue_selector, timeout_s)
+        self._instance.check()
+        return await self._replied(topic, *read_options(topic, body, options, RequestOptions))
 
     def _request_later(
         self,
         topic: str,
         message: OutgoingMessage,
-        on_reply: ReplyCallback,
         queue_selector: QueueSelector | None,
         timeout_s: float,
+        on_reply: ReplyCallback,
     ) -> None:
-        requests = self._asking()
+        self._instance.check()
         self._check_room()
-        replied = partial(self._replied, requests, topic, as_given(topic, message), queue_selector, timeout_s)
+        replied = partial(self._replied, topic, as_given(topic, message), queue_selector, timeout_s)
         self._keep(self._reply_later(replied, on_reply))
 
-    def _asking(self) -> AsyncRequests:
-        """The requests of this producer; raises LifecycleError after the close."""
-        self._instance.check()
-        return self._requests
-
     async def _replied(
-        self,
-        requests: AsyncRequests,
-        topic: str,
-        message: OutgoingMessage,
-        queue_selector: QueueSelector | None,
-        timeout_s: float,
+        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
     ) -> ReceivedMessage:
+        message = as_given(topic, message)
         await self._instance.publish_route(topic, timeout_s)
-        (correlation_id,) = self._ids.new(1)
+        (correlation_id,) = self._sender.ids.new(1)
 
         async def send(marks: Mapping[str, str]) -> None:
-            await self._send(self._single(topic, message, marks), queue_selector, timeout_s)
+            await self._send(self._sender.single(topic, message, marks), queue_selector, timeout_s)
 
-        return await requests.ask(correlation_id, wait_ns(timeout_s) / 1e9, send)
+        return await self._requests.ask(correlation_id, wait_ns(timeout_s) / 1e9, send)
 
     async def _reply_later(self, replied: Callable[[], Awaitable[ReceivedMessage]], on_reply: ReplyCallback) -> None:
         outcome: ReceivedMessage | ClientError
@@ -239,30 +205,9 @@ class AsyncProducer(RequestNowait):
 
     async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """As `Producer.reply`, with its errors."""
-        topic, marks = reply_to(request)
-        parcel = self._single(topic, OutgoingMessage(body), marks, RequestCode.SEND_REPLY_MESSAGE_V2)
-        await self._send(parcel, None, timeout_s)
+        await self._send(self._sender.reply(request, body), None, timeout_s)
 
-    def _requested(self, command: Command, address: str) -> bool:
-        """Handle a broker's request."""
-        is_reply = command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        return is_reply and self._requests.requested(command, address)
-
-    def send_nowait(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        callback: SendCallback,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        delay_s: float = 0.0,
-        deliver_at: datetime | None = None,
-        queue_id: int | None = None,
-        queue_selector: QueueSelector | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
-    ) -> None:
+    def send_nowait(self, topic: str, body: bytes, *, callback: SendCallback, **options: Unpack[SendOptions]) -> None:
         """Send as `send` does, without waiting: `callback` is called once, with the result or the error.
 
         Raises ConfigError and LifecycleError at once, and LocalProtocolError while 65,535 are on their way: then
@@ -272,8 +217,8 @@ class AsyncProducer(RequestNowait):
         self._instance.check()
         if self._on_way + len(self._sending) >= PENDING_COUNT_MAX:
             self._check_room()
-        parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}, delay_s, deliver_at))
-        sending = self._begin(parcel, selector(topic, queue_id, queue_selector), timeout_s)
+        message, queue_selector, timeout_s = read_options(topic, body, options)
+        sending = self._sender.begin(self._sender.single(topic, message), queue_selector, timeout_s, callback)
         if not self._sent_at_once(sending, callback):
             self._send_later(sending, callback)
 
@@ -282,44 +227,26 @@ class AsyncProducer(RequestNowait):
         if self._on_way + len(self._sending) >= PENDING_COUNT_MAX:
             raise LocalProtocolError(f"{PENDING_COUNT_MAX} sends are already in progress; wait for some of them")
 
-    def _single(
-        self,
-        topic: str,
-        message: OutgoingMessage,
-        marks: Mapping[str, str] = NO_MARKS,
-        code: RequestCode = RequestCode.SEND_MESSAGE_V2,
-    ) -> Parcel:
-        msg_id, born_ms = self._ids.one()
-        marks = self._watch.marks(topic, marks)
-        return single_parcel(
-            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks, code=code
-        )
-
     # ------------------------------------------------------------ one send that is awaited
-
-    def _begin(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> StartedSend:
-        now_ns = self._now_ns()
-        tries = SendAttempts(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._options.slow, header_of)
-        return StartedSend(tries, self._watch.begin(parcel), now_ns)
 
     async def _send(
         self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float
     ) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
         self._instance.check()
-        return await self._tried(self._begin(parcel, queue_selector, timeout_s))
+        return await self._tried(self._sender.begin(parcel, queue_selector, timeout_s))
 
     async def _tried(self, sending: StartedSend) -> tuple[SendResult, ...]:
         """Try until the send has ended, and call the hooks. `send_nowait` also retries with it."""
-        outcome: Outcome = _UNENDED
+        outcome: Outcome | None = None
         tries = sending.tries
         try:
             while True:
-                route = self._instance.routes.fresh(tries.parcel.topic, self._now_ns())
+                route = self._instance.fresh_route(tries.parcel.topic)
                 if route is None:
                     left_s = max(0.0, (tries.deadline_ns - self._now_ns()) / 1e9)
                     route = await self._instance.publish_route(tries.parcel.topic, left_s)
-                attempt = tries.begin(route, self._turns.__next__, self._now_ns())
+                attempt = self._sender.attempt(sending, route)
                 answer = await self._try(tries.parcel, attempt)
                 found = tries.ended(answer, self._now_ns())
                 if found is not None:
@@ -329,7 +256,7 @@ class AsyncProducer(RequestNowait):
             outcome = error
             raise
         finally:
-            self._ended(sending, outcome)
+            self._sender.ended(sending, outcome)
 
     async def _try(self, parcel: Parcel, attempt: Attempt) -> Command | ClientError:
         """Ask one broker, and wait for the answer."""
@@ -337,7 +264,7 @@ class AsyncProducer(RequestNowait):
             connection = self._instance.opened(attempt.address)
             if connection is None:
                 connection = await self._instance.connection(attempt.address, attempt.timeout_s)
-            write = self._templates.writer(connection, parcel, attempt.queue.queue_id)
+            write = self._sender.templates.writer(connection, parcel, attempt.queue.queue_id)
             return await connection.ask(parcel.code, write, attempt.timeout_s)
         except LifecycleError:
             raise
@@ -349,29 +276,26 @@ class AsyncProducer(RequestNowait):
         if is_lost(error):
             self._instance.doubt_route(parcel.topic)
 
-    def _ended(self, sending: StartedSend, outcome: Outcome) -> None:
-        self._watch.ended(sending.told_of, sending.tries, outcome, self._now_ns() - sending.begun_ns)
-
     # ------------------------------------------------------------ one send that nobody awaits
 
     def _sent_at_once(self, sending: StartedSend, callback: SendCallback) -> bool:
         """Send without a task if route and connection are known and the broker reads; else return false."""
         tries = sending.tries
-        route = self._instance.routes.fresh(tries.parcel.topic, sending.begun_ns)
+        route = self._instance.fresh_route(tries.parcel.topic)
         if route is None:
             return False
         try:
-            attempt = tries.begin(route, self._turns.__next__, sending.begun_ns)
+            attempt = tries.begin(route, self._sender.next_turn, sending.begun_ns)
             connection = self._instance.opened(attempt.address)
             if connection is None or not connection.has_room:
                 tries.cancel()
                 return False
-            write = self._templates.writer(connection, tries.parcel, attempt.queue.queue_id)
+            write = self._sender.templates.writer(connection, tries.parcel, attempt.queue.queue_id)
             connection.begin(tries.parcel.code, write, partial(self._answered, sending, callback), attempt.timeout_s)
             self._on_way += 1
         except FAULTS as error:
             outcome = _as_told(error)
-            self._ended(sending, outcome)
+            self._sender.ended(sending, outcome)
             asyncio.get_running_loop().call_soon(_tell, callback, outcome)
         return True
 
@@ -383,13 +307,13 @@ class AsyncProducer(RequestNowait):
         try:
             found = sending.tries.ended(answer, self._now_ns())
         except ClientError as error:
-            self._ended(sending, error)
+            self._sender.ended(sending, error)
             _tell(callback, error)
             return
         if found is None:
             self._send_later(sending, callback)
             return
-        self._ended(sending, found)
+        self._sender.ended(sending, found)
         _tell(callback, found[0])
 
     def _send_later(self, sending: StartedSend, callback: SendCallback) -> None:
@@ -413,19 +337,14 @@ class AsyncProducer(RequestNowait):
 class AsyncPreparedProducer(AsyncProducer):
     """Sends the prepared messages of an `AsyncTransactionProducer`, over its connections."""
 
-    def __init__(self, instance: AsyncInstance, options: SenderOptions) -> None:
-        self._set_up(instance, options)
+    def __init__(self, instance: AsyncInstance, sender: Sender) -> None:
+        self._set_up(instance, sender)
 
     async def send_prepared(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
     ) -> SendResult:
         """As `PreparedProducer.send_prepared`, with its errors."""
-        msg_id, born_ms = self._ids.one()
-        marks = self._watch.marks(topic)
-        parcel = prepared_parcel(
-            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks
-        )
-        (result,) = await self._send(parcel, queue_selector, timeout_s)
+        (result,) = await self._send(self._sender.prepared(topic, message), queue_selector, timeout_s)
         return result
 
 
@@ -441,3 +360,78 @@ def _tell(callback: SendCallback, outcome: SendResult | LongpollError) -> None:
         callback(outcome)
     except FAULTS:
         log.exception("the callback of a send failed")
+
+
+AsyncCheck: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
+"""Says how the transaction of a message ended, by what the sender's work left behind."""
+AsyncWork: TypeAlias = Callable[[], Awaitable[TransactionState]]
+
+
+class AsyncTransactionProducer(TransactionCore, AsyncCloseable):
+    """A producer of one group whose members can all answer for each other's transactions; of one event loop.
+
+    Invariant: `_checking` has the task of each check that has not ended.
+    """
+
+    def __init__(
+        self, name_server: Addresses, *, group: str, check_transaction: AsyncCheck, **options: Unpack[ProducerOptions]
+    ) -> None:
+        """As `TransactionProducer`; raises ConfigError. Connections are made by the first send."""
+        check_callable("check_transaction", check_transaction)
+        sender = Sender(group, options, header_of)
+        self._instance = AsyncInstance(
+            sender.runtime, name_server, on_request=self._requested, credentials=sender.credentials
+        )
+        super().__init__(sender, self._instance, check_transaction)
+        self._producer = AsyncPreparedProducer(self._instance, sender)
+        self._closing = Closing()
+        self._checking: set[asyncio.Task[None]] = set()
+        self._has_heartbeat = False
+
+    async def close(self) -> None:
+        """As `TransactionProducer.close`. It waits for running checks, except one that calls it.
+
+        If the caller is cancelled, the close continues, and a second call waits for it.
+        """
+        self._lifecycle.end()
+        me = asyncio.current_task()
+        await self._closing.wait(lambda: self._close([task for task in self._checking if task is not me]))
+
+    async def _close(self, checking: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*checking, return_exceptions=True)
+        await self._instance.end_jobs()
+        await self._instance.run(self._heartbeat.leave())
+        await self._producer.close()
+
+    def metrics(self) -> SendMetrics:
+        """As `TransactionProducer.metrics`."""
+        return self._producer.metrics()
+
+    async def send(
+        self, topic: str, body: bytes, local_transaction: AsyncWork, **options: Unpack[RequestOptions]
+    ) -> TransactionResult:
+        """As `TransactionProducer.send`, with its errors; the local transaction is awaited.
+
+        If the caller is cancelled during the local transaction, the broker asks later.
+        """
+        self._lifecycle.check_open()
+        check_callable("local_transaction", local_transaction)
+        given = read_options(topic, body, options, RequestOptions)
+        if not self._has_heartbeat:
+            self._has_heartbeat = True
+            again = self._heartbeat.heartbeat_all
+            self._instance.every(HEARTBEAT_S, lambda: self._instance.begin(self._instance.run(again())))
+        prepare = partial(self._producer.send_prepared, topic, *given)
+        return await self._instance.run(self._send_steps(prepare, local_transaction))
+
+    # ------------------------------------------------------------ what brokers ask
+
+    def _requested(self, command: Command, address: str) -> bool:
+        """Handle a broker's request."""
+        if command.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return False
+        if not self._lifecycle.is_closed:
+            task = asyncio.create_task(self._instance.run(self._answer_steps(command, address)))
+            self._checking.add(task)
+            task.add_done_callback(self._checking.discard)
+        return True

@@ -10,32 +10,35 @@ Source: `ClientRemotingProcessor.java`, `DefaultMQPushConsumerImpl.consumerRunni
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
-from attrs import frozen
 
-from longpoll_client.consume.puller import Connections, Puller
+from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import TopicStatistics
+from longpoll_client.instance import InstanceCore
 from longpoll_client.messages import ReceivedMessage, as_first_sent, decode_messages
-from longpoll_client.settings import MemberConfig
-from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
+from longpoll_protocol.bodies import MessageQueue, decode_by_queue, encode_by_queue
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, ProtocolError, RemoteProtocolError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
 from longpoll_protocol.names import RETRY_PREFIX
-from longpoll_protocol.queue_table import decode_by_queue, encode_by_queue
 from longpoll_protocol.sizes import MIB
+
+if TYPE_CHECKING:
+    from longpoll_client.consume.member import GroupMember
 
 log: logging.Logger = logging.getLogger(__name__)
 
+GiveDirectly: TypeAlias = Callable[[ReceivedMessage, Callable[[bool], None]], None]
+"""Has a listener consume one message, then calls the callback with whether it is consumed."""
 Reply: TypeAlias = Callable[..., None]
 """Takes code, remark and body of the answer to a request."""
 
@@ -43,54 +46,20 @@ DIRECT_COUNT_MAX: Final = 16
 """Most messages that are consumed directly at one time; one more is answered 2."""
 
 
-@frozen
-class MemberState:
-    """A snapshot of a member."""
-
-    config: MemberConfig
-    name_server: str
-    consume_type: ConsumeType
-    is_orderly: bool
-    started_ms: int
-    """By the wall clock."""
-    now_ms: int
-    subscriptions: Mapping[str, SubscriptionData]
-    pullers: Mapping[MessageQueue, Puller]
-    statistics: Mapping[str, TopicStatistics]
-
-
-class DirectConsumer(Protocol):
-    """A listener that takes single messages which a broker wants consumed."""
-
-    def give(self, message: ReceivedMessage, then: Callable[[bool], None], /) -> None:
-        """Consume the message on a listener's thread, and call `then` with whether it is consumed."""
-        ...
-
-
 class BrokerRequests:
     """Answers for one member, on reader threads. Invariant: `_direct_count` changes under `_lock`."""
 
-    def __init__(
-        self,
-        instance: Connections,
-        state: Callable[[], MemberState],
-        direct: DirectConsumer | None,
-        rebalance: Callable[[], None],
-        move: Callable[[Mapping[MessageQueue, int]], None],
-    ) -> None:
-        """`rebalance` and `move` start their work and do not wait for it."""
+    def __init__(self, instance: InstanceCore, member: GroupMember, direct: GiveDirectly | None) -> None:
         self._instance = instance
-        self._state = state
+        self._member = member
         self._direct = direct
-        self._rebalance = rebalance
-        self._move = move
         self._lock = instance.runtime.lock()
         self._direct_count = 0
 
     def requested(self, command: Command, address: str) -> bool:
         """Handle a broker's request, on a reader thread; false for an unknown one."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            self._rebalance()
+            self._member.rebalance_soon()
             return True
         answers: dict[int, Callable[[Command, Reply], None]] = {
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
@@ -110,29 +79,29 @@ class BrokerRequests:
 
     def _reset(self, command: Command, _reply: Reply) -> None:
         """220: continue at other offsets in the member's queues; raises HeaderError."""
-        group = self._state().config.group
+        group = self._member.config.group
         offsets = read_reset(command, group)
         log.warning("group %s is told by a broker to go on elsewhere in %d queues", group, len(offsets))
-        self._move(offsets)
+        self._member.reset_soon(offsets)
 
     def _tell_offsets(self, command: Command, reply: Reply) -> None:
         """221; raises HeaderError."""
         topic = GetConsumerStatusRequestHeader.decode(command.ext_fields).topic
-        reply(ResponseCode.SUCCESS, None, offsets_body(self._state().pullers, topic))
+        pullers = self._member.assigned_queues.pullers().items()
+        table = encode_by_queue({queue: puller.offset_done for queue, puller in pullers if queue.topic == topic})
+        reply(ResponseCode.SUCCESS, None, msgspec.json.encode({"consumerTable": {}, "messageQueueTable": table}))
 
     def _tell_running(self, command: Command, reply: Reply) -> None:
         """307; raises HeaderError."""
         group = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields).consumer_group
-        state = self._state()
-        if group != state.config.group:
+        if group != self._member.config.group:
             reply(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group[:255]}> not exist in this consumer")
             return
-        reply(ResponseCode.SUCCESS, None, running_body(state))
+        reply(ResponseCode.SUCCESS, None, running_body(self._member, self._instance.runtime.unix_ms()))
 
     def _consume_directly(self, command: Command, reply: Reply) -> None:
         """309, answered by a listener's thread; raises a ProtocolError."""
-        state = self._state()
-        group = state.config.group
+        group = self._member.config.group
         messages = decode_messages(command.body)
         if len(messages) != 1:
             raise RemoteProtocolError(f"the body must have one message to consume, not {len(messages)}")
@@ -152,10 +121,17 @@ class BrokerRequests:
             with self._lock:
                 self._direct_count -= 1
             took_ms = (runtime.monotonic_ns() - began_ns) / 1e6
-            body = direct_body(is_consumed=is_consumed, is_orderly=state.is_orderly, took_ms=took_ms)
-            reply(ResponseCode.SUCCESS, None, body)
+            # A listener that raises retries the message.
+            body = {
+                "autoCommit": True,
+                "consumeResult": "CR_SUCCESS" if is_consumed else "CR_LATER",
+                "order": self._member.is_orderly,
+                "remark": None,
+                "spentTimeMills": int(took_ms),
+            }
+            reply(ResponseCode.SUCCESS, None, msgspec.json.encode(body))
 
-        self._direct.give(as_first_sent(messages[0], RETRY_PREFIX + group), told)
+        self._direct(as_first_sent(messages[0], RETRY_PREFIX + group), told)
 
 
 def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:
@@ -171,48 +147,30 @@ def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:
     return {queue: offset for queue, offset in table.items() if queue.topic == header.topic}
 
 
-def offsets_body(pullers: Mapping[MessageQueue, Puller], topic: str) -> bytes:
-    """The answer to 221: the offset of each queue of a topic that this member has."""
-    table = {queue: puller.offset_done for queue, puller in pullers.items() if queue.topic == topic}
-    return msgspec.json.encode({"consumerTable": {}, "messageQueueTable": encode_by_queue(table)})
-
-
-def running_body(state: MemberState) -> bytes:
+def running_body(member: GroupMember, now_ms: int) -> bytes:
     """The answer to 307. Rates cover the time since the start; Java's cover the last minute."""
-    seconds = max((state.now_ms - state.started_ms) / 1000, 0.001)
+    seconds = max((now_ms - member.started_ms) / 1000, 0.001)
     body = {
         "jstack": None,
-        "mqTable": encode_by_queue({queue: _queue_row(puller) for queue, puller in sorted(state.pullers.items())}),
+        "mqTable": encode_by_queue(
+            {queue: _queue_row(puller) for queue, puller in sorted(member.assigned_queues.pullers().items())}
+        ),
         "properties": {
             "PROP_CLIENT_VERSION": "V4_9_7",
-            "PROP_CONSUMEORDERLY": str(state.is_orderly).lower(),
-            "PROP_CONSUMER_START_TIMESTAMP": str(state.started_ms),
-            "PROP_CONSUME_TYPE": state.consume_type.value,
-            "PROP_NAMESERVER_ADDR": state.name_server,
-            "PROP_THREADPOOL_CORE_SIZE": str(state.config.thread_count),
-            "consumerGroup": state.config.group,
-            "messageModel": "BROADCASTING" if state.config.is_broadcasting else "CLUSTERING",
-            "pullBatchSize": str(state.config.batch_count_max),
+            "PROP_CONSUMEORDERLY": str(member.is_orderly).lower(),
+            "PROP_CONSUMER_START_TIMESTAMP": str(member.started_ms),
+            "PROP_CONSUME_TYPE": member.consume_type.value,
+            "PROP_NAMESERVER_ADDR": member.name_server,
+            "PROP_THREADPOOL_CORE_SIZE": str(member.config.thread_count),
+            "consumerGroup": member.config.group,
+            "messageModel": "BROADCASTING" if member.config.is_broadcasting else "CLUSTERING",
+            "pullBatchSize": str(member.config.batch_count_max),
             "version": str(VERSION),
         },
-        "statusTable": {topic: _status_row(counts, seconds) for topic, counts in state.statistics.items()},
-        "subscriptionSet": list(state.subscriptions.values()),
+        "statusTable": {topic: _status_row(counts, seconds) for topic, counts in member.statistics.snapshot().items()},
+        "subscriptionSet": list(member.membership.subscriptions.values()),
     }
     return msgspec.json.encode(body)
-
-
-def direct_body(*, is_consumed: bool, is_orderly: bool, took_ms: float) -> bytes:
-    """The answer to 309. A listener that raises retries the message."""
-    result = "CR_SUCCESS" if is_consumed else "CR_LATER"
-    return msgspec.json.encode(
-        {
-            "autoCommit": True,
-            "consumeResult": result,
-            "order": is_orderly,
-            "remark": None,
-            "spentTimeMills": int(took_ms),
-        }
-    )
 
 
 def _queue_row(puller: Puller) -> dict[str, object]:

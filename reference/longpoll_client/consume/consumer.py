@@ -1,27 +1,48 @@
-"""The base class of consumers on threads. `pull` and `push` deliver the messages."""
+"""Consumers on threads: `PullConsumer` gives messages to the caller of `poll`, `PushConsumer` to a listener.
+
+Delivery is at least once: an offset is stored after its message is consumed. Messages come again after a crash, after a
+rebalance, and when the listener retries them.
+
+Source: `DefaultLitePullConsumerImpl.java`, `DefaultMQPushConsumer.java`.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
-from typing import Self
+from typing import Final, Self, Unpack
 
-from longpoll_client.consume.member import Member
-from longpoll_client.consume.statistics import TopicStatistics
+from attrs import frozen
+
+from longpoll_client.checks import Addresses, check_plain
+from longpoll_client.consume.listener import (
+    ConcurrentConsumeService,
+    ConsumeService,
+    Listener,
+    OrderlyConsumeService,
+    Retry,
+)
+from longpoll_client.consume.member import GroupMember, Listening, Member
+from longpoll_client.consume.puller import Batch
+from longpoll_client.consume.statistics import HookCalls, TopicStatistics
+from longpoll_client.link.exchange import check_count, wait_ns
+from longpoll_client.link.steps import Steps
+from longpoll_client.messages import ReceivedMessage
+from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, ConsumerOptions, MemberOptions, options_of
 from longpoll_protocol.bodies import MessageQueue
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime import Queue
+from longpoll_runtime.services import Closeable
+from longpoll_spec.errors import ConfigError
+
+POLL_S: Final = 3600.0
+"""How long one poll of an iteration lasts."""
 
 
-class Consumer(Closeable):
-    """A consumer as a member of its group. `with` starts and closes it."""
+class ConsumerCore:
+    """The methods that are the same on threads and on an event loop."""
 
-    _member: Member
-
-    def __enter__(self) -> Self:
-        """Start; raises as `start`."""
-        self.start()
-        return self
+    _member: GroupMember
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
@@ -37,8 +58,8 @@ class Consumer(Closeable):
         """Subscribe to a topic with tags ("a || b", "*" for all) or `Sql`, or change its expression.
 
         A running consumer applies this within moments; messages that were already pulled still come. Every member of
-        the group must have the same subscriptions. Raises ConfigError, LifecycleError after the close, and a
-        ClientError if a broker refuses an expression.
+        the group must have the same subscriptions. `Sql` is checked by brokers: on an event loop it is possible only
+        before the start. Raises ConfigError, LifecycleError, and a ClientError if a broker refuses an expression.
         """
         self._member.subscribe(topic, expression)
 
@@ -62,6 +83,82 @@ class Consumer(Closeable):
         self._member.resume(None if queues is None else tuple(queues))
         self._wake()
 
+    def _wake(self) -> None:
+        """Wake a poll; there is none here."""
+
+
+class Polled:
+    """The messages of a polling consumer: those that wait, and those that the last poll returned.
+
+    Invariant: `_given` was returned and is not consumed; `_rest` came with it and is not yet returned. `waiting` are
+    later batches: those of paused queues, and briefly others.
+    """
+
+    def __init__(self, options: MemberOptions, member: GroupMember) -> None:
+        self.waiting: list[Batch] = []
+        self._now_ns = options.runtime.monotonic_ns
+        self._member = member
+        self._hook_calls = HookCalls(options.runtime, options.config)
+        self._given: Batch | None = None
+        self._rest: Batch | None = None
+
+    def settle(self) -> None:
+        """Mark every returned message as consumed; raises LifecycleError unless the consumer runs."""
+        self._member.lifecycle.check_running("poll and commit")
+        given, self._given = self._given, None
+        if given is not None:
+            given.puller.done(given.messages)
+            self._member.statistics.add(given.puller.queue.topic, consumed_count=len(given.messages))
+
+    def rest(self) -> Batch | None:
+        """Take the rest of the last batch, unless its queue was given up or is paused."""
+        batch, self._rest = self._rest, None
+        if batch is None or batch.puller.is_dropped:
+            return None
+        if batch.puller.is_paused:
+            self.waiting.insert(0, batch)
+            return None
+        return batch
+
+    def first(self) -> Batch | None:
+        """Take the first waiting batch of a current queue that is not paused."""
+        self.waiting = [batch for batch in self.waiting if not batch.puller.is_dropped]
+        for place, batch in enumerate(self.waiting):
+            if not batch.puller.is_paused:
+                return self.waiting.pop(place)
+        return None
+
+    def give(self, batch: Batch, count_max: int | None, begun_ns: int) -> list[ReceivedMessage]:
+        """The first messages of a batch as the user gets them, for a poll that began then."""
+        given, rest = batch.messages[:count_max], batch.messages[len(batch.messages[:count_max]) :]
+        self._rest = Batch(batch.puller, rest) if rest else None
+        self._given = Batch(batch.puller, given)
+        shown = self._member.shown(given)
+        self._hook_calls.received(shown, self._now_ns() - begun_ns)
+        return shown
+
+    def put_off(self, message: ReceivedMessage, delay_level: int) -> Steps[None]:
+        """Send a returned message back; raises ConfigError for another one and when broadcasting, or a ClientError."""
+        group, given = self._member.config.group, self._given
+        if self._member.config.is_broadcasting:
+            raise ConfigError(f"group {group} is broadcasting, so messages are never redelivered")
+        returned = [] if given is None else [(each.physical_offset, each.queue_offset) for each in given.messages]
+        if given is None or (message.physical_offset, message.queue_offset) not in returned:
+            text = f"message {message.msg_id[:64]} is not from the last poll; retry or reject it before the next"
+            raise ConfigError(text)
+        yield from self._member.send_back(message, given.puller.queue, delay_level)
+
+
+class Consumer(ConsumerCore, Closeable):
+    """A consumer as a member of its group. `with` starts and closes it."""
+
+    _member: Member
+
+    def __enter__(self) -> Self:
+        """Start; raises as `start`."""
+        self.start()
+        return self
+
     def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """All queues of a topic; raises NoRouteError, another ClientError or LifecycleError."""
         return self._member.run(self._member.topic_queues(topic))
@@ -80,13 +177,168 @@ class Consumer(Closeable):
         """
         return self._member.run(self._member.find(queue, timestamp))
 
-    def _wake(self) -> None:
-        """Wake a poll; there is none here."""
-
     @abstractmethod
     def start(self) -> None:
         """Join the group."""
 
-    @abstractmethod
+
+@frozen
+class _Woken:
+    """No message: a poll should look again."""
+
+
+class PullConsumer(Consumer):
+    """Gives messages to the thread that calls `poll`. `with` starts and closes it.
+
+    The next poll, or `commit`, marks the returned messages as consumed.
+    """
+
+    def __init__(self, name_server: Addresses, **options: Unpack[ConsumerOptions]) -> None:
+        """Create a consumer; `with` starts it. Options as `PushConsumer`. Raises ConfigError."""
+        given = options_of(name_server, **options)
+        self._now_ns = given.runtime.monotonic_ns
+        self._queue: Queue[Batch | _Woken] = given.runtime.queue(DELIVERY_CAPACITY)
+        self._member = Member(given, self._deliver)
+        self._polled = Polled(given, self._member)
+
+    def start(self) -> None:
+        """Join the group and begin to pull; raises as `Member.start`."""
+        self._member.start()
+
+    # ------------------------------------------------------------ which queues, and from where
+
+    def assign(self, queues: Collection[MessageQueue], expression: str = "*") -> None:
+        """Take these queues and no others, instead of a share of the subscribed topics. Before the start or later.
+
+        The consumer is then not in its group, but stores the group's offsets. Raises ConfigError if topics are
+        subscribed, and LifecycleError after the close.
+        """
+        self._member.assign(tuple(queues), expression)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at an offset: no message that was pulled before comes after this. The offset is stored as usual.
+
+        Raises ConfigError for an offset that the queue does not have (its end is valid), NotOursError for another
+        member's queue, another ClientError if the broker does not answer, or LifecycleError.
+        """
+        self._member.run(self._member.seek(queue, offset))
+
+    def seek_to_beginning(self, queue: MessageQueue) -> None:
+        """Continue at the queue's first message; raises as `seek`."""
+        self._member.run(self._member.seek_to(queue, "first"))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Continue with the next message that is sent; raises as `seek`."""
+        self._member.run(self._member.seek_to(queue, "last"))
+
+    # ------------------------------------------------------------ messages
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Every message, one at a time, until the close. Asking for the next one marks it as consumed."""
+        while not self._member.lifecycle.is_closed:
+            yield from self.poll(POLL_S, 1)
+
+    def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
+        """The next messages of one queue, in order; empty after the time-out, or if the consumer is closed.
+
+        Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
+        """
+        check_count(count_max)
+        self._polled.settle()
+        begun_ns = self._now_ns()
+        batch = self._polled.rest() or self._next_batch(begun_ns + wait_ns(timeout_s))
+        return [] if batch is None else self._polled.give(batch, count_max, begun_ns)
+
+    def _next_batch(self, end_ns: int) -> Batch | None:
+        """The first batch of a current queue that is not paused; None after the time-out."""
+        while not self._member.lifecycle.is_closed:
+            batch = self._polled.first()
+            if batch is not None:
+                return batch
+            came = self._queue.take(max(0.0, (end_ns - self._now_ns()) / 1e9))
+            if came is None:
+                return None
+            if isinstance(came, Batch):
+                self._polled.waiting.append(came)
+        return None
+
+    def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
+        """Deliver a message of the last poll again later, as `Retry` does. Here it counts as consumed.
+
+        Raises ConfigError for another message and when broadcasting, or a ClientError.
+        """
+        self._member.run(self._polled.put_off(message, Retry(delay_s).level))
+
+    def reject(self, message: ReceivedMessage) -> None:
+        """Make a message of the last poll a dead letter now. Raises as `retry`."""
+        self._member.run(self._polled.put_off(message, DEAD_LEVEL))
+
+    def commit(self, *, sync: bool = False) -> None:
+        """Mark every returned message as consumed. The offsets are stored within `persist_s`, or by `close`.
+
+        With `sync` this returns when they are stored, and raises a ClientError. Raises LifecycleError before the start
+        and after the close.
+        """
+        self._polled.settle()
+        if sync:
+            self._member.store_now()
+
     def close(self) -> None:
-        """Store the offsets and leave the group."""
+        """Leave the group, once. Messages that were returned and not committed come again. A poll ends."""
+        if self._member.lifecycle.end():
+            with self._member.lifecycle.ending():
+                self._wake()
+                self._member.close()
+
+    def _wake(self) -> None:
+        """Wake a poll on another thread."""
+        self._queue.offer(_Woken())
+
+    # ------------------------------------------------------------ for the member
+
+    def _deliver(self, batch: Batch) -> None:
+        """Queue the messages of a pull; on a reader thread."""
+        is_taken = self._queue.offer(batch)
+        assert is_taken, "flow control let more than the capacity through"
+
+
+class PushConsumer(Consumer):
+    """Gives messages to a listener, on its own threads. `with` starts and closes it.
+
+    When the listener returns, its messages are consumed. After an exception or `Retry` they come again. After
+    `max_attempts`, or at once after `Reject`, they are in the dead letter topic `%DLQ%group`. With `orderly`, a retried
+    message blocks its queue.
+    """
+
+    def __init__(
+        self, name_server: Addresses, *, listener: Listener, orderly: bool = False, **options: Unpack[ConsumerOptions]
+    ) -> None:
+        """Create a consumer; `with` starts it. Raises ConfigError.
+
+        Args:
+            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            listener: Called with each message, as a sequence of `consume_count_max` at most.
+            orderly: Give each queue's messages to the listener in order, one call at a time.
+            options: Those of `ConsumerOptions`; `group` is required.
+        """
+        given = options_of(name_server, **options)
+        check_plain("listener", listener)
+        kind = OrderlyConsumeService if orderly else ConcurrentConsumeService
+        self._service: ConsumeService = kind(given.runtime, given.config, listener)
+        listening = Listening(self._service.give_directly, is_orderly=orderly, is_busy=self._service.is_busy)
+        self._member = Member(given, self._service.deliver, listening)
+        self._service.belong_to(self._member)
+
+    def start(self) -> None:
+        """Join the group and begin to listen; raises as `Member.start`."""
+        self._member.start(self._service.start)
+
+    def close(self) -> None:
+        """Wait for running listeners, store the offsets, and leave the group. A second call does nothing.
+
+        After an interruption (Ctrl-C) the next call continues. In a listener this returns at once, and the consumer
+        closes when the listener returns.
+        """
+        if self._member.lifecycle.end():
+            with self._member.lifecycle.ending():
+                self._service.stop(self._member.close)

@@ -18,7 +18,8 @@ from longpoll_client.errors import ClientError, RefusedError
 from longpoll_client.link.routes import Route
 from longpoll_client.link.steps import Ask, Steps, Together, ask_once
 from longpoll_client.messages import wanted_tags
-from longpoll_client.settings import ATTEMPTS_MAX, MemberConfig
+from longpoll_client.settings import MemberConfig
+from longpoll_protocol.admin_headers import GetConsumerConnectionListRequestHeader
 from longpoll_protocol.bodies import (
     CheckClientData,
     ConsumeFromWhere,
@@ -34,14 +35,9 @@ from longpoll_protocol.bodies import (
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
-    ConsumerSendMsgBackRequestHeader,
-    GetConsumerConnectionListRequestHeader,
-    GetConsumerListByGroupRequestHeader,
-    UnregisterClientRequestHeader,
-)
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
+from longpoll_protocol.properties import java_hash
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError, LongpollError
 
@@ -55,7 +51,7 @@ LOCK_RENEWAL_S: Final = 20.0
 
 
 SAID_MAX: Final = 10
-"""Topics of which a line of the log says what others want."""
+"""The most topics in one line of the log about other members' subscriptions."""
 
 
 class SubscriptionCheck:
@@ -104,34 +100,36 @@ def _asked(subscription: SubscriptionData | None) -> str:
     return "everything" if tags is None else f"{subscription.expression_type} {subscription.sub_string[:140]}"
 
 
-class SentHeartbeats:
-    """The heartbeats of one member. Invariant: `has` is the last subscription that each broker accepted."""
+class Membership:
+    """One client's membership of one group: its subscriptions, topics with expressions, or assigned queues.
 
-    def __init__(self) -> None:
-        self.addresses: list[str] = []
-        """Whom the last heartbeat went to."""
-        self.has: dict[str, Mapping[str, SubscriptionData]] = {}
-
-    def who_has(self, own: Mapping[str, SubscriptionData]) -> list[str]:
-        """Brokers that have this subscription of the member. Others would report an old one as another member's."""
-        return [address for address in self.addresses if self.has.get(address) is own]
-
-
-class SubscriptionState:
-    """The subscriptions of one member: topics with expressions, or assigned queues.
+    A member with assigned queues is not in the group and sends nothing.
 
     Invariant: `subscriptions` and `assigned` are replaced under `_lock` and never changed. `assigned` is None for a
-    member that shares its topics' queues; then no queue is assigned.
+    member that shares its topics' queues; then no queue is assigned. `_addresses` had the last heartbeat; `_has` is the
+    last subscription that each broker accepted.
     """
 
-    def __init__(self, runtime: Runtime, config: MemberConfig) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: MemberConfig,
+        consume_type: ConsumeType,
+        client_id: Callable[[], str],
+        statistics: Statistics,
+    ) -> None:
         self.config = config
+        self.client_id = client_id
         self.subscriptions: Mapping[str, SubscriptionData] = {}
-        """What is wanted, by topic."""
+        """By topic."""
         self.assigned: frozenset[MessageQueue] | None = None
         """The queues that were chosen by hand."""
         self._runtime = runtime
         self._lock = runtime.lock()
+        self._consume_type = consume_type
+        self._subscription_check = SubscriptionCheck(config, statistics)
+        self._addresses: list[str] = []
+        self._has: dict[str, Mapping[str, SubscriptionData]] = {}
 
     def make(self, topic: str, expression: str) -> SubscriptionData:
         """A subscription for `subscribe`; raises ConfigError.
@@ -177,35 +175,6 @@ class SubscriptionState:
                 )
             self.assigned, self.subscriptions = chosen, made
 
-    def warn_if_unknown(self, topic: str, client_id: str, members: Iterable[str]) -> None:
-        """Log that brokers do not know this member after its heartbeat, so it gets no queue.
-
-        Brokers of 5.x accept the heartbeat of a group whose name they refuse.
-        """
-        if client_id not in members:
-            log.warning(
-                "no broker of topic %s has this member in group %s, though it was told: it is given nothing (names "
-                "that every broker takes have at most 120 letters, digits and _ - %% |)", topic, self.config.group,
-            )  # fmt: skip
-
-
-class Membership(SubscriptionState):
-    """One client's membership of one group. A member with assigned queues is not in the group and sends nothing."""
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        config: MemberConfig,
-        consume_type: ConsumeType,
-        client_id: Callable[[], str],
-        statistics: Statistics,
-    ) -> None:
-        super().__init__(runtime, config)
-        self.client_id = client_id
-        self._consume_type = consume_type
-        self._subscription_check = SubscriptionCheck(config, statistics)
-        self._sent = SentHeartbeats()
-
     def check_filter(self, subscription: SubscriptionData, route: Route) -> Steps[None]:
         """Ask every broker about a filter other than tags (`checkClientInBroker`); raises a ClientError."""
         if subscription.expression_type == "TAG":
@@ -223,20 +192,15 @@ class Membership(SubscriptionState):
         """
         if self.assigned is not None:
             return
-        own, sent = self.subscriptions, self._sent
+        own = self.subscriptions
         body = heartbeat_body(self.client_id(), self.config, self._consume_type, own)
-        addresses = sorted({address for route in routes for address in route.addresses.values()}) or sent.addresses
-        sent.addresses = addresses
+        addresses = sorted({address for route in routes for address in route.addresses.values()}) or self._addresses
+        self._addresses = addresses
         asked = (ask_once(Ask(RequestCode.HEART_BEAT, None, body, address)) for address in addresses)
         answers = yield Together(list(asked))
         failures = [answer for answer in answers if isinstance(answer, LongpollError)]
-        sent.has.update(
-            {
-                address: own
-                for address, answer in zip(addresses, answers, strict=True)
-                if not isinstance(answer, LongpollError)
-            }
-        )
+        answered = zip(addresses, answers, strict=True)
+        self._has.update({address: own for address, answer in answered if not isinstance(answer, LongpollError)})
         for error in failures:
             if not isinstance(error, ClientError) or isinstance(error, RefusedError):
                 raise error
@@ -251,7 +215,8 @@ class Membership(SubscriptionState):
         if self.assigned is not None:
             return
         header = GetConsumerConnectionListRequestHeader(consumer_group=self.config.group)
-        for address in self._sent.who_has(own):
+        # Other brokers would report an old subscription of this member as another member's.
+        for address in [each for each in self._addresses if self._has.get(each) is own]:
             try:
                 answer = yield Ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, header, address=address)
             except RefusedError:
@@ -289,7 +254,7 @@ class Membership(SubscriptionState):
         if self.assigned is not None:
             return
         header = UnregisterClientRequestHeader(client_id=self.client_id(), consumer_group=self.config.group)
-        addresses = sorted({*self._sent.addresses, *self._sent.has})
+        addresses = sorted({*self._addresses, *self._has})
         asked = (ask_once(Ask(RequestCode.UNREGISTER_CLIENT, header, address=address)) for address in addresses)
         answers = yield Together(list(asked))
         for error in answers:
@@ -366,21 +331,6 @@ def heartbeat_body(
         subscription_data_set=list(subscriptions.values()),
     )
     return HeartbeatData(client_id=client_id, consumer_data_set=[group]).encode()
-
-
-def back_header(
-    config: MemberConfig, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int
-) -> ConsumerSendMsgBackRequestHeader:
-    """The request to deliver a message again later (36), or as a dead letter."""
-    attempts = config.max_attempts or ATTEMPTS_MAX
-    return ConsumerSendMsgBackRequestHeader(
-        offset=physical_offset,
-        group=config.group,
-        delay_level=delay_level,
-        origin_msg_id=msg_id,
-        origin_topic=queue.topic,
-        max_reconsume_times=attempts - 1,
-    )
 
 
 def make_subscription(topic: str, expression: str, expression_type: str, version: int) -> SubscriptionData:

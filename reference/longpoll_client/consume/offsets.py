@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from datetime import datetime
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -33,30 +33,6 @@ from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Files
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.tables import with_table
-
-
-class OffsetStore(Protocol):
-    """The offsets of a group or of one member. One exchange per queue at a time."""
-
-    def begin(self, queue: MessageQueue) -> Steps[int]:
-        """The offset to begin at: the stored one, else as `start_at` says. Raises a ClientError."""
-        ...
-
-    def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        """Store an offset, unless it is known to be stored. Raises a LongpollError."""
-        ...
-
-    def reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        """Store an offset in any case: the next `begin` returns it. Raises a LongpollError."""
-        ...
-
-    def doubt(self, queue: MessageQueue) -> None:
-        """Make the next `store` store its offset in any case."""
-        ...
-
-    def stored(self, queue: MessageQueue) -> Steps[int | None]:
-        """The stored offset; None without one. Raises a ClientError."""
-        ...
 
 
 class RemoteOffsets:
@@ -147,7 +123,7 @@ OFFSETS_FILE_SIZE_MAX: Final = 16 * 1024 * 1024
 """A member has a few thousand queues at most, of 200 bytes each."""
 
 
-class OffsetsFile:
+class LocalOffsets:
     """The offsets of one broadcasting member, in a file, or without one in memory.
 
     `write` may run at the same time as other methods, but not twice at a time.
@@ -155,21 +131,40 @@ class OffsetsFile:
     Invariant: `_is_behind` says whether an offset is noted that neither the file nor a running `write` has.
     """
 
-    def __init__(self, files: Files, path: str | None) -> None:
+    def __init__(self, files: Files, path: str | None, start_at: StartAt) -> None:
         """Read the file, if it is there; raises ConfigError when it cannot be read."""
         self._files = files
         self._path = path
+        self._start_at = start_at
         self._is_behind = False
         self._offsets: dict[MessageQueue, int] = {}
         if path is not None and files.exists(path):
             self._offsets = self._read(path)
 
-    def offset(self, queue: MessageQueue) -> int | None:
-        """A queue's noted offset; None without one."""
+    def begin(self, queue: MessageQueue) -> Steps[int]:
+        """The member's offset; the first time as `start_at` says. Raises a ClientError."""
+        known = self._offsets.get(queue)
+        if known is None:
+            known = yield from ask_offset(queue, start_request(queue, self._start_at))
+            self._note(queue, known)
+        return known
+
+    def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """Write the file, unless it has this offset; raises ConfigError if that fails."""
+        self._note(queue, offset)
+        yield WriteFile(self.unwritten, self.write)
+
+    reset = store
+
+    def doubt(self, queue: MessageQueue) -> None:
+        """Nothing: the file always has the member's last offset."""
+
+    def stored(self, queue: MessageQueue) -> Steps[int | None]:
+        """The member's offset; None for a queue that was not begun."""
+        yield from ()
         return self._offsets.get(queue)
 
-    def note(self, queue: MessageQueue, offset: int) -> None:
-        """Note an offset, in memory."""
+    def _note(self, queue: MessageQueue, offset: int) -> None:
         if self._offsets.get(queue) != offset:
             self._offsets[queue] = offset
             self._is_behind = True
@@ -208,37 +203,8 @@ class OffsetsFile:
         }
 
 
-class LocalOffsets:
-    """The offsets of one broadcasting member, in its `OffsetsFile`."""
-
-    def __init__(self, file: OffsetsFile, start_at: StartAt) -> None:
-        self._file = file
-        self._start_at = start_at
-
-    def begin(self, queue: MessageQueue) -> Steps[int]:
-        """The member's offset; the first time as `start_at` says. Raises a ClientError."""
-        known = self._file.offset(queue)
-        if known is None:
-            known = yield from ask_offset(queue, start_request(queue, self._start_at))
-            self._file.note(queue, known)
-        return known
-
-    def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        """Write the file, unless it has this offset; raises ConfigError if that fails."""
-        self._file.note(queue, offset)
-        yield WriteFile(self._file)
-
-    def reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        """As `store`: nothing else changes this member's offsets."""
-        return self.store(queue, offset)
-
-    def doubt(self, queue: MessageQueue) -> None:
-        """Nothing: the file always has the member's last offset."""
-
-    def stored(self, queue: MessageQueue) -> Steps[int | None]:
-        """The member's offset; None for a queue that was not begun."""
-        yield from ()
-        return self._file.offset(queue)
+OffsetStore: TypeAlias = RemoteOffsets | LocalOffsets
+"""The offsets of a group or of one member. One exchange per queue at a time."""
 
 
 def is_retry(queue: MessageQueue) -> bool:

@@ -2,36 +2,106 @@
 
 The connection's reader thread calls back with the answer; the timer retries. `rebalance` chooses the queues.
 
-Source: `DefaultMQPushConsumerImpl.pullMessage`, `PullAPIWrapper.processPullResult`.
+Source: `DefaultMQPushConsumerImpl.pullMessage`, `PullAPIWrapper.processPullResult`, `ProcessQueue.java`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
 from operator import lt
 from typing import Final, Protocol
 
-from attrs import frozen
+from attrs import Factory, define, field, frozen
 
-from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue, Stop
-from longpoll_client.consume.statistics import Statistics
+from longpoll_client.consume.statistics import Statistics, Stop
 from longpoll_client.errors import RefusedError
-from longpoll_client.link.calls import Answer, Callback
-from longpoll_client.link.pull_source import PullSource
-from longpoll_client.link.routes import MASTER_ID
+from longpoll_client.instance import InstanceCore
+from longpoll_client.link.exchange import Answer
+from longpoll_client.link.routes import MASTER_ID, PullSource
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, decode_readable, wanted_tags
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
-from longpoll_protocol.headers import Header, PullMessageRequestHeader, PullMessageResponseHeader
-from longpoll_runtime import Runtime
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from longpoll_runtime import Lock
 from longpoll_spec.errors import LongpollError
+
+
+@define(slots=True, eq=False)
+class ProcessQueue:
+    """The waiting messages.
+
+    Invariant: `_open` is in order of offset, before `offset_next`; `size` is the sum of bodies.
+    """
+
+    offset_next: int
+    """Where the next pull begins."""
+    size: int = field(default=0, init=False)
+    _open: dict[int, ReceivedMessage] = field(factory=dict, init=False)
+
+    @property
+    def count(self) -> int:
+        """Messages that wait."""
+        return len(self._open)
+
+    @property
+    def span(self) -> int:
+        """Offsets from the first waiting message to the next pull: what may come again after a crash.
+
+        Java uses the last waiting message instead, so a single message that hangs does not stop pulling there.
+        """
+        return self.offset_next - next(iter(self._open), self.offset_next)
+
+    @property
+    def offset_done(self) -> int:
+        """Every message before it is consumed: the offset to store.
+
+        If nothing waits, messages with other tags before the next pull count as consumed too (`correctTagsOffset`).
+        """
+        return next(iter(self._open), self.offset_next)
+
+    def put(self, messages: Sequence[ReceivedMessage], offset_next: int) -> None:
+        """Add the messages of a pull, and move to the next offset."""
+        offsets = [message.queue_offset for message in messages]
+        assert all(map(lt, [next(reversed(self._open), -1), *offsets], offsets)), offsets
+        self._open.update(zip(offsets, messages, strict=True))
+        self.size += sum([len(message.body) for message in messages])
+        self.offset_next = offset_next
+
+    def move(self, offset_next: int) -> None:
+        """Move to another offset: the waiting messages are dropped, and their consumption is ignored."""
+        self._open.clear()
+        self.size = 0
+        self.offset_next = offset_next
+
+    def first(self, count: int) -> list[ReceivedMessage]:
+        """The first waiting messages; they go on waiting."""
+        return list(islice(self._open.values(), count))
+
+    def done(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Remove consumed messages; unknown ones are ignored."""
+        waiting = self._open
+        for message in messages:
+            offset = message.queue_offset
+            if waiting.get(offset) is message:
+                del waiting[offset]
+                self.size -= len(message.body)
+
+    def stop(self, config: MemberConfig, *, is_orderly: bool) -> Stop | None:
+        """The limit of flow control that is reached; None: pull. In order, any span of offsets may wait."""
+        if self.count >= config.cached_count_max:
+            return "count"
+        if self.size >= config.cached_size_max:
+            return "size"
+        if not is_orderly and self.span >= config.cached_span_max:
+            return "span"
+        return None
+
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -55,32 +125,6 @@ _RESULTS: Final = frozenset(
 
 
 @frozen
-class PullSettings:
-    """How to pull every queue of a consumer."""
-
-    group: str
-    batch_count_max: int
-    hold_ms: int
-    timeout_s: float
-    limits: FlowLimits
-    commits: bool
-    """Whether a pull carries the group's offset along; not when broadcasting."""
-
-    @classmethod
-    def of(cls, config: MemberConfig, *, is_orderly: bool) -> PullSettings:
-        """The settings of a consumer, from its configuration."""
-        span_max = None if is_orderly else config.cached_span_max
-        return cls(
-            config.group,
-            config.batch_count_max,
-            int(config.hold_s * 1000),
-            config.pull_timeout_s,
-            FlowLimits(config.cached_count_max, config.cached_size_max, span_max),
-            commits=not config.is_broadcasting,
-        )
-
-
-@frozen
 class Batch:
     """The messages of one pull, and their puller."""
 
@@ -89,56 +133,19 @@ class Batch:
     """At least one."""
 
 
-class PullConnection(Protocol):
-    """A connection to a broker: `RemotingClient`, or one of an event loop."""
-
-    def call_async(self, code: int, header: Header | None, /, *, callback: Callback, timeout_s: float) -> None:
-        """Send a request; the callback gets the answer or the error, once.
-
-        Raises a LongpollError if nothing is sent.
-        """
-        ...
-
-
-class Connections(Protocol):
-    """The connections of a client: `ClientInstance` on threads, `LoopConnections` on an event loop."""
-
-    @property
-    def runtime(self) -> Runtime:
-        """The clock, and locks."""
-        ...
-
-    def client(self, address: str, /) -> PullConnection:
-        """The connection to host:port; raises a ClientError."""
-        ...
-
-    def broker_address(self, broker_name: str, /) -> str:
-        """Host:port of a broker; raises NoRouteError."""
-        ...
-
-    def broker_address_of(self, broker_name: str, broker_id: int, /) -> str:
-        """HOST:PORT of one broker of that name; if it is unknown, that of its master. Raises NoRouteError."""
-        ...
-
-    def other_broker_id(self, broker_name: str, address: str, /) -> int | None:
-        """The lowest id of a broker of that name at another address; None without one."""
-        ...
-
-    def reply(
-        self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY, /
-    ) -> None:
-        """Answer a request of the peer at HOST:PORT, if there is a connection to it."""
-        ...
-
-
 class Scheduler(Protocol):
-    """Does something later: `Timer` on a thread, or an event loop."""
+    """Does something later: `Timer` on a thread, or an event loop. Nothing once the client is closed."""
 
     def after(self, delay_s: float, action: Callable[[], None], /) -> None:
-        """Do something after the delay, unless the client is closed by then."""
+        """Do something after the delay."""
+        ...
+
+    def every(self, period_s: float, action: Callable[[], None], /) -> None:
+        """Do something after each period."""
         ...
 
 
+@define(slots=True, eq=False, kw_only=True)
 class Puller:
     """The loop that pulls one queue, the same on threads and on an event loop.
 
@@ -146,50 +153,41 @@ class Puller:
     this `_turn`. After `_is_dropped` nothing is pulled or delivered. `_deferred` has entries only while `_is_paused`.
     """
 
-    def __init__(
-        self,
-        *,
-        instance: Connections,
-        timer: Scheduler,
-        statistics: Statistics,
-        settings: PullSettings,
-        queue: MessageQueue,
-        subscription: SubscriptionData,
-        offset: int,
-        deliver: Callable[[Batch], None],
-        handle_unreadable: Callable[[UnreadableMessage, Callable[[LongpollError | None], None]], None],
-        is_paused: bool = False,
-    ) -> None:
-        """`handle_unreadable` gets an unreadable message and a callback; it must not wait.
+    _instance: InstanceCore
+    _timer: Scheduler
+    _statistics: Statistics
+    _config: MemberConfig
+    _is_orderly: bool
+    queue: MessageQueue
+    _subscription: SubscriptionData
+    _waiting: ProcessQueue = field(converter=ProcessQueue, alias="offset")
+    _deliver: Callable[[Batch], None]
+    _handle_unreadable: Callable[[UnreadableMessage, Callable[[LongpollError | None], None]], None]
+    """Gets an unreadable message and a callback; it must not wait.
 
-        The callback with None moves past the message; with an error the message is pulled again. A paused puller
-        begins with `resume`.
-        """
-        self.queue = queue
-        self.locked_until_ns: int | None = None
-        """Until when the broker keeps the queue for this client, by the monotonic clock; None where none is kept."""
-        self._instance = instance
-        self._timer = timer
-        self._statistics = statistics
-        self._settings = settings
-        self._subscription = subscription
-        self._tags = _tags_of(subscription)
-        self._deliver = deliver
-        self._handle_unreadable = handle_unreadable
-        self._lock = instance.runtime.lock()
-        self._waiting = ProcessQueue(offset)
-        self._consumed: deque[Sequence[ReceivedMessage]] = deque()
-        self._is_pulling = False
-        self._is_alone = False
-        """Whether one message is asked for, because the last answer began with one that could not be read."""
-        self._is_dropped = False
-        self._is_paused = is_paused
-        self._deferred: list[Callable[[], None]] = []
-        self._turn = 0
-        """Counts what is asked for by another expression: an answer of an earlier turn is of no account."""
-        self._stopped_by: Stop | None = None
-        self._asked_ns = 0
-        self._source = PullSource(instance, queue.broker_name)
+    The callback with None moves past the message; with an error the message is pulled again.
+    """
+    _is_paused: bool = False
+    """A paused puller begins with `resume`."""
+    locked_until_ns: int | None = None
+    """Until when the broker keeps the queue for this client, by the monotonic clock; None where none is kept."""
+    _consumed: deque[Sequence[ReceivedMessage]] = field(factory=deque, init=False)
+    _is_pulling: bool = field(default=False, init=False)
+    _is_alone: bool = field(default=False, init=False)
+    """Whether one message is asked for, because the last answer began with one that could not be read."""
+    _is_dropped: bool = field(default=False, init=False)
+    _deferred: list[Callable[[], None]] = field(factory=list, init=False)
+    _turn: int = field(default=0, init=False)
+    """Counts what is asked for by another expression: an answer of an earlier turn is of no account."""
+    _stopped_by: Stop | None = field(default=None, init=False)
+    _asked_ns: int = field(default=0, init=False)
+    _lock: Lock = field(default=Factory(lambda self: self._instance.runtime.lock(), takes_self=True), init=False)
+    _tags: frozenset[str] | None = field(
+        default=Factory(lambda self: _tags_of(self._subscription), takes_self=True), init=False
+    )
+    _source: PullSource = field(
+        default=Factory(lambda self: PullSource(self._instance, self.queue.broker_name), takes_self=True), init=False
+    )
 
     @property
     def offset_done(self) -> int:
@@ -336,12 +334,12 @@ class Puller:
             self._asked_ns = self._instance.runtime.monotonic_ns()
             header = self._header()
         try:
-            client = self._instance.client(self._source.address(self._asked_ns))
-            client.call_async(
+            self._instance.call_async(
+                self._source.address(self._asked_ns),
                 RequestCode.PULL_MESSAGE,
                 header,
                 callback=lambda answer: self._answered(answer, turn),
-                timeout_s=self._settings.timeout_s,
+                timeout_s=self._config.pull_timeout_s,
             )
         except LongpollError as error:
             self._failed(error, self._retry_s(), turn)
@@ -352,26 +350,27 @@ class Puller:
 
     def _is_stopped(self) -> bool:
         """Whether flow control stops pulling; `done` tries again. Each stop is counted once."""
-        stop = self._cached.stop(self._settings.limits)
+        stop = self._cached.stop(self._config, is_orderly=self._is_orderly)
         if stop is not None and stop != self._stopped_by:
-            self._statistics.stopped(self.queue.topic, stop)
+            self._statistics.add(self.queue.topic, **{f"stopped_by_{stop}": 1})
         self._stopped_by = stop
         return stop is not None
 
     def _header(self) -> PullMessageRequestHeader:
         offset_done = self._cached.offset_done
         flag = _PULLS
-        if self._settings.commits and offset_done > 0 and self._source.broker_id == MASTER_ID and self.is_locked:
+        commits = not self._config.is_broadcasting
+        if commits and offset_done > 0 and self._source.broker_id == MASTER_ID and self.is_locked:
             flag = _PULLS_AND_COMMITS
         return PullMessageRequestHeader(
-            consumer_group=self._settings.group,
+            consumer_group=self._config.group,
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
             queue_offset=self._cached.offset_next,
-            max_msg_nums=1 if self._is_alone else self._settings.batch_count_max,
+            max_msg_nums=1 if self._is_alone else self._config.batch_count_max,
             sys_flag=flag,
-            commit_offset=offset_done if self._settings.commits else 0,
-            suspend_timeout_millis=self._settings.hold_ms,
+            commit_offset=offset_done if commits else 0,
+            suspend_timeout_millis=int(self._config.hold_s * 1000),
             sub_version=self._subscription.sub_version,
             subscription=self._subscription.sub_string,
             expression_type=self._subscription.expression_type,

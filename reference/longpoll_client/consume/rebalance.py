@@ -1,60 +1,272 @@
-"""Rebalances a consumer: its share of the group's queues, or the queues that it was assigned.
+"""The queues of a consumer: its share of the group's queues, or the queues that it was assigned.
 
-`longpoll_client.allocate` computes the shares. Every method is an exchange (`link.steps`); the member runs one of them
-at a time. Otherwise two rebalances would begin the same queue, and each of its messages would come twice.
+`AssignedQueues` has the current queues, and `Rebalancer` changes them. `longpoll_client.allocate` computes the shares.
+Every method of `Rebalancer` is an exchange (`link.steps`); the member runs one of them at a time. Otherwise two
+rebalances would begin the same queue, and each of its messages would come twice.
 
-Source: `RebalanceImpl.java`, `RebalancePushImpl.java`.
+Source: `RebalanceImpl.java`, `RebalancePushImpl.java`, `AssignedMessageQueue.java`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, TypeAlias
 
-from longpoll_client.consume.assigned_queues import AssignedQueues, RevokedQueues
+from attrs import Factory, define, field
+
+from longpoll_client.checks import check_whole
 from longpoll_client.consume.membership import Membership, QueueLocks, by_broker
-from longpoll_client.consume.offsets import OffsetStore
+from longpoll_client.consume.offsets import OffsetStore, is_retry
 from longpoll_client.consume.puller import Puller
-from longpoll_client.errors import NoRouteError, UnreachableError
+from longpoll_client.errors import NoRouteError, NotOursError, UnreachableError
+from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.link.routes import Route
 from longpoll_client.link.steps import FindRoute, Steps, Together
-from longpoll_protocol.bodies import MessageQueue
+from longpoll_client.settings import MemberConfig, OnQueues
+from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.names import RETRY_PREFIX
-from longpoll_runtime.recoverable import FAULTS
-from longpoll_spec.errors import LongpollError
+from longpoll_runtime import Lock, Runtime
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
+from longpoll_spec.errors import ConfigError, LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)
+
+MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Puller]
+"""Of a queue, what is wanted of it, the offset to begin at, and whether it is paused."""
+
+
+@define(slots=True, eq=False)
+class AssignedQueues:
+    """A consumer's queues, without requests to brokers: the same on threads and on an event loop.
+
+    `announce` reports the changes since the last call, and starts to pull the new queues.
+
+    Invariant: `_pullers` has one puller for each queue. Queues come and go under `_lock` and only within one exchange
+    of the rebalancer at a time; `seek` may replace a puller at any time. `_start_offsets` are of assigned queues that
+    have not begun. `_paused` may have such queues too.
+    """
+
+    _runtime: Runtime
+    _lifecycle: Lifecycle
+    _doubt: Callable[[MessageQueue], None]
+    """Gets each queue whose next offset must be stored in any case."""
+    _make: MakePuller
+    _on_assigned: OnQueues | None
+    _on_revoked: OnQueues | None
+    _begun: list[Puller] = field(factory=list, init=False)
+    _given_up: list[MessageQueue] = field(factory=list, init=False)
+    _lock: Lock = field(default=Factory(lambda self: self._runtime.lock(), takes_self=True), init=False)
+    _pullers: dict[MessageQueue, Puller] = field(factory=dict, init=False)
+    _start_offsets: dict[MessageQueue, int] = field(factory=dict, init=False)
+    _paused: set[MessageQueue] = field(factory=set, init=False)
+    _is_all_paused: bool = field(default=False, init=False)
+
+    def pullers(self) -> dict[MessageQueue, Puller]:
+        """Each queue with its puller now."""
+        with self._lock:
+            return dict(self._pullers)
+
+    def of_topic(self, topic: str) -> set[MessageQueue]:
+        """Those of one topic."""
+        with self._lock:
+            return {queue for queue in self._pullers if queue.topic == topic}
+
+    # ------------------------------------------------------------ coming and going, within a rebalance
+
+    def begin_at(
+        self, queue: MessageQueue, subscription: SubscriptionData, offset: int, locked_until_ns: int | None = None
+    ) -> None:
+        """Have a queue, from an offset or from an earlier `seek`. `announce` starts to pull it."""
+        with self._lock:
+            if self._lifecycle.is_closed:
+                return
+            place = self._start_offsets.pop(queue, None)
+            if place is not None:
+                self._doubt(queue)
+            if self._is_all_paused:
+                self._paused.add(queue)
+            puller = self._make(queue, subscription, offset if place is None else place, queue in self._paused)
+            puller.locked_until_ns = locked_until_ns
+            self._pullers[queue] = puller
+        self._begun.append(puller)
+
+    def let_go(self, queue: MessageQueue, *, is_for_good: bool) -> Puller:
+        """Give a queue up. A listener may still have messages of the puller that this returns."""
+        with self._lock:
+            puller = self._pullers.pop(queue)
+            if is_for_good:
+                self._paused.discard(queue)
+        puller.drop()
+        if puller in self._begun:
+            self._begun.remove(puller)
+        else:
+            self._given_up.append(queue)
+        return puller
+
+    def announce(self) -> None:
+        """Call `on_revoked` and `on_assigned` with the changes, and start to pull the new queues."""
+        begun, self._begun = self._begun, []
+        given_up, self._given_up = self._given_up, []
+        for called, queues in ((self._on_revoked, given_up), (self._on_assigned, [puller.queue for puller in begun])):
+            changed = tuple(queue for queue in queues if not is_retry(queue))
+            if called is not None and changed:
+                with KeepGoing(log, "on_assigned or on_revoked failed"):
+                    called(changed)
+        for puller in begun:
+            if not self._lifecycle.is_closed:
+                puller.pull()
+
+    def drop_all(self) -> list[Puller]:
+        """Pull and deliver nothing more; every puller."""
+        pullers = list(self.pullers().values())
+        for puller in pullers:
+            puller.drop()
+        return pullers
+
+    def resubscribe(self, subscriptions: Mapping[str, SubscriptionData]) -> None:
+        """Have every queue pulled for what is wanted now."""
+        for queue, puller in self.pullers().items():
+            wanted = subscriptions.get(queue.topic)
+            if wanted is not None and wanted != puller.subscription:
+                puller.resubscribe(wanted)
+
+    # ------------------------------------------------------------ going elsewhere
+
+    def seek(self, queue: MessageQueue, offset: int, due: Collection[MessageQueue]) -> None:
+        """Go on at an offset: nothing that was pulled before comes after this, and nothing of it is noted as consumed.
+
+        A queue that is `due` and has not begun will begin there. Raises NotOursError.
+        """
+        with self._lock:
+            old = self._pullers.get(queue)
+            if old is None:
+                if queue not in due:
+                    raise _not_ours(queue)
+                self._start_offsets[queue] = offset
+                return
+            new = self._make(queue, old.subscription, offset, queue in self._paused)
+            new.locked_until_ns = old.locked_until_ns
+            self._pullers[queue] = new
+            self._doubt(queue)
+        old.drop()
+        new.pull()
+
+    def keep_start_offsets(self, due: frozenset[MessageQueue]) -> None:
+        """Forget what was said of queues that are not due any more."""
+        with self._lock:
+            self._start_offsets = {queue: offset for queue, offset in self._start_offsets.items() if queue in due}
+            self._paused &= due
+
+    # ------------------------------------------------------------ pausing
+
+    def pause(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> None:
+        """Have nothing of the queues consumed, or of any queue, also of those to come. Raises NotOursError."""
+        with self._lock:
+            for puller in self._named(queues, due):
+                puller.pause()
+            if queues is None:
+                self._is_all_paused = True
+            self._paused.update(self._pullers if queues is None else queues)
+
+    def resume(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> None:
+        """Go on with the queues, or with every one. Raises NotOursError."""
+        with self._lock:
+            pullers = self._named(queues, due)
+            if queues is None:
+                self._is_all_paused = False
+                self._paused.clear()
+            else:
+                self._paused.difference_update(queues)
+        for puller in pullers:
+            puller.resume()
+
+    def _named(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> list[Puller]:
+        """The pullers of these queues, as far as they have begun; raises NotOursError."""
+        if queues is None:
+            return list(self._pullers.values())
+        for queue in queues:
+            if queue not in self._pullers and queue not in due:
+                raise _not_ours(queue)
+        return [self._pullers[queue] for queue in queues if queue in self._pullers]
+
+
+class RevokedQueues:
+    """Queues that were given up while a listener may still have messages of them.
+
+    Until the listener returns, the queue stays locked and is not begun again, even if it is assigned again. Otherwise
+    two listeners would have its messages at once, and the end of the first would unlock the queue of the second.
+
+    Changes only within one exchange of the rebalancer at a time.
+    """
+
+    def __init__(self) -> None:
+        self._pullers: dict[MessageQueue, Puller] = {}
+        self._wanted: set[MessageQueue] = set()
+
+    def add(self, puller: Puller) -> None:
+        """A queue that is about to be given up."""
+        self._pullers[puller.queue] = puller
+
+    def has(self, puller: Puller) -> bool:
+        """Whether this puller's queue is not yet released."""
+        return self._pullers.get(puller.queue) is puller
+
+    def pullers(self) -> list[Puller]:
+        """The pullers of the queues that are not yet released."""
+        return list(self._pullers.values())
+
+    def release(self, queue: MessageQueue) -> bool:
+        """The queue may be begun again; whether it was wanted in the meantime."""
+        del self._pullers[queue]
+        is_wanted = queue in self._wanted
+        self._wanted.discard(queue)
+        return is_wanted
+
+    def free(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+        """The queues that may be pulled from now. `release` reports the others as wanted."""
+        found = {queue for queue in queues if queue not in self._pullers}
+        self._wanted.update(set(queues) - found)
+        return found
+
+
+def check_seek(queue: MessageQueue, offset: int, first: int, end: int) -> None:
+    """Raise ConfigError for an offset that a queue with these does not have; its end will do."""
+    check_whole("offset", offset)
+    if not first <= offset <= end:
+        place = f"{queue.topic[:140]} queue {queue.queue_id}"
+        raise ConfigError(f"offset {offset} is not in {place}, which has offsets {first} to {end}")
+
+
+def _not_ours(queue: MessageQueue) -> NotOursError:
+    place = f"{queue.topic[:140]} queue {queue.queue_id} of {queue.broker_name[:140]}"
+    return NotOursError(
+        f"{place} does not belong to this consumer now; check its queues again, because they can be reassigned"
+    )
+
 
 BUSY_RETRY_S: Final = 0.02
 """The wait before another try while a rebalance runs, or while a listener has messages of a queue that is reset."""
 
 
+@define(slots=True, eq=False)
 class Rebalancer:
     """Keeps a consumer's queues to its share."""
 
-    def __init__(
-        self,
-        membership: Membership,
-        queues: AssignedQueues,
-        offsets: OffsetStore,
-        locks: QueueLocks,
-        *,
-        is_busy: Callable[[Puller], bool],
-        try_soon: Callable[[], None],
-        rebalance_soon: Callable[[], None],
-    ) -> None:
-        """`is_busy` says whether a listener has messages of an orderly queue; `try_soon` retries after a failure."""
-        self._membership = membership
-        self._config = membership.config
-        self._queues = queues
-        self._offsets = offsets
-        self._locks = locks
-        self._is_busy = is_busy
-        self._try_soon = try_soon
-        self._rebalance_soon = rebalance_soon
-        self._revoked = RevokedQueues()
-        self._retry_topic = RETRY_PREFIX + membership.config.group
+    _membership: Membership
+    _queues: AssignedQueues
+    _offsets: OffsetStore
+    _locks: QueueLocks
+    _is_busy: Callable[[Puller], bool]
+    """Whether a listener has messages of an orderly queue."""
+    _try_soon: Callable[[], None]
+    """Retries after a failure."""
+    _rebalance_soon: Callable[[], None]
+    _revoked: RevokedQueues = field(factory=RevokedQueues, init=False)
+
+    @property
+    def _config(self) -> MemberConfig:
+        return self._membership.config
 
     # ------------------------------------------------------------ routes
 
@@ -62,7 +274,7 @@ class Rebalancer:
         """The routes of the user's topics. Missing topics are logged if it `is_patient`, else raise NoRouteError."""
         found: dict[str, Route] = {}
         for topic in self._membership.subscriptions:
-            if topic == self._retry_topic:
+            if topic == RETRY_PREFIX + self._config.group:
                 continue
             try:
                 found[topic] = yield FindRoute(topic)
@@ -95,7 +307,7 @@ class Rebalancer:
                 route: Route = yield FindRoute(topic)
             except NoRouteError:
                 # The heartbeat has logged it.
-                if topic != self._retry_topic:
+                if topic != RETRY_PREFIX + self._config.group:
                     self._try_soon()
                 continue
             except LongpollError as error:
@@ -115,7 +327,7 @@ class Rebalancer:
         own = self._queues.of_topic(topic)
         for queue in sorted(own - share):
             yield from self.give_up(queue, stores=True)
-        if not route.readable and topic != self._retry_topic:
+        if not route.readable and topic != RETRY_PREFIX + self._config.group:
             raise NoRouteError(f"topic {topic!r} is not readable: its permission lacks R")
         free = self._revoked.free(share - own)
         locked, _refused = yield from self._locks.lock(free)
@@ -140,7 +352,13 @@ class Rebalancer:
             # The broker was restarted and has forgotten this client: without a heartbeat it would lose its queues.
             yield from self._membership.heartbeat([route])
             members = yield from self._membership.members(route)
-            self._membership.warn_if_unknown(route.topic, client_id, members)
+            if client_id not in members:
+                # Brokers of 5.x accept the heartbeat of a group whose name they refuse.
+                log.warning(
+                    "no broker of topic %s has this member in group %s, though it was told: it is given nothing (names "
+                    "that every broker takes have at most 120 letters, digits and _ - %% |)",
+                    route.topic, self._config.group,
+                )  # fmt: skip
         return self._config.allocate(client_id, members, route.readable)
 
     def _begin_all(self, queues: Iterable[MessageQueue]) -> Steps[None]:

@@ -1,4 +1,4 @@
-"""Counts of a consumer by topic: pulls, messages, times, failures and stops, since the start.
+"""Counts of a consumer by topic since its start, and the calls of its hooks.
 
 A rate is the difference of two snapshots.
 
@@ -7,16 +7,25 @@ Source: `ConsumerStatsManager.java`.
 
 from __future__ import annotations
 
+import itertools
+import logging
 from collections import deque
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from longpoll_client.consume.process_queue import Stop
+from longpoll_client.messages import ReceivedMessage
+from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
+from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.tables import with_table
 
+log: logging.Logger = logging.getLogger(__name__)
+
+Stop: TypeAlias = Literal["count", "size", "span"]
+"""Which limit keeps a queue from being pulled."""
 GIVEN_COUNT_MAX: Final = 256
 """Notes of listeners' threads that wait to be counted."""
 
@@ -119,6 +128,47 @@ class Statistics:
             counts = self._topics[topic] = TopicStatistics()
         return counts
 
-    def stopped(self, topic: str, stop: Stop) -> None:
-        """Note that flow control stopped a queue."""
-        self.add(topic, **{f"stopped_by_{stop}": 1})
+
+class HookCalls:
+    """Calls the hooks of a consumer, on threads or on an event loop."""
+
+    def __init__(self, runtime: Runtime, config: MemberConfig) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._first = f"{runtime.unix_ms():X}{runtime.monotonic_ns():X}-"
+        self._number = itertools.count(1)
+
+    def begin(self, messages: Sequence[ReceivedMessage]) -> str:
+        """Before a listener call; the id of the call."""
+        delivery = f"{self._first}{next(self._number)}"
+        for hook in self._config.hooks:
+            with KeepGoing(log, "a hook before a listener failed"):
+                hook.before_consume(self._config.group, delivery, messages)
+        return delivery
+
+    def ended(
+        self,
+        delivery: str,
+        messages: Sequence[ReceivedMessage],
+        error: Exception | None,
+        *,
+        is_consumed: bool,
+        begun_ns: int,
+    ) -> None:
+        """After a listener call."""
+        latency_s = (self._runtime.monotonic_ns() - begun_ns) / 1e9
+        for hook in self._config.hooks:
+            with KeepGoing(log, "a hook after a listener failed"):
+                hook.after_consume(
+                    self._config.group, delivery, messages, error, is_consumed=is_consumed, latency_s=latency_s
+                )
+
+    def received(self, messages: Sequence[ReceivedMessage], latency_ns: int) -> None:
+        """After a poll that returns messages."""
+        if not self._config.hooks:
+            return
+        begun_s = self._runtime.unix_ms() / 1000 - latency_ns / 1e9
+        for hook in self._config.hooks:
+            if hasattr(hook, "after_receive"):
+                with KeepGoing(log, "a hook after a poll failed"):
+                    hook.after_receive(self._config.group, messages, begun_s, latency_ns / 1e9)

@@ -1,9 +1,10 @@
-"""Routes of topics: their queues, their age, and when they are replaced.
+"""Routes of topics: their queues, their age, and when they are replaced. Which name server and which broker to ask.
 
 No lock, clock or connection: the owner asks name servers, passes in time and answers, and holds its lock. `instance`
 owns the routes of a client on threads, `aio.instance` those on an event loop.
 
-Source: `MQClientInstance.java`, `TopicPublishInfo.java`.
+Source: `MQClientInstance.java`, `TopicPublishInfo.java`, `NettyRemotingClient.getAndCreateNameserverChannel`,
+`PullAPIWrapper.recalculatePullFromWhichNode`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
 from attrs import define, evolve, field, frozen
 
@@ -20,7 +21,7 @@ from longpoll_client.errors import ClientError, NoRouteError, RefusedError
 from longpoll_protocol.bodies import BrokerData, MessageQueue, TopicRouteData
 from longpoll_protocol.codes import Permission, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_spec.errors import ConfigError
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -222,3 +223,75 @@ def _reachable(topic: str, broker: BrokerData) -> dict[int, str]:
         else:
             found[broker_id] = address
     return found
+
+
+class NameServers:
+    """The name servers of one client; for any thread, each change is one step."""
+
+    def __init__(self, name_server: Addresses) -> None:
+        """One address or several; raises ConfigError when one is none, or there is none."""
+        self._addresses = split_addresses(name_server)
+        self._first = 0
+
+    def in_turn(self) -> list[tuple[str, int]]:
+        """Host and port of each, in the order in which they are to be asked."""
+        first = self._first
+        return [*self._addresses[first:], *self._addresses[:first]]
+
+    def answered(self, address: tuple[str, int]) -> None:
+        """It is to be asked first from now on."""
+        self._first = self._addresses.index(address)
+
+
+AWAY_S: Final = 3.0
+"""How long a broker that could not be reached is not asked where there is another one."""
+
+
+class BrokerLookup(Protocol):
+    """Where brokers are."""
+
+    def broker_address_of(self, broker_name: str, broker_id: int, /) -> str:
+        """Host:port of one broker, or of its master where it is not known; raises NoRouteError."""
+        ...
+
+    def other_broker_id(self, broker_name: str, address: str, /) -> int | None:
+        """The least id of a broker of that name at another address; None when there is none."""
+        ...
+
+
+class PullSource:
+    """One queue's choice; the puller has one pull on its way at a time, so one thread uses it at a time."""
+
+    def __init__(self, brokers: BrokerLookup, broker_name: str) -> None:
+        self.broker_id: int = MASTER_ID
+        """The broker that is asked, by the last answer or for want of the one that it named."""
+        self._brokers = brokers
+        self._broker_name = broker_name
+        self._suggested_id = MASTER_ID
+        self._asked = ""
+        self._away: dict[str, int] = {}
+        """Addresses that could not be reached, and until when they are not asked (monotonic ns); at most two."""
+
+    def address(self, now_ns: int) -> str:
+        """Host:port to ask now; raises NoRouteError."""
+        broker_id = self._suggested_id
+        address = self._brokers.broker_address_of(self._broker_name, broker_id)
+        if self._away.get(address, 0) > now_ns:
+            other = self._brokers.other_broker_id(self._broker_name, address)
+            if other is not None:
+                broker_id, address = other, self._brokers.broker_address_of(self._broker_name, other)
+        self.broker_id, self._asked = broker_id, address
+        return address
+
+    def suggested(self, broker_id: int) -> None:
+        """Use the broker that an answer suggests. A broker that was reached is available again."""
+        self._suggested_id = max(broker_id, MASTER_ID)
+        self._away.pop(self._asked, None)
+
+    def fell_back(self, now_ns: int) -> bool:
+        """Note that the broker that was asked could not be; whether there is another to be asked at once."""
+        asked = self._asked
+        self._away = {address: until for address, until in self._away.items() if until > now_ns}
+        was_alone = not self._away
+        self._away[asked] = now_ns + int(AWAY_S * 1e9)
+        return was_alone and self._brokers.other_broker_id(self._broker_name, asked) is not None

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from attrs import frozen
 
 from longpoll_client.errors import RefusedError
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header
-from longpoll_spec.errors import LongpollError
+from longpoll_runtime.recoverable import ANYTHING
 
 T = TypeVar("T")
 
@@ -34,6 +33,8 @@ class Ask:
     """HOST:PORT."""
     broker_name: str = ""
     """Without an address: the broker. With neither, a name server answers."""
+    takes_any_code: bool = False
+    """Whether the answer may have any code."""
 
 
 @frozen
@@ -53,34 +54,32 @@ class Connect:
 
 
 @frozen
+class Call:
+    """A call that is not an exchange, such as one of the user's function; on an event loop its result is awaited."""
+
+    work: Callable[[], object]
+
+
+@frozen
 class Together:
     """Several exchanges, at once on an event loop; the answer has each result, or the LongpollError instead."""
 
     steps: Sequence[Steps[Any]]
 
 
-class File(Protocol):
-    """A file that is written from time to time."""
-
-    def unwritten(self) -> bytes | None:
-        """The next content of the file; None if the file has it."""
-        ...
-
-    def write(self, content: bytes, /) -> None:
-        """Write the file; raises ConfigError."""
-        ...
-
-
 @frozen
 class WriteFile:
     """Write a file. On an event loop a thread of asyncio's executor writes it, one content after the other."""
 
-    file: File
+    unwritten: Callable[[], bytes | None]
+    """The next content of the file; None if the file has it."""
+    write: Callable[[bytes], None]
+    """Writes the file; raises ConfigError."""
 
 
-Question: TypeAlias = "Ask | Connect | FindRoute | Together | WriteFile"
+Question: TypeAlias = "Ask | Call | Connect | FindRoute | Together | WriteFile"
 Steps: TypeAlias = Generator[Question, Any, T]
-"""One exchange; returns its result, and raises a LongpollError."""
+"""One exchange; returns its result, and raises a LongpollError, or what a `Call` raises."""
 
 
 def ask_once(question: Ask) -> Steps[Command]:
@@ -88,61 +87,42 @@ def ask_once(question: Ask) -> Steps[Command]:
     return (yield question)  # type: ignore[no-any-return]
 
 
-class _Drive(Generic[T]):
-    """A running exchange: `question` is the next one, until `is_over`."""
-
-    def __init__(self, steps: Steps[T]) -> None:
-        self._steps = steps
-        self.is_over = False
-        self.question: Question
-        self.result: T
-        self._advance(partial(next, steps))
-
-    def answer(self, given: object) -> None:
-        """Resume the exchange with this answer."""
-        self._advance(partial(self._steps.send, given))
-
-    def fail(self, error: LongpollError) -> None:
-        """Resume the exchange with this error."""
-        self._advance(partial(self._steps.throw, error))
-
-    def _advance(self, proceed: Callable[[], Question]) -> None:
-        try:
-            self.question = proceed()
-        except StopIteration as ended:
-            self.is_over, self.result = True, ended.value
+def _proceed(proceed: Callable[[], Question]) -> tuple[Question | None, Any]:
+    """The next question, or at the end the result."""
+    try:
+        return proceed(), None
+    except StopIteration as ended:
+        return None, ended.value
 
 
 def run(steps: Steps[T], answer: Callable[[Question], object]) -> T:
-    """Answer each question, and return the result; raises a LongpollError."""
+    """Answer each question, and return the result. An error of an answer is raised within the exchange."""
     with closing(steps):
-        drive = _Drive(steps)
-        while not drive.is_over:
+        question, result = _proceed(partial(next, steps))
+        while question is not None:
             try:
-                given = answer(drive.question)
-            except LongpollError as error:
-                drive.fail(error)
-            else:
-                drive.answer(given)
-        return drive.result
+                proceed = partial(steps.send, answer(question))
+            except ANYTHING as error:
+                proceed = partial(steps.throw, error)
+            question, result = _proceed(proceed)
+    return result  # type: ignore[no-any-return] # a T
 
 
 async def run_async(steps: Steps[T], answer: Callable[[Question], Awaitable[object]]) -> T:
     """As `run`, awaited."""
     with closing(steps):
-        drive = _Drive(steps)
-        while not drive.is_over:
+        question, result = _proceed(partial(next, steps))
+        while question is not None:
             try:
-                given = await answer(drive.question)
-            except LongpollError as error:
-                drive.fail(error)
-            else:
-                drive.answer(given)
-        return drive.result
+                proceed = partial(steps.send, await answer(question))
+            except ANYTHING as error:
+                proceed = partial(steps.throw, error)
+            question, result = _proceed(proceed)
+    return result  # type: ignore[no-any-return] # a T
 
 
-def succeeded(code: RequestCode, address: str, answer: Command) -> Command:
-    """The answer, if its code is 0; raises RefusedError."""
-    if answer.code != ResponseCode.SUCCESS:
-        raise RefusedError(f"{code.name} to {address}", answer.code, answer.remark)
+def succeeded(question: Ask, address: str, answer: Command) -> Command:
+    """The answer, if it may have its code; raises RefusedError."""
+    if answer.code != ResponseCode.SUCCESS and not question.takes_any_code:
+        raise RefusedError(f"{question.code.name} to {address}", answer.code, answer.remark)
     return answer

@@ -1,32 +1,45 @@
-"""What a producer sends: a message or a batch, checked and encoded before a broker is asked.
+"""What a producer sends: a message or a batch, checked and encoded before a broker is asked, with its ids.
 
-`attempts` chooses the queue.
+`attempts` chooses the queue. The head of a send's request is written into a template of its queue: what many sends have
+alike is written once. Message ids are laid out as Java's, so that its tools read their time and place:
 
-Source: `Message.java`, `MessageBatch.java`, `Validators.checkMessage`, `DefaultMQProducerImpl.sendKernelImpl`.
+| offset | size | field                                                                        |
+|--------|------|------------------------------------------------------------------------------|
+| 0      | 4    | IPv4 address of the sender                                                   |
+| 4      | 2    | its process, the low bits                                                    |
+| 6      | 4    | drawn (Java: the hash of a class loader)                                     |
+| 10     | 4    | milliseconds since the month began, in the sender's own time zone            |
+| 14     | 2    | a counter                                                                    |
+
+Written as 32 upper-case hexadecimal digits. Not here: the longer form, which Java has where a machine has no address
+but IPv6, and the id that a broker gives (`log_record`).
+
+Source: `Message.java`, `MessageBatch.java`, `Validators.checkMessage`, `DefaultMQProducerImpl.sendKernelImpl`,
+`MessageClientIDSetter.java` 4.9.7.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from attrs import field, frozen
 from msgspec.structs import replace
 
 from longpoll_client.checks import check_one_of, check_tag, check_topic, check_whole, delay_level, keys_text, unix_ms
+from longpoll_client.link.exchange import Write
 from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT
-from longpoll_protocol.codes import MessageSysFlag, RequestCode
+from longpoll_protocol.codes import VERSION, MessageSysFlag, RequestCode
 from longpoll_protocol.compression import Compression, check_installed, pack
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames.frame import Buffer
-from longpoll_protocol.headers import SendMessageRequestHeaderV2
-from longpoll_protocol.headers.send import DEFAULT_TOPIC
+from longpoll_protocol.frames import Buffer, Serialisation, frame_head
+from longpoll_protocol.headers import Header, SendMessageRequestHeaderV2
 from longpoll_protocol.message import BATCH_COUNT_MAX, PROPERTIES_SIZE_MAX, BatchMessage, encode_batch
-from longpoll_protocol.names import name_problem
+from longpoll_protocol.names import DEFAULT_TOPIC, name_problem
 from longpoll_protocol.properties import (
     DELAY,
     KEYS,
@@ -41,8 +54,94 @@ from longpoll_protocol.properties import (
     encode_properties,
 )
 from longpoll_protocol.sizes import MIB
+from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.tables import with_table
+
+COUNT_MAX: Final = 1 << 16
+"""Ids of one millisecond that the counter tells apart."""
+
+
+class MessageIds:
+    """Makes the ids of one producer; may be used from many threads.
+
+    No two are equal: within a millisecond by the counter, and where that and the time could be the same again (a
+    process forked, the month changed, the clock was set back, the counter went round) by bytes drawn anew, of which
+    every producer and process has its own.
+
+    Invariant, under `_lock`: with the prefix `_prefix`, made in process `_process_id`, no id is of another month than
+    [`_begin_ms`, `_end_ms`) or later than `_last_ms`, of which there are `_count` that end with `_counter`; those begin
+    with `_written`.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._unix_ms = runtime.unix_ms
+        self._current_process_id = runtime.process_id
+        self.forked()
+        runtime.when_forked(self)
+        self._prefix = self._written = ""
+        self._process_id = -1
+        self._begin_ms = self._end_ms = self._last_ms = 0
+        self._count = 0
+        self._counter = 0
+
+    def forked(self) -> None:
+        """The next id has a new prefix, because this is another process."""
+        self._lock = self._runtime.lock()
+
+    def new(self, count: int) -> list[str]:
+        """As many ids as asked for, in order."""
+        with self._lock:
+            self._look_at_clock()
+            return [self._one() for _number in range(count)]
+
+    def one(self) -> tuple[str, int]:
+        """One id, and its time: unix milliseconds."""
+        with self._lock:
+            now_ms = self._look_at_clock()
+            return self._one(), now_ms
+
+    def _look_at_clock(self) -> int:
+        """Begin what has to be begun; the time."""
+        now_ms = self._unix_ms()
+        is_of_process = self._process_id == self._current_process_id()
+        if is_of_process and now_ms == self._last_ms:
+            return now_ms
+        if is_of_process and self._last_ms < now_ms < self._end_ms:
+            self._begin(now_ms)
+        else:
+            self._draw(now_ms)
+        return now_ms
+
+    def _one(self) -> str:
+        if self._count == COUNT_MAX:
+            self._draw(self._last_ms)
+        self._count += 1
+        self._counter = (self._counter + 1) % COUNT_MAX
+        return f"{self._written}{self._counter:04X}"
+
+    def _draw(self, now_ms: int) -> None:
+        """Begin a new, unique prefix."""
+        self._process_id = self._runtime.process_id()
+        identity = self._runtime.identity()
+        self._prefix = f"{identity[:4].hex()}{self._process_id % (1 << 16):04x}{identity[4:].hex()}".upper()
+        self._begin_ms, self._end_ms = month_of(now_ms)
+        self._begin(now_ms)
+
+    def _begin(self, now_ms: int) -> None:
+        """Begin a millisecond: what is the same in all of its ids is written once."""
+        self._last_ms, self._count = now_ms, 0
+        self._written = f"{self._prefix}{now_ms - self._begin_ms:08X}"
+
+
+def month_of(unix_ms: int) -> tuple[int, int]:
+    """When the month of a time begins and when the next one does, unix milliseconds, by the clock on the wall."""
+    now = datetime.fromtimestamp(unix_ms // 1000)  # noqa: DTZ006 - the sender's own zone, as `Calendar.getInstance`
+    begin = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    end = (begin + timedelta(days=31)).replace(day=1)
+    return int(begin.timestamp()) * 1000, int(end.timestamp()) * 1000
+
 
 BODY_SIZE_MAX: Final = 4 * MIB
 """`maxMessageSize` of producers; a batch as a whole has no more either."""
@@ -272,3 +371,68 @@ def as_given(topic: str, message: OutgoingMessage) -> OutgoingMessage:
 def _is_named_well(topic: str) -> bool:
     """Whether a topic may have this name; asked for every message, of few topics."""
     return not name_problem(topic)
+
+
+TEMPLATE_COUNT_MAX: Final = 10_000
+"""Queues whose templates are kept, of 300 bytes each; with more they are made anew."""
+BORN: Final = "g"
+PROPERTIES: Final = "i"
+"""`SendMessageRequestHeaderV2`: the two fields that differ from one message of a queue to the next."""
+
+_JSON: Final = Serialisation.JSON
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class _RequestWriter(Protocol):
+    """A connection, threaded or asyncio."""
+
+    @property
+    def is_signed(self) -> bool: ...
+    def writer(self, code: int, header: Header | None, body: Buffer, /) -> Write: ...
+
+
+class HeadTemplates:
+    """The templates of one producer; each is made when it is first used, and threads may make one at the same time."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, int, int, int], bytes] = {}
+
+    def writer(self, connection: _RequestWriter, parcel: Parcel, queue_id: int) -> Write:
+        """The function that writes the request of a send: by a template, unless it is signed."""
+        if connection.is_signed:
+            return connection.writer(parcel.code, parcel.header(queue_id), parcel.body)
+        return lambda opaque: [self.head(parcel, queue_id, opaque), parcel.body]
+
+    def head(self, parcel: Parcel, queue_id: int, opaque: int) -> bytes:
+        """Everything of the frame before the body; raises LocalProtocolError when it does not fit the protocol."""
+        key = (parcel.topic, parcel.group, queue_id, parcel.code, parcel.sys_flag)
+        template = self._known.get(key)
+        if template is None:
+            if len(self._known) >= TEMPLATE_COUNT_MAX:
+                self._known.clear()
+            template = self._known[key] = _template(parcel, queue_id)
+        try:
+            header = template % (opaque, parcel.born_ms, _encode(parcel.properties))
+        except UnicodeEncodeError as error:
+            raise LocalProtocolError(f"text is not Unicode: {error}") from None
+        return frame_head(_JSON, header, len(parcel.body))
+
+
+def _template(parcel: Parcel, queue_id: int) -> bytes:
+    """The header with places for opaque, time and properties."""
+    places = {BORN: b'"%d"', PROPERTIES: b"%b"}
+    fields = parcel.header(queue_id).encode()
+    written = [_fixed(name) + b":" + (places.get(name) or _fixed(value)) for name, value in fields.items()]
+    return b"".join(
+        (
+            b'{"code":%d,"language":"PYTHON","version":%d,"opaque":' % (parcel.code, VERSION),
+            b'%d,"flag":0,"serializeTypeCurrentRPC":"JSON","extFields":{',
+            b",".join(written),
+            b"}}",
+        )
+    )
+
+
+def _fixed(text: str) -> bytes:
+    """Text in JSON, with no place in it."""
+    return _encode(text).replace(b"%", b"%%")

@@ -1,34 +1,47 @@
 """Sends messages to a queue's broker, and to another broker after a failure, as `attempts` decides.
 
-Transactions: see `transactions`. Source: `DefaultMQProducerImpl.java`.
+`ProducerCore` and `Sender` are what producers on threads and on an event loop share. The caller of `send_nowait` starts
+a send, a callback ends it, and no retry blocks a thread. Transactions: see `transactions`.
+
+Source: `DefaultMQProducerImpl.java`, `MQClientAPIImpl.onExceptionImpl`.
 """
 
 from __future__ import annotations
 
-import ssl
+import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
 from itertools import count
-from typing import overload
+from typing import Any, Final, TypeAlias, TypedDict, Unpack, cast, overload
 
-from attrs import define
+import msgspec
 
-from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
-from longpoll_client.errors import ClientError
+from longpoll_client.checks import Addresses, ConnectOptions, check_group, check_plain, refuse_unknown, runtime_of
+from longpoll_client.errors import AnswerTimeoutError, ClientError, LifecycleError
 from longpoll_client.instance import ClientInstance
-from longpoll_client.link.exchange import CALL_TIMEOUT_S
-from longpoll_client.link.finalizer import when_garbage_collected
-from longpoll_client.link.timeouts import wait_ns
+from longpoll_client.lifecycle import when_garbage_collected
+from longpoll_client.link.exchange import CALL_TIMEOUT_S, Answer, wait_ns
+from longpoll_client.link.routes import Route
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.produce.attempts import Attempt, QueueSelector, SendAttempts, SendResult, is_lost, pick, selector
-from longpoll_client.produce.hooks import Outcome, SendHook, SendMetrics, Watch
-from longpoll_client.produce.in_flight import InFlightSends, SendCallback
-from longpoll_client.produce.message_ids import MessageIds
+from longpoll_client.produce.attempts import (
+    Attempt,
+    QueueSelector,
+    SendAttempts,
+    SendResult,
+    SlowBrokers,
+    is_lost,
+    pick,
+    selector,
+)
+from longpoll_client.produce.hooks import Outcome, SendHook, Sending, SendMetrics, Watch
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
     NO_MARKS,
+    HeadTemplates,
+    MessageIds,
     OutgoingMessage,
     Packing,
     Parcel,
@@ -37,35 +50,349 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import ReplyCallback, RequestNowait, Requests, SenderOptions, reply_to
-from longpoll_client.produce.slow_brokers import SlowBrokers
-from longpoll_client.produce.templates import HeadTemplates
+from longpoll_client.produce.requests import ReplyCallback, Requests, reply_to
 from longpoll_client.remoting import RemotingClient
+from longpoll_client.timer import SingleFlight
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.recoverable import FAULTS
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
+from longpoll_spec.tables import with_table
+
+log: logging.Logger = logging.getLogger(__name__)
+
+SendCallback: TypeAlias = Callable[[SendResult | LongpollError], object]
+"""Is called once with where a message went, or why it did not; it must not wait."""
+ReadHeader: TypeAlias = Callable[[Command], SendMessageResponseHeader]
+"""Reads the fields of an answer to a send; raises HeaderError."""
+_UNENDED: Final = ClientError("the send did not finish: it was interrupted, or its queue selector failed")
 
 
-@define(slots=True, eq=False)
-class _BrokerRequests:
-    """Handles brokers' requests.
+class ProducerOptions(ConnectOptions, total=False):
+    """Options of every producer."""
 
-    It does not hold the producer, which may be garbage-collected with open connections.
+    compression: Compression | None
+    """How to compress bodies of `compress_over_bytes` or more; None: not at all. Batches never are."""
+    compress_over_bytes: int
+    """The least size of a body that is compressed; 4,096 by default."""
+    hooks: Sequence[SendHook]
+    """Called before and after every send."""
+
+
+class MessageOptions(TypedDict, total=False):
+    """Options of one message."""
+
+    tag: str | None
+    """One tag, by which subscriptions choose."""
+    keys: str | Sequence[str] | None
+    """Several as a list, or separated by spaces."""
+    properties: Mapping[str, str] | None
+
+
+class RequestOptions(MessageOptions, total=False):
+    """Options of one request, or of one transaction."""
+
+    queue_selector: QueueSelector | None
+    """Picks the queue. Default: the queues have their turns."""
+    timeout_s: float
+    """For the whole call; 3 s by default."""
+
+
+class SendOptions(RequestOptions, total=False):
+    """Options of one send."""
+
+    delay_s: float
+    """Consumers get the message after this delay, rounded up to a delay that brokers have."""
+    deliver_at: datetime | None
+    """Consumers get the message at this time; needs a broker of 5.x."""
+    queue_id: int | None
+    """The queue, in place of `queue_selector`."""
+
+
+@with_table
+class StartedSend(msgspec.Struct, eq=False):
+    """One send, with all its tries."""
+
+    tries: SendAttempts
+    told_of: Sending | None
+    """What the hooks were told of it, if there are any."""
+    begun_ns: int
+    callback: SendCallback | None = None
+
+
+def read_options(
+    topic: str, body: bytes, options: MessageOptions, kind: Any = SendOptions
+) -> tuple[OutgoingMessage, QueueSelector | None, float]:
+    """The message, queue selector and time-out of a send; raises ConfigError, and TypeError for an unknown option."""
+    if not options:
+        return OutgoingMessage(body), None, CALL_TIMEOUT_S
+    refuse_unknown(options, kind)
+    given = cast("SendOptions", options)
+    timeout_s = given.pop("timeout_s", CALL_TIMEOUT_S)
+    chosen = selector(topic, given.pop("queue_id", None), given.pop("queue_selector", None))
+    properties = given.pop("properties", None)
+    return OutgoingMessage(body, properties=properties or {}, **cast("Any", given)), chosen, timeout_s
+
+
+def message_of(topic: str, body: bytes, options: MessageOptions) -> OutgoingMessage:
+    """The message of a one-way send; raises as `read_options`."""
+    return read_options(topic, body, options, MessageOptions)[0]
+
+
+class Sender:
+    """The sends of one producer, without I/O. It does not hold the producer, which may be garbage-collected."""
+
+    def __init__(
+        self, group: str, options: ProducerOptions, read: ReadHeader, *, avoids_slow_brokers: bool = False
+    ) -> None:
+        """Check the options; raises ConfigError, and TypeError for an unknown one."""
+        refuse_unknown(options, ProducerOptions)
+        check_group(group)
+        self.group: str = group
+        self.runtime: Runtime = runtime_of(options.get("runtime"), options.get("tls"))
+        self.credentials: Credentials | None = options.get("credentials")
+        self.watch: Watch = Watch(self.runtime, options.get("hooks", ()))
+        self.ids: MessageIds = MessageIds(self.runtime)
+        self.next_turn: Callable[[], int] = count().__next__
+        self.templates: HeadTemplates = HeadTemplates()
+        self.now_ns: Callable[[], int] = self.runtime.monotonic_ns
+        over_bytes = options.get("compress_over_bytes", COMPRESS_OVER_BYTES)
+        self._packing = Packing(options.get("compression", Compression.ZLIB), over_bytes)
+        self._slow = SlowBrokers() if avoids_slow_brokers else None
+        self._read = read
+
+    def single(
+        self,
+        topic: str,
+        message: OutgoingMessage,
+        marks: Mapping[str, str] = NO_MARKS,
+        code: RequestCode = RequestCode.SEND_MESSAGE_V2,
+    ) -> Parcel:
+        """One message, with the properties of the client and of the hooks; raises ConfigError."""
+        msg_id, born_ms = self.ids.one()
+        marks = self.watch.marks(topic, marks)
+        return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
+
+    def prepared(self, topic: str, message: OutgoingMessage) -> Parcel:
+        """One message that waits for the end of its transaction; raises ConfigError."""
+        msg_id, born_ms = self.ids.one()
+        marks = self.watch.marks(topic)
+        return prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks)
+
+    def batch(self, topic: str, messages: Sequence[OutgoingMessage]) -> Parcel:
+        """Several messages that are stored next to each other; raises ConfigError."""
+        check_batch(messages)
+        messages = self.watch.marked(topic, messages)
+        return batch_parcel(self.group, topic, messages, self.ids.new(len(messages)), self.runtime.unix_ms())
+
+    def reply(self, request: ReceivedMessage, body: bytes) -> Parcel:
+        """A reply to a request; raises ConfigError."""
+        topic, marks = reply_to(request)
+        return self.single(topic, OutgoingMessage(body), marks, RequestCode.SEND_REPLY_MESSAGE_V2)
+
+    def pick(self, parcel: Parcel, route: Route) -> tuple[str, Any]:
+        """The address and the header of a one-way send; raises NoRouteError."""
+        queue = pick(route, None, self.next_turn, None, slow=self._slow, now_ns=self.now_ns())
+        return route.addresses[queue.broker_name], parcel.header(queue.queue_id)
+
+    def begin(
+        self,
+        parcel: Parcel,
+        queue_selector: QueueSelector | None,
+        timeout_s: float,
+        callback: SendCallback | None = None,
+    ) -> StartedSend:
+        """Begin a send, and call the hooks."""
+        now_ns = self.now_ns()
+        tries = SendAttempts(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._slow, self._read)
+        return StartedSend(tries, self.watch.begin(parcel), now_ns, callback)
+
+    def attempt(self, sending: StartedSend, route: Route) -> Attempt:
+        """The next try; raises as `SendAttempts.begin`."""
+        return sending.tries.begin(route, self.next_turn, self.now_ns())
+
+    def ended(self, sending: StartedSend, outcome: Outcome | None) -> None:
+        """End a send, also one that was interrupted without an outcome, and call the hooks."""
+        latency_ns = self.now_ns() - sending.begun_ns
+        self.watch.ended(sending.told_of, sending.tries, _UNENDED if outcome is None else outcome, latency_ns)
+
+
+class ProducerCore(ABC):
+    """The methods that are the same on threads and on an event loop."""
+
+    _sender: Sender
+
+    @property
+    def group(self) -> str:
+        """The producer group."""
+        return self._sender.group
+
+    def metrics(self) -> SendMetrics:
+        """The counts of all sends so far."""
+        return self._sender.watch.metrics()
+
+    def request_nowait(
+        self, topic: str, body: bytes, *, callback: ReplyCallback, **options: Unpack[RequestOptions]
+    ) -> None:
+        """Send one message; `callback` gets the reply, or the ClientError instead, once. It must not wait.
+
+        On threads this returns when the broker has the message, and `callback` is called on a thread of the client's;
+        on an event loop it returns at once, and `callback` is called on the loop. Raises ConfigError, LifecycleError or
+        another ClientError, on an event loop LocalProtocolError while 65,535 are on their way: then `callback` is not
+        called.
+        """
+        check_plain("callback", callback)
+        self._request_later(topic, *read_options(topic, body, options, RequestOptions), callback)
+
+    @abstractmethod
+    def _request_later(
+        self,
+        topic: str,
+        message: OutgoingMessage,
+        queue_selector: QueueSelector | None,
+        timeout_s: float,
+        on_reply: ReplyCallback,
+    ) -> None:
+        """Send the request."""
+
+
+class InFlightSends:
+    """The sends of one producer that have callbacks.
+
+    A retry waits for its route or connection together with other sends. Each callback is called once: at the end, when
+    no retry is possible, or by `close`.
     """
 
-    requests: Requests | None = None
+    def __init__(self, runtime: Runtime, instance: ClientInstance, sender: Sender) -> None:
+        self._now_ns = runtime.monotonic_ns
+        self._instance = instance
+        self._sender = sender
+        self._single_flight = SingleFlight(runtime, "sends-again")
 
-    def requested(self, command: Command, address: str) -> bool:
-        """On a reader thread."""
-        is_reply = command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        return is_reply and self.requests is not None and self.requests.requested(command, address)
+    def begin(
+        self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float, callback: SendCallback
+    ) -> None:
+        """Send; another thread calls `callback`.
+
+        Raises a ConfigError, NoRouteError, LifecycleError or LocalProtocolError at once; then `callback` is not called.
+        """
+        sending = self._sender.begin(parcel, queue_selector, timeout_s, callback)
+        try:
+            self._try(sending)
+        except FAULTS as error:
+            self._sender.ended(sending, error if isinstance(error, LongpollError) else None)
+            raise
+
+    def close(self) -> None:
+        """End the sends that wait for a retry; after the connections are closed, which ended the others."""
+        self._single_flight.close()
+
+    def _tell(self, sending: StartedSend, outcome: SendResult | LongpollError) -> None:
+        """Call the hooks and the callback. Their errors are logged."""
+        try:
+            self._sender.ended(sending, (outcome,) if isinstance(outcome, SendResult) else outcome)
+        finally:
+            # Without `KeepGoing`, which costs as much as half of an id, for this is done for every send.
+            try:
+                assert sending.callback is not None
+                sending.callback(outcome)
+            except FAULTS:
+                log.exception("the callback of a send failed")
+
+    def _try(self, sending: StartedSend) -> None:
+        """Ask one broker; raises the send's error, unless the callback gets it later."""
+        tries = sending.tries
+        while True:
+            route = self._instance.publish_route(tries.parcel.topic)
+            attempt = self._sender.attempt(sending, route)
+            try:
+                self._ask(self._instance.client(attempt.address), sending, attempt, attempt.timeout_s)
+            except LifecycleError:
+                raise
+            except ClientError as error:
+                self._doubt(tries, error)
+                tries.ended(error, self._now_ns())
+            else:
+                return
+
+    # ------------------------------------------------------------ where nobody may wait: on a reader thread, or beside
+
+    def _answered(self, sending: StartedSend, answer: Answer) -> None:
+        """Report the result, or try again."""
+        if isinstance(answer, ClientError):
+            self._doubt(sending.tries, answer)
+        try:
+            found = sending.tries.ended(answer, self._now_ns())
+        except ClientError as error:
+            self._tell(sending, error)
+            return
+        if found is not None:
+            self._tell(sending, found[0])
+            return
+        topic = sending.tries.parcel.topic
+        route = self._instance.fresh_route(topic)
+        if route is not None:
+            self._routed(sending, route)
+        else:
+            self._single_flight.wait(
+                ("route", topic),
+                lambda: self._instance.publish_route(topic),
+                lambda found: self._routed(sending, found),
+            )
+
+    def _routed(self, sending: StartedSend, route: Route | LongpollError) -> None:
+        """Pick a broker, and ask it."""
+        try:
+            if isinstance(route, LongpollError):
+                raise route
+            attempt = self._sender.attempt(sending, route)
+            client = self._instance.opened(attempt.address)
+        except LongpollError as error:
+            self._tell(sending, error)
+        except FAULTS as error:
+            self._tell(sending, ClientError(f"the send could not be retried: {error!r}"))
+        else:
+            if client is not None:
+                self._connected(sending, attempt, client)
+            else:
+                self._single_flight.wait(
+                    ("connection", attempt.address),
+                    lambda: self._instance.client(attempt.address),
+                    lambda found: self._connected(sending, attempt, found),
+                )
+
+    def _connected(self, sending: StartedSend, attempt: Attempt, client: RemotingClient | LongpollError) -> None:
+        """Ask the broker, if there is time left."""
+        tries = sending.tries
+        left_s = (tries.deadline_ns - self._now_ns()) / 1e9
+        try:
+            if isinstance(client, LongpollError):
+                raise client
+            if left_s <= 0.0:
+                raise AnswerTimeoutError(f"the time-out passed while connecting to {attempt.address}")
+            self._ask(client, sending, attempt, left_s)
+        except ClientError as error:
+            self._answered(sending, error)
+        except LongpollError as error:
+            self._tell(sending, error)
+
+    def _ask(self, client: RemotingClient, sending: StartedSend, attempt: Attempt, timeout_s: float) -> None:
+        """Ask one broker; raises a ClientError if nothing was sent."""
+        parcel = sending.tries.parcel
+        write = self._sender.templates.writer(client, parcel, attempt.queue.queue_id)
+        client.begin(parcel.code, write, partial(self._answered, sending), timeout_s)
+
+    def _doubt(self, tries: SendAttempts, error: ClientError) -> None:
+        if is_lost(error):
+            self._instance.doubt_route(tries.parcel.topic)
 
 
-class Producer(Closeable, RequestNowait):
+class Producer(ProducerCore, Closeable):
     """Sends messages to any topic; may be used from many threads."""
 
     def __init__(
@@ -73,54 +400,31 @@ class Producer(Closeable, RequestNowait):
         name_server: Addresses,
         *,
         group: str = "longpoll-producer",
-        tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        compression: Compression | None = Compression.ZLIB,
-        compress_over_bytes: int = COMPRESS_OVER_BYTES,
         avoids_slow_brokers: bool = False,
-        hooks: Sequence[SendHook] = (),
-        runtime: Runtime | None = None,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         """Create a producer; it connects with its first send. Raises ConfigError.
 
         Args:
             name_server: HOST:PORT; several as a list, or separated by semicolons.
             group: The producer group.
-            tls: How to connect over TLS. Default: plain connections.
-            credentials: The account, for a broker with access control.
-            compression: How to compress bodies of `compress_over_bytes` or more; None: not at all. Batches never are.
-            compress_over_bytes: The least size of a body that is compressed.
             avoids_slow_brokers: Stay away for seconds from brokers that were slow or failed (`sendLatencyFaultEnable`).
-            hooks: Called before and after every send.
-            runtime: For tests.
+            options: Those of `ProducerOptions`.
         """
-        check_group(group)
-        asked = _BrokerRequests()
-        instance = ClientInstance(
-            runtime_of(runtime, tls), name_server, on_request=asked.requested, credentials=credentials
-        )
-        slow = SlowBrokers() if avoids_slow_brokers else None
-        self._set_up(instance, SenderOptions(group, Packing(compression, compress_over_bytes), hooks, slow))
-        asked.requests = self._requests
+        sender = Sender(group, options, RemotingClient.sent_header, avoids_slow_brokers=avoids_slow_brokers)
+        instance = ClientInstance(sender.runtime, name_server, credentials=sender.credentials)
+        self._set_up(instance, sender)
+        instance.on_request = self._requests.requested
         self._closed: Callable[[], object] = when_garbage_collected(
             self, instance.abandon, f"a producer of group {group}"
         )
 
-    def _set_up(self, instance: ClientInstance, options: SenderOptions) -> None:
-        runtime = instance.runtime
-        self.group: str = options.group
+    def _set_up(self, instance: ClientInstance, sender: Sender) -> None:
         self._instance = instance
-        self._runtime = runtime
-        self._options = options
-        self._watch = Watch(runtime, options.hooks)
-        self._requests = Requests(instance, options.group)
-        self._now_ns = runtime.monotonic_ns
-        self._next_turn = count().__next__
-        self._ids = MessageIds(runtime)
-        self._templates = HeadTemplates()
-        self._in_flight = InFlightSends(
-            runtime, instance, self._next_turn, templates=self._templates, watch=self._watch, slow=self._options.slow
-        )
+        self._sender = sender
+        self._runtime = sender.runtime
+        self._requests = Requests(instance, sender.group)
+        self._in_flight = InFlightSends(sender.runtime, instance, sender)
 
     def close(self) -> None:
         """Close every connection. Sends of `send_nowait` in progress fail, and their callbacks get the error."""
@@ -129,24 +433,7 @@ class Producer(Closeable, RequestNowait):
         self._instance.close()
         self._in_flight.close()
 
-    def metrics(self) -> SendMetrics:
-        """The counts of all sends so far."""
-        return self._watch.metrics()
-
-    def send(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        delay_s: float = 0.0,
-        deliver_at: datetime | None = None,
-        queue_id: int | None = None,
-        queue_selector: QueueSelector | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
-    ) -> SendResult:
+    def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
         """Send one message and wait until the broker has it.
 
         It goes to the next queue in turn, to `queue_id`, or to the one that `queue_selector` picks. When that fails, it
@@ -155,58 +442,22 @@ class Producer(Closeable, RequestNowait):
         stored anyway, or even twice, as with every RocketMQ producer.
         Raises ConfigError for a message that no broker takes, else a ClientError.
         """
-        message = OutgoingMessage(body, tag, keys, properties or {}, delay_s, deliver_at)
-        (result,) = self._send(self._single(topic, message), selector(topic, queue_id, queue_selector), timeout_s)
+        message, queue_selector, timeout_s = read_options(topic, body, options)
+        (result,) = self._send(self._sender.single(topic, message), queue_selector, timeout_s)
         return result
 
     @overload
     def send_nowait(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        callback: SendCallback,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        delay_s: float = 0.0,
-        deliver_at: datetime | None = None,
-        queue_id: int | None = None,
-        queue_selector: QueueSelector | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
+        self, topic: str, body: bytes, *, callback: SendCallback, **options: Unpack[SendOptions]
     ) -> None: ...
 
     @overload
     def send_nowait(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        callback: None = None,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        delay_s: float = 0.0,
-        deliver_at: datetime | None = None,
-        queue_id: int | None = None,
-        queue_selector: QueueSelector | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
+        self, topic: str, body: bytes, *, callback: None = None, **options: Unpack[SendOptions]
     ) -> Future[SendResult]: ...
 
     def send_nowait(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        callback: SendCallback | None = None,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        delay_s: float = 0.0,
-        deliver_at: datetime | None = None,
-        queue_id: int | None = None,
-        queue_selector: QueueSelector | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
+        self, topic: str, body: bytes, *, callback: SendCallback | None = None, **options: Unpack[SendOptions]
     ) -> Future[SendResult] | None:
         """Send as `send` does, without waiting for the broker; a Future of the result.
 
@@ -220,8 +471,8 @@ class Producer(Closeable, RequestNowait):
             callback = partial(_settle, future)
         else:
             check_plain("callback", callback)
-        parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}, delay_s, deliver_at))
-        self._in_flight.begin(parcel, selector(topic, queue_id, queue_selector), timeout_s, callback)
+        message, queue_selector, timeout_s = read_options(topic, body, options)
+        self._in_flight.begin(self._sender.single(topic, message), queue_selector, timeout_s, callback)
         return future
 
     def send_batch(
@@ -237,44 +488,21 @@ class Producer(Closeable, RequestNowait):
 
         Otherwise as `send`.
         """
-        check_batch(messages)
-        messages = self._watch.marked(topic, messages)
-        parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
+        parcel = self._sender.batch(topic, messages)
         return self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
 
-    def send_one_way(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-    ) -> str:
+    def send_one_way(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> str:
         """Send one message without waiting for an answer; its id.
 
         Whether it was stored is never known. Raises ConfigError, or a ClientError if it could not be sent.
         """
-        parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}))
-        route = self._instance.publish_route(topic)
-        queue = pick(route, None, self._next_turn, None, slow=self._options.slow, now_ns=self._runtime.monotonic_ns())
-        self._instance.client(route.addresses[queue.broker_name]).one_way(
-            parcel.code, parcel.header(queue.queue_id), parcel.body
-        )
-        self._watch.sent_one_way()
+        parcel = self._sender.single(topic, message_of(topic, body, options))
+        address, header = self._sender.pick(parcel, self._instance.publish_route(topic))
+        self._instance.client(address).one_way(parcel.code, header, parcel.body)
+        self._sender.watch.sent_one_way()
         return parcel.msg_ids[0]
 
-    def request(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        queue_selector: QueueSelector | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
-    ) -> ReceivedMessage:
+    def request(self, topic: str, body: bytes, **options: Unpack[RequestOptions]) -> ReceivedMessage:
         """Send one message and wait for the consumer's reply, at most `timeout_s` in all.
 
         Raises ReplyTimeoutError if none comes in time, else as `send`. A retried request may be served twice.
@@ -286,8 +514,7 @@ class Producer(Closeable, RequestNowait):
             outcomes.append(outcome)
             answered.set()
 
-        message = OutgoingMessage(body, tag, keys, properties or {})
-        self._request_later(topic, message, receive, queue_selector, timeout_s)
+        self.request_nowait(topic, body, callback=receive, **options)
         answered.wait()
         if isinstance(outcomes[0], ClientError):
             raise outcomes[0]
@@ -297,15 +524,15 @@ class Producer(Closeable, RequestNowait):
         self,
         topic: str,
         message: OutgoingMessage,
-        on_reply: ReplyCallback,
         queue_selector: QueueSelector | None,
         timeout_s: float,
+        on_reply: ReplyCallback,
     ) -> None:
         self._instance.publish_route(topic)
-        (correlation_id,) = self._ids.new(1)
+        (correlation_id,) = self._sender.ids.new(1)
         marks = self._requests.expect(correlation_id, wait_ns(timeout_s) / 1e9, on_reply)
         try:
-            self._send(self._single(topic, message, marks), queue_selector, timeout_s)
+            self._send(self._sender.single(topic, message, marks), queue_selector, timeout_s)
         except (ClientError, ConfigError):
             if self._requests.forget(correlation_id):
                 raise
@@ -315,77 +542,49 @@ class Producer(Closeable, RequestNowait):
 
         Raises ConfigError if the message is not a request, and RefusedError (1) if the requester is gone.
         """
-        topic, marks = reply_to(request)
-        parcel = self._single(topic, OutgoingMessage(body), marks, RequestCode.SEND_REPLY_MESSAGE_V2)
-        self._send(parcel, None, timeout_s)
+        self._send(self._sender.reply(request, body), None, timeout_s)
 
     def _send(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
-        begun_ns = self._now_ns()
-        tries = SendAttempts(
-            parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._options.slow, RemotingClient.sent_header
-        )
-        sending = self._watch.begin(parcel)
-        outcome: Outcome = ()
+        sending = self._sender.begin(parcel, queue_selector, timeout_s)
+        outcome: Outcome | None = None
         try:
-            outcome = found = self._tried(parcel, tries)
+            found = None
+            while found is None:
+                attempt = self._sender.attempt(sending, self._instance.publish_route(parcel.topic))
+                answer = self._try(parcel, attempt)
+                outcome = found = sending.tries.ended(answer, self._sender.now_ns())
         except LongpollError as error:
             outcome = error
             raise
         finally:
-            self._watch.ended(sending, tries, outcome, self._now_ns() - begun_ns)
+            self._sender.ended(sending, outcome)
         return found
-
-    def _tried(self, parcel: Parcel, tries: SendAttempts) -> tuple[SendResult, ...]:
-        while True:
-            route = self._instance.publish_route(parcel.topic)
-            attempt = tries.begin(route, self._next_turn, self._now_ns())
-            found = tries.ended(self._try(parcel, attempt), self._now_ns())
-            if found is not None:
-                return found
 
     def _try(self, parcel: Parcel, attempt: Attempt) -> Command | ClientError:
         """Ask one broker, and wait for what comes of it."""
         try:
             client = self._instance.client(attempt.address)
-            write = self._templates.writer(client, parcel, attempt.queue.queue_id)
+            write = self._sender.templates.writer(client, parcel, attempt.queue.queue_id)
             return client.ask(parcel.code, write, attempt.timeout_s)
         except ClientError as error:
             if is_lost(error):
                 self._instance.doubt_route(parcel.topic)
             return error
 
-    def _single(
-        self,
-        topic: str,
-        message: OutgoingMessage,
-        marks: Mapping[str, str] = NO_MARKS,
-        code: RequestCode = RequestCode.SEND_MESSAGE_V2,
-    ) -> Parcel:
-        msg_id, born_ms = self._ids.one()
-        marks = self._watch.marks(topic, marks)
-        return single_parcel(
-            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks, code=code
-        )
-
 
 class PreparedProducer(Producer):
     """Sends the prepared messages of a `TransactionProducer`, over its connections."""
 
-    def __init__(self, instance: ClientInstance, options: SenderOptions) -> None:
+    def __init__(self, instance: ClientInstance, sender: Sender) -> None:
         self._closed = lambda: None
-        self._set_up(instance, options)
+        self._set_up(instance, sender)
 
     def send_prepared(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
     ) -> SendResult:
         """Send a message that consumers get only after its commit; otherwise as `send`."""
-        msg_id, born_ms = self._ids.one()
-        marks = self._watch.marks(topic)
-        parcel = prepared_parcel(
-            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks
-        )
-        (result,) = self._send(parcel, queue_selector, timeout_s)
+        (result,) = self._send(self._sender.prepared(topic, message), queue_selector, timeout_s)
         return result
 
 

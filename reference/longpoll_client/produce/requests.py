@@ -1,38 +1,33 @@
-"""Requests and replies: a request waits until its broker brings the consumer's reply.
+"""Requests and replies, and the heartbeats by which brokers know a producer.
 
 A request has the client's id (`REPLY_TO_CLIENT`) and a unique number (`CORRELATION_ID`). Its consumer sends a reply
 with both to the topic `CLUSTER_REPLY_TOPIC` (325). That broker pushes the reply (326) to the connection with the
 requester's heartbeat. A broker stores replies only if it is configured so.
 
 Source: `DefaultMQProducerImpl.request`, `RequestFutureHolder.java`, `MessageUtil.createReplyMessage`,
-`ClientRemotingProcessor.receiveReplyMessage`, `ReplyMessageProcessor.java` 4.9.7.
+`ClientRemotingProcessor.receiveReplyMessage`, `ReplyMessageProcessor.java` 4.9.7,
+`MQClientInstance.sendHeartbeatToAllBroker`.
 """
 
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
-from attrs import frozen
+from attrs import define, field
 
-from longpoll_client.checks import check_plain
 from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, ReplyTimeoutError
-from longpoll_client.instance import ClientInstance
-from longpoll_client.link.exchange import CALL_TIMEOUT_S
+from longpoll_client.instance import ClientInstance, InstanceCore
+from longpoll_client.link.steps import Ask, Connect, Steps, Together
 from longpoll_client.messages import UNPACKED_SIZE_MAX, ReceivedMessage
-from longpoll_client.produce.attempts import QueueSelector
-from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
-from longpoll_client.produce.hooks import SendHook
-from longpoll_client.produce.outgoing import OutgoingMessage, Packing
-from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.timer import Timer
-from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.bodies import HeartbeatData, ProducerData
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.compression import unpack
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import ReplyMessageRequestHeader
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import ReplyMessageRequestHeader, UnregisterClientRequestHeader
 from longpoll_protocol.names import REPLY_SUFFIX
 from longpoll_protocol.properties import (
     CLUSTER,
@@ -43,11 +38,69 @@ from longpoll_protocol.properties import (
     UNIQUE_KEY,
     read_properties,
 )
-from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)
+
+HEARTBEAT_S: Final = 30.0
+"""`heartbeatBrokerInterval`."""
+HEARTBEAT_RETRY_S: Final = 3.0
+"""The wait before another heartbeat to a broker that did not accept one."""
+
+
+@define(slots=True, eq=False)
+class ProducerHeartbeat:
+    """The heartbeats of one producer group.
+
+    Invariant: `_registered` has the connections with a heartbeat since the last round. Each change is one step, and a
+    second heartbeat does no harm.
+    """
+
+    instance: InstanceCore
+    group: str
+    _registered: dict[str, Any] = field(factory=dict, init=False)
+    _failed_ns: dict[str, int] = field(factory=dict, init=False)
+
+    def heartbeat(self, address: str) -> Steps[None]:
+        """Send a heartbeat, unless this connection had one. Errors are logged, and it is tried again later."""
+        now_ns = self.instance.runtime.monotonic_ns()
+        failed_ns = self._failed_ns.get(address)
+        if failed_ns is not None and now_ns - failed_ns < HEARTBEAT_RETRY_S * 1e9:
+            return
+        producer = ProducerData(group_name=self.group)
+        body = HeartbeatData(client_id=self.instance.client_id, producer_data_set=[producer]).encode()
+        try:
+            connection = yield Connect(address)
+            if self._registered.get(address) is connection:
+                return
+            yield Ask(RequestCode.HEART_BEAT, None, body, address)
+        except ClientError as error:
+            self._failed_ns[address] = now_ns
+            log.warning("heartbeat of producer group %s: %s", self.group, error)
+            return
+        self._failed_ns.pop(address, None)
+        self._registered[address] = connection
+
+    def heartbeat_new(self) -> Steps[None]:
+        """Send a heartbeat to every known broker whose connection had none."""
+        yield Together([self.heartbeat(address) for address in self.instance.broker_addresses()])
+
+    def heartbeat_all(self) -> Steps[None]:
+        """Send a heartbeat to every known broker. A broker forgets a producer after two minutes without one."""
+        self._registered.clear()
+        return self.heartbeat_new()
+
+    def leave(self) -> Steps[None]:
+        """Unregister the producer, where a connection is still open; errors are logged."""
+        header = UnregisterClientRequestHeader(client_id=self.instance.client_id, producer_group=self.group)
+        for address in sorted(self._registered):
+            if self._registered[address].is_open:
+                try:
+                    yield Ask(RequestCode.UNREGISTER_CLIENT, header, address=address)
+                except LongpollError as error:
+                    log.warning("leaving group %s: %s", self.group, error)
+
 
 REPLY_TYPE = "reply"
 """The value of `MSG_TYPE` in a reply."""
@@ -58,71 +111,19 @@ ReplyCallback: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
 """Gets the reply, or what came instead, exactly once; on a thread of the client's, so it must not wait."""
 
 
-@frozen
-class SenderOptions:
-    """The options that a producer and a transaction producer share."""
-
-    group: str
-    packing: Packing
-    hooks: Sequence[SendHook]
-    slow: SlowBrokers | None = None
-
-
-class RequestNowait(ABC):
-    """The method `request_nowait` of both kinds of producers."""
-
-    def request_nowait(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        callback: ReplyCallback,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        queue_selector: QueueSelector | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
-    ) -> None:
-        """Send one message; `callback` gets the reply, or the ClientError instead, once. It must not wait.
-
-        On threads this returns when the broker has the message, and `callback` is called on a thread of the client's;
-        on an event loop it returns at once, and `callback` is called on the loop. Raises ConfigError, LifecycleError or
-        another ClientError, on an event loop LocalProtocolError while 65,535 are on their way: then `callback` is not
-        called.
-        """
-        check_plain("callback", callback)
-        message = OutgoingMessage(body, tag, keys, properties or {})
-        self._request_later(topic, message, callback, queue_selector, timeout_s)
-
-    @abstractmethod
-    def _request_later(
-        self,
-        topic: str,
-        message: OutgoingMessage,
-        on_reply: ReplyCallback,
-        queue_selector: QueueSelector | None,
-        timeout_s: float,
-    ) -> None:
-        """Send the request."""
-
-
 class Replies:
     """The requests of one producer that wait for replies, on threads and on an event loop.
 
     Invariant: `_waiting` and `_is_closed` change under `_lock`. The code that removes a request calls its callback.
     """
 
-    def __init__(
-        self, runtime: Runtime, client_id: Callable[[], str], reply: Callable[[str, Command, int, str | None], None]
-    ) -> None:
-        """`client_id` is the client's id in this process; `reply` answers a request of the peer at HOST:PORT."""
-        self._client_id = client_id
-        self._reply = reply
-        self._new_lock = runtime.lock
-        self._lock = runtime.lock()
+    def __init__(self, instance: InstanceCore) -> None:
+        self._instance_core = instance
+        self._new_lock = instance.runtime.lock
+        self._lock = instance.runtime.lock()
         self._waiting: dict[str, ReplyCallback] = {}
         self._is_closed = False
-        runtime.when_forked(self)
+        instance.runtime.when_forked(self)
 
     def forked(self) -> None:
         """Waiting requests belong to the parent process."""
@@ -137,7 +138,7 @@ class Replies:
             self._waiting[correlation_id] = on_reply
         return {
             CORRELATION_ID: correlation_id,
-            REPLY_TO_CLIENT: self._client_id(),
+            REPLY_TO_CLIENT: self._instance_core.client_id,
             TTL: str(int(timeout_s * 1000)),
         }
 
@@ -147,7 +148,9 @@ class Replies:
             return self._waiting.pop(correlation_id, None) is not None
 
     def requested(self, command: Command, address: str) -> bool:
-        """Handle a reply that a broker brings (326), on its reader thread. A reply to no waiting request is dropped."""
+        """Handle a reply that a broker brings (326); false for another request. A reply that is late is dropped."""
+        if command.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return False
         code, remark = ResponseCode.SUCCESS, None
         try:
             correlation_id, reply = read_reply(command)
@@ -157,7 +160,7 @@ class Replies:
         else:
             if not self.end(correlation_id, reply):
                 log.warning("a reply that %s brings is for no request that waits: %.64s", address, correlation_id)
-        self._reply(address, command, code, remark)
+        self._instance_core.reply(address, command, code, remark)
         return True
 
     def end(self, correlation_id: str, outcome: ReceivedMessage | ClientError) -> bool:
@@ -183,7 +186,7 @@ class Requests(Replies):
     """The requests of a producer on threads, with a timer. Invariant: `_timer` changes under `_lock`."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
-        super().__init__(instance.runtime, lambda: instance.client_id, instance.reply)
+        super().__init__(instance)
         self.instance = instance
         self.group = group
         self._heartbeat = ProducerHeartbeat(instance, group)

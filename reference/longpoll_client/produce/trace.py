@@ -34,7 +34,7 @@ from longpoll_protocol.codes import MessageSysFlag, ResponseCode
 from longpoll_protocol.properties import DELAY, KEYS, TAGS
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Lock, Runtime
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -14,37 +14,38 @@ from __future__ import annotations
 
 import enum
 import logging
-import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import Unpack
 
 from attrs import frozen
 
-from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
-from longpoll_client.consume.listener.workers import CaughtError
+from longpoll_client.checks import Addresses, check_plain
 from longpoll_client.errors import ClientError
-from longpoll_client.instance import ClientInstance
+from longpoll_client.instance import ClientInstance, InstanceCore
 from longpoll_client.lifecycle import Lifecycle
-from longpoll_client.link.exchange import CALL_TIMEOUT_S
+from longpoll_client.link.steps import Call, Connect, Steps
 from longpoll_client.messages import ReceivedMessage, decode_messages
-from longpoll_client.produce.attempts import QueueSelector, SendResult
-from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
-from longpoll_client.produce.hooks import SendHook, SendMetrics
-from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, Packing
-from longpoll_client.produce.producer import PreparedProducer
-from longpoll_client.produce.requests import SenderOptions
+from longpoll_client.produce.attempts import SendResult
+from longpoll_client.produce.hooks import SendMetrics
+from longpoll_client.produce.producer import (
+    PreparedProducer,
+    ProducerOptions,
+    RequestOptions,
+    Sender,
+    read_options,
+)
+from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat
+from longpoll_client.remoting import RemotingClient
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from longpoll_protocol.compression import Compression
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
-    CheckTransactionStateRequestHeader,
-    EndTransactionRequestHeader,
-)
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
 from longpoll_protocol.properties import PRODUCER_GROUP
-from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.recoverable import FAULTS
+from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -130,7 +131,58 @@ def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransact
     )
 
 
-class TransactionProducer(Closeable):
+class TransactionCore:
+    """The parts of transaction producers on threads and on an event loop.
+
+    `_prepared` sends a prepared message; `_tell` and the methods that end with `steps` are exchanges.
+    """
+
+    def __init__(self, sender: Sender, instance: InstanceCore, check: Callable[..., object]) -> None:
+        self.group: str = sender.group
+        self._check = check
+        self._core = instance
+        self._heartbeat = ProducerHeartbeat(instance, sender.group)
+        self._lifecycle = Lifecycle(sender.runtime, f"the producer of group {sender.group}")
+
+    def _send_steps(
+        self, prepare: Callable[[], object], local_transaction: Callable[[], object]
+    ) -> Steps[TransactionResult]:
+        sent: SendResult = yield Call(prepare)
+        address = self._core.broker_address(sent.queue.broker_name)
+        yield from self._heartbeat.heartbeat(address)
+        state = TransactionState.ROLLBACK
+        try:
+            if sent.code == ResponseCode.SUCCESS:
+                state = TransactionState.UNKNOWN
+                state = state_of((yield Call(local_transaction)))
+        finally:
+            header = end_of(self.group, sent, state)
+            if header is not None:
+                yield from self._tell(address, header)
+        return TransactionResult(sent, state)
+
+    def _tell(self, address: str, header: EndTransactionRequestHeader) -> Steps[None]:
+        try:
+            connection = yield Connect(address)
+            yield Call(partial(connection.one_way, RequestCode.END_TRANSACTION, header))
+        except ClientError as error:
+            log.warning("the end of transaction %s is not told: %s; the broker asks for it", header.msg_id, error)
+
+    def _answer_steps(self, command: Command, address: str) -> Steps[None]:
+        """Check a transaction, and send its state. The broker repeats a question that is unreadable."""
+        question = read_question(self.group, command, address)
+        if question is None:
+            return
+        state = TransactionState.UNKNOWN
+        try:
+            state = state_of((yield Call(partial(self._check, question.message))))
+        except (*FAULTS, SystemExit) as error:
+            msg_id = question.message.msg_id
+            log.warning("the check of transaction %s failed: %r; the broker asks again", msg_id, error)
+        yield from self._tell(address, question.answered(self.group, state))
+
+
+class TransactionProducer(TransactionCore, Closeable):
     """A producer whose group's members can answer for each other's transactions; for many threads.
 
     Invariant: `_heartbeat_process` is the process whose timer sends heartbeats. A forked one starts its own timer with
@@ -138,17 +190,7 @@ class TransactionProducer(Closeable):
     """
 
     def __init__(
-        self,
-        name_server: Addresses,
-        *,
-        group: str,
-        check_transaction: Check,
-        tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        compression: Compression | None = Compression.ZLIB,
-        compress_over_bytes: int = COMPRESS_OVER_BYTES,
-        hooks: Sequence[SendHook] = (),
-        runtime: Runtime | None = None,
+        self, name_server: Addresses, *, group: str, check_transaction: Check, **options: Unpack[ProducerOptions]
     ) -> None:
         """Create a producer; it connects with its first send. Raises ConfigError.
 
@@ -156,24 +198,17 @@ class TransactionProducer(Closeable):
             name_server: HOST:PORT; several as a list, or separated by semicolons.
             group: The producer group. A broker may ask any of its members about a transaction.
             check_transaction: Gets a message, maybe of another process, and returns the state of its transaction.
-            tls: How to connect over TLS. Default: plain connections.
-            credentials: The account, for a broker with access control.
-            compression: How to compress bodies of `compress_over_bytes` or more; None: not at all.
-            compress_over_bytes: The least size of a body that is compressed.
-            hooks: Called before and after every send.
-            runtime: For tests.
+            options: Those of `ProducerOptions`.
         """
         check_plain("check_transaction", check_transaction)
-        check_group(group)
-        self.runtime: Runtime = runtime_of(runtime, tls)
-        self.group = group
-        self._check = check_transaction
-        self._instance = ClientInstance(self.runtime, name_server, on_request=self._requested, credentials=credentials)
-        options = SenderOptions(group, Packing(compression, compress_over_bytes), hooks)
-        self._producer = PreparedProducer(self._instance, options)
+        sender = Sender(group, options, RemotingClient.sent_header)
+        self._instance = ClientInstance(
+            sender.runtime, name_server, on_request=self._requested, credentials=sender.credentials
+        )
+        super().__init__(sender, self._instance, check_transaction)
+        self.runtime: Runtime = sender.runtime
+        self._producer = PreparedProducer(self._instance, sender)
         self._heartbeat_process: int | None = None
-        self._heartbeat = ProducerHeartbeat(self._instance, group)
-        self._lifecycle = Lifecycle(self.runtime, f"the producer of group {self.group}")
         self._timer = Timer(self.runtime, f"transactions-{self.group}")
         self._heartbeat_later()
 
@@ -194,16 +229,7 @@ class TransactionProducer(Closeable):
         return self._producer.metrics()
 
     def send(
-        self,
-        topic: str,
-        body: bytes,
-        local_transaction: LocalTransaction,
-        *,
-        tag: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: Mapping[str, str] | None = None,
-        queue_selector: QueueSelector | None = None,
-        timeout_s: float = CALL_TIMEOUT_S,
+        self, topic: str, body: bytes, local_transaction: LocalTransaction, **options: Unpack[RequestOptions]
     ) -> TransactionResult:
         """Prepare a message, call `local_transaction`, and commit or roll back as it returns.
 
@@ -213,27 +239,9 @@ class TransactionProducer(Closeable):
         """
         check_plain("local_transaction", local_transaction)
         self._heartbeat_later()
-        message = OutgoingMessage(body, tag, keys, properties or {})
-        sent = self._producer.send_prepared(topic, message, queue_selector, timeout_s)
-        address = self._instance.broker_address(sent.queue.broker_name)
-        self._instance.run(self._heartbeat.heartbeat(address))
-        state = TransactionState.UNKNOWN
-        try:
-            state = state_of(local_transaction()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
-        finally:
-            self._end(sent, state)
-        return TransactionResult(sent, state)
-
-    def _end(self, sent: SendResult, state: TransactionState) -> None:
-        header = end_of(self.group, sent, state)
-        if header is not None:
-            self._tell(self._instance.broker_address(sent.queue.broker_name), header)
-
-    def _tell(self, address: str, header: EndTransactionRequestHeader) -> None:
-        try:
-            self._instance.client(address).one_way(RequestCode.END_TRANSACTION, header)
-        except ClientError as error:
-            log.warning("the end of transaction %s is not told: %s; the broker asks for it", header.msg_id, error)
+        given = read_options(topic, body, options, RequestOptions)
+        prepare = partial(self._producer.send_prepared, topic, *given)
+        return self._instance.run(self._send_steps(prepare, local_transaction))
 
     # ------------------------------------------------------------ what brokers ask
 
@@ -241,22 +249,8 @@ class TransactionProducer(Closeable):
         """Handle a broker's request, on a reader thread."""
         if command.code != RequestCode.CHECK_TRANSACTION_STATE:
             return False
-        self._timer.after(0.0, lambda: self._answer(command, address))
+        self._timer.after(0.0, lambda: self._instance.run(self._answer_steps(command, address)))
         return True
-
-    def _answer(self, command: Command, address: str) -> None:
-        """Check a transaction, and send its state. The broker repeats a question that is unreadable."""
-        question = read_question(self.group, command, address)
-        if question is not None:
-            self._tell(address, question.answered(self.group, self._checked(question.message)))
-
-    def _checked(self, message: ReceivedMessage) -> TransactionState:
-        state = TransactionState.UNKNOWN
-        with CaughtError() as kept:
-            state = state_of(self._check(message))
-        if kept.error is not None:
-            log.warning("the check of transaction %s failed: %r; the broker asks again", message.msg_id, kept.error)
-        return state
 
     # ------------------------------------------------------------ saying who we are
 
@@ -264,8 +258,4 @@ class TransactionProducer(Closeable):
         """Start this process's periodic heartbeats, once."""
         if self._heartbeat_process != self.runtime.process_id():
             self._heartbeat_process = self.runtime.process_id()
-            self._timer.after(HEARTBEAT_S, self._heartbeat_again)
-
-    def _heartbeat_again(self) -> None:
-        self._instance.run(self._heartbeat.heartbeat_all())
-        self._timer.after(HEARTBEAT_S, self._heartbeat_again)
+            self._timer.every(HEARTBEAT_S, lambda: self._instance.run(self._heartbeat.heartbeat_all()))

@@ -17,7 +17,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.lookup import is_one_of
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.properties import java_hash
 
 EVERYTHING: Final = "*"
 TAG_TYPE: Final = "TAG"

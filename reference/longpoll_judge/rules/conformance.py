@@ -29,8 +29,7 @@ from longpoll_spec.errors import SpecUserError
 from longpoll_spec.history import Law
 from longpoll_spec.model import ACTION_NAMES, OPEN_MAX, Action, Actor, Model, SeenStep, TraceStep
 from longpoll_spec.policy import policy_named
-from longpoll_spec.render.notation import Writer, named_parts
-from longpoll_spec.render.readable import NOTATION, bare
+from longpoll_spec.render.notation import NOTATION, Writer, bare, named_parts
 from longpoll_spec.specification import specification_of
 from longpoll_spec.state.variables import of_queue
 from longpoll_spec.terms import Bool, variables_of

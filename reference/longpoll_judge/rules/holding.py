@@ -195,7 +195,7 @@ def _holds(case: Case) -> list[Suspects]:
     first = events.firsts(holds, "hold")
     # A damaged answer may be another's: the pull counts as open.
     answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
-    # One from before its request is told as that, and the log of so long ago may not be at hand (`run.window_pulls`).
+    # One from before its request is told as that, and the log of so long ago may not be at hand (`run.window_sweep`).
     moment_ns = np.minimum(events.integers("before_ns", holds), answered_ns)
     moment_ns = np.maximum(moment_ns, pulls.received_after_ns[pull])
     end_most = case.log.end_at_most(moment_ns)

@@ -19,7 +19,7 @@ from longpoll_judge.columns.lookup import Integers, is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Growth, Outlook, QueueLog
 from longpoll_judge.evidence.generations import Generation
 from longpoll_judge.evidence.survey import UNSEEN, Context, SourceFacts
-from longpoll_protocol.tags import java_hash
+from longpoll_protocol.properties import java_hash
 
 PULL_CODES: Final = (11, 361)
 """PULL_MESSAGE and LITE_PULL_MESSAGE."""

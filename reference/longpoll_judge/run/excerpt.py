@@ -10,7 +10,7 @@ Which events show a fault: the rules. How excerpts are written: `window`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.batch import make_batch
+from longpoll_judge.columns.batch import joined, make_batch, taken
 from longpoll_judge.columns.lookup import Integers
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.evidence.observers import DELETE_TOPIC
@@ -27,8 +27,9 @@ from longpoll_judge.evidence.source_survey import Run, SourceSurvey
 from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read.schema import coded, event_dict, order_of
 from longpoll_judge.read.source import History
-from longpoll_judge.rules.cross_queue import Tables
+from longpoll_judge.rules.cross_queue import Tables, rows_where
 from longpoll_judge.rules.queue_columns import MESSAGES
+from longpoll_judge.run.windows import Log
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_spec.history import FORMAT_VERSION, WHITE_BOX
 
@@ -55,12 +56,15 @@ Queue = tuple[str, str, int]
 
 def with_excerpts(result: Result, tables: Tables, survey: Survey, history: History) -> Result:
     """The result, with the evidence of each violation made a history, and what it is about named."""
-    violated = [finding for finding in result.findings if finding.verdict == "violated"]
-    scene = _look(tables, violated) if violated else Scene()
-    findings, observed = (
-        [_completed(one, scene, survey, history) for one in each] for each in (result.findings, result.observations)
-    )
+    findings, observed = (completed(each, tables, survey, history) for each in (result.findings, result.observations))
     return msgspec.structs.replace(result, findings=findings, observations=observed)
+
+
+def completed(findings: Sequence[Finding], tables: Tables, survey: Survey, history: History) -> list[Finding]:
+    """The findings, with the evidence of each violation made a history, and what it is about named."""
+    violated = [finding for finding in findings if finding.verdict == "violated"]
+    scene = _look(tables, violated) if violated else Scene()
+    return [_completed(one, scene, survey, history) for one in findings]
 
 
 @define
@@ -291,7 +295,7 @@ def _omitted(finding: Finding, source: str, shown: Iterable[Event], survey: Surv
 
 def _pieces(shown: list[Event], seen: SourceSurvey) -> Iterator[_Piece]:
     """The intervals between the shown events of a source, within each run of its numbers."""
-    runs = joined(seen.runs)
+    runs = joined_runs(seen.runs)
     last_run = runs[-1]
     if len(runs) > RUNS_MAX:
         runs = [run for run in runs if any(run.first <= event["sequence"] <= run.last for event in shown)]
@@ -309,7 +313,7 @@ def _pieces(shown: list[Event], seen: SourceSurvey) -> Iterator[_Piece]:
             yield _Piece(first, run.last, max(after_ns, until_ns), run.last_before_ns)
 
 
-def joined(runs: Iterable[Run]) -> list[Run]:
+def joined_runs(runs: Iterable[Run]) -> list[Run]:
     """The runs of a source, those of different splits that touch or overlap taken together."""
     found: list[Run] = []
     for run in sorted(runs):
@@ -334,3 +338,33 @@ def _meta(evidence: Iterable[Event], history: History) -> dict[str, Any]:
         if name in history.laws:
             meta["law"] = msgspec.to_builtins(history.laws[name][1])
     return meta
+
+
+RARE_MAX: Final = 50_000
+"""Most events that are kept: the first and the latest of them."""
+
+
+def with_rare(rare: pa.Table, table: pa.Table, firsts: Mapping[Log, int], inside: Collection[str]) -> pa.Table:
+    """The rare events so far, with those of some new events.
+
+    Args:
+        rare: Those so far.
+        table: The new events.
+        firsts: By log the offset of its first message, where that is among them.
+        inside: Sources that are known to stand inside their broker.
+    """
+    codes, names = coded(table, "event")
+    wanted = np.array([name in (*OF_SOURCE, *OF_CONNECTION) for name in names], dtype=np.bool_)[codes]
+    wanted |= rows_where(table, "request_received") & (table["code"].to_numpy() == DELETE_TOPIC)
+    sources, source_names = coded(table, "source")
+    for name in WHITE_BOX:
+        rows = first_by_source(table, np.flatnonzero(rows_where(table, name)))
+        wanted[[row for row in rows.tolist() if source_names[sources[row]] not in inside]] = True
+    is_message = rows_where(table, "append") | rows_where(table, "message_acknowledged")
+    for (_broker, _topic, queue, _source), offset in firsts.items():
+        is_first = is_message & (table["queue_offset"].to_numpy() == offset) & (table["queue"].to_numpy() == queue)
+        wanted[np.flatnonzero(is_first)] = True
+    found = joined([rare, taken(table, np.flatnonzero(wanted))])
+    if len(found) <= RARE_MAX:
+        return found
+    return joined([found.slice(0, RARE_MAX // 4), found.slice(len(found) - RARE_MAX // 2)])

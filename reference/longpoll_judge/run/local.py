@@ -1,7 +1,7 @@
 """Judges in this process, without Spark: the same rules over Arrow tables.
 
 A small history is judged in one piece. A larger one is read twice: first to see where its sources and logs begin and
-end, then window by window to judge it. The rules: `window_pulls`, `wide_pulls`, `queue_verdict`. The sum: `pipeline`.
+end, then window by window to judge it. The rules: `window_sweep`, `wide_pulls`, `queue_verdict`. The sum: `pipeline`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,17 @@ from longpoll_judge.read import source
 from longpoll_judge.read.growing_history import checksum_before
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import InputSplit, is_cheap, kind_of, read_split
-from longpoll_judge.run.overview import OVERVIEW_COLUMNS, Overview, overview_of_table, read_again
 from longpoll_judge.run.queue_verdict import judge_table, queue_rows
-from longpoll_judge.run.spill import Spill, open_spill
 from longpoll_judge.run.wide_pulls import Outcome, Rule, judge_rest
-from longpoll_judge.run.window_sweep import Swept, WindowReader, sweep
-from longpoll_judge.run.windows import WINDOW_EVENTS, WindowPlan
+from longpoll_judge.run.window_sweep import Spill, Swept, WindowReader, open_spill, sweep
+from longpoll_judge.run.windows import (
+    OVERVIEW_COLUMNS,
+    WINDOW_EVENTS,
+    Overview,
+    WindowPlan,
+    overview_of_table,
+    read_again,
+)
 from longpoll_spec.history import NDJSON_SUFFIX
 
 

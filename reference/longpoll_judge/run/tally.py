@@ -1,18 +1,58 @@
-"""Adds up result rows as they come, so that memory is bounded by what a result can show (`pipeline`)."""
+"""Adds up result rows, and selects the listed findings, so that memory is bounded by what a result can show.
+
+A judgement of the whole history lists the earliest findings of each queue, property and verdict. A follower lists new
+ones first, then a few of the earliest, then the latest. New findings beyond the limit are counted.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
 from attrs import define, field
 
+from longpoll_judge.contract.causes import finding_order, identified
+from longpoll_judge.contract.result import Finding, Gap
 from longpoll_judge.read.schema import compute
+from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.queue_verdict import FINDING, LEFT_OUT, LOOKED_AT_MAX, Found, Row, as_table, is_violated
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+@define(eq=False)
+class Latest(Generic[Key, Value]):
+    """The values that were found last, in the order of that, each as it was when it was found first.
+
+    Invariant: whatever is in neither `values` nor `left_out` was looked at.
+    """
+
+    values: dict[Key, Value] = field(factory=dict)
+    left_out: int = 0
+    """How many were dropped before a judgement was requested."""
+    _fresh: set[Key] = field(factory=set)
+
+    def put(self, key: Key, value: Value, most: int) -> None:
+        """Keep a value; if there are more than `most` then, the one that was not found for longest is let go."""
+        if key not in self.values:
+            self._fresh.add(key)
+        self.values[key] = self.values.pop(key, value)
+        while len(self.values) > most:
+            oldest = next(iter(self.values))
+            del self.values[oldest]
+            self.left_out += oldest in self._fresh
+            self._fresh.discard(oldest)
+
+    def look(self) -> Iterable[Value]:
+        """All values; who asks tells them."""
+        self._fresh.clear()
+        return self.values.values()
+
 
 HIGHEST: Final = ("wake_max", "late_max")
 """Kinds of rows of which the highest counts; the counts of the others are added."""
@@ -24,18 +64,20 @@ FIRST_KEPT: Final = 10
 class Tally:
     """The sum of some result rows.
 
-    Invariant: each group of findings keeps `LOOKED_AT_MAX`, and counts the others as left out. A tally keeps
+    Invariant: each group of findings keeps `most`, and counts the others as left out. A tally keeps
     the earliest ones; a follower's keeps the latest and a few of the first.
     """
 
+    most: int = LOOKED_AT_MAX
+    """Findings that are kept of a group."""
     keeps_latest: bool = False
     """Whether those that came last are kept."""
     untold: int = 0
     """Violations that were dropped before a judgement was requested."""
 
-    _counts: Counter[tuple[str, int, str]] = field(factory=Counter)
-    _highest: dict[str, int] = field(factory=dict)
-    _found: dict[str, list[Found]] = field(factory=dict)
+    counts: Counter[tuple[str, int, str]] = field(factory=Counter)
+    highest: dict[str, int] = field(factory=dict)
+    found: dict[str, list[Found]] = field(factory=dict)
     _fresh: Counter[str] = field(factory=Counter)
     """By group, how many came since somebody looked."""
 
@@ -44,36 +86,30 @@ class Tally:
         for kind, bucket, count, text in _summed(rows):
             if kind == FINDING:
                 one = msgspec.json.decode(text, type=Found)
-                self._found.setdefault(one.group, []).append(one)
+                self.found.setdefault(one.group, []).append(one)
                 self._fresh[one.group] += 1
             elif kind in HIGHEST:
-                self._highest[kind] = max(self._highest.get(kind, 0), count)
+                self.highest[kind] = max(self.highest.get(kind, 0), count)
             else:
-                self._counts[kind, bucket, text] += count
+                self.counts[kind, bucket, text] += count
                 self.untold += count if kind == LEFT_OUT and is_violated(text) else 0
-        for group, found in self._found.items():
-            if len(found) > LOOKED_AT_MAX:
+        for group, found in self.found.items():
+            if len(found) > self.most:
                 self._shorten(group, found)
 
     def _shorten(self, group: str, found: list[Found]) -> None:
         """Let go of what is too much of a group."""
-        more = len(found) - LOOKED_AT_MAX
-        self._counts[LEFT_OUT, 0, group] += more
+        more = len(found) - self.most
+        self.counts[LEFT_OUT, 0, group] += more
         if not self.keeps_latest:
             found.sort(key=attrgetter("order"))
-            del found[LOOKED_AT_MAX:]
+            del found[self.most :]
             return
         first_fresh = len(found) - self._fresh[group]
         gone_fresh = max(FIRST_KEPT + more - max(first_fresh, FIRST_KEPT), 0)
         self._fresh[group] -= gone_fresh
         self.untold += gone_fresh if is_violated(group) else 0
         del found[FIRST_KEPT : FIRST_KEPT + more]
-
-    def restore(self, rows: pa.Table) -> None:
-        """Take what another `look` gave, into a sum of nothing."""
-        self.add(rows)
-        self.untold = 0
-        self._fresh.clear()
 
     def look(self) -> pa.Table:
         """Return the sum as rows again; a follower reports all new findings."""
@@ -82,9 +118,9 @@ class Tally:
 
     def rows(self) -> pa.Table:
         """The sum, as rows again."""
-        rows = [(kind, bucket, count, text) for (kind, bucket, text), count in self._counts.items()]
-        rows += [(kind, 0, count, "") for kind, count in self._highest.items()]
-        rows += [(FINDING, 0, 1, msgspec.json.encode(one).decode()) for found in self._found.values() for one in found]
+        rows = [(kind, bucket, count, text) for (kind, bucket, text), count in self.counts.items()]
+        rows += [(kind, 0, count, "") for kind, count in self.highest.items()]
+        rows += [(FINDING, 0, 1, msgspec.json.encode(one).decode()) for found in self.found.values() for one in found]
         return as_table(rows)
 
 
@@ -95,3 +131,63 @@ def _summed(rows: pa.Table) -> Iterator[Row]:
     counted = rows.filter(is_counted).group_by(["kind", "bucket", "text"]).aggregate([("count", "sum")])
     for table, count in ((kept, "count"), (counted, "count_sum")):
         yield from zip(*(table[name].to_pylist() for name in ("kind", "bucket", count, "text")), strict=True)
+
+
+NOT_TOLD: Final = (
+    "findings came with more than can be told one by one: judging the whole history counts them, at the end"
+)
+"""The end of the text of the gap that counts them."""
+AT_THE_END: Final = "judging the whole history tells, at the end"
+"""The end of the text of a gap about subjects that wait for the end."""
+
+
+@define(eq=False)
+class Picked:
+    """Selects the listed findings from the known ones.
+
+    Invariant: each certain finding that was ever known was listed, or `untold` counts it.
+    """
+
+    seen: set[str] = field(factory=set)
+    """The names of all findings of the last call. A finding that is gone does not return."""
+    untold: int = 0
+
+    def pick(self, findings: list[Finding]) -> tuple[list[Finding], int]:
+        """The listed findings in order, each with its name, and the number of the others."""
+        named = identified(sorted(findings, key=finding_order))
+        groups: dict[tuple[object, ...], list[Finding]] = {}
+        for finding in named:
+            group = finding.property, finding.verdict, finding.topic, finding.queue
+            groups.setdefault(group, []).append(finding)
+        listed = {finding.id for group in groups.values() for finding in self._of_group(group)}
+        rest = [finding for finding in named if finding.id not in listed]
+        self.untold += sum(one.verdict == "violated" and one.id not in self.seen for one in rest)
+        self.seen = {finding.id for finding in named}
+        left_out = sum(1 + sum(each.count for each in finding.follows) for finding in rest)
+        return [finding for finding in named if finding.id in listed], left_out
+
+    def _of_group(self, group: Sequence[Finding]) -> Sequence[Finding]:
+        """The listed findings of one group."""
+        if len(group) <= queue_verdict.FINDINGS_MAX:
+            return group
+        fresh = [finding for finding in group if finding.id not in self.seen][FIRST_KEPT - queue_verdict.FINDINGS_MAX :]
+        chosen = {finding.id for finding in (*fresh, *group[:FIRST_KEPT])}
+        others = [finding for finding in group if finding.id not in chosen]
+        latest = {finding.id for finding in others[len(others) - (queue_verdict.FINDINGS_MAX - len(chosen)) :]}
+        return [finding for finding in group if finding.id in chosen or finding.id in latest]
+
+
+def not_told(count: int) -> list[Gap]:
+    """The gap that counts unlisted findings; none if all were listed."""
+    return [Gap("not judged", "", count, f"{count} {NOT_TOLD}")] if count else []
+
+
+def left_to_the_end(counts: Mapping[str, int]) -> list[Gap]:
+    """The gaps about subjects that wait for the end, each with a count."""
+    return [Gap("not judged", "", count, f"{what}: {AT_THE_END}") for what, count in counts.items() if count]
+
+
+def what_is_left(gaps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The subjects that wait for the end, with their counts, from the gaps of a result."""
+    end = f": {AT_THE_END}"
+    return {str(gap["why"]).removesuffix(end): gap["count"] for gap in gaps if str(gap["why"]).endswith(end)}

@@ -32,8 +32,7 @@ from longpoll_judge.rules.queue_case import make_log
 from longpoll_judge.rules.queue_columns import PULL_CODES
 from longpoll_judge.rules.sends import judge_sends
 from longpoll_judge.run.queue_verdict import RESULT_SCHEMA, judge_logs, judge_queue, repeated_rows
-from longpoll_judge.run.window_pulls import are_single
-from longpoll_judge.run.window_sweep import WindowReader
+from longpoll_judge.run.window_sweep import WindowReader, are_single
 from longpoll_judge.run.windows import REACH, WindowPlan
 
 SPAN_MAX: Final = 16

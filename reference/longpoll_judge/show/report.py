@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 
 from longpoll_judge.contract.result import PROPERTIES, Finding, Result
+from longpoll_spec.render.pictures import svg
 
 WIDTH: Final = 720
 _LEFT: Final = 110
@@ -42,13 +43,11 @@ def histogram(buckets: Sequence[tuple[float, int]], title: str) -> str:
     for place, (upper_ms, count) in enumerate(buckets):
         height = max(1.0, (count / most) ** 0.5 * (_BARS_HEIGHT - 30))
         left = 10 + place * step
-        parts.append(
-            f'<rect x="{left:.1f}" y="{_BARS_HEIGHT - 20 - height:.1f}" width="{max(step - 1, 1):.1f}" '
-            f'height="{height:.1f}"><title>up to {upper_ms:g} ms: {count}</title></rect>'
-        )
+        said, top = f"<title>up to {upper_ms:g} ms: {count}</title>", _BARS_HEIGHT - 20 - height
+        parts.append(svg.element("rect", "bar", said, x=left, y=top, width=max(step - 1, 1), height=height))
         if place % -(-len(buckets) // _LABELS_MAX) == 0:
-            parts.append(f'<text x="{left:.1f}" y="{_BARS_HEIGHT - 6}">{upper_ms:g}</text>')
-    return _svg(_BARS_HEIGHT, title, parts)
+            parts.append(svg.text("label", left, _BARS_HEIGHT - 6, f"{upper_ms:g}"))
+    return svg.picture("chart", (WIDTH, _BARS_HEIGHT), title, "", parts)
 
 
 def sequence_chart(finding: Finding) -> str:
@@ -61,17 +60,17 @@ def sequence_chart(finding: Finding) -> str:
     parts = []
     for place, lane in enumerate(lanes):
         middle = _LEFT + gap * (place + 0.5)
-        parts.append(f'<line x1="{middle:.0f}" y1="24" x2="{middle:.0f}" y2="{height - 8}" class="lane"/>')
-        parts.append(f'<text x="{middle:.0f}" y="16" text-anchor="middle">{escape(lane)}</text>')
+        parts.append(svg.line("lane", middle, 24, middle, height - 8))
+        parts.append(svg.text("middle", middle, 16, lane))
     for row, event in enumerate(evidence):
         below = 44 + row * _ROW
         middle = _LEFT + gap * (lanes.index(_lane(event)) + 0.5)
         first, last = (event[name] - start for name in ("after_ns", "before_ns"))
         moment = f"+{first / 1e6:.3f}" if last - first < 1_000_000 else f"+{first / 1e6:.1f} to {last / 1e6:.1f}"
-        parts.append(f'<text x="4" y="{below + 4}">{moment} ms</text>')
-        parts.append(f'<circle cx="{middle:.0f}" cy="{below}" r="5"/>')
-        parts.append(f'<text x="{middle + 10:.0f}" y="{below + 4}">{escape(_said(event))}</text>')
-    return _svg(height, f"{finding.property}: {finding.why}", parts)
+        parts.append(svg.text("time", 4, below + 4, f"{moment} ms"))
+        parts.append(svg.element("circle", "event", cx=middle, cy=below, r=5))
+        parts.append(svg.text("said", middle + 10, below + 4, _said(event)))
+    return svg.picture("chart", (WIDTH, height), f"{finding.property}: {finding.why}", "", parts)
 
 
 def _lane(event: Mapping[str, Any]) -> str:
@@ -85,13 +84,6 @@ def _lanes(events: Sequence[Mapping[str, Any]]) -> list[str]:
 def _said(event: Mapping[str, Any]) -> str:
     notes = (f"{name} {event[name]}" for name in _NOTES.get(event["event"], ()) if name in event)
     return ", ".join((str(event["event"]), *notes))
-
-
-def _svg(height: float, title: str, parts: Sequence[str]) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">'
-        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
-    )
 
 
 TEXT_FINDINGS_MAX: Final = 200
@@ -223,8 +215,10 @@ STYLE: Final = """
 .judge .verdict { display: inline-block; padding: .1rem .8rem; border-radius: 1rem; color: #fff }
 .judge .valid { background: #1a7f4b } .judge .invalid, .judge .violated { background: #b3261e }
 .judge .unknown { background: #8a6100 }
-.judge svg { width: 100%; max-width: 60rem; display: block } .judge svg text { font-size: 11px; fill: #1c2733 }
+.judge svg { width: 100%; height: auto; max-width: 60rem; display: block }
+.judge svg text { font-size: 11px; fill: #1c2733 }
 .judge svg rect, .judge svg circle { fill: #2a6fb0 } .judge svg .lane { stroke: #b7c2cc }
+.judge svg .middle { text-anchor: middle }
 """
 
 

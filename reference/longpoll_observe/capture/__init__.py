@@ -1,8 +1,7 @@
 """Creates a history from packet captures of a broker's port (pcap, pcapng), with the proxy's tap.
 
-- `capture_file` reads files into packets; `packets` extracts the broker's TCP segments.
-- `tcp_stream` orders the bytes of one direction; `conversation` passes both to a tap.
-- `clock` compares the capture's clock with the senders'.
+- `capture_file` reads the broker's TCP segments from files.
+- `conversation` orders the bytes of both directions, passes them to a tap, and checks the capture's clock.
 - `reader` combines these parts.
 
 TLS and fragmented IP packets are not supported. Commands: see `longpoll_observe.tap`.

@@ -1,28 +1,160 @@
 """One captured connection to a broker: orders both directions and passes them to the proxy's tap.
 
 A request counts as received between the capture of its last byte and of the broker's acknowledgement of it, which is
-sent by the kernel that has the byte. The earliest time of an answer is computed as in the proxy (`arrival`), from the
-client's earlier acknowledgements and windows.
+sent by the kernel that has the byte. The earliest time of an answer is computed as in the proxy (`arrival_time`), from
+the client's earlier acknowledgements and windows.
 
+Segments may be out of order, repeated, overlapping, or truncated by the snap length; of copies, the first counts.
 Bytes that were acknowledged but not captured are missing. So are those before the first whole frame of a connection
 older than the capture. The history records this. Bytes count as missing only after `GRACE_NS`, because a capture may
 swap packets; until then nothing after them is passed on.
 
-Segments: see `packets`. Commands: see `tap`.
+A capture's timestamps come from a clock that can be set, and a step of it looks like a pause of the broker. Most TCP
+senders write a counter of ms into each segment (RFC 7323), which cannot be set. Between two segments of one sender
+both clocks must advance equally. The difference is added to the uncertainty of timestamps. Above `AGREE_NS`, or
+without such a counter, the capture's clock may have been changed, and the judge treats no measurement by it as certain
+(`docs/history.md`).
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from attrs import define, field
 
 from longpoll_observe.arrival_time import RECOVER_NS, SETTLE_NS, ArrivalTimes
-from longpoll_observe.capture.clock import Agreement, SenderClock
-from longpoll_observe.capture.packets import ACK, FIN, RST, SYN, Segment
-from longpoll_observe.capture.tcp_stream import TcpStream
+from longpoll_observe.capture.capture_file import ACK, FIN, RST, SYN, Segment
 from longpoll_observe.tap import ConnectionTap, Sender, begins_frame
+
+HALF: Final = 1 << 31
+MASK: Final = (1 << 32) - 1
+PENDING_MAX: Final = 4 * 1024 * 1024
+"""Maximum bytes of a direction that wait for earlier ones."""
+
+
+@define(slots=True)
+class TcpStream:
+    """The bytes of one direction.
+
+    Invariants: `_next` is the sequence number of position `read`; `_pending` are later (position, time, bytes),
+    ascending, and `_waiting` is their total length.
+    """
+
+    read: int = 0
+    """Every byte before this position was taken."""
+    come: int = 0
+    """The position after the last captured byte."""
+    end: int | None = None
+    """The position of the stream's end, once captured."""
+    _next: int | None = None
+    _pending: list[tuple[int, int, bytes]] = field(factory=list)
+    _waiting: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the first byte is known."""
+        return self._next is not None
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether everything up to the stream's end was taken."""
+        return self.end is not None and self.read >= self.end
+
+    def begin(self, sequence: int) -> None:
+        """Set the sequence number of the next byte."""
+        self._next = sequence & MASK
+
+    def position_of(self, sequence: int) -> int:
+        """Returns the position of a sequence number, which may be before the taken bytes."""
+        assert self._next is not None, "positions count from a known byte"
+        return self.read + ((sequence - self._next + HALF) & MASK) - HALF
+
+    def put(self, sequence: int, time_ns: int, content: bytes, size: int) -> None:
+        """Add a segment of `size` bytes, of which `content` was captured."""
+        position = self.position_of(sequence)
+        self.come = max(self.come, position + size)
+        skip = max(self.read - position, 0)
+        if content[skip:]:
+            insort(self._pending, (position + skip, time_ns, content[skip:]))
+            self._waiting += len(content) - skip
+
+    def take(self) -> Iterator[tuple[int, bytes]]:
+        """Iterate over the times and bytes that are now in order."""
+        while self._pending and self._pending[0][0] <= self.read:
+            position, time_ns, content = self._pending.pop(0)
+            self._waiting -= len(content)
+            content = content[self.read - position :]
+            if content:
+                self._go(self.read + len(content))
+                yield time_ns, content
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too many bytes are waiting."""
+        return self._waiting > PENDING_MAX
+
+    def skip(self, known: int) -> None:
+        """Skip a gap: continue at the first captured byte, or at `known`, if bytes were sent."""
+        first = self._pending[0][0] if self._pending else known
+        self._go(max(min(first, known) if known > self.read else first, self.read))
+
+    def _go(self, position: int) -> None:
+        assert self._next is not None, "bytes are taken from a known one on"
+        self._next = (self._next + position - self.read) & MASK
+        self.read = position
+
+
+TICK_NS: Final = 1_000_000
+"""A sender's counter counts ms; with another unit it disagrees, and nothing is claimed."""
+AGREE_NS: Final = 25_000_000
+"""More than the usual time from a sender's counter to the capture."""
+WINDOW_NS: Final = 10_000_000_000
+"""Period after which clocks are compared again: within it clocks drift by less than a tick (100 ppm)."""
+STAMP_BITS: Final = 32
+
+
+@define(slots=True)
+class Agreement:
+    """The result of the comparison for a whole capture."""
+
+    worst_ns: int = 0
+    is_steady: bool = True
+    """Whether every sender had a counter that agreed."""
+
+    @property
+    def name(self) -> str:
+        """The clock's name for `meta.json`."""
+        return "monotonic" if self.is_steady else "unix"
+
+
+@define(slots=True)
+class SenderClock:
+    """One direction of one connection: the capture's time and the sender's counter at the begin of a period."""
+
+    agreement: Agreement
+    _time_ns: int = -1
+    _stamp: int = 0
+
+    def saw(self, time_ns: int, stamp: int | None) -> None:
+        """Compare the clocks at a captured segment of this sender."""
+        agreement = self.agreement
+        if stamp is None:
+            agreement.is_steady = False
+            return
+        if self._time_ns >= 0:
+            ticks = (stamp - self._stamp) & ((1 << STAMP_BITS) - 1)
+            if ticks >> (STAMP_BITS - 1):
+                # Out of order: an older counter.
+                return
+            apart_ns = abs(time_ns - self._time_ns - ticks * TICK_NS)
+            agreement.worst_ns = max(agreement.worst_ns, apart_ns)
+            agreement.is_steady = agreement.is_steady and apart_ns <= AGREE_NS
+        if self._time_ns < 0 or time_ns - self._time_ns > WINDOW_NS:
+            self._time_ns, self._stamp = time_ns, stamp
+
 
 GRACE_NS: Final = 50_000_000
 """How long missing bytes may still arrive out of order."""

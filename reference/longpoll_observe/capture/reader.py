@@ -17,10 +17,8 @@ from typing import Final
 import msgspec
 from attrs import define, field
 
-from longpoll_observe.capture.capture_file import CaptureError, CaptureFile, Packet
-from longpoll_observe.capture.clock import Agreement
-from longpoll_observe.capture.conversation import Conversation
-from longpoll_observe.capture.packets import SYN, Segment, segment_of
+from longpoll_observe.capture.capture_file import SYN, CaptureError, CaptureFile, Packet, Segment, segment_of
+from longpoll_observe.capture.conversation import Agreement, Conversation
 from longpoll_observe.events import Places, Subscriptions
 from longpoll_observe.observer import UNCERTAINTY_NS_MIN, UNCERTAINTY_NS_UNMEASURED, name_of
 from longpoll_observe.tap import ConnectionTap, TapTotals

@@ -1,7 +1,7 @@
 """Produce and dispatch: a message is appended to the log, then becomes visible to pulls.
 
 Source: `DefaultMessageStore.ReputMessageService.doReput` (4.9.8). One dispatcher serves all queues and takes their
-messages in any order, of which the log's order is one. The notification that follows: see `notify`.
+messages in any order, of which the log's order is one. The notification that follows: see `traversal`.
 """
 
 from __future__ import annotations

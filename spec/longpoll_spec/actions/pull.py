@@ -1,12 +1,13 @@
-"""Pull: a consumer asks, the broker reads, and holds a pull that found nothing.
+"""Pull: a consumer asks, the broker reads, holds a pull that found nothing, and answers it when it is woken or expires.
 
 Source: `PullMessageProcessor.processRequest` and `PullRequestHoldService.suspendPullRequest` (4.9.8). The recheck is
-the fix that upstream PR #7359 proposed for issue #7358. Rejected pulls are not modelled.
+the fix that upstream PR #7359 proposed for issue #7358. Rejected pulls are not modelled. The executor runs a woken pull
+again with holding off (`executeRequestWhenWakeup`). The deadline heap is our own design.
 """
 
 from __future__ import annotations
 
-from longpoll_spec.actions import commits
+from longpoll_spec.actions.commits import by_read, carried_by
 from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import Pairs, after_read, left, to_executor
 from longpoll_spec.model import Step
@@ -32,7 +33,7 @@ def next_pull(state: State, request: Request, queue: Queue, wish: Wish) -> Step:
         (request.passes, request.passes & stays),
         (request.wanted, request.wanted & stays),
         *(() if stays is TRUE else ((request.offset, ite(stays, request.offset, queue.visible_end)),)),
-        *commits.carried_by(request, ite(stays, request.committed, queue.visible_end)),
+        *carried_by(request, ite(stays, request.committed, queue.visible_end)),
     )
     return Step(guard, effect)
 
@@ -54,7 +55,7 @@ def pull_read(state: State, request: Request) -> Step:
         (request.deadline, ite(ends, 0, request.deadline)),
         (request.open, request.open & ~ends),
         *left(request, ends),
-        *commits.by_read(state, request, ends),
+        *by_read(state, request, ends),
     )
     return Step(guard, effect)
 
@@ -160,4 +161,40 @@ def recheck_after_hold(state: State, request: Request) -> Step:
     # EFFECT
     wakes = request.is_("held") & (state.has_more(request) | state.is_told_moved(request))
     effect = assign(*to_executor(request, wakes, recheck_due=FALSE))
+    return Step(guard, effect)
+
+
+@action("request", exists=lambda state: state.policy.expiry == "own_deadline")
+def expire(state: State, request: Request) -> Step:
+    """The heap entry of a request fires at its deadline: the request leaves the table under the bucket's lock and goes
+    to the executor. A one-shot entry is used up even if a notifier has the request; the other kind waits until the
+    request is put back.
+    """
+    one_shot = state.policy.heap_entry == "one_shot"
+    # GUARD
+    entry = request.armed & request.is_listed if one_shot else request.is_("held")
+    guard = entry & state.running & (request.deadline <= 0) & state.lock_free_of(request) & request.may_be_queued
+    # EFFECT
+    *queue, (armed, _) = to_executor(request, request.is_("held"))
+    effect = assign(*queue, (armed, FALSE))
+    return Step(guard, effect)
+
+
+@action("request")
+def run(state: State, request: Request) -> Step:
+    """The executor runs a woken pull again with holding off. It reads the store and answers with messages, with a moved
+    offset, or with "not found".
+    """
+    # GUARD
+    guard = ~(request.copies <= 0)
+    # EFFECT
+    queued = request.is_("queued")
+    effect = assign(
+        (request.copies, request.copies - 1),
+        *after_read(state, request),
+        (request.phase, ite(queued, request.phases["idle"], request.phase)),
+        (request.deadline, ite(queued, 0, request.deadline)),
+        (request.open, FALSE),
+        *left(request, queued),
+    )
     return Step(guard, effect)

@@ -13,15 +13,15 @@ from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import answered, to_executor
 from longpoll_spec.model import Step
 from longpoll_spec.state import MASTER_BACK, NEW_MASTER, Queue, State, assign
-from longpoll_spec.state.shared import walks_on_master_return
+from longpoll_spec.state.variables import walks_on_master_return
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, all_of, ite, truth
 
 
-def _exists(state: State) -> bool:
+def _has_role(state: State) -> bool:
     return state.bounds.has("role")
 
 
-@action(exists=_exists, urgent=never)
+@action(exists=_has_role, urgent=never)
 def role_change(state: State) -> Step:
     """A slave whose master is gone becomes master. Held requests keep waiting, or are answered at once under the
     buckets' locks. In the second case, requests in a notifier's list or on their way into the table are answered
@@ -33,7 +33,7 @@ def role_change(state: State) -> Step:
     return Step(guard, _changed(state, NEW_MASTER, answers=state.policy.on_role_change == "answer", walks=FALSE))
 
 
-@action(exists=_exists, urgent=never)
+@action(exists=_has_role, urgent=never)
 def master_returns(state: State) -> Step:
     """The master of a slave is back. Held requests keep waiting; or a thread traverses all buckets and wakes them, so
     that they are sent to the master; or they are answered at once under the buckets' locks, and requests outside the

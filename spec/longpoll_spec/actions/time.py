@@ -1,7 +1,7 @@
 """Time: one tick less until every deadline and until the next scan.
 
 Only remaining time is stored, so unbounded time is a finite state space. Each action says whether it is urgent (time
-waits for it); `law` collects these.
+waits for it); `specification` collects these.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Pairs of knobs are not tried: two changes may together break what neither breaks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from attrs import field, frozen
@@ -19,7 +19,7 @@ from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Verdict
 from longpoll_spec.engines.smt.proof import REQUESTS, prove
-from longpoll_spec.policy import REDUNDANT, Policy, knob_values, preset, with_knob
+from longpoll_spec.policy import REDUNDANT, Policy, other_settings, preset, with_knob
 from longpoll_spec.specification import properties_of, specification_of
 
 POLICIES: Final = ("strict", "strict-clone")
@@ -64,12 +64,6 @@ class Row:
         return None if self.claim or self.undecided else "it breaks nothing, but no reason is given"
 
 
-def changes_of(policy: Policy) -> Iterator[str]:
-    """Every setting of one knob that differs from the policy's own, in the order of the knobs."""
-    for knob, values in knob_values().items():
-        yield from (f"{knob}={str(value).lower()}" for value in values if value != getattr(policy, knob))
-
-
 def ablate(names: Iterable[str] = POLICIES, *, claims: Claims = REDUNDANT, report: Report | None = None) -> list[Row]:
     """A row for every change of one knob of these policies. `report` gets each change before it is tried.
 
@@ -78,7 +72,7 @@ def ablate(names: Iterable[str] = POLICIES, *, claims: Claims = REDUNDANT, repor
     rows = []
     for name in names:
         policy = preset(name)
-        for setting in changes_of(policy):
+        for setting in other_settings(policy):
             if report is not None:
                 report(f"{name} with {setting}")
             rows.append(row_of(policy, setting, claims=claims))

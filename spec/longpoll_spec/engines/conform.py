@@ -4,7 +4,7 @@ The time of a step is an interval. If no two intervals overlap, the order is kno
 tried and equal results are merged. Hidden actions may happen anywhere between. The steps are a run if at least one
 order of them is. If none is, the last possible states are kept, because they show what is wrong.
 
-TLC does the same check with `render.export.tla_traces`.
+A test compares the result with that of TLC.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from attrs import define, field, frozen
 
 from longpoll_spec.engines.evaluate import evaluate, values_of
-from longpoll_spec.engines.python.compile import Packed, StepFunction, step_of
+from longpoll_spec.engines.python import Packed, StepFunction, step_of
 from longpoll_spec.errors import EngineLimitError
 from longpoll_spec.model import Action, Model, Order, SeenStep, TraceStep, order_of
 from longpoll_spec.terms import Bool
@@ -73,8 +73,8 @@ class Conformance:
         return self.placed == len(self.order.steps) and not self.undecided
 
 
-Level: TypeAlias = Mapping[Possibility, None]
-"""A set in the order in which it was found, so that equal input gives equal output."""
+_Way: TypeAlias = "tuple[_Way, str, Packed] | None"
+"""A run backwards: the run before, the label of its last action, and the state after it."""
 
 
 @define
@@ -103,7 +103,7 @@ class Checker:
     def check(self, steps: Iterable[SeenStep]) -> Conformance:
         """Follow one run, whose steps may come in any order."""
         order = order_of(steps)
-        level: Level = {Possibility(0, 0, self.model.initial): None}
+        level: dict[Possibility, _Way] = {Possibility(0, 0, self.model.initial): None}
         certain = 0
         for placed in range(len(order.steps)):
             if len(level) == 1 and not next(iter(level)).ahead:
@@ -111,7 +111,9 @@ class Checker:
             reached = self.with_unseen(level)
             if any(here.count >= len(order.open_at) for here in level):
                 return Conformance(order, placed, certain, tuple(level), undecided=True)
-            following = {after: None for here in reached for after in self._successors(order, here)}
+            following: dict[Possibility, _Way] = {
+                _placed(here, number, after): None for here in reached for number, _, after in self.taken(order, here)
+            }
             if len(following) > self.possible_max or len(reached) > self.possible_max:
                 return Conformance(order, placed, certain, tuple(level), undecided=True)
             if not following:
@@ -120,22 +122,20 @@ class Checker:
             level = following
         return Conformance(order, len(order.steps), certain, tuple(level))
 
-    def with_unseen(self, level: Level) -> Level:
-        """The possibilities after any number of hidden actions."""
-        if not self.unseen:
-            return level
-        reached = dict(level)
+    def with_unseen(self, level: Mapping[Possibility, _Way]) -> dict[Possibility, _Way]:
+        """The possibilities after any number of hidden actions, each with one way to it."""
+        came = dict(level)
         pending = list(level)
-        while pending and len(reached) <= self.possible_max:
+        while pending and len(came) <= self.possible_max:
             here = pending.pop()
             for label in self.unseen:
                 after = self.step_function(label)(here.state)
                 if after is not None:
                     moved = Possibility(here.count, here.ahead, after)
-                    if moved not in reached:
-                        reached[moved] = None
+                    if moved not in came:
+                        came[moved] = (came[here], label, after)
                         pending.append(moved)
-        return reached
+        return came
 
     def states_with_unseen(self, states: Iterable[Packed]) -> dict[Packed, None]:
         """The states after any number of hidden actions, in the order of `with_unseen`.
@@ -158,9 +158,6 @@ class Checker:
                     reached[after] = None
                     pending.append(after)
         return reached
-
-    def _successors(self, order: Order, here: Possibility) -> Iterator[Possibility]:
-        return (_placed(here, number, after) for number, _label, after in self.taken(order, here))
 
     def taken(self, order: Order, here: Possibility) -> Iterator[tuple[int, str, Packed]]:
         """What may come next: the step, the label of its action, and the state after it."""
@@ -197,10 +194,6 @@ class Checker:
         return self._functions[label]
 
 
-_Way: TypeAlias = "tuple[_Way, str, Packed] | None"
-"""A run backwards: the run before, the label of its last action, and the state after it."""
-
-
 def fitting(checker: Checker, steps: Iterable[SeenStep]) -> list[TraceStep]:
     """One run of the spec, with hidden actions, that fits the observed steps; the first one found.
 
@@ -209,7 +202,7 @@ def fitting(checker: Checker, steps: Iterable[SeenStep]) -> list[TraceStep]:
     order = order_of(steps)
     level: dict[Possibility, _Way] = {Possibility(0, 0, checker.model.initial): None}
     for _ in order.steps:
-        came = _with_ways(checker, level)
+        came = checker.with_unseen(level)
         if any(here.count >= len(order.open_at) for here in level) or len(came) > checker.possible_max:
             break
         following: dict[Possibility, _Way] = {}
@@ -220,22 +213,6 @@ def fitting(checker: Checker, steps: Iterable[SeenStep]) -> list[TraceStep]:
             break
         level = following
     return _forwards(checker.model, next(iter(level.values())))
-
-
-def _with_ways(checker: Checker, level: Mapping[Possibility, _Way]) -> dict[Possibility, _Way]:
-    """The possibilities after any number of hidden actions, each with one way to it."""
-    came = dict(level)
-    pending = list(level)
-    while pending and len(came) <= checker.possible_max:
-        here = pending.pop()
-        for label in checker.unseen:
-            after = checker.step_function(label)(here.state)
-            if after is not None:
-                moved = Possibility(here.count, here.ahead, after)
-                if moved not in came:
-                    came[moved] = (came[here], label, after)
-                    pending.append(moved)
-    return came
 
 
 def _forwards(model: Model, way: _Way) -> list[TraceStep]:

@@ -23,7 +23,7 @@ import attrs
 from attrs import define, field, frozen
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import Packed, Question, question, successors
+from longpoll_spec.engines.python import Packed, Question, question, successors
 from longpoll_spec.model import Action, Model, Trace, TraceStep
 from longpoll_spec.phase_changes import PhaseChange, nodes_of, phase_changes_of
 from longpoll_spec.policy import Policy

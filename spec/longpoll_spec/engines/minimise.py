@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
-from longpoll_spec.engines.python.compile import Packed, Question, Successors, questions, successors
+from longpoll_spec.engines.python import Packed, Question, Successors, questions, successors
 from longpoll_spec.engines.tokens import token_of
 from longpoll_spec.errors import TokenError
 from longpoll_spec.model import Action, Model, Property, Trace

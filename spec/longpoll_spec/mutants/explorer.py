@@ -1,4 +1,9 @@
-"""The explorer of a policy: a page with its specification, similar ones, its mutants, and the editable parts."""
+"""The explorer of a policy: a page with its specification, similar ones, its mutants, and the editable parts.
+
+A reader may edit parts of guards and lines of effects. They have the names that mutants (`generated`) use. The
+properties are stated over actions whose guards and new values are variables, and the interpreter substitutes the edited
+actions. So no property is written a second time. `law.js` makes the edits.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,75 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
+import attrs
+
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.tokens import token_of
-from longpoll_spec.model import Action, Model
-from longpoll_spec.mutants.edits import edits_of
-from longpoll_spec.mutants.generated import Mutant, mutants_of, thread_of_mutant
+from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.mutants.generated import (
+    Mutant,
+    called,
+    conjuncts,
+    kinds_of,
+    mutants_of,
+    part_names,
+    thread_of_mutant,
+)
 from longpoll_spec.mutants.named import named_mutants
-from longpoll_spec.policy import PRESETS, Policy, knob_values, with_knob
-from longpoll_spec.render.export.explorer.data import Mistake, data_of
-from longpoll_spec.render.export.explorer.page import page_of
-from longpoll_spec.specification import specification_of
+from longpoll_spec.policy import PRESETS, Policy, other_settings, with_knob
+from longpoll_spec.render.export.explorer.page import OF, ByHand, Mistake, Text, data_of, page_of
+from longpoll_spec.render.notation import NOTATION, Writer, bare
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import state_of
+from longpoll_spec.terms import Bool, Term, bool_variable, changes, int_variable
+
+
+def edits_of(model: Model) -> ByHand:
+    """The editable parts of a model's actions, before `tick` waits for urgent ones."""
+    actions = tuple(actions_of(model.state))
+    parts = tuple(part_names(model.policy, action) for action in actions)
+    return ByHand(tuple(_editable_texts(model, actions, parts)), parts, stated_of_named(model))
+
+
+def stated_of_named(model: Model) -> tuple[Property, ...]:
+    """The model's properties, over actions given by name only."""
+    return properties_of(attrs.evolve(model, actions=tuple(map(_named, model.actions))))
+
+
+def _named(action: Action) -> Action:
+    effect = {name: _alike(term, f"{name}{OF}{action.label}") for name, term in action.effect.items()}
+    return attrs.evolve(action, guard=bool_variable(f"{OF}{action.label}"), effect=effect)
+
+
+def _alike(term: Term, name: str) -> Term:
+    return bool_variable(name) if isinstance(term, Bool) else int_variable(name)
+
+
+def _editable_texts(model: Model, actions: Sequence[Action], parts: Sequence[tuple[str, ...]]) -> Iterator[Text]:
+    alike: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for number, action in enumerate(actions):
+        alike.setdefault((action.name, kinds_of(action)), []).append(number)
+    writer = Writer(NOTATION, {each.name: each.labels for each in model.variables if each.labels})
+    for (name, kinds), instances in alike.items():
+        first = actions[instances[0]]
+        guard = [bare(writer.text(part)) for part in conjuncts(first)]
+        said = tuple(
+            (part, text)
+            for part, text, term in zip(parts[instances[0]], guard, conjuncts(first), strict=True)
+            if term.op != "true"
+        )
+        yield Text(name, thread_of_mutant(kinds), tuple(instances), said, tuple(_lines(writer, first)))
+
+
+def _lines(writer: Writer, action: Action) -> Iterator[tuple[str, str]]:
+    """The assignments of the effect, by variable names without numbers; those that keep a value are left out."""
+    written: dict[str, list[str]] = {}
+    for name, term in changes(action.effect).items():
+        written.setdefault(called(name), []).append(f"{name} := {bare(writer.value(term, name))}")
+    for name, lines in written.items():
+        yield name, "\n".join(lines)
+
 
 PAIRS_MAX: Final = 150
 """With more pairs of knobs than this a page has none of them, because it would load too slowly."""
@@ -45,16 +107,11 @@ def near(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> Iterator[Poli
     """
     yield policy
     if policy.name in PRESETS:
-        one = [with_knob(policy, setting) for setting in _otherwise(policy)]
+        one = [with_knob(policy, setting) for setting in other_settings(policy)]
         yield from one
         two = list(_two_otherwise(policy, one, bounds_of))
         yield from two if len(two) <= PAIRS_MAX else ()
     yield from (each for each in PRESETS.values() if each.name != policy.name)
-
-
-def _otherwise(policy: Policy) -> Iterator[str]:
-    for knob, values in knob_values().items():
-        yield from (f"{knob}={str(value).lower()}" for value in values if value != getattr(policy, knob))
 
 
 def _two_otherwise(policy: Policy, one: Sequence[Policy], bounds_of: Callable[[Policy], Bounds]) -> Iterator[Policy]:

@@ -19,12 +19,12 @@ from attrs import frozen
 
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import Packed, question, successors
+from longpoll_spec.engines.python import Packed, question, successors
 from longpoll_spec.model import ACTION_NAMES, Action, Model
 from longpoll_spec.policy import Policy
 from longpoll_spec.specification import assemble
 from longpoll_spec.state import State, state_of
-from longpoll_spec.state.shared import THREADS
+from longpoll_spec.state.variables import THREADS
 from longpoll_spec.terms import (
     Bool,
     Effect,

@@ -15,8 +15,8 @@ from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import parse
 from longpoll_spec.model import Family, Model, Trace
 from longpoll_spec.policy import preset
-from longpoll_spec.render.pictures import text
-from longpoll_spec.render.story.story import story_of
+from longpoll_spec.render.pictures.text import story_text
+from longpoll_spec.render.story import story_of
 from longpoll_spec.specification import assemble, properties_of
 from longpoll_spec.state import State, state_of
 
@@ -58,7 +58,7 @@ def report(family: Family, *, policy: str, bounds: str) -> str:
     lines += [f"  {each.name} is {each.verdict}{_steps(each)}" for each in wrong]
     told = next((each for each in wrong if each.token is not None), None)
     if told is not None:
-        return "\n".join([*lines, "", text.render(story_of(trace_in(model, told)))])
+        return "\n".join([*lines, "", story_text(story_of(trace_in(model, told)))])
     if not wrong:
         lines.append(f"  nothing breaks, and the law has {_pinned(policy, bounds, found)}")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """The properties of the pull path, one module per subject, and why time can always pass.
 
 Every property is a term over the state. The states that must be reached, so that no property holds vacuously: see
-`reached`.
+`reachability`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from longpoll_spec.properties.features import (
     hold_limit_kept,
     moved_is_told,
     no_orphan,
+    only_disk_survives,
     return_is_whole,
     seen_survives,
     told_of_master_return,
@@ -46,7 +47,6 @@ from longpoll_spec.properties.order import (
     visible_is_monotone,
 )
 from longpoll_spec.properties.progress import time_can_pass
-from longpoll_spec.properties.recovery import only_disk_survives
 from longpoll_spec.properties.statement import Text
 from longpoll_spec.properties.wakeups import lost_by_hold, lost_by_keep, no_lost_wakeup, woken_within
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.properties.statement import Wrong, always, int_after, no_step, no_tick
 from longpoll_spec.state import IDLE, MASTER_BACK, NEW_MASTER, Queue, Request, State
-from longpoll_spec.state.shared import walks_on_master_return
+from longpoll_spec.state.variables import walks_on_master_return
 from longpoll_spec.terms import Bool, after, all_of, any_of, truth
 
 
@@ -182,3 +182,22 @@ def _breaking_off(model: Model) -> Wrong:
     for action in model.named("return_take"):
         others = [other.return_due for other in model.state.queues if other.name not in action.actors]
         yield action, any_of(due & ~after(due, action.effect) for due in others)
+
+
+def only_disk_survives(model: Model) -> Property | None:
+    """After a crash each log ends where it was flushed, no notifier or request is active, and a scan period begins."""
+    if not model.bounds.has("crash"):
+        return None
+    return no_step(only_disk_survives, _surviving(model))
+
+
+def _surviving(model: Model) -> Wrong:
+    for action in model.named("crash_and_recover"):
+        yield action, _something_else(model.state, action)
+
+
+def _something_else(state: State, action: Action) -> Bool:
+    walks = [~after(each.at(IDLE), action.effect) for each in state.notifiers]
+    stands = [~after(each.is_("idle") & ~each.open, action.effect) for each in state.requests]
+    ends = [~int_after(queue.log_end, action).is_(queue.flushed_end) for queue in state.queues]
+    return any_of([*walks, *stands, *ends, ~int_after(state.next_scan, action).is_(state.scan_ticks)])

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from attrs import frozen
 
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds
-from longpoll_spec.policy import PRESETS, Policy, knob_values, with_knob
+from longpoll_spec.policy import PRESETS, Policy, knob_values, other_settings, with_knob
 
 PARTS_MAX: Final = 3
 """The most parts of a condition; more are never needed."""
@@ -96,10 +96,7 @@ def _samples() -> Iterator[tuple[Policy, Bounds]]:
 
 def changes_of(policy: Policy) -> Iterator[Policy]:
     """The policy with one knob changed, for every such setting."""
-    for name, values in knob_values().items():
-        for value in values:
-            if value != getattr(policy, name):
-                yield with_knob(policy, f"{name}={str(value).lower()}")
+    return (with_knob(policy, setting) for setting in other_settings(policy))
 
 
 def condition_of(question: Question, tried: Sequence[tuple[Policy, Bounds]] | None = None) -> Condition:

@@ -23,7 +23,6 @@ from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import Policy
-from longpoll_spec.state.lookup import fact, number
 from longpoll_spec.state.parts import (
     DUE,
     IDLE,
@@ -44,15 +43,20 @@ from longpoll_spec.state.parts import (
     tags_of,
     wishes_of,
 )
-from longpoll_spec.state.shared import notifier_of, queue_of, shared_variables
-from longpoll_spec.state.slots import request_of, slot_variables
 from longpoll_spec.state.variables import (
     HELD_LIMIT,
     REFUSAL_NEEDS,
     SWITCHES,
     Variable,
+    fact,
     hold_ticks_of,
+    notifier_of,
+    number,
+    queue_of,
+    request_of,
     scan_ticks_of,
+    shared_variables,
+    slot_variables,
 )
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, Term, all_of, any_of, const, ite, lift
 

@@ -1,6 +1,6 @@
 """The participants: requests, queues, tags and notifiers, each as the terms that actions read and write.
 
-Ranges and first values of their variables: `state.shared`, `state.slots`.
+Ranges and first values of their variables: `state.variables`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from model_tests.support.broker.raw_client import pull_fields, send_fields
 
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames import Command, encode
 from longpoll_runtime import Address
 
 GROUP: Final = "harness"

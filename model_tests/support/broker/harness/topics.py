@@ -8,8 +8,8 @@ from typing import Final
 from model_tests.support.broker.raw_client import RawClient, send_message
 
 from longpoll_client.errors import ClientError
+from longpoll_protocol.admin_headers import CreateTopicRequestHeader
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime import Address
 
 VISIBLE_S: Final = 10.0

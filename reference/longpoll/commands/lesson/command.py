@@ -1,4 +1,4 @@
-"""`longpoll lesson`: lists the lessons, shows exercises and checks answers. The lessons are in `course`."""
+"""`longpoll lesson`: lists the lessons, shows exercises and checks answers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,30 @@ from typing import Any, Final
 import click
 
 from longpoll.api import needing
-from longpoll.commands.lesson.course import LESSONS
 from longpoll.commands.lesson.exercise import Exercise, Grade, Lesson
+from longpoll.commands.lesson.exercises.counts import ANY, FAIR, LATE
+from longpoll.commands.lesson.exercises.invariants import MUTANT, PROOF
+from longpoll.commands.lesson.exercises.programs import POLLS, RECORDED, TABLES
+from longpoll.commands.lesson.exercises.races import FILTERS, FOR_GOOD, HOLD, KEEP, REPLAYED
 from longpoll.output import Exit, emit_json, json_option, out, say, styled, table, user_mistakes
 from longpoll_spec.errors import UserError, not_known
+
+LESSONS: Final = (
+    Lesson(0, "broken-threads", "Broken threads", POLLS),
+    Lesson(1, "lost-by-hold", "A wakeup lost before the hold", HOLD),
+    Lesson(2, "lost-by-keep", "A wakeup lost in a list", KEEP),
+    Lesson(3, "late-by-a-scan", "Late by a scan", LATE),
+    Lesson(4, "lost-for-good", "Lost for good", FOR_GOOD),
+    Lesson(5, "filters-and-commits", "Filters and commits", FILTERS),
+    Lesson(6, "prove-it", "Prove it", PROOF),
+    Lesson(7, "any-number", "Any number", ANY),
+    Lesson(8, "fairness-and-time", "Fairness and time", FAIR),
+    Lesson(9, "judge-a-recording", "Judge a recording", RECORDED),
+    Lesson(10, "the-real-broker", "The real broker", REPLAYED),
+    Lesson(11, "write-your-own", "Write your own hold table", TABLES),
+    Lesson(12, "your-own-mutant", "Your own mutant", MUTANT),
+)
+
 
 NUMBERS: Final = {str(each.number): each for each in LESSONS}
 

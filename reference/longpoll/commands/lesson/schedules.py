@@ -1,26 +1,107 @@
 """Runs a reader's threads in every order of their lines up to a number of context switches.
 
 It tries orders with few switches first, so that the first failure is as simple as possible. Most races need two
-switches (Musuvathi and Qadeer, Iterative context bounding, 2007). `asked.polls` checks the results.
+switches (Musuvathi and Qadeer, Iterative context bounding, 2007). `threading` and `time` are simulated: locks too, and
+time passes only when no thread can run. An exception in the reader's code becomes one sentence, not an internal error.
 """
 
 from __future__ import annotations
 
+import builtins
 import linecache
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn
 
 from attrs import define, field, frozen
 
-from longpoll.commands.lesson.fake_modules import builtins_in
-from longpoll.commands.lesson.user_code import UserCodeErrors
-from longpoll_simulation.errors import StuckError
-from longpoll_simulation.line_tracing import LineTracing
-from longpoll_simulation.world import Actor, World
+from longpoll.commands.lesson.exercise import UserCodeErrors
+from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock
+from longpoll_simulation.world import Actor, LineTracing, Strategy, StuckError, World
 from longpoll_spec.errors import UserError
+
+HARMLESS: Final = frozenset(
+    {"__future__", "collections", "dataclasses", "functools", "heapq", "itertools", "sys", "typing"}
+)
+"""Other modules that a program may import; none of them blocks."""
+
+
+class _Condition(SimulatedCondition):
+    """Adds the other methods of `threading.Condition`."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._clock = world
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        """Wait until the predicate is true, or `timeout` seconds; returns its last value."""
+        until_ns = None if timeout is None else self._clock.now_ns + int(timeout * 1e9)
+        while not (said := predicate()):
+            left_s = None if until_ns is None else (until_ns - self._clock.now_ns) / 1e9
+            if left_s is not None and left_s <= 0:
+                return said
+            self.wait(left_s)
+        return said
+
+    def acquire(self) -> bool:
+        """Acquire its lock."""
+        return self._lock.acquire()
+
+    def release(self) -> None:
+        """Release its lock."""
+        self._lock.release()
+
+
+class _StandIn(SimpleNamespace):
+    """A module with only some of its names."""
+
+    _name: str
+
+    def __getattr__(self, name: str) -> NoReturn:
+        there = ", ".join(each for each in vars(self) if not each.startswith("_"))
+        raise AttributeError(f"{self._name}.{name} is not available here; use {there}")
+
+
+def modules_in(world: World) -> Mapping[str, Any]:
+    """The simulated modules by name."""
+
+    def condition(lock: object = None) -> _Condition:
+        if lock is not None:
+            raise UserError("a Condition cannot take a lock here; write threading.Condition()")
+        return _Condition(world)
+
+    def sleep(seconds: float) -> None:
+        world.wait([], "the end of a sleep", seconds)
+
+    threading = _StandIn(
+        _name="threading",
+        Lock=lambda: SimulatedLock(world),
+        Event=lambda: SimulatedEvent(world),
+        Condition=condition,
+    )
+    return {
+        "threading": threading,
+        "time": _StandIn(_name="time", monotonic=lambda: world.now_ns / 1e9, sleep=sleep),
+    }
+
+
+def builtins_in(world: World) -> dict[str, Any]:
+    """Python's builtins with an import that returns only simulated and harmless modules."""
+    found = modules_in(world)
+
+    def import_module(name: str, *rest: Any) -> Any:
+        if name in found:
+            return found[name]
+        if name not in HARMLESS:
+            known = ", ".join((*found, *sorted(HARMLESS - {"__future__"})))
+            raise UserError(f"cannot import {name[:40]}; this program may import only {known}")
+        return __import__(name, *rest)
+
+    return {**vars(builtins), "__import__": import_module}
+
 
 POINTS_MAX: Final = 500
 """Most steps of one order; a longer one counts as an endless loop. A right program needs less than a hundred."""
@@ -31,7 +112,7 @@ Thread = Callable[[Any, World], object]
 
 
 @define
-class _Chosen:
+class _Chosen(Strategy):
     """A strategy: some prescribed choices, then the running actor, else the first. Records the alternatives."""
 
     told: tuple[int, ...]
@@ -54,9 +135,6 @@ class _Chosen:
         running = None if current is None else current.number
         self.made.append((chosen.number, tuple(each.number for each in world.ready), running))
         return chosen
-
-    def became_ready(self, world: World, actor: Actor) -> None:
-        """Ignore it: `choose` gets the ready actors."""
 
 
 @frozen

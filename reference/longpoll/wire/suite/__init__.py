@@ -1,27 +1,20 @@
-"""The property suite over the wire: a served broker, driven through real sockets next to a plain model.
+"""The property suite over the wire: RocketMQ as a subject of the kit (`longpoll_kit`).
 
-`run_suite(runtime, subject, ...)` runs it against an `EmbeddedSubject` (started and restarted here) or, by its address,
-against any RocketMQ broker, a `RemoteSubject`. A `ServedMachine` with a subject is a test by itself. From the outside
-in: `suite` runs, `machine` chooses the steps, `driver` performs them, `model` judges them; `connection`, `requests` and
-`answers` are the wire.
-
-The broker's internal steps are judged from its history (`longpoll_judge`).
+`machine` runs it; `subject` speaks to the broker over a `connection`; `model` has the right answers, `requests` the
+bytes, and `brokers` what is tested.
 """
 
-from longpoll.wire.suite.machine import ServedMachine
-from longpoll.wire.suite.model import ROCKETMQ, STRICT, Expectations, ViolationError
-from longpoll.wire.suite.subject import EmbeddedSubject, RemoteSubject, Subject
-from longpoll.wire.suite.suite import SuiteReport, run_suite
+from longpoll.wire.suite.brokers import EmbeddedBroker, RemoteBroker
+from longpoll.wire.suite.machine import RocketMQMachine, machine_of, run_suite
+from longpoll.wire.suite.model import ROCKETMQ, STRICT, Expectations
 
 __all__ = [
     "ROCKETMQ",
     "STRICT",
-    "EmbeddedSubject",
+    "EmbeddedBroker",
     "Expectations",
-    "RemoteSubject",
-    "ServedMachine",
-    "Subject",
-    "SuiteReport",
-    "ViolationError",
+    "RemoteBroker",
+    "RocketMQMachine",
+    "machine_of",
     "run_suite",
 ]

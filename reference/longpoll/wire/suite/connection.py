@@ -1,68 +1,57 @@
-"""One connection of the suite: requests out, replies in by opaque, each with the time at which it was read.
+"""One connection of the property suite: numbered requests out, replies in by opaque, read on its own thread.
 
-Unlike a real client it is passive: no thread, no retry, no time-out. It is strict: an unexpected or repeated reply is a
-violation.
-
-If the broker has no room for a request (2, 215), it is sent again a few times, as real clients do. A pull is not,
-because its deadline would restart.
-
-The meaning of replies: `answers`. The required ones: `model`.
+Unlike a real client it never reconnects. It is strict: an unexpected or repeated reply is a violation. If the broker
+has no room for a request (2, 215), it is sent again a few times, as real clients do. A pull is not: its deadline would
+restart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
-
-from attrs import frozen
+from typing import Final
 
 from longpoll.wire.connection import STALL_S, BrokerConnection
-from longpoll.wire.suite.model import ViolationError
-from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll.wire.requests import BUSY
+from longpoll.wire.suite.model import broken
+from longpoll_kit.errors import ViolationError
+from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.frames import EMPTY, Buffer, Command, Serialisation
 from longpoll_runtime import Address, Runtime
 
-BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
-"""RocketMQ's brokers answer so if a request has waited 200 ms for a thread, as on a busy machine."""
 TRIES_MAX: Final = 100
-
-Stalled: TypeAlias = Callable[[int, int], float]
-"""The ms for which the machine paused between two times of the runtime's clock: no broker answers meanwhile."""
+LOOK_S: Final = 1.0
 
 
-def never(_begin_ns: int, _end_ns: int) -> float:
-    """A machine that never pauses, as far as known."""
-    return 0.0
-
-
-@frozen
-class Reply:
-    """A command that answers a request of ours."""
-
-    command: Command
-    read_ns: int
-    """When it was read from the socket, possibly some time after it arrived."""
-
-
-class SuiteConnection(BrokerConnection):
+class Link(BrokerConnection):
     """One connection.
 
-    Invariant: an opaque is in `_asked` (no reply yet), in `_replies` (not yet taken), or done; only the first may be
-    answered.
+    Invariant: an opaque is in `asked` (no reply yet), in `_replies` (not yet taken), or done; only the first may be
+    answered. They change under `_changed`.
     """
 
-    def __init__(self, runtime: Runtime, address: Address, number: int, stalled_ms: Stalled = never) -> None:
+    def __init__(self, runtime: Runtime, address: Address, number: int) -> None:
         """Connect; raises OSError."""
-        # The broker may wait until its answers are read before it reads on.
-        super().__init__(runtime, address, reads_while_writing=True)
+        super().__init__(runtime, address, reads_while_writing=False)
         self.number = number
-        self._stalled_ms = stalled_ms
-        self._asked: set[int] = set()
+        self.fault: Exception | None = None
+        """The first violation that was read."""
+        self.asked: set[int] = set()
+        self.is_ours = False
+        """We have closed it."""
+        self._changed = runtime.condition()
+        self._writing = runtime.lock()
         self._repeatable: dict[int, tuple[bytes, int]] = {}
         """Requests except pulls: their bytes, and how often they were sent."""
-        self._replies: dict[int, Reply] = {}
+        self._replies: dict[int, Command] = {}
+        self._reader = runtime.spawn(f"suite-link-{number}", self._read)
+
+    def close(self) -> None:
+        """Close it; its waits end."""
+        self.is_ours = True
+        self._poller.wake()
+        self._reader.join()
+        super().close()
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -76,11 +65,7 @@ class SuiteConnection(BrokerConnection):
         one_way: bool = False,
     ) -> int:
         """Send a request; returns its opaque for `wait`. A one-way request must never be answered."""
-        if one_way:
-            flag = CommandFlag.ONE_WAY.value
-            opaque, content = self._request(code, fields, body, flag=flag, serialisation=serialisation)
-        else:
-            opaque, content = self.prepare(code, fields, body, serialisation)
+        opaque, content = self.prepare(code, fields, body, serialisation=serialisation, one_way=one_way)
         self.write(content)
         return opaque
 
@@ -89,76 +74,84 @@ class SuiteConnection(BrokerConnection):
         code: int,
         fields: Mapping[str, str] | None,
         body: Buffer = EMPTY,
+        *,
         serialisation: Serialisation = Serialisation.JSON,
+        one_way: bool = False,
     ) -> tuple[int, bytes]:
         """As `ask`, but returns the bytes, to be written together with others."""
-        opaque, content = self._request(code, fields, body, serialisation=serialisation)
-        self._asked.add(opaque)
-        if code != RequestCode.PULL_MESSAGE:
-            self._repeatable[opaque] = content, 1
+        flag = CommandFlag.ONE_WAY.value if one_way else 0
+        with self._changed:
+            opaque, content = self._request(code, fields, body, flag=flag, serialisation=serialisation)
+            if not one_way:
+                self.asked.add(opaque)
+                if code != RequestCode.PULL_MESSAGE:
+                    self._repeatable[opaque] = content, 1
         return opaque, content
 
     def write(self, content: bytes) -> None:
         """Send bytes as they are; raises ViolationError if the broker does not accept them."""
         try:
-            self.send_bytes(content)
+            with self._writing:
+                self.send_bytes(content)
         except TimeoutError:
-            raise ViolationError(f"the broker read nothing from connection {self.number} for {STALL_S:g} s") from None
+            raise broken(f"the broker read nothing from connection {self.number} for {STALL_S:g} s") from None
         except OSError as error:
-            raise ViolationError(f"connection {self.number} was closed by the broker: {error}") from None
+            raise broken(f"connection {self.number} was closed by the broker: {error}") from None
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
-    def wait(self, opaque: int, deadline_ns: int, *, since_ns: int | None = None) -> Reply | None:
-        """Take the reply; None if it did not come by the deadline (of the runtime's clock) or never can.
+    def wait(self, opaque: int, left_s: Callable[[], float] = lambda: LOOK_S) -> Command | None:
+        """Take the reply; None if it did not come while seconds are left, or never can."""
+        self._wait(lambda: opaque in self._replies, left_s)
+        with self._changed:
+            return self._replies.pop(opaque, None)
 
-        The deadline moves by the host pauses after `since_ns` (None: from now on).
-        """
-        self._wait(lambda: opaque in self._replies, deadline_ns, since_ns)
-        return self.take(opaque)
-
-    def take(self, opaque: int) -> Reply | None:
-        """Take the reply if it has been read."""
-        return self._replies.pop(opaque, None)
-
-    def wait_closed(self, deadline_ns: int) -> bool:
-        """Whether the broker closes the connection by the deadline, plus host pauses."""
-        self._wait(lambda: False, deadline_ns, None)
+    def wait_closed(self, left_s: Callable[[], float]) -> bool:
+        """Whether the broker closes the connection while seconds are left."""
+        self._wait(lambda: False, left_s)
         return self.closed
 
-    def _wait(self, is_done: Callable[[], bool], deadline_ns: int, since_ns: int | None) -> None:
-        """Read until the condition holds, the connection is closed, or the time is over."""
-        begun_ns = self._runtime.monotonic_ns() if since_ns is None else since_ns
+    def _wait(self, is_done: Callable[[], bool], left_s: Callable[[], float]) -> None:
+        with self._changed:
+            while not (is_done() or self.closed or self.is_ours or self.fault):
+                wait_s = left_s()
+                if wait_s <= 0:
+                    return
+                self._changed.wait(wait_s)
 
-        def left_ns() -> float:
-            now_ns = self._runtime.monotonic_ns()
-            wait_ns: float = deadline_ns - now_ns
-            if wait_ns <= 0:
-                wait_ns += self._stalled_ms(begun_ns, now_ns) * 1e6
-            return wait_ns
+    def _read(self) -> None:
+        while not (self.closed or self.is_ours or self.fault):
+            self._poller.poll(LOOK_S)
+            try:
+                self.drain()
+            except RemoteProtocolError as error:
+                self._fail(broken(f"the broker sent something other than a command: {error}"))
+            except ViolationError as error:
+                self._fail(error)
+        with self._changed:
+            self._changed.notify_all()
 
-        self._read_until(is_done, left_ns)
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            self.fault = self.fault or error
+            self._changed.notify_all()
 
-    def drain(self) -> None:
-        """Read everything that has arrived, without waiting."""
-        try:
-            super().drain()
-        except RemoteProtocolError as error:
-            raise ViolationError(f"the broker sent something other than a command: {error}") from None
-
-    def _received(self, command: Command, read_ns: int) -> None:
+    def _received(self, command: Command, read_ns: int) -> None:  # noqa: ARG002 - the model has no use for it
         if not command.is_response:
             return
         opaque = command.opaque
-        if opaque not in self._asked:
-            what = "a second answer to" if 0 < opaque <= self._opaque else "an answer to"
-            raise ViolationError(
-                f"connection {self.number} got {what} request {opaque}, which waits for none: code {command.code}"
-            )
-        content, tries = self._repeatable.pop(opaque, (b"", TRIES_MAX))
-        if command.code in BUSY and tries < TRIES_MAX:
-            self._repeatable[opaque] = content, tries + 1
+        with self._changed:
+            if opaque not in self.asked:
+                what = "a second answer to" if 0 < opaque <= self._opaque else "an answer to"
+                said = f"connection {self.number} got {what} request {opaque}, which waits for none"
+                raise broken(f"{said}: code {command.code}", "answered_once")
+            content, tries = self._repeatable.pop(opaque, (b"", TRIES_MAX))
+            is_again = command.code in BUSY and tries < TRIES_MAX
+            if is_again:
+                self._repeatable[opaque] = content, tries + 1
+            else:
+                self.asked.discard(opaque)
+                self._replies[opaque] = command
+                self._changed.notify_all()
+        if is_again:
             self.write(content)
-            return
-        self._asked.discard(opaque)
-        self._replies[opaque] = Reply(command, read_ns)

@@ -1,51 +1,69 @@
-"""The rules: the possible steps for a served broker, in any order, as a Hypothesis state machine.
+"""The property suite over the wire: the kit's machine with RocketMQ as its subject, and the steps that only it has.
 
-No rule has a precondition or draws inside its body, so the choices never depend on time: the same seed makes the same
-choices, whatever the broker does. An inapplicable rule does nothing.
+`run_suite` runs it against an `EmbeddedBroker` (started and restarted here) or, by its address, against any RocketMQ
+broker, a `RemoteBroker`. `machine_of` makes a machine, whose `TestCase` is a test by itself.
 
-How a step is performed and judged: `driver`, `model`.
+The broker's internal steps are judged from its history (`longpoll_judge`).
 """
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, get_args
 
 import attrs
-from attrs import define, field, frozen
+from attrs import define, field
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import precondition, rule
 
-from longpoll.wire.load import LONG_MS
-from longpoll.wire.suite.driver import GROUP_COUNT, QUEUE_COUNTS, Driver
-from longpoll.wire.suite.example import Example, Links
-from longpoll.wire.suite.model import Expectations, Queue, ViolationError, Wanted
-from longpoll.wire.suite.requests import BAD_REQUESTS, FORMS, MALFORMED, Bad, Form, PullTerms
-from longpoll.wire.suite.subject import Subject
-from longpoll_client.errors import UnreachableError
-from longpoll_kit.steps import step
+from longpoll.wire.requests import (
+    BAD_REQUESTS,
+    FORMS,
+    MALFORMED,
+    Bad,
+    Draft,
+    Form,
+    PullTerms,
+    Wanted,
+    pull_header,
+    send_header,
+    send_request,
+    topic_header,
+)
+from longpoll.wire.suite.brokers import TestedBroker
+from longpoll.wire.suite.model import WireMessage, WireQueue, broken
+from longpoll.wire.suite.subject import RestartableSubject, RocketMQSubject, group_of, header_of, records_of
+from longpoll_kit.example import Example, Order
+from longpoll_kit.machine import LongPollMachine, step
+from longpoll_kit.model import Ask, Queue
+from longpoll_kit.run import KitReport, Run
+from longpoll_protocol.codes import SEND_SUCCESS_CODES, RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames import Command
+from longpoll_protocol.headers import (
+    OffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    SendMessageResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from longpoll_protocol.message import BatchMessage, encode_batch, message_id_position
+from longpoll_protocol.properties import encode_properties
 from longpoll_runtime import Runtime
-from longpoll_runtime.host_pauses import HostPauseWatch
-from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import ConfigError
 
+QUEUE_COUNTS: Final = (3, 1)
+"""Queues of each topic of an example."""
+GROUP_COUNT: Final = 2
 LINK_COUNT: Final = 4
-PULL_COUNT_MAX: Final = 24
-"""Most pulls held at once in one example."""
-SHORT_MS: Final = (50, 150, 400)
-EXPIRE_MS: Final = (10, 30, 70)
-SHRINK_NS: Final = 30 * 10**9
-"""How long a failing example is shrunk."""
-SHRINK_PATIENCE_MS: Final = 1_000
-"""Once the failure is certain, its smaller variants are waited for less long."""
-
-MISSING: Final = "nothing to do"
+SHORT_MS: Final = (10, 70, 400)
+ONE_WAY_TRIES: Final = 3
+EMPTY_REFUSED: Final = "empty body refused"
+"""The remark of 5.x; 4.9 accepts an empty body."""
 
 links = st.integers(0, LINK_COUNT - 1)
-queues = st.sampled_from([(topic, queue_id) for topic, count in enumerate(QUEUE_COUNTS) for queue_id in range(count)])
+queues = st.integers(0, sum(QUEUE_COUNTS) - 1)
 groups = st.integers(0, GROUP_COUNT - 1)
 forms = st.sampled_from(FORMS)
 tags = st.sampled_from(["", "a", "b", "c", "AaAa", "BBBB", "\u00fc\u20ac\U0001f600"])
@@ -61,329 +79,473 @@ extra_properties = st.sampled_from(
         {"\u00d6\u00e4": "\u00fc \u20ac \U0001f600", "UNIQ_KEY": "7F0000010000"},
     ]
 )
-batches = st.lists(st.tuples(st.binary(max_size=12), tags), min_size=2, max_size=20)
-places = st.sampled_from(["end", "next", "start", "middle", "last", "negative", "beyond"])
-hold_places = st.sampled_from(["end", "end", "end", "next", "last"])
-
-
-def properties_of(tag: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """A message's properties."""
-    return ({"TAGS": tag} if tag else {}) | dict(extra)
-
-
-@frozen
-class Failure:
-    """A violation, and the steps that led to it."""
-
-    text: str
-    steps: tuple[str, ...]
-    is_gone: bool = False
-    """The broker's address is unreachable, for an unknown reason."""
+drafts = st.builds(Draft, bodies, tags, extra_properties, forms, links, st.sampled_from([False] * 7 + [True]))
+plain_drafts = st.builds(Draft, st.just(b"cross"), tags, link=links)
+batches = st.lists(st.builds(Draft, st.binary(max_size=12), tags), min_size=2, max_size=20)
+ends = st.builds(PullTerms, wanted=expressions, form=forms, link=links)
+held = st.builds(
+    PullTerms, st.sampled_from(["end", "end", "end", "next", "last"]), expressions, group=groups, form=forms, link=links
+)
+unheld = st.builds(
+    PullTerms,
+    st.sampled_from(["end", "next", "start", "middle", "last", "negative", "beyond"]),
+    expressions,
+    st.sampled_from([32, 1, 3, 0]),
+    groups,
+    st.booleans(),
+    forms,
+    links,
+)
 
 
 @define(eq=False)
-class Run:
-    """State shared by the examples of one run.
+class RocketMQExample(Example):
+    """One example: fresh topics and groups."""
 
-    Invariant: `failure` has the fewest steps of those seen; once it is set, `ends_ns` is set too.
-    """
-
-    runtime: Runtime
-    subject: Subject
-    name: str
-    """Unique among all runs against this broker."""
-    links: Links
-    expectations: Expectations
-    example_done: Callable[[int], None]
-    examples: int = 0
-    """Examples up to the first failure."""
-    started: int = 0
-    """All examples, so that no two have the same topics."""
-    rule_counts: Counter[str] = field(factory=Counter)
-    failure: Failure | None = None
-    ends_ns: int | None = None
-    """When shrinking ends."""
+    polls_max = 24
+    committed: dict[tuple[int, str], int] = field(factory=dict)
+    """(group, queue) -> the group's offset."""
 
     @property
-    def is_over(self) -> bool:
-        """Whether there is a failure and the time for shrinking is over."""
-        return self.ends_ns is not None and self.runtime.monotonic_ns() > self.ends_ns
+    def broker(self) -> RocketMQSubject:
+        """The subject."""
+        assert isinstance(self.subject, RocketMQSubject)
+        return self.subject
 
-    def failed(self, failure: Failure) -> None:
-        """Keep a failure unless one with fewer steps is known; of equals the later one is simpler."""
-        if self.failure is None:
-            self.ends_ns = self.runtime.monotonic_ns() + SHRINK_NS
-            patience_ms = min(self.expectations.patience_ms, SHRINK_PATIENCE_MS)
-            self.expectations = attrs.evolve(self.expectations, patience_ms=patience_ms)
-        if self.failure is None or len(failure.steps) <= len(self.failure.steps):
-            self.failure = failure
+    def _make_queues(self) -> None:
+        """Create the topics, and create each group by pulling once."""
+        self.broker.stalled_ms = self.watch.stalled_ms
+        self.queues = []
+        with ExitStack() as undo:
+            undo.callback(self.broker.close)
+            self._make_topics()
+            undo.pop_all()
 
-
-def new_name(runtime: Runtime) -> str:
-    """A name that no other run against any broker has."""
-    return f"served-{runtime.unix_ms():x}-{random.SystemRandom().getrandbits(24):06x}"
-
-
-class ServedMachine(RuleBasedStateMachine):
-    """One example: steps over real connections, judged by the model.
-
-    It can test a running broker by itself: `class Mine(ServedMachine): subject = RemoteSubject(("host", 10911))`, and
-    then `TestMine = Mine.TestCase`.
-
-    Invariant: `is_sound` is false from the start of a step to its successful end; an unsound example is not checked
-    again.
-    """
-
-    subject: ClassVar[Subject | None] = None
-    """The broker of a machine that runs by itself."""
-
-    def __init__(self, run: Run | None = None) -> None:
-        """Begin an example of a run. None starts a standalone example, or raises ConfigError if no broker is named."""
-        super().__init__()
-        self._own = ExitStack()
-        if run is None:
-            run = self._run_alone()
-        self.run = run
-        run.examples += run.failure is None
-        run.started += 1
-        self.driver = Driver(
-            Example(run.runtime, run.subject, run.links, run.expectations, f"{run.name}-{run.started}")
-        )
-        self.steps: list[str] = []
-        self.is_sound = False
-
-    def _run_alone(self) -> Run:
-        """A run of one example, which `teardown` ends."""
-        subject = self.subject
-        if subject is None:
-            raise ConfigError(
-                f"{type(self).__name__} names no broker: write `subject = RemoteSubject((HOST, PORT))` in the class"
-            )
-        runtime, watch = RealRuntime(), self._own.enter_context(HostPauseWatch())
-        links = Links(runtime, subject, watch.stalled_ms)
-        self._own.callback(links.drop_all)
-        return Run(runtime, subject, new_name(runtime), links, subject.expectations, lambda _done: None)
-
-    def do(self, name: str, arguments: Mapping[str, Any], body: Callable[[], object]) -> None:
-        """Do one step."""
-        run = self.run
-        if run.is_over:
-            return
-        self.is_sound = False
-        run.rule_counts[name] += run.failure is None
-        call = f"{name}({', '.join(f'{key}={_short(value)}' for key, value in arguments.items())})"
-        try:
-            result = body()
-            self.driver.pulls.judge_arrived()
-        except (ViolationError, UnreachableError) as error:
-            is_gone = isinstance(error, UnreachableError) or self._is_gone()
-            run.failed(Failure(str(error), (*self.steps, f"{call} -> {error}"), is_gone))
-            if is_gone:
-                # Without the broker every variant fails, and none shows why.
-                run.ends_ns = run.runtime.monotonic_ns() - 1
-            raise
-        self.steps.append(call if result is None else f"{call} -> {result}")
-        self.is_sound = True
-
-    def _is_gone(self) -> bool:
-        """Whether a connection was closed and no other can be opened: the broker is gone, which is not a fault."""
-        if not any(link.closed for link in self.run.links.open.values()):
-            return False
-        try:
-            self.run.links.make(-1).close()
-        except UnreachableError:
-            return True
-        return False
-
-    def teardown(self) -> None:
-        """End the example normally, or drop connections with unknown requests in flight."""
-        with self._own:
-            if self.is_sound:
-                self.do("end", {}, self.driver.end)
-            if not self.is_sound:
-                self.run.links.drop_all()
-            self.run.example_done(self.run.examples)
-
-    @initialize()
-    @step
-    def begin(self) -> None:
-        """Create topics and groups."""
-        self.driver.begin()
+    def _make_topics(self) -> None:
+        for index, count in enumerate(QUEUE_COUNTS):
+            topic = f"{self.name}-t{index}"
+            self.broker.call(0, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_header(topic, count).encode())
+            units = self.broker.broker.expectations.queue_file_units
+            self.queues += [
+                WireQueue(f"{topic}@{queue_id}", self.allowances, topic=topic, queue_id=queue_id, file_units=units)
+                for queue_id in range(count)
+            ]
+        self._past += self.queues
+        for group in range(GROUP_COUNT):
+            self._pull(self.queues[0], PullTerms(group=group))
 
     # -- sends -------------------------------------------------------------------------------------------------------
 
-    @rule(
-        link=links, queue=queues, body=bodies, tag=tags, extra=extra_properties, form=forms,
-        anywhere=st.sampled_from([False] * 7 + [True]),
-    )  # fmt: skip
-    @step
-    def send(
-        self,
-        *,
-        link: int,
-        queue: tuple[int, int],
-        body: bytes,
-        tag: str,
-        extra: Mapping[str, str],
-        form: Form,
-        anywhere: bool,
-    ) -> str:
-        """Send one message, to a queue or to one of its topic that the broker chooses."""
-        properties = properties_of(tag, extra)
-        if anywhere:
-            return self.driver.sends.send_anywhere(link, queue[0], body, properties)
-        return self.driver.sends.send(link, self._queue(queue), body, properties, form)
+    def _publish(self, queue: Queue, payload: Draft, size: int = 0) -> WireMessage | str:  # type: ignore[override] # noqa: ARG002
+        """Send one message as its draft says."""
+        begun_ns = self.runtime.monotonic_ns()
+        reply = self.broker.send(queue.name, payload)
+        if not payload.body and reply.code == ResponseCode.SYSTEM_ERROR:
+            return EMPTY_REFUSED
+        if payload.is_anywhere:
+            topic = _wire(queue).topic
+            queue_id = header_of(reply, SendMessageResponseHeader).queue_id
+            found = [each for each in map(_wire, self.queues) if (each.topic, each.queue_id) == (topic, queue_id)]
+            if not found:
+                raise broken(f"the broker put a message into queue {queue_id} of {topic}, which has no such queue")
+            queue = found[0]
+        return self._stored(_wire(queue), [payload], [reply], begun_ns)[0]
 
-    @rule(link=links, queue=queues, messages=batches, as_batch=st.booleans())
-    @step
-    def send_many(self, *, link: int, queue: tuple[int, int], messages: list[tuple[bytes, str]], as_batch: bool) -> str:
-        """Send many messages, one after another without waiting, or as one batch."""
-        sent = [(bytes([number]) + body, properties_of(tag, {})) for number, (body, tag) in enumerate(messages)]
-        if as_batch:
-            return self.driver.sends.send_batch(link, self._queue(queue), sent)
-        return self.driver.sends.send_many(link, self._queue(queue), sent)
+    def send_many(self, queue: WireQueue, link: int, messages: Sequence[Draft]) -> str:
+        """Send messages in one write, without waiting for replies in between."""
+        begun_ns = self.runtime.monotonic_ns()
+        requests = [
+            (*send_request(queue.topic, queue.queue_id, each.properties, Form()), each.body) for each in messages
+        ]
+        self._stored(queue, messages, self.broker.replies(link, requests), begun_ns)
+        self.settle()
+        return f"end {queue.end}"
 
-    @rule(link=links, queue=queues, tag=tags, form=forms)
-    @step
-    def send_one_way(self, *, link: int, queue: tuple[int, int], tag: str, form: Form) -> str:
-        """Send one message that gets no reply."""
-        return self.driver.sends.send_one_way(link, self._queue(queue), b"one way", properties_of(tag, {}), form)
+    def send_batch(self, queue: WireQueue, link: int, messages: Sequence[Draft]) -> str:
+        """Send messages as one batch (code 320)."""
+        begun_ns = self.runtime.monotonic_ns()
+        fields = send_header(queue.topic, queue.queue_id, batch=True).encode()
+        parts = encode_batch([BatchMessage(each.body, encode_properties(each.properties)) for each in messages])
+        header = header_of(
+            self.broker.call(link, RequestCode.SEND_BATCH_MESSAGE, fields, parts, codes=SEND_SUCCESS_CODES),
+            SendMessageResponseHeader,
+        )
+        if header.queue_offset != queue.end:
+            raise broken(f"a batch was stored at {queue.name} offset {header.queue_offset}; expected {queue.end}")
+        ids = header.msg_id.split(",")
+        if len(ids) != len(messages):
+            raise broken(f"a batch of {len(messages)} messages got {len(ids)} ids")
+        now_ns = self.runtime.monotonic_ns()
+        for each, message_id in zip(messages, ids, strict=True):
+            queue.sent(each, begun_ns, now_ns, _physical_offset(message_id))
+        self._made_visible(queue)
+        self.settle()
+        return f"end {queue.end}"
+
+    def send_one_way(self, queue: WireQueue, draft: Draft) -> str:
+        """Send one message without a reply; the queue's end shows when it is stored.
+
+        Such a send is not acknowledged, and a busy broker may drop it silently (`BrokerFastFailure`), so it is
+        repeated; a message that is dropped every time is a violation.
+        """
+        code, fields = send_request(queue.topic, queue.queue_id, draft.properties, draft.form)
+        begun_ns = self.runtime.monotonic_ns()
+        for tries in range(1, ONE_WAY_TRIES + 1):
+            self.broker.link(draft.link).ask(
+                code, fields, draft.body, serialisation=draft.form.serialisation, one_way=True
+            )
+            came = self.broker.wait_end(queue.name, queue.end + 1) - queue.end
+            if came > tries:
+                raise broken(f"{queue.name} got {came} more messages, although one was sent {tries} times")
+            if came > 0:
+                now_ns = self.runtime.monotonic_ns()
+                for _ in range(came):
+                    queue.sent(draft, begun_ns, now_ns)
+                self.settle()
+                return f"offset {queue.end - 1}"
+        raise broken(
+            f"the end of {queue.name} stays at {queue.end}, although message {queue.end} was sent {ONE_WAY_TRIES} times"
+        )
+
+    def _stored(
+        self, queue: WireQueue, sent: Sequence[Draft], replies: Sequence[Command], begun_ns: int
+    ) -> list[WireMessage]:
+        """Record acknowledged messages: they are at the end of the queue, in any order."""
+        by_offset: dict[int, tuple[Draft, int]] = {}
+        for draft, reply in zip(sent, replies, strict=True):
+            if reply.code not in SEND_SUCCESS_CODES:
+                raise broken(f"a valid send was rejected: code {reply.code} {reply.remark}")
+            header = header_of(reply, SendMessageResponseHeader)
+            if header.queue_id != queue.queue_id:
+                raise broken(f"a message for {queue.name} was put into queue {header.queue_id}")
+            by_offset[header.queue_offset] = draft, _physical_offset(header.msg_id)
+        if sorted(by_offset) != list(range(queue.end, queue.end + len(sent))):
+            said = f"{len(sent)} messages were stored at {queue.name} offsets {sorted(by_offset)}"
+            raise broken(f"{said}; expected {queue.end} and up")
+        now_ns = self.runtime.monotonic_ns()
+        stored = [queue.sent(draft, begun_ns, now_ns, at) for _, (draft, at) in sorted(by_offset.items())]
+        self._made_visible(queue)
+        return stored
+
+    def _made_visible(self, queue: WireQueue) -> None:
+        if self.broker.broker.expectations.visible_at_ack:
+            return
+        seen = self.broker.wait_end(queue.name, queue.end)
+        if seen < queue.end:
+            raise broken(f"the end of {queue.name} stays at {seen}, although message {seen} was acknowledged")
 
     # -- pulls -------------------------------------------------------------------------------------------------------
 
-    @rule(
-        link=links, queue=queues, place=places, wanted=expressions, count_max=st.sampled_from([32, 1, 3, 0]),
-        group=groups, commit=st.booleans(), form=forms,
-    )  # fmt: skip
-    @step
-    def pull(
-        self,
-        *,
-        link: int,
-        queue: tuple[int, int],
-        place: str,
-        wanted: Wanted,
-        count_max: int,
-        group: int,
-        commit: bool,
-        form: Form,
-    ) -> str:
-        """Pull without holding."""
-        chosen = self._queue(queue)
-        offset = self._offset(link, chosen, place)
-        commit_offset = max(offset, 0) if commit else None
-        terms = PullTerms(count_max=count_max, group=group, commit_offset=commit_offset, form=form)
-        offset_next = self.driver.pulls.pull(link, chosen, offset, wanted, terms)
-        return f"from {offset}, next {offset_next}"
-
-    @rule(
-        link=links, queue=queues, place=hold_places, wanted=expressions, group=groups, form=forms,
-        timeout_ms=st.sampled_from([LONG_MS, LONG_MS, *SHORT_MS]),
-    )  # fmt: skip
-    @step
-    def hold(
-        self, *, link: int, queue: tuple[int, int], place: str, wanted: Wanted, group: int, form: Form, timeout_ms: int
-    ) -> str:
-        """Pull, to be held if there is nothing."""
-        if len(self.driver.pulls.asked) >= PULL_COUNT_MAX:
-            return MISSING
-        chosen = self._queue(queue)
-        offset = self._offset(link, chosen, place)
-        terms = PullTerms(group=group, timeout_ms=timeout_ms, form=form)
-        offset_next = self.driver.pulls.pull(link, chosen, offset, wanted, terms)
-        return f"from {offset}, {'held' if offset_next < 0 else f'next {offset_next}'}"
-
-    @rule(puller=links, sender=links, queue=queues, wanted=expressions, tag=tags, pull_first=st.booleans())
-    @step
-    def cross(
-        self, *, puller: int, sender: int, queue: tuple[int, int], wanted: Wanted, tag: str, pull_first: bool
-    ) -> str:
-        """Pull and send at the same time."""
-        if len(self.driver.pulls.asked) >= PULL_COUNT_MAX:
-            return MISSING
-        return self.driver.sends.cross(puller, sender, self._queue(queue), wanted, tag, pull_first=pull_first)
-
-    @rule(link=links, queue=queues, wanted=expressions, timeout_ms=st.sampled_from(EXPIRE_MS))
-    @step
-    def expire(self, *, link: int, queue: tuple[int, int], wanted: Wanted, timeout_ms: int) -> str:
-        """Hold one more pull, and wait for its deadline and for those of all short holds."""
-        chosen = self._queue(queue)
-        self.driver.pulls.pull(link, chosen, chosen.end, wanted, PullTerms(timeout_ms=timeout_ms))
-        return f"{self.driver.pulls.await_expiries(max(SHORT_MS))} pulls"
-
-    # -- the rest ----------------------------------------------------------------------------------------------------
-
-    @rule(link=links, queue=queues, wanted=expressions)
-    @step
-    def close(self, *, link: int, queue: tuple[int, int], wanted: Wanted) -> str:
-        """Close a connection, right after one more pull on it."""
-        chosen = self._queue(queue)
-        self.driver.pulls.pull(link, chosen, chosen.end, wanted, PullTerms(timeout_ms=LONG_MS))
-        return f"{self.driver.pulls.close(link)} pulls were asked on it"
-
-    @rule(link=links, queue=queues, kind=st.sampled_from(sorted(MALFORMED)))
-    @step
-    def malformed(self, *, link: int, queue: tuple[int, int], kind: str) -> None:
-        """Send bytes that are not a frame, on a separate connection; the others must keep working."""
-        self.driver.send_malformed(kind)
-        self.driver.check_end(link, self._queue(queue))
-
-    @rule(link=links, bad=st.sampled_from(BAD_REQUESTS), form=forms)
-    @step
-    def refuse(self, *, link: int, bad: Bad, form: Form) -> str:
-        """Send a request that must be rejected."""
-        return f"code {self.driver.refuse(link, bad, form)}"
-
-    @rule(link=links, queue=queues, group=groups, offset=st.one_of(st.none(), st.integers(0, 2**40)))
-    @step
-    def committed(self, *, link: int, queue: tuple[int, int], group: int, offset: int | None) -> str:
-        """Optionally store a group's offset, then query it."""
-        chosen = self._queue(queue)
-        if offset is not None:
-            self.driver.commit(link, group, chosen, offset)
-        return self.driver.check_committed(link, group, chosen)
-
-    @rule(link=links, queue=queues, position=st.integers(0, 255))
-    @step
-    def look(self, *, link: int, queue: tuple[int, int], position: int) -> None:
-        """Query a queue's ends, and one message by its log position."""
-        chosen = self._queue(queue)
-        self.driver.check_end(link, chosen)
-        if chosen.end:
-            self.driver.view(link, chosen, position % chosen.end)
-
-    def _queue(self, key: tuple[int, int]) -> Queue:
-        return self.driver.example.queues[key]
-
-    def _offset(self, link: int, queue: Queue, place: str) -> int:
-        return {
+    def _first(self, queue: Queue, place: Any) -> PullTerms:
+        """The terms of a pull, with their offset."""
+        terms = PullTerms() if place == "end" else place
+        offset = {
             "end": queue.end,
-            "next": self.driver.pulls.cursors.get((link, queue), 0),
+            "next": _wire(queue).offset_next,
             "start": 0,
             "middle": queue.end // 2,
             "last": max(queue.end - 1, 0),
             "negative": -1,
             "beyond": queue.end + 3,
-        }[place]
+        }[terms.place]
+        return attrs.evolve(terms, offset=offset)
+
+    def _begin(self, queue: Queue, first: PullTerms, timeout_ms: int, pause: Any = None) -> Ask:
+        """Pull; if it commits, no older offset than its group's: brokers differ in whether they accept that."""
+        if first.commits and not timeout_ms:
+            known = self.committed.get((first.group, queue.name), 0)
+            first = attrs.evolve(first, commit_offset=max(first.offset, known))
+        return super()._begin(queue, first, timeout_ms, pause)
+
+    def _position(self, queue: Queue, first: PullTerms) -> tuple[int, PullTerms]:  # noqa: ARG002 - as derived
+        return max(first.offset, 0), first
+
+    def _judge(self, ask: Ask) -> None:
+        super()._judge(ask)
+        terms: PullTerms = ask.position
+        if terms.commit_offset is not None:
+            self.committed[terms.group, ask.queue] = terms.commit_offset
+
+    def _judge_ended(self) -> None:
+        super()._judge_ended()
+        self.broker.check()
+
+    def _pull(self, queue: Queue, terms: PullTerms) -> Ask:
+        ask = self._begin(queue, terms, 0)
+        self.polls.wait_sent(ask)
+        self.settle()
+        return ask
+
+    def _cancel(self, ask: Ask) -> None:
+        """With its connection all pulls there end."""
+        ended = [each for each in self.polls.under_way if each.handle and each.handle[0] is ask.handle[0]]
+        for each in ended:
+            self.told.abandoned(each)
+        self.subject.cancel(ask.handle)
+        for each in ended:
+            each.cancelled_ns = self.runtime.monotonic_ns()
+
+    # -- the rest ----------------------------------------------------------------------------------------------------
+
+    def restart(self) -> str:
+        """A start moves an offset beyond its queue's end back to that end."""
+        ends = {queue.name: queue.end for queue in self.queues}
+        self.committed = {key: min(offset, ends[key[1]]) for key, offset in self.committed.items()}
+        return super().restart()
+
+    def _read_all(self) -> None:
+        """Check every queue's ends, all of its messages, and every group's offset."""
+        for queue in map(_wire, self.queues):
+            self.check_ends(0, queue)
+            offset = 0
+            while offset < queue.end:
+                answer = self._pull(queue, PullTerms(offset=offset)).answer
+                assert answer is not None
+                offset = answer.position_next
+        for group, name in self.committed:
+            self.check_committed(0, group, self._queue_of(name))
+
+    def end(self) -> None:
+        """Read everything back, then leave nothing behind: no held pull, no topic."""
+        self.settle()
+        while waiting := [ask for ask in self.polls.under_way if ask.cancelled_ns is None]:
+            self._cancel(waiting[0])
+        for ask in self.polls.under_way:
+            self._wait_cancelled(ask)
+        self._judge_ended()
+        self._read_all()
+        self._look_for_second_answers()
+        for topic in sorted({_wire(queue).topic for queue in self.queues}):
+            self.broker.call(0, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+
+    def check_ends(self, link: int, queue: WireQueue) -> None:
+        """Check the queue's end and start (codes 30, 31)."""
+        end = self.broker.end_of(link, queue.name)
+        start = self.broker.end_of(link, queue.name, RequestCode.GET_MIN_OFFSET)
+        if (start, end) != (0, queue.end):
+            raise broken(f"{queue.name} has offsets {start} to {end}; expected 0 to {queue.end}", "kept_by_restart")
+
+    def commit(self, link: int, group: int, queue: WireQueue, offset: int) -> None:
+        """Store a group's offset (code 15)."""
+        name = group_of(queue.topic, group)
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=name, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        self.broker.call(link, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
+        self.committed[group, queue.name] = offset
+
+    def check_committed(self, link: int, group: int, queue: WireQueue) -> str:
+        """Check a group's offset (code 14); a group without one has 0 while the first message exists."""
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=group_of(queue.topic, group), topic=queue.topic, queue_id=queue.queue_id
+        )
+        expected = self.committed.get((group, queue.name))
+        codes = {0} if expected is not None or queue.end > 0 else {0, 22}
+        command = self.broker.call(link, RequestCode.QUERY_CONSUMER_OFFSET, header.encode(), codes=codes)
+        if command.code != 0:
+            return "none"
+        offset = header_of(command, OffsetResponseHeader).offset
+        if offset != (expected or 0):
+            raise broken(f"group {group} has offset {offset} in {queue.name}, but {expected} was committed")
+        return str(offset)
+
+    def view(self, link: int, queue: WireQueue, offset: int) -> None:
+        """Read one message by its log position (code 33) and compare it."""
+        physical_offset = queue.known[offset].physical_offset
+        if physical_offset is None:
+            return
+        command = self.broker.call(link, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)})
+        stored = records_of(memoryview(command.body))
+        if [(each.queue_offset, each.physical_offset) for each in stored] != [(offset, physical_offset)]:
+            raise broken(f"a view of log offset {physical_offset} returned {stored}")
+        queue.check_stored(stored[0])
+
+    def refuse(self, link: int, bad: Bad, form: Form) -> int:
+        """Send a request that must be rejected; returns the code."""
+        queue = _wire(self.queues[0])
+        fields: dict[str, str] = {}
+        if bad.code == RequestCode.PULL_MESSAGE:
+            fields = pull_header(group_of(queue.topic, 0), queue.topic, 0, 0, 10_000).encode()
+        elif bad.code == RequestCode.SEND_MESSAGE_V2:
+            fields = send_request(queue.topic, 0, {}, Form())[1]
+        for name, value in bad.changes.items():
+            fields.pop(name, None)
+            if value is not None:
+                fields[name] = value
+        return self.broker.call(link, bad.code, fields, b"x", codes=bad.refusals, serialisation=form.serialisation).code
+
+    def _queue_of(self, name: str) -> WireQueue:
+        return next(_wire(queue) for queue in self.queues if queue.name == name)
 
 
-class RestartingMachine(ServedMachine):
-    """The same for a broker that may be restarted."""
+class RocketMQMachine(LongPollMachine):
+    """One example: steps over real connections, judged by the model. No rule depends on time."""
 
-    @rule(link=links, queue=queues, wanted=expressions, settle=st.booleans())
+    kind: ClassVar[Any] = RocketMQExample
+    short_ms = SHORT_MS
+    example: RocketMQExample
+    preempt = None  # type: ignore[assignment] # a broker's threads are not stopped between its lines
+
+    @classmethod
+    def _run_short(cls, run: Run) -> None:
+        """Nothing: the random steps have all of it."""
+        run.bounds = f"{LINK_COUNT} connections, {sum(QUEUE_COUNTS)} queues in {len(QUEUE_COUNTS)} topics"
+
+    @rule(queue=queues, payload=drafts, count=st.sampled_from([1, 1, 2]))
     @step
-    def restart(self, *, link: int, queue: tuple[int, int], wanted: Wanted, settle: bool) -> str:
+    def publish(self, queue: int, payload: Draft, count: int) -> str:
+        """Send messages, to a queue or to one of its topic that the broker chooses."""
+        return self.example.publish(self.example.queues[queue], payload, count)
+
+    @rule(link=links, queue=queues, messages=batches, as_batch=st.booleans())
+    @step
+    def send_many(self, link: int, queue: int, messages: list[Draft], as_batch: bool) -> str:
+        """Send many messages, one after another without waiting, or as one batch."""
+        sent = [attrs.evolve(each, body=bytes([number]) + each.body) for number, each in enumerate(messages)]
+        send = self.example.send_batch if as_batch else self.example.send_many
+        return send(self._queue(queue), link, sent)
+
+    @rule(queue=queues, draft=st.builds(Draft, st.just(b"one way"), tags, form=forms, link=links))
+    @step
+    def send_one_way(self, queue: int, draft: Draft) -> str:
+        """Send one message that gets no reply."""
+        return self.example.send_one_way(self._queue(queue), draft)
+
+    @rule(queue=queues, place=unheld)
+    @step
+    def pull(self, queue: int, place: PullTerms) -> str:
+        """Pull without holding."""
+        return self.example.poll(self._queue(queue), place, 0, 1)
+
+    @rule(queue=queues, place=held, timeout_ms=st.sampled_from([0, 0, *SHORT_MS[1:]]), count=st.sampled_from([1, 1, 3]))
+    @step
+    def poll(self, queue: int, place: PullTerms, timeout_ms: int, count: int) -> str:
+        """Pull, to be held if there is nothing; 0 for long."""
+        return self.example.poll(self._queue(queue), place, timeout_ms or self.long_ms, count)
+
+    @rule(queue=queues, payload=drafts, places=st.lists(held, min_size=1, max_size=4))
+    @step
+    def wake(self, queue: int, payload: Draft, places: list[PullTerms]) -> str:
+        """Send after different pulls have waited for some time."""
+        for place in places[1:]:
+            self.example.poll(self._queue(queue), place, self.long_ms, 1)
+        return self.example.wake(self._queue(queue), payload, 1, places[0])
+
+    @rule(queue=queues, which=st.integers(0, len(SHORT_MS) - 1), place=ends)
+    @step
+    def expire(self, queue: int, which: int, place: PullTerms) -> str:
+        """Let a pull wait until its deadline."""
+        return self.example.expire(self._queue(queue), SHORT_MS[which], place)
+
+    @rule(queue=queues, payload=plain_drafts, place=ends, rounds=st.sampled_from([1, 2, 4]))
+    @step
+    def cross(self, queue: int, payload: Draft, place: PullTerms, rounds: int) -> str:
+        """Pull and send at the same time."""
+        return self.example.cross(self._queue(queue), payload, rounds, 0, place)
+
+    @rule(
+        queue=queues,
+        payload=plain_drafts,
+        place=ends,
+        order=st.sampled_from(get_args(Order)),
+    )
+    @step
+    def cancel(self, queue: int, payload: Draft, place: PullTerms, order: Order) -> str:
+        """Close a connection with pulls on it; the message is sent on another one."""
+        payload = attrs.evolve(payload, link=(place.link + 1) % LINK_COUNT)
+        return self.example.cancel(self._queue(queue), payload, order, 0, place)
+
+    @precondition(lambda self: "restart" in self.example.abilities)
+    @rule(queue=queues, place=ends, settle=st.booleans())
+    @step
+    def restart(self, queue: int, place: PullTerms, settle: bool) -> str:
         """Restart the broker, with one more pull in flight: just sent, or already read by the broker."""
+        subject = self.example.broker
+        assert isinstance(subject, RestartableSubject)
+        subject.settling_queue = self._queue(queue).name if settle else ""
+        self.example.poll(self._queue(queue), place, self.long_ms, 1)
+        return self.example.restart()
+
+    @rule(link=links, queue=queues, kind=st.sampled_from(sorted(MALFORMED)))
+    @step
+    def malformed(self, link: int, queue: int, kind: str) -> None:
+        """Send bytes that are not a frame, on a separate connection; the others must keep working."""
+        self.example.broker.send_malformed(kind)
+        self.example.check_ends(link, self._queue(queue))
+
+    @rule(link=links, bad=st.sampled_from(BAD_REQUESTS), form=forms)
+    @step
+    def refuse(self, link: int, bad: Bad, form: Form) -> str:
+        """Send a request that must be rejected."""
+        return f"code {self.example.refuse(link, bad, form)}"
+
+    @rule(link=links, queue=queues, group=groups, offset=st.one_of(st.none(), st.integers(0, 2**40)))
+    @step
+    def committed(self, link: int, queue: int, group: int, offset: int | None) -> str:
+        """Optionally store a group's offset, then query it."""
+        if offset is not None:
+            self.example.commit(link, group, self._queue(queue), offset)
+        return self.example.check_committed(link, group, self._queue(queue))
+
+    @rule(link=links, queue=queues, position=st.integers(0, 255))
+    @step
+    def look(self, link: int, queue: int, position: int) -> None:
+        """Query a queue's ends, and one message by its log position."""
         chosen = self._queue(queue)
-        self.driver.pulls.pull(link, chosen, chosen.end, wanted, PullTerms(timeout_ms=LONG_MS))
-        return f"{self.driver.restart(settle=settle)} pulls were held"
+        self.example.check_ends(link, chosen)
+        if chosen.end:
+            self.example.view(link, chosen, position % chosen.end)
+
+    def _queue(self, number: int) -> WireQueue:
+        return _wire(self.example.queues[number])
 
 
-def _short(value: object) -> str:
-    if isinstance(value, bytes) and len(value) > 40:
-        return f"<{len(value)} bytes>"
-    if isinstance(value, Wanted):
-        return repr(value.expression)
-    if isinstance(value, Bad):
-        return repr(value.name)
-    return str(value) if isinstance(value, Form) else repr(value)
+def _wire(queue: Queue) -> WireQueue:
+    assert isinstance(queue, WireQueue)
+    return queue
+
+
+def _physical_offset(message_id: str) -> int:
+    try:
+        return message_id_position(message_id)[2]
+    except HeaderError as error:
+        raise broken(str(error)) from None
+
+
+def machine_of(runtime: Runtime, broker: TestedBroker) -> type[RocketMQMachine]:
+    """A machine for one broker."""
+    limits = broker.expectations.allowances
+    kind = RestartableSubject if broker.can_restart else RocketMQSubject
+    names = {
+        "subject": functools.partial(kind, runtime, broker),
+        "wake_ms": limits.wake_ms,
+        "late_ms": limits.late_ms,
+        "long_ms": limits.wake_ms + 2_000,
+    }
+    return type("RocketMQ", (RocketMQMachine,), names)
+
+
+def run_suite(
+    runtime: Runtime,
+    broker: TestedBroker,
+    *,
+    max_examples: int,
+    step_count: int,
+    seed: int | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+    shrink: bool = True,
+) -> KitReport:
+    """Run up to `max_examples` examples of `step_count` steps each, until one fails; `shrink` then shortens it.
+
+    Raises UnreachableError if the broker cannot be reached, or not any more. A falsified property does not raise.
+    """
+    chosen = settings(
+        max_examples=max_examples,
+        stateful_step_count=step_count,
+        database=None,
+        derandomize=False,
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
+    )
+    return machine_of(runtime, broker).exercise(
+        chosen, seed, example_done=lambda done: progress(min(done, max_examples), max_examples)
+    )

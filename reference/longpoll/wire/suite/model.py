@@ -1,8 +1,7 @@
-"""The requirements on a broker as plain lists and numbers: messages by queue, and the allowed answers to each pull.
+"""The right answers of a RocketMQ broker, for the kit's model: what a pull may get, by the messages of its queue.
 
-The model knows what was acknowledged. It computes the result of a read at a given end of the queue. An answer is right
-if some end explains it that the broker may have seen between request and answer. The model shares no code with the
-broker, not even the hash of a tag.
+The model computes the result of a read at a given end of the queue. An answer is right if some end explains it that the
+broker may have seen between request and answer. The model shares no code with the broker, not even the hash of a tag.
 
 Not modelled: limits by bytes (bodies here are far below 256 KiB a pull), reads of more than 800 messages without a
 match, and queues whose first messages were deleted.
@@ -17,7 +16,10 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_protocol.frames.frame import Serialisation
+from longpoll.wire.requests import Draft, PullTerms, Wanted
+from longpoll_kit.errors import ViolationError
+from longpoll_kit.model import Allowances, Ask, Message, Queue
+from longpoll_kit.subject import Polled
 
 FOUND: Final = 0
 NOT_FOUND: Final = 19
@@ -29,12 +31,6 @@ ADDED_PROPERTIES: Final = frozenset({"CLUSTER", "MSG_REGION", "TRACE_ON", "UNIQ_
 """Properties that brokers add to a message."""
 DROPPED_PROPERTIES: Final = frozenset({"WAIT"})
 """Properties that brokers may drop, like every empty one: 4.9 drops `WAIT`, 5.x keeps it."""
-EARLY_NS: Final = 2_000_000
-"""Java measures a deadline in whole milliseconds: two roundings of up to one each."""
-
-
-class ViolationError(AssertionError):
-    """The broker did something forbidden, or failed to do something required."""
 
 
 @frozen
@@ -63,14 +59,10 @@ class Expectations:
     """The latest answer to a held pull after its deadline (plus a scan)."""
 
     @property
-    def patience_ns(self) -> int:
-        """How long to wait for something that is due at once."""
-        return (self.patience_ms + (self.scan_period_ms or 0)) * 1_000_000
-
-    @property
-    def late_ns(self) -> int:
-        """How long after its deadline a held pull may be answered."""
-        return (self.late_ms + (self.scan_period_ms or 0)) * 1_000_000
+    def allowances(self) -> Allowances:
+        """The time limits for the kit's model."""
+        scan_ms = self.scan_period_ms or 0
+        return Allowances(wake_ms=self.patience_ms + scan_ms, late_ms=self.late_ms + scan_ms)
 
 
 STRICT: Final = Expectations()
@@ -84,51 +76,9 @@ ROCKETMQ: Final = Expectations(
 """Java's brokers, and the policies named after them."""
 
 
-def tag_hash(tag: str) -> int:
-    """Java's hash of a text, written out: s[0]*31^(n-1) + ... + s[n-1] over UTF-16 units, 32 bits, signed."""
-    encoded = tag.encode("utf-16-be")
-    units = [int.from_bytes(encoded[at : at + 2]) for at in range(0, len(encoded), 2)]
-    total: int = sum(unit * 31**power for power, unit in enumerate(reversed(units)))
-    return (total + 2**31) % 2**32 - 2**31
-
-
-@frozen
-class Wanted:
-    """A tag expression: `*`, or tags separated by `||`."""
-
-    expression: str
-
-    def matches(self, tag: str) -> bool:
-        """Whether a message with this tag ("" for none) is delivered; tags with equal hashes are not distinguished."""
-        if self.expression == "*":
-            return True
-        asked = {tag_hash(part.strip()) for part in self.expression.split("||")}
-        return (tag_hash(tag) if tag else 0) in asked
-
-
-@frozen
-class Message:
-    """A message that was sent and acknowledged."""
-
-    body: bytes
-    properties: Mapping[str, str]
-    acknowledged_ns: int
-    physical_offset: int | None
-    """The log position in its id; None if there was no id (sent one-way)."""
-
-    @property
-    def tag(self) -> str:
-        """Its tag, "" for none."""
-        return self.properties.get("TAGS", "")
-
-    def is_given_back(self, properties: Mapping[str, str]) -> bool:
-        """Whether a delivered message has every sent property that must be kept, and no other."""
-        must = {name: value for name, value in self.properties.items() if value and name not in DROPPED_PROPERTIES}
-        is_known = all(
-            value == self.properties[name] if name in self.properties else name in ADDED_PROPERTIES
-            for name, value in properties.items()
-        )
-        return is_known and must.keys() <= properties.keys()
+def broken(what: str, prop: str = "protocol_kept") -> ViolationError:
+    """A violation that the kit's model cannot see: the broker broke RocketMQ's protocol, or a promise on the wire."""
+    return ViolationError(prop, what, "`longpoll conform` shows the bytes of such conversations")
 
 
 @frozen
@@ -153,40 +103,69 @@ class Read:
 
 
 @frozen
-class Answer:
+class Answer(Polled):
     """An answer to a pull, decoded."""
 
-    code: int
-    offset_next: int
-    offset_min: int
-    offset_max: int
-    stored: Sequence[Stored] = ()
+    code: int = field(kw_only=True)
+    offset_min: int = field(kw_only=True)
+    offset_max: int = field(kw_only=True)
+    stored: Sequence[Stored] = field(default=(), kw_only=True)
 
     def __str__(self) -> str:
         offsets = [message.queue_offset for message in self.stored]
-        return f"code {self.code}, next {self.offset_next}, min {self.offset_min}, max {self.offset_max}, {offsets=}"
+        ends = f"min {self.offset_min}, max {self.offset_max}"
+        return f"code {self.code}, next {self.position_next}, {ends}, {offsets=}"
 
 
 @define(eq=False)
-class Queue:
-    """One queue: every message that it has acknowledged, at its queue offset."""
+class WireMessage(Message):
+    """A message that was sent and acknowledged."""
 
-    topic: str
-    queue_id: int
-    file_units: int
-    messages: list[Message] = field(factory=list)
+    properties: Mapping[str, str] = field(factory=dict)
+    physical_offset: int | None = None
+    """The log position in its id; None if there was no id (sent one-way)."""
 
     @property
-    def end(self) -> int:
-        """The offset of the next message."""
-        return len(self.messages)
+    def tag(self) -> str:
+        """Its tag, "" for none."""
+        return self.properties.get("TAGS", "")
 
-    def __str__(self) -> str:
-        return f"{self.topic}@{self.queue_id}"
+    def is_given_back(self, properties: Mapping[str, str]) -> bool:
+        """Whether a delivered message has every sent property that must be kept, and no other."""
+        must = {name: value for name, value in self.properties.items() if value and name not in DROPPED_PROPERTIES}
+        is_known = all(
+            value == self.properties[name] if name in self.properties else name in ADDED_PROPERTIES
+            for name, value in properties.items()
+        )
+        return is_known and must.keys() <= properties.keys()
 
-    def end_acknowledged_before(self, moment_ns: int) -> int:
+
+@define(eq=False)
+class WireQueue(Queue):
+    """One queue of a topic: every message that it has acknowledged, at its queue offset."""
+
+    topic: str = ""
+    queue_id: int = 0
+    file_units: int = 300_000
+    offset_next: int = 0
+    """nextBeginOffset of the last answer."""
+
+    @property
+    def known(self) -> Sequence[WireMessage]:
+        """The messages, with their properties."""
+        return self.messages  # type: ignore[return-value] # only `sent` adds some
+
+    def sent(self, draft: Draft, begun_ns: int, acked_ns: int, physical_offset: int | None = None) -> WireMessage:
+        """Record an acknowledged message at the queue's end."""
+        message = WireMessage(
+            self.end, draft.body, begun_ns, acked_ns, properties=draft.properties, physical_offset=physical_offset
+        )
+        self.messages.append(message)
+        return message
+
+    def seen_before(self, moment_ns: int) -> int:
         """The end as every client could see it at a time."""
-        return sum(message.acknowledged_ns < moment_ns for message in self.messages)
+        return sum(message.is_sure(moment_ns) for message in self.messages)
 
     def read(self, offset: int, wanted: Wanted, count_max: int, end: int) -> Read:
         """The result of a pull while the queue ends at `end`."""
@@ -202,95 +181,54 @@ class Queue:
         for position in range(offset, stop):
             if len(found) == count_max:
                 return Read(FOUND, position, tuple(found))
-            if wanted.matches(self.messages[position].tag):
+            if wanted.matches(self.known[position].tag):
                 found.append(position)
         return Read(FOUND if found else RETRY_IMMEDIATELY, stop, tuple(found))
 
-    def has_match(self, offset: int, wanted: Wanted) -> bool:
-        """Whether there is a matching message at or after an offset."""
-        return 0 <= offset <= self.end and any(wanted.matches(message.tag) for message in self.messages[offset:])
+    def owed(self, ask: Ask) -> Message | None:
+        """The message at its offset if it was there before the pull, else the first one that matches."""
+        terms: PullTerms = ask.position
+        if 0 <= terms.offset < self.seen_before(ask.begun_ns):
+            return self.messages[terms.offset]
+        later = self.known[terms.offset :] if 0 <= terms.offset <= self.end else []
+        return next((message for message in later if terms.wanted.matches(message.tag)), None)
+
+    def judge(self, ask: Ask) -> None:
+        """Some end that the broker may have seen must explain the answer; raises ViolationError."""
+        terms, answer = ask.position, ask.answer
+        assert isinstance(answer, Answer)
+        nothing = answer.code == NOT_FOUND and not answer.stored
+        if ask.cancelled_ns is not None and nothing and answer.position_next == terms.offset:
+            return  # a broker that stops sends its held pulls back
+        said = f"{ask} at {terms.offset} for {terms.wanted.expression!r}"
+        if answer.offset_min != 0:
+            raise broken(f"{said}: minOffset is {answer.offset_min}, although nothing was deleted")
+        ends = range(self.seen_before(ask.begun_ns), self.end + 1)
+        if answer.offset_max not in ends:
+            raise broken(f"{said}: maxOffset is {answer.offset_max}; expected {ends[0]} to {ends[-1]}")
+        got = Read(answer.code, answer.position_next, tuple(message.queue_offset for message in answer.stored))
+        explained = [end for end in ends if self.read(terms.offset, terms.wanted, terms.count_max, end) == got]
+        if not any(end >= answer.offset_max for end in explained):
+            expected = self.read(terms.offset, terms.wanted, terms.count_max, answer.offset_max)
+            raise broken(f"{said}: {answer}; expected {expected} while the queue ends at {answer.offset_max}")
+        if nothing and ask.timeout_ms:
+            self.judge_moment(ask)
+            end = explained[-1]
+            if end < self.end and self.must_have_seen(ask, self.messages[end]):
+                raise self.passed_over(ask, self.messages[end])
+        for message in answer.stored:
+            self.check_stored(message)
+        self.offset_next = answer.position_next
 
     def check_stored(self, stored: Stored) -> None:
         """Check that a delivered message equals the sent one; raises ViolationError."""
-        sent = self.messages[stored.queue_offset]
-        where = f"the message at {self} offset {stored.queue_offset}"
+        sent = self.known[stored.queue_offset]
+        where = f"the message at {self.name} offset {stored.queue_offset}"
         if (stored.topic, stored.queue_id) != (self.topic, self.queue_id):
-            raise ViolationError(f"{where} claims to be in {stored.topic}@{stored.queue_id}")
+            raise broken(f"{where} claims to be in {stored.topic}@{stored.queue_id}", "right_messages")
         if stored.body != sent.body:
-            raise ViolationError(f"{where} has body {stored.body[:60]!r} instead of {sent.body[:60]!r}")
+            raise broken(f"{where} has body {stored.body[:60]!r} instead of {sent.body[:60]!r}", "right_messages")
         if sent.physical_offset not in {None, stored.physical_offset}:
-            raise ViolationError(
-                f"{where} has log offset {stored.physical_offset}, but its id has {sent.physical_offset}"
-            )
+            raise broken(f"{where} has log offset {stored.physical_offset}, but its id has {sent.physical_offset}")
         if not sent.is_given_back(stored.properties):
-            raise ViolationError(f"{where} has properties {dict(stored.properties)} instead of {dict(sent.properties)}")
-
-
-@define(eq=False)
-class Pull:
-    """A pull without an answer."""
-
-    queue: Queue
-    link: int
-    """The number of its connection."""
-    opaque: int
-    offset: int
-    wanted: Wanted
-    count_max: int
-    timeout_ms: int
-    """How long it may be held; 0 for not at all."""
-    serialisation: Serialisation
-    end_at_ask: int
-    """The end that was acknowledged before the request: the broker sees at least this."""
-    asked_ns: int
-    """Just before its bytes were written."""
-
-    @property
-    def due_ns(self) -> int:
-        """Before this it must not be answered as "not found"."""
-        return self.asked_ns + self.timeout_ms * 1_000_000 - EARLY_NS
-
-    def __str__(self) -> str:
-        held = f" held up to {self.timeout_ms} ms" if self.timeout_ms else ""
-        return f"pull {self.link}-{self.opaque} of {self.queue} at {self.offset} for {self.wanted.expression!r}{held}"
-
-    def must_be_answered(self) -> bool:
-        """Whether there is something for it now, so that an answer is due at once."""
-        if self.queue.read(self.offset, self.wanted, self.count_max, self.end_at_ask).code != NOT_FOUND:
-            return True
-        return self.timeout_ms == 0 or self.queue.has_match(self.offset, self.wanted)
-
-    def is_late(self, now_ns: int, expectations: Expectations) -> bool:
-        """Whether it should have been answered by now in any case."""
-        return now_ns > self.asked_ns + self.timeout_ms * 1_000_000 + expectations.late_ns
-
-    def judge(self, answer: Answer, read_ns: int, *, stopping: bool = False) -> None:
-        """Check an answer that was read at `read_ns`; raises ViolationError."""
-        queue = self.queue
-        if stopping and answer.code == NOT_FOUND and answer.offset_next == self.offset and not answer.stored:
-            return
-        if answer.offset_min != 0:
-            raise ViolationError(f"{self}: minOffset is {answer.offset_min}, although nothing was deleted")
-        ends = range(self.end_at_ask, queue.end + 1)
-        if answer.offset_max not in ends:
-            raise ViolationError(f"{self}: maxOffset is {answer.offset_max}; expected {ends[0]} to {ends[-1]}")
-        got = Read(answer.code, answer.offset_next, tuple(message.queue_offset for message in answer.stored))
-        explained = [end for end in ends if queue.read(self.offset, self.wanted, self.count_max, end) == got]
-        if not any(end >= answer.offset_max for end in explained):
-            expected = queue.read(self.offset, self.wanted, self.count_max, answer.offset_max)
-            raise ViolationError(f"{self}: {answer}; expected {expected} while the queue ends at {answer.offset_max}")
-        if answer.code == NOT_FOUND and self.timeout_ms:
-            self._judge_nothing(explained, read_ns)
-        for message in answer.stored:
-            queue.check_stored(message)
-
-    def _judge_nothing(self, explained: Sequence[int], read_ns: int) -> None:
-        if read_ns < self.due_ns:
-            early_ms = (self.due_ns - read_ns) / 1e6
-            raise ViolationError(f"{self}: got an empty answer {early_ms:.1f} ms before its deadline")
-        # It expired after `due_ns`, so it must have seen the messages acknowledged before that.
-        seen = self.queue.end_acknowledged_before(self.due_ns)
-        if explained[-1] < seen:
-            raise ViolationError(
-                f"{self}: expired without a message, although message {explained[-1]} was there to wake it"
-            )
+            raise broken(f"{where} has properties {dict(stored.properties)} instead of {dict(sent.properties)}")

@@ -1,135 +1,292 @@
-"""The brokers that the suite tests: any by its address, or an embedded one that it may also restart.
+"""RocketMQ over the wire as a subject of the kit: connections, requests, and replies read as whole, checked records.
 
-The suite creates its own topics and groups and deletes the topics at the end, so a shared broker keeps only groups and
-log space.
+A poll is a pull. It is cancelled by closing its connection, which ends the other pulls there too. The right answers:
+`model`.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final, TypeVar
 
-import attrs
-from attrs import Factory, define, field, frozen
-
-from longpoll.wire.suite.model import ROCKETMQ, STRICT, Expectations
-from longpoll_broker.broker import Broker
-from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_protocol.sizes import KIB
-from longpoll_runtime import Address, Runtime
-from longpoll_runtime.closeable import Stoppable
-from longpoll_spec.policy import STRICT as STRICT_POLICY
-from longpoll_spec.policy import Policy
-
-
-class Subject(Protocol):
-    """A broker under test."""
-
-    @property
-    def address(self) -> Address:
-        """Its current address; may change at a restart."""
-        ...
-
-    @property
-    def expectations(self) -> Expectations:
-        """The requirements on it."""
-        ...
-
-    @property
-    def can_restart(self) -> bool:
-        """Whether `restart` may be called."""
-        ...
-
-    def restart(self) -> None:
-        """Stop it cleanly and start it again on the same store."""
-        ...
-
-
-@frozen
-class RemoteSubject:
-    """An external broker, by its address."""
-
-    address: Address
-    expectations: Expectations = STRICT
-
-    @property
-    def can_restart(self) -> bool:
-        """Never, because it is external."""
-        return False
-
-    def restart(self) -> None:
-        """Must not be called."""
-        raise AssertionError("an external broker cannot be restarted")
-
-
-SMALL_FILES: Final = StoreConfig(
-    commit_log_file_size=256 * KIB, consume_queue_file_size=40 * 20, message_size_max=64 * KIB
+from longpoll.wire.requests import MALFORMED, Draft, Form, PullTerms, pull_header, send_request
+from longpoll.wire.suite.brokers import EmbeddedBroker, TestedBroker
+from longpoll.wire.suite.connection import Link
+from longpoll.wire.suite.model import FOUND, NOT_FOUND, OFFSET_MOVED, RETRY_IMMEDIATELY, Answer, Stored, broken
+from longpoll_client.errors import UnreachableError
+from longpoll_kit.subject import LongPollSubject, Semantics
+from longpoll_protocol.codes import SEND_SUCCESS_CODES, RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames import EMPTY, Buffer, Command, Serialisation
+from longpoll_protocol.headers import (
+    GetMaxOffsetRequestHeader,
+    Header,
+    OffsetResponseHeader,
+    PullMessageResponseHeader,
 )
-"""Files so small that an example of some dozen messages fills one and continues in the next."""
+from longpoll_protocol.log_record import Damage, decode
+from longpoll_protocol.properties import decode_properties
+from longpoll_runtime import Runtime
+
+H = TypeVar("H", bound=Header)
+WITH_OFFSETS: Final = frozenset({FOUND, NOT_FOUND, RETRY_IMMEDIATELY, OFFSET_MOVED})
 
 
-@define(eq=False)
-class EmbeddedSubject(Stoppable):
-    """A broker in this process with its own store; a context manager that stops it.
+class RocketMQSubject(LongPollSubject):
+    """A broker by its address, driven over a few connections that are opened on first use.
 
-    `broker` is the running one; a test that injects a fault into it does so in `started`, which gets each one.
+    A queue's name is `TOPIC@QUEUE_ID`. A position is a `PullTerms`; groups are named after the topic.
     """
 
-    runtime: Runtime
-    directory: str
-    """The store's directory, absolute."""
-    policy: Policy = STRICT_POLICY
-    config: BrokerConfig = field(factory=BrokerConfig)
-    store_config: StoreConfig = SMALL_FILES
-    expectations: Expectations = field(
-        default=Factory(lambda self: expectations_of(self.policy, self.config, self.store_config), takes_self=True)
-    )
-    can_restart: bool = True
-    record_directory: str | None = None
-    """The directory of histories, with one subdirectory for every start, `1`, `2` and so on."""
-    broker: Broker = field(init=False)
-    _starts: int = field(default=0, init=False)
+    semantics: Semantics = "offsets"
+    durable = True
 
-    def __attrs_post_init__(self) -> None:
-        self.broker = self._start()
+    def __init__(self, runtime: Runtime, broker: TestedBroker) -> None:
+        self.runtime = runtime
+        self.broker = broker
+        self.stalled_ms: Callable[[int, int], float] = lambda _begin_ns, _end_ns: 0.0
+        """The ms for which the host paused between two times of the runtime's clock: no broker answers meanwhile."""
+        self.links: dict[int, Link] = {}
+        self._opening = runtime.lock()
+        self._is_stopping = False
 
-    @property
-    def address(self) -> Address:
-        """Its current address."""
-        return self.broker.address
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def link(self, number: int) -> Link:
+        """The connection of this number; raises UnreachableError if it cannot be opened."""
+        with self._opening:
+            link = self.links.get(number)
+            if link is None:
+                link = self.links[number] = self.new_link(number)
+            return link
+
+    def new_link(self, number: int = -1) -> Link:
+        """A new connection that the caller closes."""
+        try:
+            return Link(self.runtime, self.broker.address, number)
+        except OSError as error:
+            host, port = self.broker.address
+            raise UnreachableError(f"no connection to the broker at {host}:{port}: {error}") from None
+
+    def left_s(self) -> Callable[[], float]:
+        """The seconds left, from now on, for something that is due at once; host pauses do not count."""
+        begun_ns = self.runtime.monotonic_ns()
+        allowed_ms = self.broker.expectations.allowances.wake_ms
+
+        def left() -> float:
+            now_ns = self.runtime.monotonic_ns()
+            passed_ms = (now_ns - begun_ns) / 1e6
+            if passed_ms >= allowed_ms:
+                passed_ms -= self.stalled_ms(begun_ns, now_ns)
+            return (allowed_ms - passed_ms) / 1e3
+
+        return left
+
+    def check(self) -> None:
+        """Raise what a connection's reader has found; or that the broker has closed one, or is gone."""
+        opened = list(self.links.values())
+        for link in opened:
+            if link.fault is not None:
+                raise link.fault
+        for link in opened:
+            if link.closed and not (link.is_ours or self._is_stopping):
+                self.new_link().close()
+                raise broken(f"the broker closed connection {link.number}")
+
+    def close(self) -> None:
+        """Close every connection."""
+        for number in list(self.links):
+            self.links.pop(number).close()
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def reply(self, link: Link, opaque: int) -> Command:
+        """Wait for a reply that must come; raises ViolationError if it does not."""
+        command = link.wait(opaque, self.left_s())
+        if command is None:
+            self.check()
+            wake_ms = self.broker.expectations.allowances.wake_ms
+            said = f"the broker owes connection {link.number} a reply to request {opaque}"
+            raise broken(f"{said}: none came within {wake_ms / 1e3:g} s")
+        return command
+
+    def replies(self, number: int, requests: Iterable[tuple[int, Mapping[str, str], Buffer]]) -> list[Command]:
+        """Write requests (code, fields, body) at once, and wait for their replies."""
+        link = self.link(number)
+        prepared = [link.prepare(*request) for request in requests]
+        link.write(b"".join(content for _, content in prepared))
+        return [self.reply(link, opaque) for opaque, _ in prepared]
+
+    def call(
+        self,
+        number: int,
+        code: int,
+        fields: Mapping[str, str],
+        body: Buffer = EMPTY,
+        *,
+        codes: Collection[int] = (0,),
+        serialisation: Serialisation = Serialisation.JSON,
+    ) -> Command:
+        """Send a request whose reply must have one of these codes; raises ViolationError otherwise."""
+        link = self.link(number)
+        opaque = link.ask(code, fields, body, serialisation=serialisation)
+        command = self.reply(link, opaque)
+        if command.code not in codes:
+            raise broken(
+                f"request {opaque} of connection {number} was answered {command.code} ({command.remark}), "
+                f"not {' or '.join(map(str, sorted(codes)))}"
+            )
+        return command
+
+    def end_of(self, number: int, queue: str, code: RequestCode = RequestCode.GET_MAX_OFFSET) -> int:
+        """Ask for a queue's end (code 30) or start (31)."""
+        topic, queue_id = place_of(queue)
+        fields = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id).encode()
+        return header_of(self.call(number, code, fields), OffsetResponseHeader).offset
+
+    def wait_end(self, queue: str, end: int) -> int:
+        """The queue's end as the broker reports it, once it is that far or the patience is over."""
+        left_s = self.left_s()
+        while (seen := self.end_of(0, queue)) < end and left_s() > 0:
+            pass
+        return seen
+
+    def send_malformed(self, kind: str) -> None:
+        """Send bytes on a new connection after which the broker must close it, if it promises that."""
+        with closing(self.new_link()) as link:
+            link.write(MALFORMED[kind])
+            if self.broker.expectations.closes_malformed and not link.wait_closed(self.left_s()):
+                raise broken(f"after {kind} the connection stays open")
+
+    # -- the kit's subject -------------------------------------------------------------------------------------------
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Send a message, and wait for its acknowledgement."""
+        topic, queue_id = place_of(queue)
+        self.call(0, *send_request(topic, queue_id, {}, Form()), body, codes=SEND_SUCCESS_CODES)
+
+    def send(self, queue: str, draft: Draft) -> Command:
+        """Send one message as its draft says; returns the reply."""
+        topic, queue_id = place_of(queue)
+        code, fields = send_request(topic, -1 if draft.is_anywhere else queue_id, draft.properties, draft.form)
+        link = self.link(draft.link)
+        return self.reply(link, link.ask(code, fields, draft.body, serialisation=draft.form.serialisation))
+
+    def start_poll(self, queue: str, position: PullTerms, timeout_ms: int) -> tuple[Link, int, PullTerms]:
+        """Send a pull."""
+        topic, queue_id = place_of(queue)
+        fields = pull_header(
+            group_of(topic, position.group),
+            topic,
+            queue_id,
+            position.offset,
+            timeout_ms,
+            expression=position.wanted.expression,
+            count_max=position.count_max,
+            commit_offset=position.commit_offset,
+        ).encode()
+        link = self.link(position.link)
+        form = position.form.serialisation
+        return link, link.ask(RequestCode.PULL_MESSAGE, fields, serialisation=form), position
+
+    def finish_poll(self, handle: tuple[Link, int, PullTerms]) -> Answer:
+        """Wait for a pull's answer; raises ViolationError if it is a rejection, or its header or body is damaged."""
+        link, opaque, terms = handle
+        command = link.wait(opaque)
+        if command is None or (self._is_stopping and command.code == ResponseCode.SYSTEM_BUSY):
+            if not (link.is_ours or self._is_stopping):
+                self.check()
+            raise ConnectionAbortedError(f"connection {link.number} ended while pull {opaque} was waiting")
+        if command.code not in WITH_OFFSETS:
+            raise broken(f"a valid pull was rejected: code {command.code} {command.remark}")
+        is_copied = command.serialisation is terms.form.serialisation
+        if self.broker.expectations.copies_serialisation and not is_copied:
+            raise broken(f"a pull in {terms.form.serialisation.name} was answered in another encoding")
+        header = header_of(command, PullMessageResponseHeader)
+        stored = records_of(memoryview(command.body))
+        if bool(stored) != (command.code == FOUND):
+            raise broken(f"an answer with code {command.code} carries {len(stored)} messages")
+        return Answer(
+            [record.body for record in stored],
+            position_next=header.next_begin_offset,
+            code=command.code,
+            offset_min=header.min_offset,
+            offset_max=header.max_offset,
+            stored=stored,
+        )
+
+    def cancel(self, handle: tuple[Link, int, PullTerms]) -> None:
+        """Close the pull's connection, and with it the other pulls there."""
+        link = handle[0]
+        with self._opening:
+            if self.links.get(link.number) is link:
+                del self.links[link.number]
+        link.close()
+
+    def answered_again(self, handle: tuple[Link, int, PullTerms]) -> bool:
+        """False: a connection raises a second answer by itself."""
+        if handle[0].fault is not None:
+            raise handle[0].fault
+        return False
+
+
+class RestartableSubject(RocketMQSubject):
+    """A broker that may be restarted."""
+
+    settling_queue: str = ""
+    """A queue to ask for, so that the broker has certainly read each pull before a restart; empty to ask none."""
 
     def restart(self) -> None:
-        """Stop it cleanly and start it again on the same store, on another port."""
-        self.broker.stop()
-        self.broker = self._start()
-
-    def started(self, broker: Broker) -> None:
-        """Called with every broker just after its start; does nothing here."""
-
-    def _start(self) -> Broker:
-        self._starts += 1
-        broker = Broker.start(
-            self.runtime,
-            self.directory,
-            policy=self.policy,
-            config=self.config,
-            store_config=self.store_config,
-            record_directory=None if self.record_directory is None else f"{self.record_directory}/{self._starts}",
-        )
-        self.started(broker)
-        return broker
-
-    def stop(self) -> None:
-        """Stop the running broker."""
-        self.broker.stop()
+        """Restart the broker; check that it closes its connections and answers the held pulls that it has read."""
+        numbers = list(self.links) if self.settling_queue else []
+        for number in numbers:
+            self.end_of(number, self.settling_queue)
+        read = [(self.links[number], set(self.links[number].asked)) for number in numbers]
+        self._is_stopping = True
+        assert isinstance(self.broker, EmbeddedBroker)
+        self.broker.restart()
+        for link in self.links.values():
+            if not link.wait_closed(self.left_s()):
+                self.check()
+                raise broken(f"connection {link.number} stays open after the broker's stop")
+        for link, asked in read:
+            if asked & link.asked and self.broker.expectations.answers_on_stop:
+                raise broken(f"pull {min(asked & link.asked)} of {link.number}: the broker stopped without an answer")
+        self.close()
+        self._is_stopping = False
 
 
-def expectations_of(policy: Policy, config: BrokerConfig, store_config: StoreConfig) -> Expectations:
-    """The promises of our own broker under a policy."""
-    promised = ROCKETMQ if policy.name.startswith("rocketmq") else STRICT  # what no knob says
-    return attrs.evolve(
-        promised,
-        scan_period_ms=config.scan_period_ms if policy.expiry == "scan" else None,
-        visible_at_ack=policy.notify == "at_append",
-        answers_on_stop=policy.on_stop == "answer",
-        queue_file_units=store_config.consume_queue_file_size // 20,
-    )
+def place_of(queue: str) -> tuple[str, int]:
+    """A queue's topic and id."""
+    topic, _, queue_id = queue.rpartition("@")
+    return topic, int(queue_id)
+
+
+def group_of(topic: str, group: int) -> str:
+    """The name of an example's group; its topics end in -t0, -t1 and so on."""
+    return f"{topic.rpartition('-')[0]}-g{group}"
+
+
+def header_of(command: Command, kind: type[H]) -> H:
+    """The reply's fields; raises ViolationError if one is missing or not a number."""
+    try:
+        return kind.decode(command.ext_fields)
+    except HeaderError as error:
+        raise broken(f"code {command.code} with fields {command.ext_fields}: {error}") from None
+
+
+def records_of(body: memoryview) -> Sequence[Stored]:
+    """The records of a body; raises ViolationError for a damaged one (size, magic, CRC...)."""
+    found: list[Stored] = []
+    start = 0
+    while start < len(body):
+        physical_offset = int.from_bytes(body[start + 28 : start + 36])
+        record: Any = decode(body, start, len(body), physical_offset)
+        if isinstance(record, Damage):
+            said = f"byte {start + record.offset} of a pull's body: {record.found} instead of {record.expected}"
+            raise broken(said, "right_messages")
+        place = record.topic, record.queue_id, record.queue_offset, physical_offset
+        found.append(Stored(*place, bytes(record.body), decode_properties(record.properties)))
+        start += record.size
+    return found

@@ -20,17 +20,16 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.rocketmq.accounts.access import RIGHTS
-from longpoll_broker.rocketmq.accounts.access_control import KEY_SIZE_MIN, AccessControl
-from longpoll_broker.rocketmq.accounts.account_file import AccountFile, Value
-from longpoll_protocol.bodies import DataVersion
-from longpoll_protocol.codes import AccountsResponseCode, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
+from longpoll_broker.rocketmq.accounts.access_control import KEY_SIZE_MIN, AccessControl, AccountFile, Value
+from longpoll_protocol.admin_headers import (
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
+from longpoll_protocol.bodies import DataVersion
+from longpoll_protocol.codes import AccountsResponseCode, RequestCode, ResponseCode
+from longpoll_protocol.frames import Command
 from longpoll_runtime.logs import event
 from longpoll_spec.errors import ConfigError
 
@@ -71,12 +70,9 @@ class AccessProcessor(Serving):
             "groupPerms": groups,
         }
         values = {name: value for name, value in given.items() if value is not None}
-
-        def edit(file: AccountFile) -> bool:
-            file.put_account(header.access_key, values)
-            return True
-
-        return self._change(channel, command, edit, _UPDATE_FAILED, "")
+        return self._change(
+            channel, command, lambda file: file.put_account(header.access_key, values), _UPDATE_FAILED, ""
+        )
 
     @serves(RequestCode.DELETE_ACL_CONFIG)
     def delete_account(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -95,12 +91,7 @@ class AccessProcessor(Serving):
             told = f"The globalWhiteAddresses[{header.global_white_addrs[:128]}] has been updated failed."
             return answer(command, code, f"{told} Only {self.access.path} is read here.")
         addresses = _split(header.global_white_addrs) or []
-
-        def edit(file: AccountFile) -> bool:
-            file.put_white_addresses(addresses)
-            return True
-
-        return self._change(channel, command, edit, code, "")
+        return self._change(channel, command, lambda file: file.put_white_addresses(addresses), code, "")
 
     @serves(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
     def version(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:

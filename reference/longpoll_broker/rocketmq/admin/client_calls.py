@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -20,20 +20,18 @@ from attrs import define, evolve, field, frozen
 from msgspec import structs
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
+from longpoll_broker.io.processors import Serving, Turns, answer, serves
 from longpoll_broker.rocketmq.accounts.access import Right
-from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
-from longpoll_broker.rocketmq.admin.member_notifications import NOTICES_MAX
+from longpoll_broker.rocketmq.admin.client_processor import NOTICES_MAX, ClientProcessor
 from longpoll_broker.send.send_processor import REGION_FIELDS
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.topics import Topics
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.bodies import MessageQueue, decode_by_queue, encode_by_queue
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.frames import EMPTY, Buffer, Command, encode
 from longpoll_protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
@@ -52,7 +50,6 @@ from longpoll_protocol.properties import (
     encode_properties,
     read_properties,
 )
-from longpoll_protocol.queue_table import decode_by_queue, encode_by_queue
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Lock, Runtime
 
@@ -198,12 +195,6 @@ class ClientCalls(Serving):
     """By the member's connection and the opaque of its request."""
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
-    @property
-    def waiting_count(self) -> int:
-        """Number of requests that wait for members."""
-        with self.lock:
-            return len(self._waiting)
-
     @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
     def running_info(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         """307: return a member's state, from the member; 1 if it is not connected, 207 if it does not answer."""
@@ -226,16 +217,14 @@ class ClientCalls(Serving):
         return self._call(channel, command, asked, outbox, member=member, record=read)
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
-    def reset_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def reset_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """222: reset a group's members to the offsets of a time (220); 206 without members.
 
         Without `isForce`, no queue moves forward. The members store the new offsets. As in 5.x, with `queueId` only
         that queue is reset, to `offset` if given, and directly for a group without members.
         """
         # The body lies in the receive buffer and is not needed.
-        return in_turns(channel, command, self._reset_offset(structs.replace(command, body=EMPTY)))
-
-    def _reset_offset(self, command: Command) -> Turns:
+        command = structs.replace(command, body=EMPTY)
         header = ResetOffsetRequestHeader.decode(command.ext_fields)
         topic = self.topics.get(header.topic)
         if topic is None:
@@ -298,15 +287,9 @@ class ClientCalls(Serving):
             refusal = self._ask(channel, request, waiting, outbox)
             if refusal is not None:
                 # The members asked so far answer in vain.
-                self._forget(gathering)
+                self._take(lambda _member, each: isinstance(each, _WaitingStatus) and each.gathering is gathering)
                 return refusal
         return gathering.one_less(command)
-
-    def _forget(self, gathering: _Gathering) -> None:
-        with self.lock:
-            for key, each in list(self._waiting.items()):
-                if isinstance(each, _WaitingStatus) and each.gathering is gathering:
-                    self._take_out(key)
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def push_reply(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
@@ -352,34 +335,33 @@ class ClientCalls(Serving):
         # Copied, because the receive buffer is reused.
         return _request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told.encode(), bytes(body), flag=0)
 
-    def _take_out(self, key: tuple[Channel, int]) -> _Waiting | None:
-        self.quota.release(key)
-        return self._waiting.pop(key, None)
+    def _take(self, is_meant: Callable[[Channel, _Waiting], bool]) -> list[_Waiting]:
+        """Remove and return the calls that are meant, by the member's connection and the call."""
+        with self.lock:
+            found = [key for key, each in self._waiting.items() if is_meant(key[0], each)]
+            for key in found:
+                self.quota.release(key)
+            return [self._waiting.pop(key) for key in found]
 
     def answered(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """Forward a member's answer; drop it if no requester waits."""
         with self.lock:
-            waiting = self._take_out((channel, command.opaque))
+            waiting = self._waiting.pop((channel, command.opaque), None)
+            self.quota.release((channel, command.opaque))
         if waiting is not None:
             _write(outbox, waiting, waiting.passed_on(command))
 
     def closed(self, channel: Channel, outbox: Outbox) -> None:
         """A connection closed: answer the requesters that wait for it, and drop its own requests."""
-        with self.lock:
-            found = [key for key, each in self._waiting.items() if channel in {key[0], each.asker}]
-            gone = [waiting for key in found if (waiting := self._take_out(key)) is not None]
-        for waiting in gone:
+        for waiting in self._take(lambda member, each: channel in {member, each.asker}):
             if waiting.asker is not channel:
                 _write(outbox, waiting, waiting.gone())
 
     def expire(self) -> None:
         """Answer the requesters that waited too long; called periodically."""
         now_ns = self.runtime.monotonic_ns()
-        with self.lock:
-            late = [key for key, waiting in self._waiting.items() if waiting.deadline_ns <= now_ns]
-            expired = [waiting for key in late if (waiting := self._take_out(key)) is not None]
         outbox = Outbox()
-        for waiting in expired:
+        for waiting in self._take(lambda _member, each: each.deadline_ns <= now_ns):
             _write(outbox, waiting, waiting.late())
         outbox.flush()
 
@@ -402,13 +384,11 @@ class ClientCalls(Serving):
         with self.members.lock:
             live = self.members.clients.group(group)
             found = [] if live is None else [each for each, other in live.members.items() if other == client_id]
-        channel = next((each for each in found if isinstance(each, Channel) and self._may_get(each, record)), None)
-        if channel is None:
-            return answer(command, ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
-        return self._ask(channel, asked, _Waiting(asker, command, name, self._deadline_ns()), outbox)
-
-    def _may_get(self, channel: Channel, record: Record | None) -> bool:
-        return record is None or self.members.may_get(channel, record, Right.SUB)
+        for channel in found:
+            assert isinstance(channel, Channel)
+            if record is None or self.members.may_get(channel, record, Right.SUB):
+                return self._ask(channel, asked, _Waiting(asker, command, name, self._deadline_ns()), outbox)
+        return answer(command, ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
 
     def _ask(self, channel: Channel, asked: Command, waiting: _Waiting, outbox: Outbox) -> Parts | None:
         """Send a request to a client's connection; returns None, or the refusal."""
@@ -442,13 +422,11 @@ class ClientCalls(Serving):
             if not start <= header.offset <= end:
                 return f"Target offset {header.offset} not in consume queue range [{start}-{end}]"
             return header.offset
-        found = max(self._offset_at(header.topic, queue_id, header.timestamp), 0)
+        if header.timestamp == LATEST:
+            found = self.store.visible_end(header.topic, queue_id)
+        else:
+            found = max(self.store.offset_by_time(header.topic, queue_id, header.timestamp), 0)
         return found if header.is_force else min(found, stored)
-
-    def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
-        if time_ms == LATEST:
-            return self.store.visible_end(topic, queue_id)
-        return self.store.offset_by_time(topic, queue_id, time_ms)
 
 
 def _write(outbox: Outbox, waiting: _Waiting, parts: Parts | None) -> None:

@@ -1,34 +1,265 @@
-"""Serves clients that join, leave and list each other: codes 34, 35, 38, 46.
+"""Serves clients that join, leave and list each other (34, 35, 38, 46), and lists connections (203, 204, 328, 345).
 
-Notices (40): see `member_notifications`.
+Members of a changed group get a notice (40), so that they rebalance. Transaction checks and replies go to connections
+of producers.
 
-Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultConsumerIdsChangeListener.java` 4.9.
+Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultConsumerIdsChangeListener.java`,
+`ProducerManager.java`, `AdminBrokerProcessor.getConsumerConnectionList` and `getProducerConnectionList` 4.9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Hashable, Iterable
+from itertools import islice
 from typing import Final
 
+import msgspec
 from attrs import Factory, define, field, frozen
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Serving, answer, serves
+from longpoll_broker.io.processors import Serving, Turns, answer, serves
 from longpoll_broker.rocketmq.accounts.access import Right
-from longpoll_broker.rocketmq.admin.member_notifications import MemberNotifications
-from longpoll_broker.rocketmq.tables.producers import Producers
-from longpoll_broker.shared.filter.filters import is_tag_type, not_supported, sql_filter
-from longpoll_broker.shared.subscription import Clients, subscription_of
+from longpoll_broker.shared.filters import is_tag_type, not_supported, sql_filter
+from longpoll_broker.shared.quota import Quota
+from longpoll_broker.shared.subscription import Clients, Subscription, subscription_of
 from longpoll_broker.shared.topics import Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
-from longpoll_protocol.bodies import CheckClientData, ConsumerData, ConsumerList, HeartbeatData
-from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.admin_headers import (
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
+)
+from longpoll_protocol.bodies import (
+    CheckClientData,
+    Connection,
+    ConsumeFromWhere,
+    ConsumerConnection,
+    ConsumerData,
+    ConsumerList,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    ProducerConnection,
+    SubscriptionData,
+)
+from longpoll_protocol.codes import LANGUAGES, CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
+from longpoll_protocol.frames import Command, encode
+from longpoll_protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
 from longpoll_protocol.log_record import Record, host_text
 from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX
 from longpoll_runtime import Lock
+
+LOOKS_MAX: Final = 256
+"""Maximum connections of a group that one search tries."""
+PRODUCER_COUNT_MAX: Final = 100_000
+"""Maximum pairs of a group and a connection; further ones are ignored."""
+PART_COUNT: Final = 2_000
+"""Members or subscriptions of one turn: some 4 ms."""
+TOLD_PRODUCER_COUNT_MAX: Final = 10_000
+"""Maximum producers of one answer."""
+
+
+@define(slots=True, eq=False)
+class Producers:
+    """The connections with producers of each group; callers hold a lock.
+
+    Invariant: `_groups`, `_groups_of` and `quota` have the same pairs, without empty entries.
+
+    `_clients` and `_client_of` map between the connections of `_groups_of` and their last client ids.
+    """
+
+    quota: Quota = field(factory=lambda: Quota("producers", PRODUCER_COUNT_MAX), init=False)
+    _groups: dict[str, OrderedDict[Hashable, None]] = field(factory=dict, init=False)
+    _groups_of: dict[Hashable, set[str]] = field(factory=dict, init=False)
+    _clients: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
+    _client_of: dict[Hashable, str] = field(factory=dict, init=False)
+    _named: dict[str, Hashable] = field(factory=dict, init=False)
+    """The connections of `_groups_of` by their `str`; of two with the same name the later one."""
+
+    def register(self, channel: Hashable, group: str, client_id: str) -> None:
+        """Add a producer's connection to a group; ignored over the quota, or with a name that is too long."""
+        members = self._groups.get(group, ())
+        if channel in members:
+            if self._client_of.get(channel) != client_id:
+                self._note_client(channel, client_id)
+            return
+        if len(group) > GROUP_SIZE_MAX or not self.quota.take((channel, group), channel):
+            return
+        self._groups.setdefault(group, OrderedDict())[channel] = None
+        self._named[str(channel)] = channel
+        self._groups_of.setdefault(channel, set()).add(group)
+        self._note_client(channel, client_id)
+
+    def unregister(self, channel: Hashable, group: str) -> None:
+        """Remove a producer's connection from a group."""
+        members = self._groups.get(group)
+        if members is None or channel not in members:
+            return
+        del members[channel]
+        if not members:
+            del self._groups[group]
+        groups = self._groups_of[channel]
+        groups.discard(group)
+        if not groups:
+            del self._groups_of[channel]
+            if self._named.get(str(channel)) is channel:
+                del self._named[str(channel)]
+            self._forget_client(channel)
+        self.quota.release((channel, group))
+
+    def close(self, channel: Hashable, count_max: int | None = None) -> int:
+        """Remove a closed connection from its groups, or `count_max` of them; returns their number."""
+        groups = list(islice(self._groups_of.get(channel, ()), count_max))
+        for group in groups:
+            self.unregister(channel, group)
+        return len(groups)
+
+    def by_group(self) -> dict[str, list[Hashable]]:
+        """Returns every group's connections."""
+        return {group: list(members) for group, members in self._groups.items()}
+
+    def channels(self, group: str) -> list[Hashable]:
+        """Returns the group's connections."""
+        return list(self._groups.get(group, ()))
+
+    def find(self, client_id: str, may_get: Callable[[Hashable], bool] = lambda _channel: True) -> Hashable | None:
+        """Returns the connection on which a client of this id last registered a producer, or None.
+
+        Among connections of several accounts, only those with the first permitted account count: a reply (326) goes to
+        a client id, and another account must not be able to redirect it.
+        """
+        found = None
+        for channel in filter(may_get, self._clients.get(client_id, ())):
+            if found is None or getattr(found, "account", "") == getattr(channel, "account", ""):
+                found = channel
+        return found
+
+    def _note_client(self, channel: Hashable, client_id: str) -> None:
+        self._forget_client(channel)
+        self._client_of[channel] = client_id
+        self._clients.setdefault(client_id, {})[channel] = None
+
+    def _forget_client(self, channel: Hashable) -> None:
+        known = self._client_of.pop(channel, None)
+        if known is not None:
+            del self._clients[known][channel]
+            if not self._clients[known]:
+                del self._clients[known]
+
+    def pick(
+        self, group: str, may_ask: Callable[[Hashable], bool] = lambda _channel: True, *, first: str = ""
+    ) -> Hashable | None:
+        """Returns one of the group's permitted connections, in turn, or None.
+
+        The connection whose `str` is `first` takes precedence.
+        """
+        members = self._groups.get(group)
+        if not members:
+            return None
+        channel = self._named.get(first)
+        if channel in members and may_ask(channel):
+            members.move_to_end(channel)
+            return channel
+        for _ in range(min(len(members), LOOKS_MAX)):
+            channel = next(iter(members))
+            members.move_to_end(channel)
+            if may_ask(channel):
+                return channel
+        return None
+
+
+NOTICES_MAX: Final = 256
+"""Maximum notices of one pass: usually one system call each, so 2 to 4 ms."""
+
+
+@define(slots=True, eq=False)
+class MemberNotifications:
+    """The members to notify of changes of their groups; callable from any loop's thread.
+
+    Each pass immediately sends up to `NOTICES_MAX`, in Java's order; Java sends each change to each member. The other
+    groups wait for later passes. One notice covers all changes of a waiting group.
+
+    Invariant: after a change, every member was notified, or the group is in `_waiting`, or the member is in `_round`,
+    which has one group only.
+    """
+
+    clients: Clients
+    lock: Lock
+    """Protects `clients` and this object."""
+    _left: int = field(factory=lambda: NOTICES_MAX, init=False)
+    """Number of notices that may still be sent in this pass."""
+    _waiting: dict[str, None] = field(factory=dict, init=False)
+    """Changed groups whose round has not begun, oldest first."""
+    _round: deque[Channel] = field(factory=deque, init=False)
+    _round_parts: Parts = field(default=(), init=False)
+    _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether members wait for a notice; approximate without the lock."""
+        return bool(self._waiting or self._round)
+
+    def changed(self, group: str, outbox: Outbox) -> None:
+        """Notify every member of a group, including the one that changed it, now or in a later pass."""
+        with self.lock:
+            if group in self._waiting:
+                return
+            channels = self.clients.channels(group)
+            if len(channels) > self._left:
+                self._waiting[group] = None
+                return
+            self._left -= len(channels)
+            parts = self._notice(group)
+        for channel in channels:
+            assert isinstance(channel, Channel)
+            outbox.write(channel, parts)
+
+    def turn(self, outbox: Outbox) -> None:
+        """End a pass: continue with the waiting groups, within the limit."""
+        if self._left == NOTICES_MAX and not self.has_more:
+            return
+        with self.lock:
+            told = self._take(NOTICES_MAX)
+            self._left = NOTICES_MAX
+        for channel, parts in told:
+            outbox.write(channel, parts)
+
+    def _take(self, count: int) -> list[tuple[Channel, Parts]]:
+        """Take the next members to notify, up to `count`, with their notices."""
+        taken: list[tuple[Channel, Parts]] = []
+        while len(taken) < count and (self._round or self._begin_round()):
+            taken.append((self._round.popleft(), self._round_parts))
+        return taken
+
+    def _begin_round(self) -> bool:
+        """Begin the round of the next group with members; returns False if none waits."""
+        while self._waiting:
+            group = next(iter(self._waiting))
+            del self._waiting[group]
+            self._round.extend(channel for channel in self.clients.channels(group) if isinstance(channel, Channel))
+            self._round_parts = self._notice(group)
+            if self._round:
+                return True
+        return False
+
+    def _notice(self, group: str) -> Parts:
+        """Create a notice for any number of members: it is one-way, so they can share its opaque."""
+        return encode(
+            Command(
+                code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                opaque=next(self._opaques) & 0x7FFFFFFF,
+                flag=CommandFlag.ONE_WAY.value,
+                ext_fields=NotifyConsumerIdsChangedRequestHeader(consumer_group=group).encode(),
+            )
+        )
+
 
 LEAVES_MAX: Final = 1_000
 """Maximum groups that closed connections leave in one pass: some 10 ms."""
@@ -55,10 +286,15 @@ class Program:
     heard_ms: int
     """Time of the last heartbeat, by the wall clock."""
 
+    @property
+    def java_language(self) -> str:
+        """The language under a name that Java's enum has, because Java cannot read others."""
+        return self.language if self.language in LANGUAGES else "OTHER"
+
 
 @define(slots=True, eq=False)
 class ClientProcessor(Serving):
-    """The processors for clients that join and leave."""
+    """The processors."""
 
     topics: Topics
     groups: Groups
@@ -79,6 +315,8 @@ class ClientProcessor(Serving):
     """Closed connections that still have groups to leave; protected by `lock`."""
     _leaves_left: int = field(default=LEAVES_MAX, init=False)
     """Number of groups that may still be left in this pass."""
+    needs_turn: bool = field(default=False, init=False)
+    """Whether `turn` has work: groups to leave, notices to send, or a limit of this pass to reset."""
     notices: MemberNotifications = field(
         init=False, default=Factory(lambda self: MemberNotifications(self.clients, self.lock), takes_self=True)
     )
@@ -109,6 +347,7 @@ class ClientProcessor(Serving):
                 changed = self._register(channel, data, consumer)
             if changed and (group is None or group.notify_consumer_ids_changed_enable):
                 self.notices.changed(consumer.group_name, outbox)
+                self.needs_turn = True
         return answer(command, ResponseCode.SUCCESS, None, self._heartbeat_fields(data, wants_subscriptions))
 
     def _check_sizes(self, data: HeartbeatData) -> None:
@@ -139,6 +378,7 @@ class ClientProcessor(Serving):
                 changed = self.clients.unregister(channel, header.consumer_group)
             if changed:
                 self.notices.changed(header.consumer_group, outbox)
+                self.needs_turn = True
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
@@ -171,11 +411,102 @@ class ClientProcessor(Serving):
             return answer(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, problem)
         return answer(command, ResponseCode.SUCCESS)
 
+    @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
+    def consumer_connections(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
+        """203: return a group's members and subscriptions; 206 without members."""
+        name = GetConsumerConnectionListRequestHeader.decode(command.ext_fields).consumer_group
+        with self.lock:
+            group = self.clients.group(name)
+            if group is None:
+                text = f"the consumer group[{name[:255]}] not online"
+                return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, text)
+            members, subscriptions = list(group.members), list(group.subscriptions.items())
+        table = {}
+        for number, (topic, each) in enumerate(subscriptions, 1):
+            table[topic] = subscription_data(each)
+            if number % PART_COUNT == 0:
+                yield
+        body = ConsumerConnection(
+            connection_set=(yield from self._connections(members)),
+            subscription_table=table,
+            consume_type=ConsumeType(group.consume_type),
+            message_model=MessageModel(group.message_model),
+            consume_from_where=ConsumeFromWhere(group.consume_from_where),
+        )
+        return answer(command, ResponseCode.SUCCESS, body=body.encode())
+
+    @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
+    def producer_connections(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
+        """204: return a producer group's members; 1 without members."""
+        name = GetProducerConnectionListRequestHeader.decode(command.ext_fields).producer_group
+        with self.lock:
+            members = self.producers.channels(name)
+        found = yield from self._connections(members)
+        if not found:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:255]}] not exist")
+        return answer(command, ResponseCode.SUCCESS, body=ProducerConnection(connection_set=found).encode())
+
+    @serves(RequestCode.GET_ALL_PRODUCER_INFO)
+    def all_producers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """328: return the members of every producer group."""
+        with self.lock:
+            groups = self.producers.by_group()
+            count = sum(map(len, groups.values()))
+            if count > TOLD_PRODUCER_COUNT_MAX:
+                limit = f"over the limit of {TOLD_PRODUCER_COUNT_MAX}: ask for one group (204)"
+                return answer(command, ResponseCode.SYSTEM_ERROR, f"there are {count} producers, {limit}")
+            found = {group: [self._producer(channel) for channel in channels] for group, channels in groups.items()}
+        return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode({"data": found}))
+
+    @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+    def subscription(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """345: return a group's current subscription to a topic; without it if there is none."""
+        header = QuerySubscriptionByConsumerRequestHeader.decode(command.ext_fields)
+        with self.lock:
+            live = self.clients.group(header.group)
+            found = None if live is None else live.subscriptions.get(header.topic)
+        told: dict[str, object] = {"group": header.group, "topic": header.topic}
+        if found is not None:
+            told["subscriptionData"] = subscription_data(found)
+        return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode(told))
+
+    def _producer(self, channel: object) -> dict[str, object]:
+        """Describe a producer; the caller holds the lock."""
+        assert isinstance(channel, Channel)
+        program = self.programs[channel]
+        return {
+            "clientId": program.client_id,
+            "remoteIP": f"/{channel.peer}",
+            "language": program.java_language,
+            "version": program.version,
+            "lastUpdateTimestamp": program.heard_ms,
+        }
+
+    def _connections(self, channels: Iterable[object]) -> Generator[None, None, list[Connection]]:
+        found = []
+        for number, channel in enumerate(channels, 1):
+            assert isinstance(channel, Channel)
+            program = self.programs.get(channel)
+            # A member may have left between two turns.
+            if program is not None:
+                found.append(
+                    Connection(
+                        client_id=program.client_id,
+                        client_addr=channel.peer,
+                        language=program.java_language,
+                        version=program.version,
+                    )
+                )
+            if number % PART_COUNT == 0:
+                yield
+        return found
+
     def closed(self, channel: Channel, outbox: Outbox) -> None:
         """Remove a closed channel from its groups."""
         with self.lock:
             self._closing[channel] = None
         self._close_some(outbox)
+        self.needs_turn = True
 
     @property
     def has_more(self) -> bool:
@@ -184,10 +515,14 @@ class ClientProcessor(Serving):
 
     def turn(self, outbox: Outbox) -> None:
         """End a pass: continue with closed connections in many groups, and with notices."""
+        # First, because another loop's thread may set it meanwhile.
+        self.needs_turn = False
         self._leaves_left = LEAVES_MAX
         if self._closing:
             self._close_some(outbox)
         self.notices.turn(outbox)
+        if self.has_more:
+            self.needs_turn = True
 
     def _close_some(self, outbox: Outbox) -> None:
         """Remove closed connections from their groups, as many as one pass may."""
@@ -262,3 +597,18 @@ class ClientProcessor(Serving):
                 for item in consumer.subscription_data_set
             ],
         )
+
+
+def subscription_data(subscription: Subscription) -> SubscriptionData:
+    """Returns a subscription as its client sent it."""
+    tags = subscription.tags
+    names = tags.expression.split("||") if subscription.is_by_tag and not tags.all_tags else []
+    return SubscriptionData(
+        topic=subscription.topic,
+        sub_string=tags.expression,
+        expression_type=tags.expression_type,
+        sub_version=subscription.sub_version,
+        class_filter_mode=subscription.class_filter,
+        tags_set=frozenset(name.strip() for name in names if name.strip()),
+        code_set=tags.codes,
+    )

@@ -1,25 +1,26 @@
 """Serves 41 and 42, queue locks of orderly consumer groups, and 400, a consumer's assignment of queues.
 
-Locks: see `rocketmq.tables.queue_locks`. As on 4.9.7, topic and queue of a lock are not checked. 400 assigns all routed
-queues, also those of other brokers.
+A lock lasts a minute and is renewed by another request. As on 4.9.7, topic and queue of a lock are not checked. 400
+assigns all routed queues, also those of other brokers.
 
-Source: `AdminBrokerProcessor.lockBatchMQ`, `unlockBatchMQ`; `QueryAssignmentProcessor.java` 5.5,
-`AllocateMessageQueueAveragely.java`, `AllocateMessageQueueAveragelyByCircle.java`.
+Source: `RebalanceLockManager.java`, `AdminBrokerProcessor.lockBatchMQ`, `unlockBatchMQ`;
+`QueryAssignmentProcessor.java` 5.5, `AllocateMessageQueueAveragely.java`, `AllocateMessageQueueAveragelyByCircle.java`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
 from itertools import chain, islice
-from typing import Final
+from typing import Final, TypeVar
 
-from attrs import define
+from attrs import define, field, frozen
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor, check_sizes
 from longpoll_broker.rocketmq.admin.progress_processor import TOLD_QUEUE_COUNT_MAX
-from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
+from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.topics import Topics
 from longpoll_protocol.bodies import (
     LockBatchRequest,
@@ -31,9 +32,71 @@ from longpoll_protocol.bodies import (
     QueryAssignmentResponseBody,
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX
 from longpoll_runtime import Lock, Runtime
+
+LIFE_MS: Final = 60_000
+"""`REBALANCE_LOCK_MAX_LIVE_TIME`."""
+LOCK_COUNT_MAX: Final = 1_000_000
+"""Maximum locks in total; further ones are refused."""
+EXPIRED_MAX: Final = 20_000
+"""Maximum expired locks removed per request."""
+
+Queue = TypeVar("Queue", bound=Hashable)
+
+
+@frozen
+class _Holder:
+    client_id: str
+    renewed_ms: int
+
+
+@define(slots=True, eq=False)
+class QueueLocks:
+    """Every lock, by group and queue, the least recently renewed first; callers hold a lock. Time is an argument."""
+
+    quota: Quota = field(factory=lambda: Quota("queue locks", LOCK_COUNT_MAX), init=False)
+    _holders: OrderedDict[tuple[str, Hashable], _Holder] = field(factory=OrderedDict, init=False)
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[Queue], now_ms: int, channel: Hashable = None
+    ) -> list[Queue]:
+        """Acquire or renew locks that are free, expired or the client's; returns the queues it holds now."""
+        self._expire(now_ms)
+        got: list[Queue] = []
+        for queue in queues:
+            key = (group, queue)
+            holder = self._holders.get(key)
+            if holder is not None and holder.client_id != client_id:
+                if now_ms - holder.renewed_ms <= LIFE_MS:
+                    continue
+                self.quota.release(key)
+                del self._holders[key]
+            if not self.quota.take(key, channel):
+                continue
+            self._holders[key] = _Holder(client_id, now_ms)
+            self._holders.move_to_end(key)
+            got.append(queue)
+        return got
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[Hashable]) -> None:
+        """Release the client's locks; those of others stay."""
+        for queue in queues:
+            key = (group, queue)
+            holder = self._holders.get(key)
+            if holder is not None and holder.client_id == client_id:
+                del self._holders[key]
+                self.quota.release(key)
+
+    def _expire(self, now_ms: int) -> None:
+        for _ in range(EXPIRED_MAX):
+            key = next(iter(self._holders), None)
+            if key is None or now_ms - self._holders[key].renewed_ms <= LIFE_MS:
+                return
+            del self._holders[key]
+            self.quota.release(key)
+
 
 AVERAGELY: Final = "AVG"
 BY_CIRCLE: Final = "AVG_BY_CIRCLE"

@@ -1,6 +1,6 @@
 """Reports the progress of queues and groups (202, 208, 300, 303, 317, 321, 343), and copies it to a group (314).
 
-Members: see `connection_processor`. Source: `AdminBrokerProcessor.java` 4.9.7: `getTopicStatsInfo`, `getConsumeStats`,
+Members: see `client_processor`. Source: `AdminBrokerProcessor.java` 4.9.7: `getTopicStatsInfo`, `getConsumeStats`,
 `queryTopicConsumeByWho`, `queryConsumeQueue`, `queryConsumeTimeSpan`, `cloneGroupOffset`,
 `fetchAllConsumeStatsInBroker`; 343 of 5.x: `queryTopicsByConsumer`.
 """
@@ -15,24 +15,15 @@ import msgspec
 from attrs import define
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
+from longpoll_broker.io.processors import Serving, Turns, answer, serves
+from longpoll_broker.rocketmq.admin.client_processor import subscription_data
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
-from longpoll_broker.shared.subscription import Clients, Subscription
+from longpoll_broker.shared.subscription import Clients
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_protocol.bodies import (
-    ConsumeQueueData,
-    GroupList,
-    MessageQueue,
-    QueryConsumeQueueResponseBody,
-    SubscriptionData,
-    TopicList,
-)
-from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
+from longpoll_protocol.admin_headers import (
     CloneGroupOffsetRequestHeader,
     GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
@@ -42,7 +33,17 @@ from longpoll_protocol.headers import (
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
 )
-from longpoll_protocol.queue_table import encode_by_queue
+from longpoll_protocol.bodies import (
+    ConsumeQueueData,
+    GroupList,
+    MessageQueue,
+    QueryConsumeQueueResponseBody,
+    SubscriptionData,
+    TopicList,
+    encode_by_queue,
+)
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Lock
 
 TOLD_QUEUE_COUNT_MAX: Final = 10_000
@@ -90,13 +91,11 @@ class ProgressProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=_body({"offsetTable": encode_by_queue(table)}))
 
     @serves(RequestCode.GET_CONSUME_STATS)
-    def consume_stats(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def consume_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """208: return a group's progress in each queue of a topic, or of all topics; skips unknown topics."""
         header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
-        return in_turns(channel, command, self._consume_stats(command, header.consumer_group, header.topic))
-
-    def _consume_stats(self, command: Command, group: str, name: str | None) -> Turns:
-        topics = yield from self._consumed(group, name)
+        group = header.consumer_group
+        topics = yield from self._consumed(group, header.topic)
         count = sum(topic.read_queue_nums for topic in topics)
         if count > TOLD_QUEUE_COUNT_MAX:
             limit = f"over the limit of {TOLD_QUEUE_COUNT_MAX}: ask for one topic"
@@ -114,12 +113,9 @@ class ProgressProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=_body(body))
 
     @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
-    def groups_of_topic(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def groups_of_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """300: return the groups that subscribe to a topic or have offsets of it."""
         topic = QueryTopicConsumeByWhoRequestHeader.decode(command.ext_fields).topic
-        return in_turns(channel, command, self._groups_of_topic(command, topic))
-
-    def _groups_of_topic(self, command: Command, topic: str) -> Turns:
         stored = yield from self.offsets.groups_of(topic)
         with self.lock:
             groups = set(self.clients.of_topic(topic))
@@ -140,12 +136,9 @@ class ProgressProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=_body({"consumeTimeSpanSet": spans}))
 
     @serves(RequestCode.CLONE_GROUP_OFFSET)
-    def clone(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def clone(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """314: copy another group's offsets; success even if there are none."""
         header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
-        return in_turns(channel, command, self._clone(channel, command, header))
-
-    def _clone(self, channel: Channel, command: Command, header: CloneGroupOffsetRequestHeader) -> Turns:
         topic, group = header.topic, header.src_group
         if len(header.dest_group) > self.groups.size_max:
             told = f"the group's name is longer than {self.groups.size_max} characters"
@@ -159,12 +152,9 @@ class ProgressProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_BROKER_CONSUME_STATS)
-    def all_consume_stats(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def all_consume_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """317: return the data of 208 for every known group."""
         is_order = GetConsumeStatsInBrokerHeader.decode(command.ext_fields).is_order
-        return in_turns(channel, command, self._all_consume_stats(command, is_order=is_order))
-
-    def _all_consume_stats(self, command: Command, *, is_order: bool) -> Turns:
         found: list[dict[str, list[dict[str, Any]]]] = []
         count = total = inflight = looked = 0
         groups = self.groups.by_name.copy()
@@ -198,12 +188,9 @@ class ProgressProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=_body(told))
 
     @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
-    def topics_of_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def topics_of_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """343: return the topics with offsets of a group."""
         group = QueryTopicsByConsumerRequestHeader.decode(command.ext_fields).group
-        return in_turns(channel, command, self._topics_of_group(command, group))
-
-    def _topics_of_group(self, command: Command, group: str) -> Turns:
         names = yield from self.offsets.topics_of(group)
         if len(names) > TOLD_GROUP_COUNT_MAX:
             limit = f"over the limit of {TOLD_GROUP_COUNT_MAX} for one answer"
@@ -307,21 +294,6 @@ class ProgressProcessor(Serving):
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic=topic, broker_name=self.broker_name, queue_id=queue_id)
-
-
-def subscription_data(subscription: Subscription) -> SubscriptionData:
-    """Returns a subscription as its client sent it."""
-    tags = subscription.tags
-    names = tags.expression.split("||") if subscription.is_by_tag and not tags.all_tags else []
-    return SubscriptionData(
-        topic=subscription.topic,
-        sub_string=tags.expression,
-        expression_type=tags.expression_type,
-        sub_version=subscription.sub_version,
-        class_filter_mode=subscription.class_filter,
-        tags_set=frozenset(name.strip() for name in names if name.strip()),
-        code_set=tags.codes,
-    )
 
 
 def _text_of(time_ms: int) -> str:

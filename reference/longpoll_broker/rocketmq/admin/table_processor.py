@@ -1,10 +1,13 @@
-"""Returns the broker's whole tables and settings: codes 21, 25, 26, 28, 43, 45, 60, 61, 201, 907.
+"""Returns a broker's tables, settings and statistics (21, 26, 28, 43, 45, 60, 61, 201, 305, 315, 907); changes (25).
 
 Only settings that may change at run time can be changed (25); others are refused by name, where RocketMQ accepts
-everything and reports success. Slaves copy the tables by these requests.
+everything and reports success. Slaves copy the tables by these requests. Of the requests that clean up (306, 316, 329)
+only 329 has work. A topic's queues are deleted with the topic, and queue files with their part of the log.
 
 Source: `AdminBrokerProcessor.java` 4.9.7: `getAllTopicConfig`, `updateBrokerConfig`, `getBrokerConfig`,
-`prepareRuntimeInfo`, `getAllConsumerOffset`, `getAllDelayOffset`; `StoreStatsService.getRuntimeInfo`.
+`prepareRuntimeInfo`, `getAllConsumerOffset`, `getAllDelayOffset`, `viewBrokerStatsData`,
+`getSystemTopicListFromBroker`, `cleanExpiredConsumeQueue`; `StoreStatsService.getRuntimeInfo`;
+`DefaultMessageStore.executeDeleteFilesManually`.
 """
 
 from __future__ import annotations
@@ -19,18 +22,20 @@ from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import ANSWER_SIZE_MAX, RequestCounts, Serving, Turns, answer, in_turns, serves
+from longpoll_broker.io.processors import ANSWER_SIZE_MAX, RequestCounts, Serving, Turns, answer, serves
 from longpoll_broker.rocketmq.accounts.access import TRACE_TOPIC
-from longpoll_broker.rocketmq.tables.rates import Rates
-from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
-from longpoll_broker.send.timer_messages import PRECISION_MS
+from longpoll_broker.send.message_builder import PRECISION_MS
 from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.statistics import Statistics
-from longpoll_broker.shared.table_chunks import chunks_of
-from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
-from longpoll_broker.shared.topics import Groups, Topics
+from longpoll_broker.shared.statistics import BROKER_GET_NUMS, BROKER_PUT_NUMS, Rates, Statistics
+from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerCounts, TimerOffsets
+from longpoll_broker.shared.topics import Groups, Topics, chunks_of
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.admin_headers import (
+    DeliveredResponseHeader,
+    GetBrokerConfigResponseHeader,
+    ViewBrokerStatsDataRequestHeader,
+)
 from longpoll_protocol.bodies import (
     Body,
     DataVersion,
@@ -47,8 +52,7 @@ from longpoll_protocol.bodies import (
     read_settings,
 )
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import DeliveredResponseHeader, GetBrokerConfigResponseHeader
+from longpoll_protocol.frames import Command
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Runtime
@@ -136,6 +140,8 @@ class TableProcessor(Serving):
     """Returns the number of pulls waiting for a thread, and the first one's waiting time, ms."""
     ha_status: Callable[[], HAStatus]
     """Returns the state of replication."""
+    clean_soon: Callable[[], None]
+    """Makes the next round remove expired log files, whatever the hour (`upkeep.flush_service`)."""
     topics: Topics
     groups: Groups
     offsets: Offsets
@@ -182,29 +188,29 @@ class TableProcessor(Serving):
             self._mornings.append((self._sent(), self.statistics.given()))
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
-    def all_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def all_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """21: return every topic and its settings; 1 if too large for one answer."""
         empty = TopicTable(data_version=self._version(self.topics))
-        return in_turns(channel, command, _told(command, empty, self.topics.by_name.copy()))
+        return (yield from _told(command, empty, self.topics.by_name.copy()))
 
     @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    def all_groups(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def all_groups(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """201: return every consumer group and its settings; 1 if too large for one answer."""
         empty = GroupTable(data_version=self._version(self.groups))
-        return in_turns(channel, command, _told(command, empty, self.groups.by_name.copy()))
+        return (yield from _told(command, empty, self.groups.by_name.copy()))
 
     def _version(self, table: Topics | Groups) -> DataVersion:
         """Returns a table's version, read before the table so that a later change is noticed."""
         return DataVersion(counter=table.version, timestamp=self._started_ms)
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
-    def all_offsets(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def all_offsets(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """43: return every group's offsets; 1 if too many for one answer."""
         count = len(self.offsets.by_pair)
         if count > OFFSET_COUNT_MAX:
             told = f"{count} pairs of a topic and a group, over the limit of {OFFSET_COUNT_MAX} for one answer"
             return answer(command, ResponseCode.SYSTEM_ERROR, told)
-        return in_turns(channel, command, _told(command, OffsetTable(offset_table={}), self.offsets.by_pair.copy()))
+        return (yield from _told(command, OffsetTable(offset_table={}), self.offsets.by_pair.copy()))
 
     @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delays(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -296,6 +302,35 @@ class TableProcessor(Serving):
         for level, offset in self.delays.by_level.copy().items():
             told[f"scheduleMessageOffset_{level}"] = f"{offset},{store.visible_end(SCHEDULE_TOPIC, level - 1)}"
         return answer(command, ResponseCode.SUCCESS, body=KVTable(table={k: str(v) for k, v in told.items()}).encode())
+
+    @serves(RequestCode.VIEW_BROKER_STATS_DATA)
+    def statistic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """315: return one statistic of the last minute, hour and day; 1 if nothing was counted under its name and key.
+
+        The only key of the broker's totals is the cluster's name.
+        """
+        header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)
+        is_whole = header.stats_name in {BROKER_GET_NUMS, BROKER_PUT_NUMS}
+        is_of_other = is_whole and header.stats_key != self.config.cluster_name
+        found = None if is_of_other else self.statistics.snapshots(header.stats_name, header.stats_key)
+        if found is None:
+            told = f"The stats <{header.stats_name[:64]}> <{header.stats_key[:300]}> not exist"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        body = {name: {"sum": each.sum, "tps": each.tps, "avgpt": each.average} for name, each in found.items()}
+        return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode(body))
+
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """305: return the topics that clients may not create, change or delete."""
+        body = msgspec.json.encode({"topicList": self.topics.system_names()})
+        return answer(command, ResponseCode.SUCCESS, body=body)
+
+    @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.CLEAN_EXPIRED_COMMITLOG)
+    def clean(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """306, 316, 329: success at once; 329 removes expired log files soon."""
+        if command.code == RequestCode.CLEAN_EXPIRED_COMMITLOG:
+            self.clean_soon()
+        return answer(command, ResponseCode.SUCCESS)
 
     def _of_java(self, ratio: float) -> dict[str, object]:
         """Fields that rocketmq-exporter needs; unmeasured ones are 0."""

@@ -1,16 +1,19 @@
 """A name server for its own broker, if any, and all brokers that register.
 
-Serves 103 to 106, 206 and 322, and administrators' requests (`routes_processor`). An unknown code is answered with 3,
-as in 5.x. Under a policy of 4.9 it is not answered, so the client waits for its time-out. With accounts, only
-administrators change its data. Name servers do not know each other.
+Serves 103 to 106, 206 and 322; for administrators 100 to 102, 205, 216, 219, 224, 304, 318, 319 and 327. An unknown
+code is answered with 3, as in 5.x. Under a policy of 4.9 it is not answered, so the client waits for its time-out. With
+accounts, only administrators change its data. Name servers do not know each other.
 
-Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`.
+Permissions set by 205 and 327 affect routes only, and last until the broker changes the topic. Settings of tools (100,
+`mqadmin updateKvConfig`, `updateOrderConf`) end with the name server; RocketMQ saves them in `kvConfig.json`.
+
+Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`, `KVConfigManager.java` 4.9.7.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -19,35 +22,111 @@ from msgspec import UNSET, structs
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Processor, answer, in_turns, refuse, serve
+from longpoll_broker.io.processors import Serving, Turns, answer, refuse, serve, serves
 from longpoll_broker.rocketmq.accounts.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
-from longpoll_broker.rocketmq.name_server.own_topics import OwnTopics
-from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes, Version, routed, with_own_route
-from longpoll_broker.rocketmq.name_server.routes_processor import RoutesProcessor, topic_names
+from longpoll_broker.rocketmq.name_server.routes import (
+    LIVE_MS_MAX,
+    OwnTopics,
+    RegisteredBroker,
+    Routes,
+    Version,
+    routed,
+    with_own_route,
+)
 from longpoll_broker.shared.broker_role import MASTER_ID
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.topics import FAQ, QUEUE_COUNT_MAX, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
-from longpoll_protocol.bodies import Body, BrokerData, DataVersion, MessageQueue, QueueData, TopicRouteData
-from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Serialisation
-from longpoll_protocol.headers import (
+from longpoll_protocol.admin_headers import (
+    AddWritePermOfBrokerRequestHeader,
+    AddWritePermOfBrokerResponseHeader,
+    DeleteKVConfigRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
     GetRouteInfoRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    PutKVConfigRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
 )
-from longpoll_protocol.names import GROUP_SIZE_MAX, PERM_READ, SYSTEM_TOPICS
+from longpoll_protocol.bodies import (
+    Body,
+    BrokerData,
+    DataVersion,
+    KVTable,
+    MessageQueue,
+    QueueData,
+    TopicList,
+    TopicRouteData,
+    read_settings,
+)
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames import Command, Serialisation
+from longpoll_protocol.names import GROUP_SIZE_MAX, PERM_READ, PERM_READ_WRITE, PERM_WRITE, SYSTEM_TOPICS
 
+SETTING_COUNT_MAX: Final = 10_000
+"""Maximum settings; any client may create one."""
+NAME_SIZE_MAX: Final = 255
+"""Maximum characters of a namespace, and of a key."""
+VALUE_SIZE_MAX: Final = 4096
+"""Maximum characters of a value: the order of a topic with a hundred brokers."""
+SETTINGS: Final = {
+    "clusterTest": "false",
+    "orderMessageEnable": "false",
+    "scanNotActiveBrokerInterval": "0",
+    "brokerChannelExpiredTime": str(LIVE_MS_MAX),
+}
+"""Settings that 319 returns: this name server's behaviour in RocketMQ's keys.
+
+It checks for silent brokers on each request.
+"""
+TURN_COUNT: Final = 10_000
+"""Names collected in one turn, plus those of one broker: a few milliseconds."""
 REGISTERED_COUNT_MAX: Final = 50_000
 """Maximum topics of one registration, some 70 ms of work; brokers' bodies fit at most 30,000."""
 _TOPIC_NAME: Final = b'"topicName"'
 """Each topic of a registration has this key."""
+
+
+@define(slots=True, eq=False)
+class KvSettings:
+    """The settings of tools, by namespace and key; used by one thread."""
+
+    quota: Quota = field(factory=lambda: Quota("settings", SETTING_COUNT_MAX), init=False)
+    _values: dict[tuple[str, str], str] = field(factory=dict, init=False)
+
+    def put(self, namespace: str, key: str, value: str, channel: Hashable = None) -> str | None:
+        """Store a setting; returns why it cannot be stored, or None."""
+        if max(len(namespace), len(key)) > NAME_SIZE_MAX:
+            return f"the namespace or the key is longer than {NAME_SIZE_MAX} characters"
+        if len(value) > VALUE_SIZE_MAX:
+            return f"the value has {len(value)} characters, over the limit of {VALUE_SIZE_MAX}"
+        if not self.quota.take((namespace, key), channel):
+            return f"there are {self.quota.used} settings already; delete one first"
+        self._values[namespace, key] = value
+        return None
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """Returns a setting's value, or None."""
+        return self._values.get((namespace, key))
+
+    def of(self, namespace: str) -> dict[str, str]:
+        """Returns the settings of a namespace, by key."""
+        return {key: value for (each, key), value in self._values.items() if each == namespace}
+
+    def remove(self, namespace: str, key: str) -> None:
+        """Remove a setting, if it exists."""
+        self._values.pop((namespace, key), None)
+        self.quota.release((namespace, key))
 
 
 class _Topics(Body):
@@ -76,7 +155,7 @@ class OwnBroker:
 
 
 @define(slots=True, eq=False)
-class NameServer:
+class NameServer(Serving):
     """The handler of the name server's listener."""
 
     own: OwnBroker | None = None
@@ -88,19 +167,12 @@ class NameServer:
     routes: Routes = field(factory=Routes, init=False)
     _told: OwnTopics | None = field(init=False)
     """The own broker's routed topics."""
-    _administering: RoutesProcessor = field(init=False)
+    settings: KvSettings = field(factory=KvSettings, init=False)
+    _permissions: dict[str, dict[str, tuple[TopicConfig, int]]] = field(factory=dict, init=False)
+    """By broker and topic, the permission set here, and the topic's configuration at that time."""
 
     def __attrs_post_init__(self) -> None:
-        own = self.own
-        told = None if own is None else OwnTopics(own.topics, self.traits.routes_outlive_topics)
-        self._told = told
-        self._administering = RoutesProcessor(
-            self.routes,
-            told,
-            None if own is None else own.config,
-            "" if own is None else own.address,
-            self.now_ms,
-        )
+        self._told = None if self.own is None else OwnTopics(self.own.topics, self.traits.routes_outlive_topics)
 
     def opened(self, channel: Channel) -> None:
         """Set up a new connection."""
@@ -113,19 +185,10 @@ class NameServer:
     @property
     def quotas(self) -> tuple[Quota, ...]:
         """The quotas of all tables that peers fill."""
-        return (*self.routes.quotas, self._administering.settings.quota)
+        return (*self.routes.quotas, self.settings.quota)
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """Serve one request."""
-        processors: dict[int, Processor] = {
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topic_list,
-            RequestCode.REGISTER_BROKER: self.register,
-            RequestCode.UNREGISTER_BROKER: self.unregister,
-            RequestCode.QUERY_DATA_VERSION: self.data_version,
-            **self._administering.processors,
-        }
         if self.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
         if self.access is not None and command.code in NAME_SERVER_ADMIN_CODES:
@@ -133,9 +196,11 @@ class NameServer:
             if refusal is not None:
                 refuse(channel, command, refusal, outbox)
                 return
+        processors = self.processors
         if command.code in processors or not self.traits.name_server_is_silent:
             serve(processors, channel, command, outbox)
 
+    @serves(RequestCode.GET_ROUTEINFO_BY_TOPIC)
     def route(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """105: return the queues of a topic and their brokers; 17 without any, or without a topic (Java's `null`)."""
         fields = command.ext_fields or {}
@@ -148,14 +213,14 @@ class NameServer:
         own = self.own
         own_topic = None if self._told is None else self._told.get(name)
         if own is not None and own_topic is not None:
-            brokers.append(self._broker(own))
+            brokers.append(self._own_broker(own))
             queues.append(self._queue_data(own.config.broker_name, own_topic))
         addresses = self.routes.addresses_by_name()
         for broker, topic in self.routes.with_topic(name):
             if own is not None and broker.name == own.config.broker_name:
                 # A slave of the own broker, or its master: the own broker has listed the queues.
                 continue
-            brokers.append(self._registered(broker, addresses[broker.name]))
+            brokers.append(self._broker(broker.cluster, broker.name, addresses[broker.name]))
             queues.append(self._queue_data(broker.name, topic))
         if not brokers:
             return _no_route(command, name)
@@ -164,14 +229,14 @@ class NameServer:
 
     def queues_elsewhere(self, topic: str) -> Iterator[MessageQueue]:
         """Yields the readable queues of a topic on other brokers; callable from any thread."""
-        own_name = "" if self.own is None else self.own.config.broker_name
         return (
             MessageQueue(topic=topic, broker_name=broker.name, queue_id=queue_id)
             for broker, config in self.routes.with_topic(topic)
-            if broker.name != own_name and self._administering.permission(broker.name, config) & PERM_READ
+            if broker.name != self._own_name and self._permission(broker.name, config) & PERM_READ
             for queue_id in range(min(config.read_queue_nums, QUEUE_COUNT_MAX))
         )
 
+    @serves(RequestCode.GET_BROKER_CLUSTER_INFO)
     def cluster(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """106: return every cluster and its brokers."""
         self.routes.expire(self.now_ms())
@@ -179,12 +244,12 @@ class NameServer:
         clusters: dict[str, dict[str, None]] = {}
         if self.own is not None:
             config = self.own.config
-            brokers[config.broker_name] = self._broker(self.own)
+            brokers[config.broker_name] = self._own_broker(self.own)
             clusters[config.cluster_name] = {config.broker_name: None}
         addresses = self.routes.addresses_by_name()
         for broker in self.routes:
             if broker.name not in brokers:
-                brokers[broker.name] = self._registered(broker, addresses[broker.name])
+                brokers[broker.name] = self._broker(broker.cluster, broker.name, addresses[broker.name])
             clusters.setdefault(broker.cluster, {})[broker.name] = None
         info = {
             "brokerAddrTable": brokers,
@@ -192,14 +257,15 @@ class NameServer:
         }
         return answer(command, ResponseCode.SUCCESS, None, None, msgspec.json.encode(info))
 
-    def topic_list(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    @serves(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    def topic_list(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """206: return the names of all topics."""
         self.routes.expire(self.now_ms())
-        own = () if self._told is None else (topic.topic_name for topic in self._told)
-        return in_turns(channel, command, topic_names(command, own, self.routes))
+        return (yield from topic_names(command, self._own_names(), self.routes))
 
     # -- what other brokers tell ---------------------------------------------------------------------------------------
 
+    @serves(RequestCode.REGISTER_BROKER)
     def register(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """103: register another broker with its address and topics; 1 if it is refused."""
         header = RegisterBrokerRequestHeader.decode(command.ext_fields)
@@ -232,19 +298,20 @@ class NameServer:
 
     def _master_of(self, slave: RegisteredBroker) -> RegisterBrokerResponseHeader:
         """Returns the addresses of a slave's master, if known: the own broker, or a registered one."""
-        own = self.own
-        if own is not None and (own.config.broker_name, own.config.broker_id) == (slave.name, MASTER_ID):
-            return RegisterBrokerResponseHeader(ha_server_addr=own.ha_address or None, master_addr=own.address)
-        master = self.routes.get(self.routes.addresses(slave.name).get(MASTER_ID, ""))
+        master: OwnBroker | RegisteredBroker | None = self.own
+        if self.own is None or (self.own.config.broker_name, self.own.config.broker_id) != (slave.name, MASTER_ID):
+            master = self.routes.get(self.routes.addresses(slave.name).get(MASTER_ID, ""))
         if master is None:
             return RegisterBrokerResponseHeader()
         return RegisterBrokerResponseHeader(ha_server_addr=master.ha_address or None, master_addr=master.address)
 
+    @serves(RequestCode.UNREGISTER_BROKER)
     def unregister(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """104: remove a broker."""
         self.routes.remove(UnRegisterBrokerRequestHeader.decode(command.ext_fields).broker_addr)
         return answer(command, ResponseCode.SUCCESS)
 
+    @serves(RequestCode.QUERY_DATA_VERSION)
     def data_version(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """322: return whether a broker must register again because its topics changed; counts as a sign of life."""
         header = QueryDataVersionRequestHeader.decode(command.ext_fields)
@@ -278,30 +345,161 @@ class NameServer:
             )
         return None
 
-    def _registered(self, broker: RegisteredBroker, addresses: dict[int, str]) -> BrokerData:
+    @property
+    def _own_name(self) -> str:
+        """The own broker's name; empty without one."""
+        return "" if self.own is None else self.own.config.broker_name
+
+    def _own_names(self) -> Iterator[str]:
+        """Yields the names of the own broker's routed topics."""
+        return (topic.topic_name for topic in self._told or ())
+
+    def _permission(self, broker_name: str, topic: TopicConfig) -> int:
+        """Returns the permission for a broker's topic in routes."""
+        given = self._permissions.get(broker_name, {}).get(topic.topic_name)
+        return topic.perm if given is None or given[0] != topic else given[1]
+
+    def _broker(self, cluster: str, name: str, addresses: dict[int, str]) -> BrokerData:
         return BrokerData(
-            cluster=broker.cluster,
-            broker_name=broker.name,
+            cluster=cluster,
+            broker_name=name,
             broker_addrs=addresses,
             enable_acting_master=False if self.traits.acting_master_fields else UNSET,
         )
 
-    def _broker(self, own: OwnBroker) -> BrokerData:
-        return BrokerData(
-            cluster=own.config.cluster_name,
-            broker_name=own.config.broker_name,
-            broker_addrs=self.routes.addresses(own.config.broker_name) | {own.config.broker_id: own.address},
-            enable_acting_master=False if self.traits.acting_master_fields else UNSET,
-        )
+    def _own_broker(self, own: OwnBroker) -> BrokerData:
+        name = own.config.broker_name
+        addresses = self.routes.addresses(name) | {own.config.broker_id: own.address}
+        return self._broker(own.config.cluster_name, name, addresses)
 
     def _queue_data(self, broker_name: str, topic: TopicConfig) -> QueueData:
         return QueueData(
             broker_name=broker_name,
             read_queue_nums=topic.read_queue_nums,
             write_queue_nums=topic.write_queue_nums,
-            perm=self._administering.permission(broker_name, topic),
+            perm=self._permission(broker_name, topic),
             topic_sys_flag=topic.topic_sys_flag,
         )
+
+    # -- what administrators change and ask ----------------------------------------------------------------------------
+
+    @serves(RequestCode.PUT_KV_CONFIG)
+    def put_setting(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """100: store a setting; 1 if it is too long or there are too many."""
+        header = PutKVConfigRequestHeader.decode(command.ext_fields)
+        problem = self.settings.put(header.namespace, header.key, header.value, channel)
+        return answer(command, ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR, problem)
+
+    @serves(RequestCode.GET_KV_CONFIG)
+    def setting(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """101: return a setting; 22 if it does not exist."""
+        header = GetKVConfigRequestHeader.decode(command.ext_fields)
+        value = self.settings.get(header.namespace, header.key)
+        if value is None:
+            place = f"Namespace: {header.namespace[:255]} Key: {header.key[:255]}"
+            return answer(command, ResponseCode.QUERY_NOT_FOUND, f"No config item, {place}")
+        return answer(command, ResponseCode.SUCCESS, None, GetKVConfigResponseHeader(value=value).encode())
+
+    @serves(RequestCode.DELETE_KV_CONFIG)
+    def delete_setting(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """102: remove a setting."""
+        header = DeleteKVConfigRequestHeader.decode(command.ext_fields)
+        self.settings.remove(header.namespace, header.key)
+        return answer(command, ResponseCode.SUCCESS)
+
+    @serves(RequestCode.GET_KVLIST_BY_NAMESPACE)
+    def settings_of_namespace(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """219: return all settings of a namespace; 22 without any."""
+        namespace = GetKVListByNamespaceRequestHeader.decode(command.ext_fields).namespace
+        found = self.settings.of(namespace)
+        if not found:
+            told = f"No config item, Namespace: {namespace[:255]}"
+            return answer(command, ResponseCode.QUERY_NOT_FOUND, told)
+        return answer(command, ResponseCode.SUCCESS, body=KVTable(table=found).encode())
+
+    @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
+    def wipe_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """205: remove a broker's write permission from routes; 0 topics for an unknown broker."""
+        name = WipeWritePermOfBrokerRequestHeader.decode(command.ext_fields).broker_name
+        count = self._permit(name, lambda permission: permission & ~PERM_WRITE)
+        fields = WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count).encode()
+        return answer(command, ResponseCode.SUCCESS, None, fields)
+
+    @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER)
+    def add_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """327: make the broker's topics readable and writable in routes."""
+        name = AddWritePermOfBrokerRequestHeader.decode(command.ext_fields).broker_name
+        count = self._permit(name, lambda _permission: PERM_READ_WRITE)
+        fields = AddWritePermOfBrokerResponseHeader(add_topic_count=count).encode()
+        return answer(command, ResponseCode.SUCCESS, None, fields)
+
+    @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV)
+    def delete_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """216: remove a topic's routes; under strict, those to the own broker only by 215."""
+        header = DeleteTopicFromNamesrvRequestHeader.decode(command.ext_fields)
+        cluster = header.cluster_name or None
+        self.routes.forget_topic(header.topic, cluster)
+        if self._told is not None and self.own is not None and cluster in {None, self.own.config.cluster_name}:
+            self._told.forget(header.topic)
+        return answer(command, ResponseCode.SUCCESS)
+
+    @serves(RequestCode.GET_TOPICS_BY_CLUSTER)
+    def cluster_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
+        """224: return the names of a cluster's topics; none for an unknown cluster."""
+        cluster = GetTopicsByClusterRequestHeader.decode(command.ext_fields).cluster
+        self.routes.expire(self.now_ms())
+        is_own = self.own is not None and cluster == self.own.config.cluster_name
+        brokers = [broker for broker in self.routes if broker.cluster == cluster]
+        return (yield from topic_names(command, self._own_names() if is_own else (), brokers))
+
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """304: return the names of clusters and brokers, which are topics too, and a broker's address for the rest."""
+        self.routes.expire(self.now_ms())
+        names = {name for broker in self.routes for name in (broker.cluster, broker.name)}
+        addresses = [broker.address for broker in self.routes]
+        if self.own is not None:
+            names |= {self.own.config.cluster_name, self.own.config.broker_name}
+            addresses.insert(0, self.own.address)
+        told = TopicList(topic_list=sorted(names), broker_addr=addresses[0] if addresses else None)
+        return answer(command, ResponseCode.SUCCESS, body=told.encode())
+
+    @serves(RequestCode.GET_NAMESRV_CONFIG)
+    def own_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """319: return the name server's settings, one per line."""
+        text = "".join(f"{key}={value}\n" for key, value in SETTINGS.items())
+        return answer(command, ResponseCode.SUCCESS, body=text.encode())
+
+    @serves(RequestCode.UPDATE_NAMESRV_CONFIG)
+    def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """318: refuse changes of settings with 1 and the key; 0 if all have these values already."""
+        for key, value in read_settings(bytes(command.body), "UpdateNamesrvConfig").items():
+            if SETTINGS.get(key) != value:
+                told = f"{key[:80]!r} of this name server cannot be changed: 319 tells the settings that there are"
+                return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        return answer(command, ResponseCode.SUCCESS)
+
+    def _permit(self, broker_name: str, change: Callable[[int], int]) -> int:
+        """Set the permission of all of a broker's topics in routes; returns their number."""
+        topics = self._topics_of(broker_name)
+        for gone in self._permissions.keys() - {self._own_name, *(broker.name for broker in self.routes)}:
+            del self._permissions[gone]
+        if topics:
+            self._permissions[broker_name] = {
+                name: (topic, change(self._permission(broker_name, topic))) for name, topic in topics.items()
+            }
+        else:
+            self._permissions.pop(broker_name, None)
+        return len(topics)
+
+    def _topics_of(self, broker_name: str) -> Mapping[str, TopicConfig]:
+        self.routes.expire(self.now_ms())
+        if self._told is not None and broker_name == self._own_name:
+            return {topic.topic_name: topic for topic in self._told}
+        for broker in self.routes:
+            if broker.name == broker_name and broker.broker_id == 0:
+                return broker.topics
+        return {}
 
 
 def _no_route(command: Command, name: str) -> Parts:
@@ -337,3 +535,19 @@ def _check_count(count: int) -> None:
     if count > REGISTERED_COUNT_MAX:
         told = f"has {count} topics, over the limit of {REGISTERED_COUNT_MAX} for one registration"
         raise HeaderError(RegisterBrokerBody.__name__, "topicConfigTable", told)
+
+
+def topic_names(command: Command, own: Iterable[str], brokers: Iterable[RegisteredBroker]) -> Turns:
+    """Returns the names of the own and the brokers' topics, `TURN_COUNT` or one broker's per turn.
+
+    Unordered, as in Java: sorting would take longer than the rest.
+    """
+    names = dict.fromkeys(own)
+    count = len(names)
+    for broker in brokers:
+        if count >= TURN_COUNT:
+            count = 0
+            yield
+        names.update(dict.fromkeys(broker.topics))
+        count += len(broker.topics)
+    return answer(command, ResponseCode.SUCCESS, body=TopicList(topic_list=list(names)).encode())

@@ -4,7 +4,7 @@ Only complete, checked records are appended (`store.replica_append`), so a repor
 durable data. Invalid data is never appended: it ends the connection with a log message, and the thread retries, because
 the master may be fixed.
 
-The master's address: see `master_address`. Tables: see `table_sync`. Source: `HAService.HAClient` 4.9.7,
+The master's address: see `peer_client`. Tables: see `table_sync`. Source: `HAService.HAClient` 4.9.7,
 `DefaultHAClient.java` 5.x.
 """
 
@@ -17,24 +17,24 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_broker.errors import BrokerError
-from longpoll_broker.io.service_thread import ServiceThread
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress
-from longpoll_broker.rocketmq.replication.transfer_rate import TransferRate
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress
+from longpoll_broker.shared.statistics import TransferRate
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import FollowingStatus
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.replication import (
+from longpoll_protocol.log_record import SIZE_AND_MAGIC
+from longpoll_protocol.replication import (
     REPORT_SIZE,
     TRANSFER_SIZE_MAX,
     Transfer,
     TransferReader,
     encode_report,
 )
-from longpoll_protocol.log_record import SIZE_AND_MAGIC
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Poller, Runtime, Socket
 from longpoll_runtime.logs import event
 from longpoll_runtime.recoverable import FAULTS
+from longpoll_runtime.services import ServiceThread
 
 log = logging.getLogger(__name__)
 

@@ -22,22 +22,21 @@ from attrs import define, field
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, refuse
-from longpoll_broker.io.service_thread import ServiceThread
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress, address_in
-from longpoll_broker.rocketmq.replication.peer_client import PeerClient, PeerError
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, PeerClient, PeerError, address_in
 from longpoll_broker.shared.topics import Topics
-from longpoll_protocol.bodies import DataVersion, RegisterBody, TopicTable
-from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.errors import HeaderError, RemoteProtocolError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import (
+from longpoll_protocol.admin_headers import (
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
+from longpoll_protocol.bodies import DataVersion, RegisterBody, TopicTable
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.errors import HeaderError, RemoteProtocolError
+from longpoll_protocol.frames import Command
 from longpoll_runtime import Address, Event, Lock, Runtime
 from longpoll_runtime.logs import event
 from longpoll_runtime.recoverable import KeepGoing
+from longpoll_runtime.services import ServiceThread
 
 log = logging.getLogger(__name__)
 

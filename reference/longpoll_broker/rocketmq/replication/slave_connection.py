@@ -10,10 +10,10 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.rocketmq.replication.transfer_rate import TransferRate
+from longpoll_broker.shared.statistics import TransferRate
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.replication import ReportReader, encode_head
+from longpoll_protocol.replication import ReportReader, encode_head
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Address, Buffer, Socket
 

@@ -5,7 +5,7 @@ its offset until the master is back. A master's delivery progress counts once th
 became master, those messages would never be delivered. A RocketMQ master does not report its log's end, and its
 progress is accepted at once, as by RocketMQ's slave.
 
-The master's address: see `master_address`. Saving: see `upkeep.config_files`. Source: `SlaveSynchronize.java`,
+The master's address: see `peer_client`. Saving: see `upkeep.config_files`. Source: `SlaveSynchronize.java`,
 `BrokerController.handleSlaveSynchronize` 4.9.7.
 """
 
@@ -18,21 +18,20 @@ from typing import Any, Final, TypeVar
 import msgspec
 from attrs import define, field
 
-from longpoll_broker.io.service_thread import ServiceThread
 from longpoll_broker.rocketmq.name_server.routes import usable
-from longpoll_broker.rocketmq.replication.master_address import MasterAddress
-from longpoll_broker.rocketmq.replication.peer_client import PeerClient, PeerError
-from longpoll_broker.send.timer_messages import PRECISION_MS
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, PeerClient, PeerError
+from longpoll_broker.send.message_builder import PRECISION_MS
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
 from longpoll_broker.shared.topics import TOPIC_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
+from longpoll_protocol.admin_headers import DeliveredResponseHeader
 from longpoll_protocol.bodies import DataVersion, DelayTable, GroupTable, OffsetTable, TimerCheckpoint, TopicTable
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError, RemoteProtocolError
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import DeliveredResponseHeader
+from longpoll_protocol.frames import Command
 from longpoll_runtime.logs import event
 from longpoll_runtime.recoverable import KeepGoing
+from longpoll_runtime.services import ServiceThread
 
 log = logging.getLogger(__name__)
 

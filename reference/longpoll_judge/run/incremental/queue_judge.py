@@ -2,21 +2,21 @@
 
 Events come in batches. A request is judged once its events lie before the settled time and its messages are in the part
 of the log in memory (`window`), the last seconds. The settled time lies as far before the end of the record as events
-have ever come out of order. `window_pulls` asks the same about past and future. For the log before the window a few
+have ever come out of order. `window_sweep` asks the same about past and future. For the log before the window a few
 numbers are kept for each queue (`Before`). Other requests wait.
 
 Later events may change such a result: an event from before the settled time, a lower offset, a gap. `doubts` names each
 one that came. So the sum serves while a record goes on, and the final verdict is a judgement of the whole.
 
-Sends and other events without a single queue: `recent_sends`. Reading: `tail`.
+Sends and other events without a single queue: `recent_events`. Reading: `read.growing_history`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -25,32 +25,92 @@ from attrs import define, evolve, field, frozen
 
 from longpoll_judge.columns.batch import QueueName, joined, make_batch, taken
 from longpoll_judge.columns.keys import request_keys
-from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.lookup import Booleans, is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
-from longpoll_judge.contract.clause import SEND_CODES
-from longpoll_judge.contract.result import ANSWERED_ON_STOP, Gap
+from longpoll_judge.contract.clause import SEND_CODES, STOPPED_MS
+from longpoll_judge.contract.result import ANSWERED_ON_STOP, Finding, Gap
 from longpoll_judge.evidence.source_survey import DISORDER_NS, MS, Run, SourceSurvey, Span
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
-from longpoll_judge.read.schema import Damage, fill
+from longpoll_judge.read.schema import compute, fill
 from longpoll_judge.read.source import History
 from longpoll_judge.rules.cross_queue import have_request, rows_where
-from longpoll_judge.rules.queue_case import Case
-from longpoll_judge.run.incremental.evidence_events import with_rare
-from longpoll_judge.run.incremental.future_evidence import may_stop, reached_by
-from longpoll_judge.run.incremental.log_findings import Logged
-from longpoll_judge.run.incremental.log_spans import Log, Outlooks, are_shown_early, by_queue, follows, together
-from longpoll_judge.run.incremental.recent_sends import Beside
-from longpoll_judge.run.overview import LogSpan, overview_of_table
+from longpoll_judge.rules.queue_case import NO_NEW_MSG, Case
+from longpoll_judge.run.excerpt import with_rare
+from longpoll_judge.run.incremental.recent_events import Beside
 from longpoll_judge.run.queue_verdict import (
+    FINDING,
+    Found,
     as_table,
     judge_logs,
     judge_queue,
     queue_rows,
     repeated_rows,
 )
-from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.window_pulls import WindowJudge, request_rows
-from longpoll_judge.run.window_sweep import log_of
+from longpoll_judge.run.tally import Latest, Tally
+from longpoll_judge.run.window_sweep import WindowJudge, asked_range, log_of, request_rows
+from longpoll_judge.run.windows import (
+    Log,
+    LogSpan,
+    Outlooks,
+    are_shown_early,
+    by_queue,
+    follows,
+    log_spans,
+    together,
+)
+
+
+def may_stop(case: Case, settled_ns: int) -> Booleans:
+    """Which pulls got an early empty answer that the end of their source may explain (`holding`)."""
+    pulls = case.pulls
+    code = np.where(pulls.is_answered, case.events.integers("code", pulls.answer_row), -1)
+    is_early = pulls.answered_before_ns < pulls.received_before_ns + pulls.timeout_ns
+    may_end = pulls.answered_before_ns >= settled_ns - STOPPED_MS * MS
+    found: Booleans = (code == NO_NEW_MSG) & is_early & may_end
+    return found
+
+
+def reached_by(case: Case) -> int:
+    """How far up the log the pulls of a case looked: not at a message that was not there when they were answered."""
+    _lowest, highest, has_body, _last = asked_range(case)
+    told = case.events.integers("offset_next", case.pulls.answer_row)
+    saw = (told > case.pulls.offset) | (highest > case.pulls.offset + 1)
+    saw[has_body] = True
+    return int(np.where(saw, highest, case.pulls.offset).max())
+
+
+LOGGED_MAX: Final = 1_000
+"""Most faults of logs that are kept, those that were found last."""
+
+
+Fault = tuple[str, str, tuple[int, int, str, int]]
+"""The clause of a fault of a log, its sentence and its place (`Found.order`)."""
+
+
+@define(eq=False)
+class Logged:
+    """The faults, each as the text of a result row, by what it says and its place."""
+
+    latest: Latest[Fault, str] = field(factory=Latest[Fault, str])
+
+    def add(self, rows: pa.Table) -> int:
+        """Take what is certain of some result rows; how much that is."""
+        count = 0
+        for text in rows.filter(compute.equal(rows["kind"], FINDING))["text"].to_pylist():
+            found = msgspec.json.decode(text, type=Found)
+            if found.finding.verdict == "violated":
+                self.latest.put(_named(found), text, LOGGED_MAX)
+                count += 1
+        return count
+
+    def look(self) -> pa.Table:
+        """All that is kept, as result rows; who asks tells it."""
+        return as_table([(FINDING, 0, 1, text) for text in self.latest.look()])
+
+
+def _named(found: Found) -> Fault:
+    return found.finding.clause, found.finding.why, found.order
+
 
 PIECES_MIN: Final = 3
 """Pieces of the log that are at hand at least."""
@@ -76,9 +136,13 @@ class Piece:
     """The highest `after_ns` of all that came with it."""
 
 
+Part = Literal["all", "pulls", "sends"]
+"""What is judged of the events: `pulls` and logs of some queues, or what belongs to no single queue (`Beside`)."""
+
+
 @define(eq=False)
 class Growing:
-    """A history as far as it has come.
+    """A history, or a part of it, as far as it has come.
 
     Invariant: an event is in the sum or in `pending`, or a doubt says that it was left; a log event is in the window or
     in the numbers of `before`.
@@ -86,8 +150,9 @@ class Growing:
 
     wake_ms: float
     late_ms: float
+    part: Part = "all"
     beside: Beside = field(factory=Beside)
-    window: deque[Piece] = field(factory=deque)
+    window: list[Piece] = field(factory=list)
     rare: pa.Table = field(factory=lambda: joined([]))
     """All events that findings depend on without naming them (`excerpt`)."""
     before: dict[Log, LogSpan] = field(factory=dict)
@@ -109,29 +174,27 @@ class Growing:
     settled_ns: int = BEGINNING
     """All judged events are before this time."""
 
-    def add(self, tables: Sequence[pa.Table], damages: Sequence[Damage], history: History) -> None:
-        """Take what is new, and judge what is settled by it."""
-        table = joined(tables)
-        if not len(table):
-            self.survey.damages += damages
-            return
+    def add(self, table: pa.Table, survey: Survey, history: History) -> None:
+        """Take what is new, and judge what is settled by it; the `survey` is of all that is new, in other parts too."""
         table = fill(table)
-        overview = overview_of_table(table, list(damages))
-        spans = {(span.broker, span.topic, span.queue, span.source): span for span in overview.spans}
-        self._expect(spans, overview.survey)
-        self.survey = _folded(merge([self.survey, overview.survey]))
+        spans = {(span.broker, span.topic, span.queue, span.source): span for span in log_spans(table)}
+        self._expect(spans, survey)
+        self.survey = _folded(merge([self.survey, survey]))
         self.rare = with_rare(self.rare, table, self._first_shown(spans), self._inside())
-        self.window.append(Piece(spans, log_of(table), overview.last_ns))
-        self.disordered |= dict.fromkeys(are_shown_early(spans, self.all_spans), overview.last_ns)
-        self._note(spans, overview.last_ns)
         sole = self._sole(table)
-        self.pending = joined([self.pending, self._requests(sole)])
+        if self.part != "sends" and len(table):
+            last_ns = int(table["after_ns"].to_numpy().max())
+            self.window.append(Piece(spans, log_of(table), last_ns))
+            self.disordered |= dict.fromkeys(are_shown_early(spans, self.all_spans), last_ns)
+            self._note(spans, last_ns)
+            self.pending = joined([self.pending, self._requests(sole)])
         self._settle(history)
         context, _gaps = self._context(history)
         self._look_at_logs(context)
-        left = self.beside.add(table, history.hold_limits, context, self.survey, self.settled_ns)
-        for why, count in left.items():
-            self.doubt(why, count)
+        if self.part != "pulls" and len(table):
+            left = self.beside.add(table, history.hold_limits, context, self.survey, self.settled_ns)
+            for why, count in left.items():
+                self.doubt(why, count)
         self._forget()
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
@@ -284,8 +347,8 @@ class Growing:
                 known = self.before.get(log)
                 self.before[log] = span if known is None else together(known, span)
             count -= len(oldest.log)
-            self.window.popleft()
-        last_ns = self.window[0].last_ns
+            del self.window[0]
+        last_ns = self.window[0].last_ns if self.window else BEGINNING
         for name in [name for name, seen_ns in self.disordered.items() if seen_ns < last_ns]:
             if not self._is_gapless(name) or self._is_past_end(name):
                 self.doubt("a log with a gap")
@@ -385,7 +448,7 @@ class Growing:
 
     def so_far(self, history: History) -> SoFar:
         """A judgement of all events so far, as if none came later; the caller reports the new findings."""
-        context, gaps = self._context(history)
+        context, _gaps = self._context(history)
         judge = WindowJudge(self._log(), self._outlook(NEVER + 1), context)
         settled = judge.settle(self.pending, unanswered=True)
         batch = make_batch(settled.open)
@@ -395,7 +458,8 @@ class Growing:
             ended = {name for name, facts in context.sources.items() if facts.stopped_ns is not None}
             rows.append(as_table([("judged", 0, self.unstopped[name], ANSWERED_ON_STOP) for name in ended]))
         rows.append(self.logged.look())
-        return SoFar(pa.concat_tables(rows), gaps, len(settled.far))
+        beside = list(self.beside.findings())
+        return SoFar(pa.concat_tables(rows), self.survey, self.doubts, len(settled.far), beside, self.untold)
 
 
 @frozen(eq=False)
@@ -404,9 +468,14 @@ class SoFar:
 
     rows: pa.Table
     """Of `RESULT_SCHEMA`."""
-    gaps: list[Gap]
+    survey: Survey
+    doubts: Mapping[str, int]
     far_count: int
     """Events of requests that ask for messages from before what is at hand."""
+    beside: Sequence[Finding]
+    """Findings that belong to no single queue."""
+    untold: int
+    """Violations that were dropped before a judgement was requested."""
 
 
 def _last_before_ns(seen: SourceSurvey) -> int:

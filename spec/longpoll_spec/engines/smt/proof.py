@@ -19,8 +19,7 @@ import attrs
 from attrs import define, field, frozen
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.smt.bounded import Refutation, refute
-from longpoll_spec.engines.smt.counterexamples import explored
+from longpoll_spec.engines.smt.counterexamples import Refutation, explored, refute
 from longpoll_spec.engines.smt.inductive import (
     Answer,
     Counterexample,

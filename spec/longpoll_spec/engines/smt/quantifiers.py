@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from attrs import define, field
 
-from longpoll_spec.engines.analysis.symmetry import Renaming, Shapes, slot_of
+from longpoll_spec.engines.symmetry import Renaming, Shapes, slot_of
 from longpoll_spec.terms import Bool, Int, Term, nodes, rebuild
 
 Polarity: TypeAlias = int

@@ -1,6 +1,7 @@
 """Terms as z3 expressions: unbounded integers, truth values, and parameters that are open unless fixed.
 
-One `Frame` has a z3 constant for each variable at one step.
+One `Frame` has a z3 constant for each variable at one step. During a call z3 handles SIGINT itself: it aborts, answers
+`unknown`, and Python does not see the signal. `check` reports Ctrl-C as Ctrl-C.
 """
 
 from __future__ import annotations
@@ -103,3 +104,15 @@ def value_in(solution: Any, constant: Any) -> int:
 def state_in(model: Model, solution: Any, frame: Frame) -> tuple[int, ...]:
     """The state that a z3 solution gives to a frame."""
     return tuple(value_in(solution, frame.variables[variable.name]) for variable in model.variables)
+
+
+INTERRUPTED: Final = "interrupted from keyboard"
+"""z3's reason for an answer that Ctrl-C cut short (`Z3_solver_get_reason_unknown`)."""
+
+
+def check(solver: Any) -> str:
+    """`sat`, `unsat` or `unknown`; raises KeyboardInterrupt when it is unknown because of Ctrl-C."""
+    answer = str(solver.check())
+    if answer == "unknown" and solver.reason_unknown() == INTERRUPTED:
+        raise KeyboardInterrupt
+    return answer

@@ -3,8 +3,8 @@
 | in the directory | holds                                                                                         |
 |------------------|-----------------------------------------------------------------------------------------------|
 | `search.json`    | the model, the whole levels, transitions and witnesses so far; replaced atomically            |
-| `level-D`        | runs (`sorted_runs`) of the states first reached by D actions, cut into shards                |
-| `seen`           | the same runs, merged (`visited`)                                                             |
+| `level-D`        | runs (`partition`) of the states first reached by D actions, cut into shards                |
+| `seen`           | the same runs, merged (`Visited`)                                                             |
 | `made`           | output of the current step; starts empty after a kill                                         |
 | `answers`        | answers of the tasks of a step                                                                |
 | `lock`           | nothing; locked by the driver that searches here                                              |
@@ -26,9 +26,7 @@ from attrs import define, field
 
 from longpoll_spec.engines.exploration import Ledger, Witness
 from longpoll_spec.engines.packed.words import Words
-from longpoll_spec.engines.spark.partition import MADE, Told
-from longpoll_spec.engines.spark.sorted_runs import count, runs_in, write_cut
-from longpoll_spec.engines.spark.visited import level_in
+from longpoll_spec.engines.spark.partition import MADE, Told, count, level_in, runs_in, write_cut
 from longpoll_spec.errors import CheckpointError
 from longpoll_spec.tables import with_table
 

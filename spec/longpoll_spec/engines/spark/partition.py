@@ -5,25 +5,151 @@
 | expand | the shard's states of a level         | their successors in every shard, sorted, in `made`                 |
 | take   | the shard's part of all successors    | those in no earlier level, as the shard's states of the next level |
 
-It uses the packed engine's expanding function, sent as text, and its sorted runs. Spark shuffles nothing.
+It uses the packed engine's expanding function, sent as text, and its sorted runs. Spark shuffles nothing. A run is a
+NumPy array of the form `Words`, mixed, sorted by heads, without duplicates. The driver and every worker map it from a
+file:
+
+| file or directory | holds                                                                                   |
+|-------------------|-----------------------------------------------------------------------------------------|
+| `share-Q-N.npy`   | run N of the states whose heads lie in shard Q of the heads (`words.first_head`)        |
+| `level-D`         | the runs of one level                                                                   |
+| `seen/Q/A-B`      | the states of shard Q in levels A to B, merged into fewer runs (`Visited`)              |
+
+A file appears whole or not at all, and writing it again gives the same states: a task that Spark retries does no harm.
+Only whole levels are merged, and they stay: a directory missing under `seen` is made again or not needed.
 """
 
 from __future__ import annotations
 
+import shutil
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, TypeAlias
 
 import msgspec
+import numpy as np
 from attrs import field, frozen
 
+from longpoll_spec.engines.packed.compile import Source
 from longpoll_spec.engines.packed.partition import CHUNK_STATES, STRETCH_STATES, Part, Stretch
-from longpoll_spec.engines.packed.source import Source
-from longpoll_spec.engines.packed.spill import not_in, ranges
-from longpoll_spec.engines.packed.words import Words, merged, unmixed
-from longpoll_spec.engines.spark.sorted_runs import of_share, runs_in, write_run
-from longpoll_spec.engines.spark.visited import Visited, level_in
+from longpoll_spec.engines.packed.store import not_in, ranges
+from longpoll_spec.engines.packed.words import Words, first_head, lesser, merged, unmixed
 from longpoll_spec.tables import with_table
+
+
+def write_run(directory: Path, share: int, number: int, words: Words) -> None:
+    """Write a run, unless it has no states."""
+    if not words.shape[1]:
+        return
+    with whole(directory / f"share-{share}-{number}.npy") as file:
+        np.save(file, words)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to; it gets its name when the block ends, whole or not at all."""
+    fresh = path.with_name(f"new-{uuid.uuid4().hex}")
+    with fresh.open("wb") as file:
+        yield file
+    fresh.replace(path)
+
+
+def write_cut(directory: Path, words: Words, shares: int) -> None:
+    """Write mixed states, sorted by heads, as one run per shard."""
+    for share in range(shares):
+        write_run(directory, share, 0, of_share(words, share, shares))
+
+
+def of_share(words: Words, share: int, shares: int) -> Words:
+    """The sorted states whose heads lie in a shard."""
+    first, end = (lesser(words, first_head(number, shares)) for number in (share, share + 1))
+    return words[:, first:end]
+
+
+def runs_in(directory: Path, share: int | None = None) -> list[Words]:
+    """The runs of a shard, or of all, as mapped pages that the system may drop; raises ValueError for a damaged one."""
+    return [_mapped(file) for file in sorted(directory.glob(f"share-{'*' if share is None else share}-*.npy"))]
+
+
+def _mapped(file: Path) -> Words:
+    try:
+        return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
+    except EOFError as error:
+        raise ValueError(f"{file} is empty") from error
+
+
+def count(runs: Iterable[Words]) -> int:
+    """The number of states in the runs."""
+    return sum(run.shape[1] for run in runs)
+
+
+SEEN: Final = "seen"
+Span: TypeAlias = tuple[int, int]
+"""The first and the last of consecutive levels."""
+
+
+def level_in(directory: Path, depth: int) -> Path:
+    """The directory of a level."""
+    return directory / f"level-{depth}"
+
+
+@frozen
+class Visited:
+    """The states that one shard has seen."""
+
+    directory: Path
+    share: int
+    sorted_states: int
+    """The number of states sorted at once."""
+
+    @property
+    def _merged(self) -> Path:
+        return self.directory / SEEN / str(self.share)
+
+    def runs(self, last: int) -> list[Words]:
+        """All states of the levels up to the last one; no state is in two runs."""
+        spans = self._spans(last)
+        while len(spans) > 1 and self._states(spans[-2]) <= 2 * self._states(spans[-1]):
+            begin, end = spans[-2][0], spans[-1][1]
+            self._merge(spans[-2:])
+            spans[-2:] = [(begin, end)]
+        for span in set(self._made()) - set(spans):
+            shutil.rmtree(self._path(span), ignore_errors=True)
+        return [run for span in spans for run in self._runs(span)]
+
+    def _spans(self, last: int) -> list[Span]:
+        """The levels up to the last one, in as few merged spans as exist."""
+        made, spans, begin = self._made(), [], 0
+        while begin <= last:
+            spans.append((begin, max((end for first, end in made if first == begin), default=begin)))
+            begin = spans[-1][1] + 1
+        return spans
+
+    def _made(self) -> list[Span]:
+        names = [path.name.split("-") for path in self._merged.glob("[0-9]*-*")]
+        return [(int(first), int(last)) for first, last in names]
+
+    def _path(self, span: Span) -> Path:
+        return self._merged / "{}-{}".format(*span)
+
+    def _runs(self, span: Span) -> list[Words]:
+        first, last = span
+        return runs_in(level_in(self.directory, first) if first == last else self._path(span), self.share)
+
+    def _states(self, span: Span) -> int:
+        return count(self._runs(span))
+
+    def _merge(self, spans: list[Span]) -> None:
+        """Merge two spans into one directory, which appears whole or not at all."""
+        fresh = self._merged / f"new-{uuid.uuid4().hex}"
+        fresh.mkdir(parents=True)
+        runs = [run for span in spans for run in self._runs(span)]
+        for number, (_, pieces) in enumerate(ranges(runs, self.sorted_states)):
+            write_run(fresh, self.share, number, merged(pieces, len(pieces[0])))
+        fresh.replace(self._path((spans[0][0], spans[-1][1])))
+
 
 MADE: Final = "made"
 SORTED_STATES: Final = 4 << 20

@@ -25,14 +25,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
-from longpoll_spec.engines.packed.compile import source_of
-from longpoll_spec.engines.packed.counterexamples import runs_backwards
+from longpoll_spec.engines.packed.compile import Source, source_of
 from longpoll_spec.engines.packed.layout import layout_of
-from longpoll_spec.engines.packed.source import Source
+from longpoll_spec.engines.packed.partition import runs_backwards
 from longpoll_spec.engines.packed.words import mixed, words_of
 from longpoll_spec.engines.spark.checkpoint import Checkpoint
-from longpoll_spec.engines.spark.partition import Partition, Sources, Told, sources_in
-from longpoll_spec.engines.spark.sorted_runs import whole
+from longpoll_spec.engines.spark.partition import Partition, Sources, Told, sources_in, whole
 from longpoll_spec.errors import CheckpointError, SparkFailedError
 from longpoll_spec.model import Action, Model, Property
 

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.render.notation import name_of, parameters_of, setting_of, words_of
-from longpoll_spec.render.story.rocketmq_names import place_of
+from longpoll_spec.render.rocketmq_names import place_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import TRUE, Int, Term, const, nodes
 from longpoll_spec.threads import thread_of

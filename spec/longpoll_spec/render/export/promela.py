@@ -1,8 +1,13 @@
 """The specification as Promela: SPIN must explore the same states and steps as our engines.
 
 One process with one loop, and one `d_step` per action instance: a transition of SPIN is a transition of the
-specification, and the process adds nothing to the state vector. Properties are checks that change no state
-(`promela_properties`). Order of an effect's assignments: `promela_effects`.
+specification, and the process adds nothing to the state vector. Properties are checks that change no state. A check
+reports one SPIN error with the property's name, and records outside the state vector that it has. So one breadth-first
+run gives every verdict, and the error's depth is the length of a shortest run.
+
+A simultaneous effect becomes a sequence of assignments: a variable is written after every term that reads its old
+value. Where terms read each other's variables in a cycle, one old value is saved first, in a variable that is 0 again
+at the end.
 """
 
 from __future__ import annotations
@@ -10,14 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from attrs import frozen
+
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.render.export.promela_effects import SAVED, Assignment, saved_by, sequence
-from longpoll_spec.render.export.promela_properties import check_name, looks, properties_text
 from longpoll_spec.render.notation import (
     Notation,
     Writer,
     guards_of,
+    identifier,
     name_of,
     named_parts,
     parameters_of,
@@ -25,6 +31,136 @@ from longpoll_spec.render.notation import (
     words_of,
 )
 from longpoll_spec.state import Variable
+from longpoll_spec.terms import (
+    FALSE,
+    Bool,
+    Effect,
+    Int,
+    Term,
+    bool_variable,
+    changes,
+    const,
+    int_variable,
+    substitute,
+    variables_of,
+)
+
+SAVED: Final = "old_"
+"""The prefix of variables that save old values."""
+
+
+@frozen
+class Assignment:
+    """One assignment. `variable` is the target, or the variable that the target saves."""
+
+    target: str
+    variable: str
+    term: Term
+
+
+def sequence(effect: Effect) -> tuple[Assignment, ...]:
+    """The effect's assignments in an order that makes them simultaneous; unchanged variables are left out."""
+    waiting = changes(effect)
+    done: list[Assignment] = []
+    cleared: list[Assignment] = []
+    while waiting:
+        free = next((name for name in waiting if not _is_read_by_others(name, waiting)), None)
+        if free is None:
+            free = next(iter(waiting))
+            old, saved, zero = _places(free, waiting[free])
+            done.append(Assignment(SAVED + free, free, old))
+            cleared.append(Assignment(SAVED + free, free, zero))
+            others = {name: substitute(term, {free: saved}) for name, term in waiting.items() if name != free}
+            waiting = {free: waiting[free], **others}
+        done.append(Assignment(free, free, waiting.pop(free)))
+    return (*done, *cleared)
+
+
+def _places(name: str, term: Term) -> tuple[Term, Term, Term]:
+    """The variable, the place that saves its old value, and the content of that place between steps."""
+    if isinstance(term, Int):
+        return int_variable(name), int_variable(SAVED + name), const(0)
+    return bool_variable(name), bool_variable(SAVED + name), FALSE
+
+
+def saved_by(assignments: Sequence[Assignment]) -> Iterator[str]:
+    """The variables whose old values the assignments save."""
+    return (each.variable for each in assignments if each.target == SAVED + each.variable)
+
+
+def _is_read_by_others(name: str, waiting: Effect) -> bool:
+    return any(name in variables_of(term) for other, term in waiting.items() if other != name)
+
+
+GROUPS: Final = {"always": "ALWAYS", "inductive": "ALWAYS", "sometimes": "SOMETIMES"}
+"""The switch that turns on every property of a kind."""
+BY_STEP: Final = " by this step"
+"""The suffix of the message if the next step decides the property, not the state before it."""
+
+
+def message_of(item: Property) -> str:
+    """The message of SPIN when a check decides the property."""
+    return f"{item.name} is {'reached' if item.kind == 'sometimes' else 'violated'}"
+
+
+def check_name(action: Action) -> str:
+    """The macro that checks a step before it is taken."""
+    return f"check_{identifier(action.label)}"
+
+
+def properties_text(model: Model, properties: Sequence[Property], writer: Writer) -> Iterator[str]:
+    """The text before the process: the definition of a check, and for each action the checks of its step."""
+    size = len(properties) + 1
+    yield f"c_decl {{ unsigned char told_here[{size}], told_step[{size}]; }} /* What was reported; no state. */"
+    yield "/* A check: of a state, or of a step about to be taken. It reports a result once. */"
+    for kind, begin, end in (("here", "d_step {", "}"), ("step", "if ::", ":: else fi;")):
+        yield f"#define look_{kind}(number, found, condition) {begin} c_expr {{ !told_{kind}[number] }} && condition \\"
+        yield f"  -> c_code {{ told_{kind}[number] = 1; uerror(found); }} {end}"
+    yield ""
+    for number, item in enumerate(properties, 1):
+        yield from _declared(number, item, writer)
+    for action in model.actions:
+        broken = [
+            f"step_{number}({writer.text(condition)})"
+            for number, item in enumerate(properties, 1)
+            for label, condition in item.closing
+            if label == action.label
+        ]
+        yield f"#define {' '.join([check_name(action), *broken])}"
+    yield ""
+
+
+def _declared(number: int, item: Property, writer: Writer) -> Iterator[str]:
+    decisive = decisive_of(item)
+    yield f"/* {number} {item.name} ({item.kind}): {item.sentence} */"
+    yield f"#if {_wanted(number, item)}"
+    if decisive is not FALSE:
+        yield f"#define here_{number} {writer.operand(decisive)}"
+    if item.closing:
+        yield f'#define step_{number}(condition) look_step({number}, "{message_of(item)}{BY_STEP}", condition)'
+        yield "#else"
+        yield f"#define step_{number}(condition)"
+    yield "#endif"
+
+
+def looks(properties: Sequence[Property]) -> Iterator[str]:
+    """The process's options that check a state."""
+    yield "  /* The checks of a state; none is a step of the specification. */"
+    for number, item in enumerate(properties, 1):
+        if decisive_of(item) is not FALSE:
+            yield f"#if {_wanted(number, item)}"
+            yield f'  :: look_here({number}, "{message_of(item)}", here_{number})'
+            yield "#endif"
+
+
+def decisive_of(item: Property) -> Bool:
+    """The condition on a state that decides the property."""
+    return item.here if item.kind == "sometimes" else ~item.here
+
+
+def _wanted(number: int, item: Property) -> str:
+    return f"defined({GROUPS[item.kind]}) || PROPERTY == {number}"
+
 
 NOTATION: Final = Notation(
     conjunction="&&",

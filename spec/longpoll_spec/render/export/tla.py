@@ -1,4 +1,4 @@
-r"""The specification as TLA+: a module and its configuration for TLC, whose states must be the same as ours.
+"""The specification as TLA+: a module and its configuration for TLC, whose states must be the same as ours.
 
 Every action instance is an operator over its guard's operator, so `tick` can name what it waits for. A property about a
 step is the invariant that no such step is enabled. A `sometimes` property is an invariant that it is never reached,
@@ -8,7 +8,7 @@ included for users who check progress. There is no refinement and no symmetry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from longpoll_spec.model import Action, Model, Property
@@ -26,7 +26,7 @@ from longpoll_spec.render.notation import (
 )
 from longpoll_spec.specification import fairness_of
 from longpoll_spec.state import Variable
-from longpoll_spec.terms import TRUE, Bool, Term
+from longpoll_spec.terms import TRUE, Bool, changes
 
 NOTATION: Final = Notation(
     conjunction="/\\",
@@ -172,7 +172,7 @@ def _actions(model: Model, guards: Sequence[tuple[Action, str]], writer: Writer)
             yield f"\\* {action.sentence}"
         yield f"{identifier(action.label)} =="
         yield f"  /\\ {guard}{' = TRUE' if _branches(action.guard) else ''}"
-        changed = {name: term for name, term in action.effect.items() if not _is_itself(name, term)}
+        changed = changes(action.effect)
         for name, term in changed.items():
             yield f"  /\\ {name}' = {writer.value(term, name)}"
         kept = [variable.name for variable in model.variables if variable.name not in changed]
@@ -215,10 +215,6 @@ def _branches(guard: Bool) -> bool:
     return any(part.op in {"or", "ite"} for part in parts)
 
 
-def _is_itself(name: str, term: Term) -> bool:
-    return term.op == "var" and bool(term.args[0] == name)
-
-
 def _properties(model: Model, properties: Sequence[Property], writer: Writer) -> Iterator[str]:
     guards = {action.label: name for action, name in guards_of(model, GUARD)}
     for item in properties:
@@ -234,5 +230,5 @@ def _properties(model: Model, properties: Sequence[Property], writer: Writer) ->
         yield ""
 
 
-def _tuple(names: Sequence[str] | Iterator[str]) -> str:
-    return f"<<{', '.join(names)}>>"
+def _tuple(parts: Iterable[str]) -> str:
+    return f"<<{', '.join(parts)}>>"

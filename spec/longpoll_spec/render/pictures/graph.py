@@ -1,19 +1,19 @@
 """Draw a directed graph as SVG: nodes in layers from top to bottom, with reserved space for each arrow's label.
 
 Arrows that would close a cycle run upwards. A label takes part in the layout like a node, so it overlaps nothing. Used
-by `phases` and the diagrams of the docs.
+by the diagrams of the docs and by `phases`, which draws the phases of a request as a state machine.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
+from longpoll_spec.phase_changes import PhaseChange
+from longpoll_spec.render.pictures.svg import element, picture, style_of, text, tip, width_of, wrapped
 
 SIZE: Final = 13.0
 """Font size of nodes."""
@@ -29,17 +29,18 @@ BETWEEN: Final = 22.0
 EDGE: Final = 10.0
 SWEEPS: Final = 12
 """Rounds of sorting neighbours and pulling them towards those above and below."""
-STYLE: Final = f"""
-.lp-graph{{--ink:#1c2733;--dim:#55616c;--head:#eef2f5;--line:#8a98a5;font-family:{FONT};max-width:100%;height:auto}}
-@media (prefers-color-scheme:dark){{.lp-graph{{--ink:#e3e8ec;--dim:#a9b5be;--head:#1f262d;--line:#73818d}}}}
-body[data-theme="light"] .lp-graph{{--ink:#1c2733;--dim:#55616c;--head:#eef2f5;--line:#8a98a5}}
-body[data-theme="dark"] .lp-graph{{--ink:#e3e8ec;--dim:#a9b5be;--head:#1f262d;--line:#73818d}}
-.lp-graph .box{{fill:var(--head);stroke:var(--line)}}.lp-graph .dot{{fill:var(--ink)}}
-.lp-graph .edge{{fill:none;stroke:var(--line);stroke-width:1.4}}.lp-graph .dashed{{stroke-dasharray:5 4}}
-.lp-graph .tip{{fill:var(--line)}}
-.lp-graph text{{fill:var(--ink);font-size:{SIZE}px;text-anchor:middle}}
-.lp-graph .words{{fill:var(--dim);font-size:{SMALL}px}}
-"""
+STYLE: Final = style_of(
+    "lp-graph",
+    f"""
+.box{{fill:var(--head);stroke:var(--edge)}}
+.dot{{fill:var(--ink)}}
+.edge{{fill:none;stroke:var(--edge);stroke-width:1.4}}
+.dashed{{stroke-dasharray:5 4}}
+.tip{{fill:var(--edge)}}
+text{{fill:var(--ink);font-size:{SIZE}px;text-anchor:middle}}
+.words{{fill:var(--dim);font-size:{SMALL}px}}
+""",
+)
 
 
 @frozen
@@ -78,11 +79,7 @@ def render(names: Mapping[str, str], edges: Sequence[Edge], *, title: str, dots:
     height = max(item.y + item.height / 2 for layer in layers for item in layer) + EDGE
     parts = [part for edge, way in drawn for part in _arrow(edge, way)]
     parts += [_drawn(item, dot=key in dots) for key, item in nodes.items()]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="lp-graph" role="img" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'width="{width:.0f}" height="{height:.0f}"><title>{escape(title)}</title><style>{STYLE}</style>'
-        f"{''.join(parts)}</svg>"
-    )
+    return picture("lp-graph", (width, height), title, STYLE, parts)
 
 
 def _node(name: str) -> _Item:
@@ -220,10 +217,9 @@ def _arrow(edge: Edge, way: Sequence[_Item]) -> Iterator[str]:
     points.append((last.x, last.y + (-last.height / 2 - 6 if down else last.height / 2 + 6)))
     kind = "edge dashed" if edge.dashed else "edge"
     for piece in _lines(points, way, edge):
-        yield f'<path class="{kind}" d="{piece}"/>'
+        yield element("path", kind, d=piece)
     x, y = points[-1]
-    tip, back = (y + 6, y - 2) if down else (y - 6, y + 2)
-    yield f'<polygon class="tip" points="{x:.1f},{tip:.1f} {x - 4:.1f},{back:.1f} {x + 4:.1f},{back:.1f}"/>'
+    yield tip(x, y + 6, (0, -8), 4) if down else tip(x, y - 6, (0, 8), 4)
     for item in way[1:-1]:
         yield from _text("words", item)
 
@@ -241,13 +237,29 @@ def _lines(points: Sequence[tuple[float, float]], way: Sequence[_Item], edge: Ed
 
 def _drawn(item: _Item, *, dot: bool) -> str:
     if dot:
-        return f'<circle class="dot" cx="{item.x:.1f}" cy="{item.y:.1f}" r="6"/>'
+        return element("circle", "dot", cx=item.x, cy=item.y, r=6)
     left, top = item.x - item.width / 2, item.y - item.height / 2
-    box = f'<rect class="box" x="{left:.1f}" y="{top:.1f}" width="{item.width:.1f}" height="{item.height:.1f}" rx="7"/>'
+    box = element("rect", "box", x=left, y=top, width=item.width, height=item.height, rx=7)
     return box + "".join(_text("node", item))
 
 
 def _text(kind: str, item: _Item) -> Iterator[str]:
     top = item.y - (len(item.lines) - 1) * LINE / 2 + item.size * 0.36
     for number, line in enumerate(item.lines):
-        yield f'<text class="{kind}" x="{item.x:.1f}" y="{top + number * LINE:.1f}">{escape(line)}</text>'
+        yield text(kind, item.x, top + number * LINE, line)
+
+
+START: Final = "[*]"
+FIRST: Final = "idle"
+"""The first phase of every request."""
+
+
+def phases(moves: Iterable[PhaseChange], title: str) -> str:
+    """The moves as one `<svg>` element: an arrow from one phase to another, labelled with its actions."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for move in moves:
+        arrows.setdefault((move.before, move.after), []).append(move.action)
+    edges = [Edge(START, FIRST)]
+    edges += [Edge(before, after, ", ".join(dict.fromkeys(found))) for (before, after), found in arrows.items()]
+    names = dict.fromkeys([START, FIRST, *(end for pair in arrows for end in pair)], "")
+    return render({key: key.replace("_", " ") for key in names}, edges, title=title, dots=frozenset({START}))

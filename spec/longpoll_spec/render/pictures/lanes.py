@@ -1,7 +1,7 @@
 """A run as lanes in SVG: one lane per thread, request phase and visible end; one column per step.
 
 Columns are equally wide. Time passes only in the columns of a tick, which are marked. Steps are numbered and described
-below. Texts are measured (`text_width`), so none overflows. `moving` shows the steps one after another, except for
+below. Texts are measured (`svg`), so none overflows. `moving` shows the steps one after another, except for
 readers who prefer reduced motion. `narrow` fits the screen of a phone.
 """
 
@@ -15,8 +15,8 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Trace
-from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
-from longpoll_spec.render.story.story import Scene, Story, story_of
+from longpoll_spec.render.pictures.svg import element, line, picture, style_of, text, width_of, wrapped
+from longpoll_spec.render.story import Scene, Story, story_of
 
 SIZE: Final = 13.0
 SMALL: Final = 11.0
@@ -33,25 +33,26 @@ STEP_S: Final = 1.2
 """Seconds between two steps of a moving picture."""
 REST: Final = 4
 """How long the complete picture is shown, in steps."""
-_LIGHT: Final = (
-    "--ink:#1c2733;--dim:#55616c;--line:#c6cfd6;--lane:#f3f6f8;--step:#1f5fa8;--on:#fff;--bad:#b3261e;--bar:#dbe7f4"
+STYLE: Final = style_of(
+    "lp-lanes",
+    f"""
+text{{fill:var(--ink);font-size:{SIZE}px}}
+.java{{fill:var(--dim);font-size:{SMALL}px}}
+.tick{{fill:var(--dim);font-size:{SMALL}px}}
+.inside{{font-size:{SMALL}px}}
+.middle{{text-anchor:middle}}
+.lane{{fill:var(--lane)}}
+.bar{{fill:var(--bar);stroke:var(--line)}}
+.time{{stroke:var(--dim);stroke-dasharray:3 4}}
+.arrow{{stroke:var(--step);stroke-width:1.6}}
+.dot{{fill:var(--step)}}
+.end{{fill:var(--lane);stroke:var(--step);stroke-width:1.6}}
+.number{{fill:var(--paper);font-weight:700;text-anchor:middle;font-size:{SMALL}px}}
+.bad{{fill:var(--bad)}}
+text.bad{{fill:var(--bad)}}
+""",
+    fits=False,
 )
-_DARK: Final = (
-    "--ink:#e3e8ec;--dim:#a9b5be;--line:#3c4852;--lane:#1b2229;--step:#7db4f0;--on:#14191e;--bad:#ff8a80;--bar:#24384d"
-)
-STYLE: Final = f"""
-.lp-lanes{{{_LIGHT};font-family:{FONT};max-width:none}}
-@media (prefers-color-scheme:dark){{.lp-lanes{{{_DARK}}}}}
-body[data-theme="light"] .lp-lanes{{{_LIGHT}}}body[data-theme="dark"] .lp-lanes{{{_DARK}}}
-.lp-lanes text{{fill:var(--ink);font-size:{SIZE}px}}
-.lp-lanes .java,.lp-lanes .inside,.lp-lanes .tick{{font-size:{SMALL}px}}
-.lp-lanes .java,.lp-lanes .tick{{fill:var(--dim)}}.lp-lanes .middle{{text-anchor:middle}}
-.lp-lanes .lane{{fill:var(--lane)}}.lp-lanes .bar{{fill:var(--bar);stroke:var(--line)}}
-.lp-lanes .time{{stroke:var(--dim);stroke-dasharray:3 4}}.lp-lanes .arrow{{stroke:var(--step);stroke-width:1.6}}
-.lp-lanes .dot{{fill:var(--step)}}.lp-lanes .end{{fill:var(--lane);stroke:var(--step);stroke-width:1.6}}
-.lp-lanes .number{{fill:var(--on);font-weight:700;text-anchor:middle;font-size:{SMALL}px}}
-.lp-lanes .bad{{fill:var(--bad)}}.lp-lanes text.bad{{fill:var(--bad)}}
-"""
 
 
 @frozen
@@ -148,11 +149,7 @@ def render(trace: Trace, *, moving: bool = False, narrow: bool = False) -> str:
         parts.append(f'<g transform="translate(0 {y:.1f})">{drawn}</g>')
         y += lines * LINE
     style = STYLE + (_motion(len(sheet.story.scenes)) if moving else "")
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="lp-lanes" role="img" '
-        f'viewBox="0 0 {sheet.width:.0f} {height:.0f}" width="{sheet.width:.0f}" height="{height:.0f}">'
-        f"<title>{escape(sheet.story.title)}</title><style>{style}</style>{''.join(parts)}</svg>"
-    )
+    return picture("lp-lanes", (sheet.width, height), sheet.story.title, style, parts)
 
 
 def _lanes(sheet: _Sheet) -> Iterator[str]:
@@ -160,13 +157,11 @@ def _lanes(sheet: _Sheet) -> Iterator[str]:
     names += [(name, "") for name, _ in sheet.bars]
     for lane, (name, java) in enumerate(names):
         y = sheet.y(lane)
-        yield (
-            f'<rect class="lane" x="{sheet.label:.1f}" y="{y - ROW / 2 + 2:.1f}" '
-            f'width="{sheet.right - sheet.label:.1f}" height="{ROW - 4}" rx="4"/>'
-        )
-        yield _text("name", PAD / 2, y + (-1 if java else 5), name)
+        width = sheet.right - sheet.label
+        yield element("rect", "lane", x=sheet.label, y=y - ROW / 2 + 2, width=width, height=ROW - 4, rx=4)
+        yield text("name", PAD / 2, y + (-1 if java else 5), name)
         if java:
-            yield _text("java", PAD / 2, y + 13, java)
+            yield text("java", PAD / 2, y + 13, java)
 
 
 def _values(sheet: _Sheet) -> Iterator[str]:
@@ -175,13 +170,11 @@ def _values(sheet: _Sheet) -> Iterator[str]:
         for bar in bars:
             x, width = sheet.label + sheet.column * bar.start, sheet.column * (bar.end - bar.start)
             y = sheet.y(lane)
-            yield (
-                f'<rect class="bar" x="{x + 1:.1f}" y="{y - BAR / 2:.1f}" width="{width - 2:.1f}" height="{BAR}">'
-                f"<title>{escape(bar.word)}</title></rect>"
-            )
+            said = f"<title>{escape(bar.word)}</title>"
+            yield element("rect", "bar", said, x=x + 1, y=y - BAR / 2, width=width - 2, height=BAR)
             shown = _fitting(bar.word, width - 6)
             if shown:
-                yield _text("inside middle", x + width / 2, y + 4, shown)
+                yield text("inside middle", x + width / 2, y + 4, shown)
 
 
 def _fitting(word: str, width: float) -> str:
@@ -199,27 +192,23 @@ def _ticks(sheet: _Sheet) -> Iterator[str]:
     for scene in sheet.story.scenes:
         if not scene.source:
             x = sheet.x(scene.number)
-            yield f'<line class="time" x1="{x:.1f}" y1="{PAD:.1f}" x2="{x:.1f}" y2="{sheet.bottom:.1f}"/>'
-            yield _text("tick middle", x, y, "tick")
+            yield line("time", x, PAD, x, sheet.bottom)
+            yield text("tick middle", x, y, "tick")
 
 
 def _step(sheet: _Sheet, scene: Scene) -> Iterator[str]:
     x = sheet.x(scene.number)
-    last = scene.number == len(sheet.story.scenes) and bool(sheet.story.wrong)
+    kind = "dot bad" if scene.number == len(sheet.story.scenes) and sheet.story.wrong else "dot"
     if not scene.source:
-        yield f'<circle class="{_kind(last)}" cx="{x:.1f}" cy="{PAD + 4:.1f}" r="{RADIUS}"/>'
-        yield _text("number", x, PAD + 8, str(scene.number))
+        yield element("circle", kind, cx=x, cy=PAD + 4, r=RADIUS)
+        yield text("number", x, PAD + 8, str(scene.number))
         return
     y, target = sheet.y(sheet.lane_of(scene.source)), sheet.y(sheet.lane_of(scene.target))
     if y != target:
-        yield f'<line class="arrow" x1="{x:.1f}" y1="{y:.1f}" x2="{x:.1f}" y2="{target:.1f}"/>'
-        yield f'<circle class="end" cx="{x:.1f}" cy="{target:.1f}" r="5"/>'
-    yield f'<circle class="{_kind(last)}" cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}"/>'
-    yield _text("number", x, y + 4, str(scene.number))
-
-
-def _kind(last: bool) -> str:
-    return "dot bad" if last else "dot"
+        yield line("arrow", x, y, x, target)
+        yield element("circle", "end", cx=x, cy=target, r=5)
+    yield element("circle", kind, cx=x, cy=y, r=RADIUS)
+    yield text("number", x, y + 4, str(scene.number))
 
 
 def _legend(sheet: _Sheet, *, moving: bool) -> Iterator[tuple[int, str]]:
@@ -229,7 +218,7 @@ def _legend(sheet: _Sheet, *, moving: bool) -> Iterator[tuple[int, str]]:
     for scene in sheet.story.scenes:
         words = f"{names[scene.source]} {scene.sentence}" if scene.source else scene.sentence
         lines = wrapped(words, room, SIZE)
-        drawn = _text("name", 6, 0, f"{scene.number}.") + _block("name", lines)
+        drawn = text("name", 6, 0, f"{scene.number}.") + _block("name", lines)
         yield len(lines), _moved(scene.number, drawn, moving=moving)
     if sheet.story.wrong:
         lines = wrapped(sheet.story.wrong[0], room, SIZE)
@@ -237,7 +226,7 @@ def _legend(sheet: _Sheet, *, moving: bool) -> Iterator[tuple[int, str]]:
 
 
 def _block(kind: str, lines: Sequence[str]) -> str:
-    return "".join(_text(kind, 34, LINE * number, line) for number, line in enumerate(lines))
+    return "".join(text(kind, 34, LINE * number, line) for number, line in enumerate(lines))
 
 
 def _moved(number: int, drawn: str, *, moving: bool) -> str:
@@ -254,7 +243,3 @@ def _motion(steps: int) -> str:
         for share in [100 * (step - 1) / (steps + REST)]
     ]
     return "@media (prefers-reduced-motion:no-preference){" + "".join(rules) + "}"
-
-
-def _text(kind: str, x: float, y: float, text: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'

@@ -1,7 +1,7 @@
 """Plots as SVG: lines over a logarithmic axis, or grouped bars, readable in light and dark.
 
 Lines differ in dashes as well as in colour, and each bar shows its number, so colour is never the only distinction.
-Every text is measured (`text_width`) and escaped.
+Every text is measured (`svg`) and escaped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.errors import UserError
-from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
+from longpoll_spec.render.pictures.svg import element, line, picture, style_of, text, width_of, wrapped
 
 SIZE: Final = 13.0
 SMALL: Final = 11.5
@@ -31,30 +31,24 @@ SERIES_MAX: Final = 6
 POINTS_MAX: Final = 10_000
 """Over all series of one picture."""
 DECADES_MAX: Final = 12
-_LIGHT: Final = (
-    "--ink:#1c2733;--dim:#55616c;--line:#c6cfd6;--s0:#1f5fa8;--s1:#b3261e;--s2:#2e7a36;--s3:#8a4b00;--s4:#7a3a9a;"
-    "--s5:#3f4b55"
-)
-_DARK: Final = (
-    "--ink:#e3e8ec;--dim:#a9b5be;--line:#3c4852;--s0:#7db4f0;--s1:#ff8a80;--s2:#7fcf88;--s3:#f0b35a;--s4:#d3a4ee;"
-    "--s5:#c3ccd4"
-)
 DASHES: Final = ("none", "7 4", "2 3", "10 3 2 3", "4 2", "1 5")
-STYLE: Final = (
+STYLE: Final = style_of(
+    "lp-plot",
     f"""
-.lp-plot{{{_LIGHT};font-family:{FONT};max-width:100%;height:auto}}
-@media (prefers-color-scheme:dark){{.lp-plot{{{_DARK}}}}}
-body[data-theme="light"] .lp-plot{{{_LIGHT}}}body[data-theme="dark"] .lp-plot{{{_DARK}}}
-.lp-plot text{{fill:var(--ink);font-size:{SIZE}px}}.lp-plot .small{{fill:var(--dim);font-size:{SMALL}px}}
-.lp-plot .middle{{text-anchor:middle}}.lp-plot .end{{text-anchor:end}}.lp-plot .head{{font-weight:700}}
-.lp-plot .grid{{stroke:var(--line)}}.lp-plot .curve{{fill:none;stroke-width:2.2}}
+text{{fill:var(--ink);font-size:{SIZE}px}}
+.small{{fill:var(--dim);font-size:{SMALL}px}}
+.middle{{text-anchor:middle}}
+.end{{text-anchor:end}}
+.head{{font-weight:700}}
+.grid{{stroke:var(--line)}}
+.curve{{fill:none;stroke-width:2.2}}
 """
     + "".join(
-        f".lp-plot .s{number}{{stroke:var(--s{number});stroke-dasharray:{dash}}}"
-        f".lp-plot .b{number}{{fill:var(--s{number})}}"
+        f".s{number}{{stroke:var(--s{number});stroke-dasharray:{dash}}}\n.b{number}{{fill:var(--s{number})}}\n"
         for number, dash in enumerate(DASHES)
-    )
-    + "\n"
+    ),
+    light=";--s0:#1f5fa8;--s1:#b3261e;--s2:#2e7a36;--s3:#8a4b00;--s4:#7a3a9a;--s5:#3f4b55",
+    dark=";--s0:#7db4f0;--s1:#ff8a80;--s2:#7fcf88;--s3:#f0b35a;--s4:#d3a4ee;--s5:#c3ccd4",
 )
 
 
@@ -88,25 +82,25 @@ def lines(series: Sequence[Line], *, title: str, across: str, up: str) -> str:
     def at(x: float, y: float) -> tuple[float, float]:
         return left + (right - left) * (math.log10(x) - first) / (last - first), bottom - HEIGHT * y
 
-    parts = [_text("small", PAD, PAD + 4, up)]
+    parts = [text("small", PAD, PAD + 4, up)]
     for quarter in range(5):
         y = bottom - HEIGHT * quarter / 4
-        parts += [_rule(left, y, right, y), _text("small end", left - 6, y + 4, f"{25 * quarter} %")]
+        parts += [line("grid", left, y, right, y), text("small end", left - 6, y + 4, f"{25 * quarter} %")]
     for decade in range(first, last + 1):
         x = at(10.0**decade, 0)[0]
-        parts += [_rule(x, top, x, bottom), _text("small middle", x, bottom + LINE, _ten(decade))]
-    parts.append(_text("small middle", (left + right) / 2, bottom + 2 * LINE, across))
+        parts += [line("grid", x, top, x, bottom), text("small middle", x, bottom + LINE, _ten(decade))]
+    parts.append(text("small middle", (left + right) / 2, bottom + 2 * LINE, across))
     for number, each in enumerate(series):
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in (at(*point) for point in each.points))
-        parts.append(f'<path class="curve s{number}" d="M{path}"><title>{escape(each.name)}</title></path>')
+        parts.append(element("path", f"curve s{number}", f"<title>{escape(each.name)}</title>", d=f"M{path}"))
     y = bottom + 3 * LINE
     for number, each in enumerate(series):
         for row, words in enumerate(wrapped(each.name, WIDTH - left - 44 - PAD, SIZE)):
             y += LINE
             if not row:
-                parts.append(f'<line class="curve s{number}" x1="{left}" y1="{y - 4}" x2="{left + 34}" y2="{y - 4}"/>')
-            parts.append(_text("", left + 44, y, words))
-    return _sheet(title, y + PAD, parts)
+                parts.append(line(f"curve s{number}", left, y - 4, left + 34, y - 4))
+            parts.append(text("", left + 44, y, words))
+    return picture("lp-plot", (WIDTH, y + PAD), title, STYLE, parts)
 
 
 def bars(groups: Sequence[Bars], *, title: str) -> str:
@@ -120,18 +114,18 @@ def bars(groups: Sequence[Bars], *, title: str) -> str:
     for group in groups:
         for words in wrapped(group.head, WIDTH - 2 * PAD, SIZE * 1.1):  # the head's letters are bold, and wider
             y += LINE
-            parts.append(_text("head", PAD, y, words))
+            parts.append(text("head", PAD, y, words))
         y += 8
         most = max(value for _, value in group.figures) or 1.0
         for number, (name, value) in enumerate(group.figures):
             width = room * value / most
             rows = wrapped(name, label - 2 * PAD + 1, SIZE)
-            parts += [_text("", PAD, y + BAR - 3 + LINE * row, words) for row, words in enumerate(rows)]
-            parts.append(f'<rect class="b{number}" x="{label:.1f}" y="{y:.1f}" width="{width:.1f}" height="{BAR}"/>')
-            parts.append(_text("small", label + width + 6, y + BAR - 3, shown(value)))
+            parts += [text("", PAD, y + BAR - 3 + LINE * row, words) for row, words in enumerate(rows)]
+            parts.append(element("rect", f"b{number}", x=label, y=y, width=width, height=BAR))
+            parts.append(text("small", label + width + 6, y + BAR - 3, shown(value)))
             y += ROW + LINE * (len(rows) - 1)
         y += 6
-    return _sheet(title, y + PAD, parts)
+    return picture("lp-plot", (WIDTH, y + PAD), title, STYLE, parts)
 
 
 def shares(name: str, values: Sequence[float]) -> Line:
@@ -182,19 +176,3 @@ def _decades(series: Sequence[Line]) -> tuple[int, int]:
 
 def _ten(decade: int) -> str:
     return f"{10**decade:,}" if decade >= 0 else f"{10.0**decade:.{-decade}f}"
-
-
-def _sheet(title: str, height: float, parts: Sequence[str]) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="lp-plot" role="img" viewBox="0 0 {WIDTH:.0f} {height:.0f}" '
-        f'width="{WIDTH:.0f}" height="{height:.0f}"><title>{escape(title)}</title><style>{STYLE}</style>'
-        f"{''.join(parts)}</svg>"
-    )
-
-
-def _rule(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line class="grid" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-
-
-def _text(kind: str, x: float, y: float, text: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'

@@ -1,157 +1,130 @@
-"""A story as a sequence chart in SVG: no scripts, external fonts or images, readable in light and dark.
+"""Write SVG: elements, the colours of every picture in light and dark, and the width of texts without a browser.
 
-One row per step: its number, an arrow between two lifelines with a few words, and the changes. A box at the end says
-what is wrong. Every text is escaped.
+The other modules of this package decide what is drawn where. There are no scripts, external fonts or images, and every
+text is escaped.
+
+The widths are those of DejaVu Sans, which is wider than the usual fonts, so that no text overflows. A test measures
+pictures in a browser.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from html import escape
+from itertools import accumulate
 from typing import Final
 
-from attrs import frozen
-
-from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
-from longpoll_spec.render.story.story import Scene, Story
-
-COLUMN = 168
-"""The least distance between two lifelines, in user units (pixels without zoom)."""
-ROW = 62
-LEFT = 64
-TOP = 84
-LINE = 18
-SIZE = 14.0
-"""Font size of arrow labels."""
-SMALL = 11.5
-"""Font size of changes."""
-
-STYLE: Final = """
-.lp-chart{--ink:#1c2733;--dim:#66727d;--paper:#fff;--line:#c6cfd6;--head:#eef2f5;--arrow:#1f5fa8;--bad:#b3261e;
---badbg:#fdecea;font:14px/1.4 @FONT@}
-@media (prefers-color-scheme:dark){.lp-chart{--ink:#e3e8ec;--dim:#9aa7b1;--paper:#14191e;--line:#3c4852;
---head:#1f262d;--arrow:#7db4f0;--bad:#ff8a80;--badbg:#3a1b1a}}
-.lp-chart .paper{fill:var(--paper)}.lp-chart text{fill:var(--ink)}
-.lp-chart .life{stroke:var(--line);stroke-dasharray:3 4}
-.lp-chart .head{fill:var(--head);stroke:var(--line)}.lp-chart .name{font-weight:600;text-anchor:middle}
-.lp-chart .java,.lp-chart .change,.lp-chart .number{fill:var(--dim);font-size:11.5px}
-.lp-chart .java{text-anchor:middle}
-.lp-chart .arrow{stroke:var(--arrow);stroke-width:1.6;fill:none}.lp-chart .tip{fill:var(--arrow)}
-.lp-chart .word,.lp-chart .change{paint-order:stroke;stroke:var(--paper);stroke-width:5px;stroke-linejoin:round}
-.lp-chart .time{stroke:var(--dim);stroke-dasharray:8 5}.lp-chart .bad{fill:var(--badbg);stroke:var(--bad)}
-.lp-chart .wrong{fill:var(--bad)}
-""".replace("@FONT@", FONT)
+FONT: Final = "'DejaVu Sans',Verdana,sans-serif"
+"""The fonts of pictures; no likely substitute is wider."""
+_LIGHT: Final = (
+    "--ink:#1c2733;--dim:#55616c;--line:#c6cfd6;--edge:#8a98a5;--head:#eef2f5;--lane:#f3f6f8;--paper:#fff;"
+    "--step:#1f5fa8;--bar:#dbe7f4;--bad:#b3261e;--badbg:#fdecea"
+)
+_DARK: Final = (
+    "--ink:#e3e8ec;--dim:#a9b5be;--line:#3c4852;--edge:#73818d;--head:#1f262d;--lane:#1b2229;--paper:#14191e;"
+    "--step:#7db4f0;--bar:#24384d;--bad:#ff8a80;--badbg:#3a1b1a"
+)
+_FIRST: Final = 32
+"""The first character of the tables."""
+_PLAIN: Final = (
+    318, 401, 460, 838, 636, 950, 780, 275, 390, 390, 500, 838, 318, 361, 318, 337, 636, 636, 636, 636, 636, 636, 636,
+    636, 636, 636, 337, 337, 838, 838, 838, 531, 1000, 684, 686, 698, 770, 632, 575, 775, 752, 295, 295, 656, 557, 863,
+    748, 787, 603, 787, 695, 635, 611, 732, 684, 989, 685, 611, 685, 390, 337, 390, 838, 500, 500, 613, 635, 550, 635,
+    615, 352, 635, 634, 278, 278, 579, 278, 974, 634, 612, 635, 635, 411, 521, 392, 634, 592, 818, 592, 592, 525, 636,
+    337, 636, 838,
+)  # fmt: skip
+"""Thousandths of the size, from the space to the tilde."""
+_BOLD: Final = (
+    348, 456, 521, 838, 696, 1002, 872, 306, 457, 457, 523, 838, 380, 415, 380, 365, 696, 696, 696, 696, 696, 696, 696,
+    696, 696, 696, 400, 400, 838, 838, 838, 580, 1000, 774, 762, 734, 830, 683, 683, 821, 837, 372, 372, 775, 637, 995,
+    837, 850, 733, 850, 770, 720, 682, 812, 774, 1103, 771, 724, 725, 457, 365, 457, 838, 500, 500, 675, 716, 593, 716,
+    678, 435, 716, 712, 343, 343, 665, 343, 1042, 712, 687, 716, 716, 493, 595, 478, 712, 652, 924, 645, 652, 582, 712,
+    365, 712, 838,
+)  # fmt: skip
+_OTHER: Final = 1_062
+"""The width of any other character, at most, in thousandths."""
 
 
-@frozen
-class _Sheet:
-    """The measures of one chart."""
+def style_of(kind: str, rules: str, *, light: str = "", dark: str = "", fits: bool = True) -> str:
+    """The style of a kind of picture: the colours, for the system's theme or the page's, and its own rules.
 
-    story: Story
-
-    @property
-    def column(self) -> float:
-        """The distance between two lifelines: each participant's name and class fit."""
-        names = [width_of(each.name, SIZE, bold=True) + 24 for each in self.story.participants]
-        return max([COLUMN, *(width_of(each.java, SMALL) + 24 for each in self.story.participants), *names])
-
-    @property
-    def width(self) -> float:
-        """The width of the lifelines, or of the longest description if that is wider."""
-        said = [width_of(each.short, SIZE) for each in self.story.scenes]
-        said += [width_of("; ".join(each.changes), SMALL) for each in self.story.scenes]
-        return max(
-            [LEFT + self.column * max(len(self.story.participants), 3) + 40, *(LEFT + each + 20 for each in said)]
-        )
-
-    @property
-    def bottom(self) -> int:
-        """The bottom end of the lifelines."""
-        return TOP + ROW * len(self.story.scenes) + 14
-
-    @property
-    def wrong(self) -> list[str]:
-        """The lines of the box at the end."""
-        return [line for sentence in self.story.wrong for line in wrapped(sentence, self.width - 64, SIZE)]
-
-    @property
-    def height(self) -> int:
-        return self.bottom + (len(self.wrong) * LINE + 44 if self.story.wrong else 14)
-
-    def x(self, key: str) -> float:
-        """The lifeline of a participant."""
-        keys = [each.key for each in self.story.participants]
-        return LEFT + self.column * (keys.index(key) + 0.5)
-
-
-def render(story: Story) -> str:
-    """The story as one `<svg>` element."""
-    return "".join(_parts(_Sheet(story)))
-
-
-def _parts(sheet: _Sheet) -> Iterable[str]:
-    width, height = sheet.width, sheet.height
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="lp-chart" role="img" viewBox="0 0 {width:.0f} {height}" '
-        f'width="{width:.0f}" height="{height}"><title>{escape(sheet.story.title)}</title><style>{STYLE}</style>'
-        f'<rect class="paper" width="{width:.0f}" height="{height}"/>'
+    `light` and `dark` are further colours. A picture that `fits` shrinks with the page.
+    """
+    light, dark = _LIGHT + light, _DARK + dark
+    size = "max-width:100%;height:auto" if fits else "max-width:none"
+    return (
+        f"\n.{kind}{{{light};font-family:{FONT};{size}}}\n@media (prefers-color-scheme:dark){{.{kind}{{{dark}}}}}\n"
+        f'body[data-theme="light"] .{kind}{{{light}}}body[data-theme="dark"] .{kind}{{{dark}}}\n'
+        + "\n".join(f".{kind} {rule}" for rule in rules.strip().splitlines())
+        + "\n"
     )
-    half = sheet.column / 2 - 5
-    for each in sheet.story.participants:
-        x = sheet.x(each.key)
-        yield f'<line class="life" x1="{x}" y1="58" x2="{x}" y2="{sheet.bottom}"/>'
-        yield f'<rect class="head" x="{x - half}" y="10" width="{2 * half}" height="48" rx="7"/>'
-        yield _text("name", x, 31, each.name) + _text("java", x, 48, each.java)
-    for scene in sheet.story.scenes:
-        yield from _scene(sheet, scene)
-    if sheet.story.wrong:
-        yield from _wrong(sheet)
-    yield "</svg>"
 
 
-def _scene(sheet: _Sheet, scene: Scene) -> Iterable[str]:
-    y = TOP + ROW * (scene.number - 1) + 30
-    yield _text("number", 14, y + 4, f"{scene.number}.")
-    if not scene.source:
-        yield f'<line class="time" x1="{LEFT}" y1="{y}" x2="{sheet.width - 20}" y2="{y}"/>'
-        yield _word(sheet, LEFT + 6, y - 7, scene) + _changes(sheet, LEFT + 6, y, scene)
-        return
-    start, end = sheet.x(scene.source), sheet.x(scene.target)
-    if start == end:
-        yield f'<path class="arrow" d="M{start} {y - 8}h26v16h-20"/>' + _tip(start, y + 8, -1)
-        yield _word(sheet, start + 34, y + 2, scene) + _changes(sheet, start + 34, y + 4, scene)
-        return
-    towards = 1 if end > start else -1
-    yield f'<line class="arrow" x1="{start}" y1="{y}" x2="{end - 7 * towards}" y2="{y}"/>' + _tip(end, y, towards)
-    left = min(start, end) + 10
-    yield _word(sheet, left, y - 7, scene) + _changes(sheet, left, y, scene)
+def picture(kind: str, size: tuple[float, float], title: str, style: str, parts: Iterable[str]) -> str:
+    """The whole `<svg>` element, of this class; `size` is its width and height, in user units.
+
+    Without a style, the page around it has one.
+    """
+    width, height = size
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" role="img" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}"><title>{escape(title)}</title>'
+        f"{f'<style>{style}</style>' if style else ''}{''.join(parts)}</svg>"
+    )
 
 
-def _tip(x: float, y: float, towards: int) -> str:
-    back = x - 9 * towards
-    return f'<polygon class="tip" points="{x},{y} {back},{y - 5} {back},{y + 5}"/>'
+def element(tag: str, kind: str, inside: str = "", **places: float | str) -> str:
+    """An element of this class; `inside` is escaped already, and a number gets one decimal place."""
+    given = "".join(f' {name}="{at if isinstance(at, str) else f"{at:.1f}"}"' for name, at in places.items())
+    return f'<{tag} class="{kind}"{given}>{inside}</{tag}>' if inside else f'<{tag} class="{kind}"{given}/>'
 
 
-def _word(sheet: _Sheet, x: float, y: float, scene: Scene) -> str:
-    return _text("word", _within(sheet, x, width_of(scene.short, SIZE)), y, scene.short)
+def text(kind: str, x: float, y: float, words: str) -> str:
+    """A text that begins, or has its middle or end, at x."""
+    return element("text", kind, escape(words), x=x, y=y)
 
 
-def _changes(sheet: _Sheet, x: float, y: float, scene: Scene) -> str:
-    text = "; ".join(scene.changes)
-    return _text("change", _within(sheet, x, width_of(text, SMALL)), y + 15, text)
+def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    """A straight line."""
+    return element("line", kind, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
-def _within(sheet: _Sheet, x: float, width: float) -> float:
-    """Where a text of this width begins so that it stays on the sheet: at x, or to the left of it."""
-    return round(max(LEFT, min(x, sheet.width - 12 - width)), 1)
+def tip(x: float, y: float, back: tuple[float, float], half: float) -> str:
+    """The tip of an arrow at (x, y); `back` is where its base lies from there, `half` half the width of the base."""
+    along, down = back
+    across = (half, 0.0) if along == 0 else (0.0, half)
+    ends = [(x + along + sign * across[0], y + down + sign * across[1]) for sign in (-1, 1)]
+    return element("polygon", "tip", points=" ".join(f"{one:.1f},{other:.1f}" for one, other in ((x, y), *ends)))
 
 
-def _wrong(sheet: _Sheet) -> Iterable[str]:
-    y, lines = sheet.bottom + 14, sheet.wrong
-    yield f'<rect class="bad" x="14" y="{y}" width="{sheet.width - 28}" height="{len(lines) * LINE + 18}" rx="8"/>'
-    for number, line in enumerate(lines):
-        yield _text("wrong", 28, y + 24 + number * LINE, line)
+def width_of(text: str, size: float, *, bold: bool = False) -> float:
+    """The width of the text at this font size, in the same unit."""
+    table = _BOLD if bold else _PLAIN
+    return sum(_letter(table, character) for character in text) * size / 1_000
 
 
-def _text(kind: str, x: float, y: float, text: str) -> str:
-    return f'<text class="{kind}" x="{x}" y="{y}">{escape(text)}</text>'
+def _letter(table: tuple[int, ...], character: str) -> int:
+    place = ord(character) - _FIRST
+    return table[place] if 0 <= place < len(table) else _OTHER
+
+
+def wrapped(text: str, width: float, size: float) -> list[str]:
+    """The text in lines of at most this width; a wider word is cut."""
+    lines: list[str] = []
+    for word in (piece for whole in text.split() for piece in _pieces(whole, width, size)):
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and width_of(longer, size) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def _pieces(word: str, width: float, size: float) -> Iterator[str]:
+    while word and width_of(word, size) > width:
+        ends = accumulate(width_of(character, size) for character in word)
+        fits = max(sum(end <= width for end in ends), 1)
+        yield word[:fits]
+        word = word[fits:]
+    if word:
+        yield word

@@ -1,1 +1,1 @@
-"""The exercises of the lessons, one module per kind of answer; `course` puts them in order."""
+"""The exercises of the lessons, one module per kind of answer; `LESSONS` puts them in order."""

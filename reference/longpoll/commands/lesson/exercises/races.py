@@ -1,25 +1,32 @@
-"""The exercises of lessons 1, 2 and 4: lost wakeups and lost requests."""
+"""The exercises of lessons 1, 2, 4, 5 and 10: lost wakeups and requests, tags and commits, a Java broker.
+
+The specification computes the answers without Java; the lesson's commands show them on the broker itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from longpoll.commands.lesson.answers import (
+from longpoll.commands.lesson.exercise import (
+    Exercise,
+    Grade,
     broken_at,
     changed,
     chosen_of,
     explored,
     is_true,
+    missing,
+    right,
     run_of,
     see,
     settings_known,
     settings_of,
 )
-from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
 from longpoll_spec.model import Trace
-from longpoll_spec.policy import Policy
+from longpoll_spec.policy import Policy, preset
 from longpoll_spec.properties.wakeups import lost
+from longpoll_spec.render.java_breakpoints import STEPS
 
 JAVA: Final = "rocketmq-4.9"
 A_RUN: Final = "a token: click the run together in the explorer, and copy the part after # from the address"
@@ -180,4 +187,87 @@ FOR_GOOD: Final = (
         no_orphans,
     ),
     Exercise("Make rocketmq-lmq orphan no pull and leave no empty bucket.", "NAME=VALUE, one or more", swept_and_whole),
+)
+
+
+RACES: Final = ("hold", "keep")
+
+
+def left_by_pull_request(answer: str) -> Grade:
+    """The races that pull request #7359 leaves open."""
+    chosen = chosen_of(answer, "race", (*RACES, "none")) - {"none"}
+    names = [f"lost_by_{race}" for race in RACES]
+    found = explored(preset("rocketmq-pr7359"), *names)
+    left = {race for race in RACES if found.verdict(f"lost_by_{race}").verdict == "violated"}
+    if chosen - left:
+        return missing(f"lost_by_{min(chosen - left)} holds with the second look; no run loses a wakeup this way")
+    if left - chosen:
+        return missing(f"a run still loses a wakeup in another way than {told(sorted(chosen))}")
+    return right(f"the second look leaves {told(sorted(left))} open, and closes {told(sorted(set(RACES) - left))}")
+
+
+def both_threads(answer: str) -> Grade:
+    """A run of lost_by_keep that Java can be made to follow: each of its steps is one of a thread or of the driver."""
+    trace = run_of(answer, JAVA)
+    step = broken_at(trace, "lost_by_keep")
+    if step is None:
+        return missing("no put-back of this run loses a wakeup")
+    if step < trace.depth:
+        return missing(f"the wakeup is lost at step {step}, but the run continues; end it there")
+    actions = [each.action for each in trace.steps[1:] if each.action is not None]
+    ticks = sum(each.name == "tick" for each in actions)
+    gates = [each.name for each in actions if each.name in STEPS]
+    if ticks < trace.model.bounds.scan_ticks:
+        return missing("no scan has run; its ticks must pass first")
+    return right(
+        f"{len(gates)} of its {trace.depth} steps are between breakpoints of the broker; driver and time do the rest"
+    )
+
+
+REPLAYED: Final = (
+    Exercise(
+        "Which races does the second look of pull request #7359 leave open?",
+        f"some of: {', '.join(RACES)}, or none",
+        left_by_pull_request,
+    ),
+    Exercise(
+        "Give a run that loses a wakeup by a put-back and ends there, so that --on java-5.5.0 can follow it.",
+        A_RUN,
+        both_threads,
+    ),
+)
+
+
+BATCH: Final = "notify_grain=batch"
+WAKEUP: Final = "no_lost_wakeup"
+COMMIT: Final = "commit_never_regresses"
+
+
+def in_order(answer: str) -> Grade:
+    """The values of commit with which no offset goes back."""
+    closing = closing_values("commit", "rocketmq-5", COMMIT, "commits", requests=1)
+    return predicted(answer, "commit", closing, COMMIT)
+
+
+def batch_made_safe(answer: str) -> Grade:
+    """One more setting with which a broker that announces batches loses no wakeup."""
+    settings = settings_of(answer)
+    policy = changed("strict", [BATCH, *settings])
+    if len(settings) > 1:
+        return missing(f"you gave {len(settings)} settings; one is enough")
+    if policy.notify_grain != "batch":
+        return missing("the broker must announce batches; change another knob")
+    verdict = explored(policy, WAKEUP, bounds="tags", requests=1).verdict(WAKEUP)
+    if verdict.verdict != "holds":
+        return missing(f"with it {WAKEUP} is violated, in {verdict.depth} steps", see(verdict.token))
+    return right(f"the broker announces batches, and {WAKEUP} holds")
+
+
+FILTERS: Final = (
+    Exercise(f"Which one additional setting makes strict with {BATCH} lose no wakeup?", "NAME=VALUE", batch_made_safe),
+    Exercise(
+        f"With which values of commit does rocketmq-5 keep {COMMIT}?",
+        f"some of: {', '.join(settings_known('commit'))}",
+        in_order,
+    ),
 )

@@ -1,11 +1,11 @@
 "use strict";
 /* The interpreter of the law: what may happen in a state, what comes of it, and what is broken.
  *
- * It knows nothing of polling: the law is the table of terms that `data.py` writes. Runs in a page, in a worker of it,
+ * It knows nothing of polling: the law is the table of terms that `page.py` writes. Runs in a page, in a worker of it,
  * and under Node. Leaves out everything that is seen.
  */
 const Law = (() => {
-  // The operators by their numbers, as in `data.py`.
+  // The operators by their numbers, as in `page.py`.
   const [CONST, VAR, ADD, SUB, LT, LE, EQ, NOT, ITE, AND, OR, AFTER, GUARD] = Array(13).keys();
   const CHARACTER = 64; // values from -64 up stand for themselves in a state's key
   const PREFIX = "lp1.";

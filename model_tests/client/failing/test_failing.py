@@ -1,0 +1,200 @@
+"""The accounts of a schedule of failures and its servers, as far as they need no failures."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import attrs
+import pytest
+from model_tests.client.failing.accounts import Facts, Happening, Possible, account
+from model_tests.client.failing.members import Delivery, Share
+from model_tests.client.failing.play import MEMBERS_MAX, OUR_LATE_MS, convictions, draw
+from model_tests.client.failing.sending import Sent
+from model_tests.client.failing.servers import Observed, OurServer, judged
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
+
+from longpoll_judge.contract.clause import STOPPING_MS
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.headers import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
+
+S = 1_000_000_000
+
+
+def sent(number: int, at_s: float, failures: int = 0, sender: str = "thread") -> Sent:
+    """Acknowledged half a second after it was first sent, in queue 0."""
+    return Sent(number, "key", sender, int((at_s - 0.5) * S), int(at_s * S), failures, (0, number))
+
+
+def given(offset: int, at_s: float, member: str = "a", number: int | None = None) -> Delivery:
+    """A message of queue 0."""
+    return Delivery(int(at_s * S), member, 0, offset, offset if number is None else number)
+
+
+GOOD = Facts(
+    acknowledged=[sent(number, 1 + number) for number in range(3)],
+    deliveries=[given(number, 1.5 + number) for number in range(3)],
+    shares=[Share(0, "a", 0, is_ours=True)],
+    happenings=[],
+    possible=[Possible(0, 30 * S)],
+    stored={(0, number): number for number in range(3)},
+    is_orderly=True,
+)
+
+
+def test_what_a_broker_is_known_to_break_is_no_fault_and_all_else_is() -> None:
+    """Only the known clause is no fault; another clause, or any other verdict, is."""
+    findings = [{"clause": "commit.told.kept", "why": "20"}, {"clause": "pull.answer", "why": "1"}]
+    known = frozenset({"commit.told.kept"})
+    assert convictions("invalid", findings[:1], known) == ()
+    assert convictions("invalid", findings, known) == ("pull.answer: 1",)
+    assert len(convictions("invalid", findings, frozenset())) == 2
+    assert convictions("unknown", findings, frozenset()) == ()
+
+
+def test_a_good_schedule_has_nothing_to_say() -> None:
+    """All come once and in order; sends were back after a second."""
+    report = account(GOOD)
+    assert (report.acknowledged, report.lost, report.stuck, report.unexplained) == (3, (), (), ())
+    assert (report.out_of_order, report.not_back, report.back_s) == ((), (), 1.0)
+    assert (report.again_sent, report.again_given) == (Counter(), Counter())
+
+
+def test_what_is_lost_and_what_is_stuck() -> None:
+    """Lost: not in the broker. Stuck: in the broker and never delivered, acknowledged or not."""
+    assert account(attrs.evolve(GOOD, stored={(0, 0): 0, (0, 1): 1})).lost == (2,)
+    assert account(attrs.evolve(GOOD, stored={**GOOD.stored, (0, 3): 9})).stuck == ((0, 3),)
+
+
+def test_a_copy_has_a_cause_or_none() -> None:
+    """A fault while it was sent, or a send that failed; a member's doings are none."""
+    deliveries = [*GOOD.deliveries, given(3, 6.0, number=1)]
+    copied = attrs.evolve(GOOD, stored={**GOOD.stored, (0, 3): 1}, deliveries=deliveries)
+    assert account(copied).unexplained == ("message 1 is stored 2 times, at [(0, 1), (0, 3)]",)
+    reset = Happening("reset", S, 2 * S)
+    assert account(attrs.evolve(copied, happenings=[reset])).again_sent == {"reset": 1}
+    joined = Happening("join", S, 2 * S, "b")
+    assert account(attrs.evolve(copied, happenings=[joined])).unexplained != ()
+    late = attrs.evolve(copied, acknowledged=[sent(0, 1), sent(1, 2, failures=1), sent(2, 3)])
+    assert account(late).again_sent == {"its time was up": 1}
+
+
+def test_a_message_that_comes_again_has_a_cause_or_none() -> None:
+    """A cause is a member that joined or left, or a failure."""
+    again = attrs.evolve(GOOD, deliveries=[*GOOD.deliveries, given(2, 9.0, "b")])
+    assert len(account(again).unexplained) == 1
+    joined = Happening("join", 8 * S, 8 * S, "b")
+    assert account(attrs.evolve(again, happenings=[joined])).again_given == {"join": 1}
+    same = attrs.evolve(GOOD, deliveries=[*GOOD.deliveries, given(2, 9.0)], happenings=[joined])
+    assert len(account(same).unexplained) == 1
+    anew = attrs.evolve(same, shares=[*GOOD.shares, Share(8 * S, "a", 0, is_ours=True)])
+    assert (account(anew).unexplained, account(anew).again_given) == ((), {"join": 1})
+    untold = attrs.evolve(same, shares=[])
+    assert account(untold).again_given == {"join": 1}
+
+
+def test_order_is_that_of_first_deliveries() -> None:
+    """In a queue by offset, and of a key by number; what comes again disturbs nothing, nor an unordered group."""
+    early = [given(0, 1.5), given(2, 2.5), given(1, 3.5)]
+    assert len(account(attrs.evolve(GOOD, deliveries=early)).out_of_order) == 2
+    assert account(attrs.evolve(GOOD, deliveries=early, is_orderly=False)).out_of_order == ()
+    again = [*GOOD.deliveries, given(0, 9.0)]
+    assert account(attrs.evolve(GOOD, deliveries=again)).out_of_order == ()
+
+
+def test_each_sender_must_be_back_where_it_could() -> None:
+    """Not where sends were possible for too short a time."""
+    late = attrs.evolve(GOOD, possible=[Possible(0, 30 * S), Possible(40 * S, 49 * S), Possible(60 * S, 90 * S)])
+    assert account(late).not_back == ("thread was back after 30.0 s",)
+    two = [*GOOD.acknowledged, sent(3, 61.0), sent(4, 12.0, sender="loop"), sent(5, 62.0, sender="loop")]
+    report = account(attrs.evolve(late, acknowledged=two, stored={(0, number): number for number in range(6)}))
+    assert (report.not_back, report.back_s) == (("loop was back after 12.0 s",), 2.0)
+
+
+def test_a_plan_is_its_seed_s_and_keeps_its_limits() -> None:
+    """One to three members, events of one kind one after the other, nothing at the ends."""
+    assert draw(7, 180.0) == draw(7, 180.0) != draw(8, 180.0)
+    kinds: set[str] = set()
+    for seed in range(50):
+        plan, members = draw(seed, 180.0), 2
+        assert all(event.at_s >= 2.0 and event.at_s + event.lasts_s <= 178.0 for event in plan.events)
+        for event in plan.events:
+            kinds.add(event.kind)
+            members += {"join": 1, "leave": -1, "die": -1}.get(event.kind, 0)
+            assert 1 <= members <= MEMBERS_MAX
+        for servers in (("restart", "kill"), ("reset", "slow", "black hole", "half-open")):
+            line = [event for event in plan.events if event.kind in servers]
+            assert all(one.at_s + one.lasts_s <= after.at_s for one, after in itertools.pairwise(line))
+    assert len(kinds) == 12
+
+
+pytestmark = pytest.mark.timeout(120)
+TOPIC, GROUP = "T", "G"
+HOLD_MS = 20_000
+GOES_ON_MS = STOPPING_MS + 500
+"""So long the broker's second life lasts at least: longer than what tells of a stop goes on after it."""
+STORED = 1
+"""An offset that the group commits."""
+COMMIT = UpdateConsumerOffsetRequestHeader(consumer_group=GROUP, topic=TOPIC, queue_id=0, commit_offset=STORED).encode()
+QUERY = QueryConsumerOffsetRequestHeader(consumer_group=GROUP, topic=TOPIC, queue_id=0).encode()
+
+
+def restarted(home: Path, between: Callable[[], None], late_ms: float = OUR_LATE_MS) -> tuple[int, dict[str, object]]:
+    """Stop a broker while it holds a pull, and restart it after another action.
+
+    Returns the answer to the held pull and the verdict. The second run lasts as long as a pull is held, if one is.
+    """
+    with ExitStack() as stack:
+        observed = stack.enter_context(Observed(OurServer(home), home))
+        observed.start()
+        with closing(RawClient(observed.address)) as client:
+            assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields(TOPIC), b"body").code == ResponseCode.SUCCESS
+            assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, COMMIT).code == ResponseCode.SUCCESS
+            opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields(TOPIC, STORED, timeout_ms=HOLD_MS, group=GROUP))
+            # What is answered after it was asked later: the pull has come.
+            assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, QUERY).code == ResponseCode.SUCCESS
+            stopping = threading.Thread(target=observed.stop)
+            stopping.start()
+            held = client.reply(opaque)
+            stopping.join()
+        between()
+        observed.start()
+        with closing(RawClient(observed.address)) as client:
+            client.call(RequestCode.PULL_MESSAGE, pull_fields(TOPIC, STORED, timeout_ms=GOES_ON_MS, group=GROUP))
+        observed.close()
+        assert held is not None
+        return held.code, judged(observed.histories, late_ms, home)
+
+
+def messages(store: Path) -> None:
+    """Lose every message."""
+    for part in ("commitlog", "consumequeue"):
+        shutil.rmtree(store / part)
+
+
+@pytest.mark.long
+def test_a_stop_that_loses_nothing_is_valid(tmp_path: Path) -> None:
+    """A pull that the stop ends is not answered too early: the end of its life's record shows the stop."""
+    held, result = restarted(tmp_path, lambda: None)
+    assert held == ResponseCode.PULL_NOT_FOUND
+    assert (result["verdict"], result["findings"], result["gaps"]) == ("valid", [], [])
+
+
+@pytest.mark.long
+def test_messages_that_are_lost_over_a_stop_are_found(tmp_path: Path) -> None:
+    """By the judge, although two proxies saw it: the second one was there before the first one ended."""
+    _held, result = restarted(tmp_path, lambda: messages(tmp_path / "store"), 100.0)
+    assert result["verdict"] == "invalid"
+    assert "pull.max.least" in str(result["findings"])
+
+
+@pytest.mark.long
+def test_offsets_that_are_lost_over_a_stop_are_found(tmp_path: Path) -> None:
+    """By asking the broker itself."""
+    with pytest.raises(AssertionError, match="offset 1 is 0 after a stop"):
+        restarted(tmp_path, lambda: shutil.rmtree(tmp_path / "store" / "config"))

@@ -1,1 +1,0 @@
-"""Simulates a whole broker with clients and faults: one seed gives one run."""

@@ -1,1 +1,0 @@
-"""Checks that each step of the real hold service is a step of the specification."""

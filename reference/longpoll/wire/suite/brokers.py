@@ -1,0 +1,107 @@
+"""The brokers that the property suite tests: any by its address, or an embedded one that it may also restart.
+
+The suite creates its own topics and groups and deletes the topics at the end, so a shared broker keeps only groups and
+log space.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import attrs
+from attrs import Factory, define, field, frozen
+
+from longpoll.wire.suite.model import ROCKETMQ, STRICT, Expectations
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_protocol.sizes import KIB
+from longpoll_runtime import Address, Runtime
+from longpoll_runtime.services import Stoppable
+from longpoll_spec.policy import STRICT as STRICT_POLICY
+from longpoll_spec.policy import Policy
+
+
+@frozen
+class RemoteBroker:
+    """An external broker, by its address; it is never restarted."""
+
+    address: Address
+    expectations: Expectations = STRICT
+    can_restart: bool = field(default=False, init=False)
+
+
+SMALL_FILES: Final = StoreConfig(
+    commit_log_file_size=256 * KIB, consume_queue_file_size=40 * 20, message_size_max=64 * KIB
+)
+"""Files so small that an example of some dozen messages fills one and continues in the next."""
+
+
+@define(eq=False)
+class EmbeddedBroker(Stoppable):
+    """A broker in this process with its own store; a context manager that stops it.
+
+    `broker` is the running one; a test that injects a fault into it does so in `started`, which gets each one.
+    """
+
+    runtime: Runtime
+    directory: str
+    """The store's directory, absolute."""
+    policy: Policy = STRICT_POLICY
+    config: BrokerConfig = field(factory=BrokerConfig)
+    store_config: StoreConfig = SMALL_FILES
+    expectations: Expectations = field(
+        default=Factory(lambda self: expectations_of(self.policy, self.config, self.store_config), takes_self=True)
+    )
+    can_restart: bool = True
+    record_directory: str | None = None
+    """The directory of histories, with one subdirectory for every start, `1`, `2` and so on."""
+    broker: Broker = field(init=False)
+    _starts: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.broker = self._start()
+
+    @property
+    def address(self) -> Address:
+        """Its current address."""
+        return self.broker.address
+
+    def restart(self) -> None:
+        """Stop it cleanly and start it again on the same store, on another port."""
+        self.broker.stop()
+        self.broker = self._start()
+
+    def started(self, broker: Broker) -> None:
+        """Called with every broker just after its start; does nothing here."""
+
+    def _start(self) -> Broker:
+        self._starts += 1
+        broker = Broker.start(
+            self.runtime,
+            self.directory,
+            policy=self.policy,
+            config=self.config,
+            store_config=self.store_config,
+            record_directory=None if self.record_directory is None else f"{self.record_directory}/{self._starts}",
+        )
+        self.started(broker)
+        return broker
+
+    def stop(self) -> None:
+        """Stop the running broker."""
+        self.broker.stop()
+
+
+def expectations_of(policy: Policy, config: BrokerConfig, store_config: StoreConfig) -> Expectations:
+    """The promises of our own broker under a policy."""
+    promised = ROCKETMQ if policy.name.startswith("rocketmq") else STRICT  # what no knob says
+    return attrs.evolve(
+        promised,
+        scan_period_ms=config.scan_period_ms if policy.expiry == "scan" else None,
+        visible_at_ack=policy.notify == "at_append",
+        answers_on_stop=policy.on_stop == "answer",
+        queue_file_units=store_config.consume_queue_file_size // 20,
+    )
+
+
+TestedBroker: TypeAlias = RemoteBroker | EmbeddedBroker

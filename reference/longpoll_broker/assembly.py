@@ -1,0 +1,638 @@
+"""Creates and connects the services of a broker, in the order of their dependencies.
+
+Each service declares its codes and its needs. This module decides which services exist under a policy and a
+configuration, and whether those of `fast` replace the plain ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_network
+
+from attrs import define, field, frozen
+
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.fast.pull_bursts import PatchedPullAnswers, QuickPullProcessor, tells_offsets_only
+from longpoll_broker.fast.send_bursts import PatchedSendProcessor
+from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
+from longpoll_broker.history import NoHistory
+from longpoll_broker.hold.hold_service import DispatchService, HoldService, ScanService
+from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.hold.pull import PullChecks
+from longpoll_broker.hold.pull_processor import (
+    InlineExecutor,
+    LaterRuns,
+    OffsetMovedEvents,
+    PoolExecutor,
+    PullAnswers,
+    PullProcessor,
+    PullRunner,
+    nobody_is_told,
+)
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.io.processors import Processor, RequestCounts, Serving
+from longpoll_broker.rocketmq.accounts.access_control import AccessControl
+from longpoll_broker.rocketmq.admin.client_calls import ClientCalls
+from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
+from longpoll_broker.rocketmq.admin.lock_processor import AssignmentProcessor, LockProcessor, QueueLocks
+from longpoll_broker.rocketmq.admin.offset_processor import OffsetProcessor
+from longpoll_broker.rocketmq.admin.progress_processor import ProgressProcessor
+from longpoll_broker.rocketmq.admin.role_processor import RoleProcessor
+from longpoll_broker.rocketmq.admin.table_processor import TableProcessor
+from longpoll_broker.rocketmq.admin.topic_processor import TopicProcessor
+from longpoll_broker.rocketmq.delay_levels import ScheduleService
+from longpoll_broker.rocketmq.replication.follower import Follower
+from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, address_in
+from longpoll_broker.rocketmq.replication.registrar import Registrar
+from longpoll_broker.rocketmq.replication.replicator import Network, ReplicationSettings, Replicator
+from longpoll_broker.rocketmq.replication.table_sync import TableSync
+from longpoll_broker.rocketmq.timers import RecallProcessor, TimerService
+from longpoll_broker.rocketmq.transactions import EndTransactionProcessor, ProducerOf, TransactionChecks
+from longpoll_broker.send.append import Appender
+from longpoll_broker.send.durability import Durability, GroupCommit, WhenTold
+from longpoll_broker.send.message_builder import InnerQueues, MessageBuilder
+from longpoll_broker.send.send_back_processor import SendBackProcessor
+from longpoll_broker.send.send_processor import SendProcessor
+from longpoll_broker.shared.broker_role import BrokerRole
+from longpoll_broker.shared.filters import FilterTable
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.statistics import Statistics
+from longpoll_broker.shared.subscription import Clients
+from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerCounts, TimerOffsets
+from longpoll_broker.shared.topics import Groups, Topics
+from longpoll_broker.shared.version_traits import Traits, traits_of
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.upkeep.config_files import TableSaves, WhenSaved
+from longpoll_broker.upkeep.flush_service import FlushService, Retention
+from longpoll_protocol.bodies import FollowingStatus, HAStatus, MessageQueue
+from longpoll_protocol.log_record import host_bytes
+from longpoll_protocol.names import PERM_READ
+from longpoll_protocol.replication import TRANSFER_SIZE_MAX
+from longpoll_runtime import Address, Listener, Runtime
+from longpoll_spec.errors import ConfigError
+from longpoll_spec.policy import Policy
+
+
+@define(eq=False)
+class SharedServices:
+    """Created once, before any service."""
+
+    runtime: Runtime
+    policy: Policy
+    config: BrokerConfig
+    store_config: StoreConfig
+    store: MessageStore
+    address: Address
+    """The broker's listening address."""
+    recording: NoHistory
+    is_fast: bool
+    """Whether services of `fast` replace the plain ones."""
+    traits: Traits = field(init=False)
+    topics: Topics = field(init=False)
+    groups: Groups = field(init=False)
+    offsets: Offsets = field(init=False)
+    delays: DelayOffsets = field(init=False, factory=DelayOffsets)
+    timers: TimerOffsets = field(init=False, factory=TimerOffsets)
+    timer_counts: TimerCounts = field(init=False, factory=TimerCounts)
+    statistics: Statistics = field(init=False)
+    request_counts: RequestCounts = field(init=False, factory=RequestCounts)
+    clients: Clients = field(init=False)
+    role: BrokerRole = field(init=False)
+    checks: PullChecks = field(init=False)
+    store_host: bytes = field(init=False)
+    """The broker's address as in records."""
+    appender: Appender = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        config, lock, light = self.config, self.runtime.lock, self.store_config.light_queues
+        self.traits = traits = traits_of(self.policy)
+        self.topics = Topics(config.auto_create_topic, config.default_topic_queue_count, light, guard=lock())
+        self.groups = Groups(
+            config.auto_create_subscription_group,
+            light,
+            traits.group_size_max,
+            traits.validates_groups,
+            guard=lock(),
+        )
+        pulled = Offsets(guard=lock()) if traits.tells_pull_offsets else None
+        self.offsets = Offsets(guard=lock(), light=light, pulled=pulled)
+        self.statistics = Statistics(lock())
+        self.clients = Clients(FilterTable(traits.filters_outlive_groups, traits.filters_with_parts))
+        self.role = BrokerRole(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
+        self.checks = PullChecks(
+            self.topics,
+            self.groups,
+            self.clients,
+            is_readable=bool(config.permission & PERM_READ),
+            property_filter=config.property_filter,
+            traits=traits,
+            role=self.role,
+        )
+        self.store_host = host_bytes(*self.address)
+        self.appender = Appender(self.runtime, self.store, self.recording.sends, self.statistics)
+
+
+SHORT_SCAN_MS = 1_000
+"""Interval between scans of the table while long polling is off, ms (`shortPollingTimeMills`)."""
+
+
+@frozen(eq=False)
+class PullServices:
+    """The services, and the threads that some policies need."""
+
+    runner: PullRunner
+    pool: PoolExecutor | None
+    inline: InlineExecutor | None
+    """Runs pulls if there is no pool."""
+    hold_service: HoldService
+    pull_processor: PullProcessor
+    roles: RoleProcessor
+    dispatch_service: DispatchService
+    scan: ScanService | None
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """The processors of all these services."""
+        return {**self.pull_processor.processors, **self.roles.processors}
+
+    def start(self, dispatcher_sleep_ms: int) -> None:
+        """Start the threads."""
+        if self.dispatch_service.polls:
+            self.dispatch_service.start(dispatcher_sleep_ms)
+        if self.pool is not None:
+            self.pool.start()
+        if self.scan is not None:
+            self.scan.start()
+
+    def queue(self) -> tuple[int, int]:
+        """Returns the number of pulls waiting for a thread, and the first one's waiting time, ms."""
+        return (0, 0) if self.pool is None else self.pool.waiting()
+
+    def finish(self, outbox: Outbox) -> None:
+        """Answer held pulls as the policy says, and run those waiting for a pass; call when no notifier runs."""
+        self.hold_service.stop(outbox)
+        if self.inline is not None:
+            self.inline.finish(outbox)
+
+    def stop_notifying(self) -> None:
+        """Stop everything that could take pulls from the table or put them back; queued pulls run."""
+        if self.scan is not None:
+            self.scan.stop()
+        self.dispatch_service.stop()
+        if self.pool is not None:
+            self.pool.stop()
+
+    def topic_deleted(self, topic: str, outbox: Outbox) -> None:
+        """Answer the pulls of a deleted topic; RocketMQ answers them at the scan after their deadline."""
+        self.runner.forget_last()
+        if self.pull_processor.policy.on_truncate == "wake":
+            self.hold_service.topic_deleted(topic, outbox)
+
+
+def pull_services_of(shared: SharedServices, access: AccessControl | None = None) -> PullServices:
+    """Create the services."""
+    runtime, policy, config = shared.runtime, shared.policy, shared.config
+    runner = _runner(shared, access)
+    pool: PoolExecutor | None = None
+    inline: InlineExecutor | None = None
+    executor: PoolExecutor | InlineExecutor
+    if policy.notify == "dispatcher_poll":
+        wait_ms_max = config.pull_wait_ms_max if config.fast_failure else None
+        executor = pool = PoolExecutor(
+            runtime, runner.run, runner.refuse, config.pull_thread_count, config.pull_queue_capacity, wait_ms_max
+        )
+    elif isinstance(runner, HerdRunner):
+        executor = inline = HerdExecutor(runner.run, LaterRuns(runtime.lock()), run_alike=runner.run_alike)
+    else:
+        executor = inline = InlineExecutor(runner.run, LaterRuns(runtime.lock()))
+    hold_service = HoldService(
+        runtime,
+        policy,
+        shared.store,
+        executor,
+        refuse=runner.refuse,
+        held_count_max=config.held_count_max,
+        queue_held_count_max=config.queue_held_count_max,
+        events=shared.recording.pulls,
+    )
+    processor = QuickPullProcessor if shared.is_fast else PullProcessor
+    scan_period_ms = config.scan_period_ms if config.long_polling else SHORT_SCAN_MS
+    return PullServices(
+        runner,
+        pool,
+        inline,
+        hold_service,
+        processor(runtime, policy, config, shared.checks, shared.offsets, runner, hold_service, shared.recording.pulls),
+        RoleProcessor(
+            shared.role,
+            shared.traits,
+            hold_service,
+            config.broker_name,
+            config.slave_acting_master,
+            policy.on_master_return == "answer",
+        ),
+        DispatchService(
+            runtime,
+            shared.store,
+            hold_service,
+            shared.recording.pulls,
+            notifies=config.long_polling and (not shared.role.is_slave or shared.traits.slave_notifies),
+            polls=policy.notify == "dispatcher_poll",
+            in_batches=policy.notify_grain == "batch",
+            before_visible=policy.notify == "before_visible",
+            passes_idle=policy.empty_shortcut,
+            makes_durable=shared.store_config.visible_when_durable,
+        ),
+        ScanService(runtime, hold_service, scan_period_ms) if policy.expiry == "scan" else None,
+    )
+
+
+def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
+    events, checks = shared.recording.pulls, shared.checks
+    is_fast = shared.is_fast and tells_offsets_only(checks)
+    answers = PatchedPullAnswers(checks, events) if is_fast else PullAnswers(checks, events)
+    moved: Callable[[Pull, int], None] = nobody_is_told
+    if shared.traits.stores_moved_offsets and not shared.role.is_slave:
+        moved = OffsetMovedEvents(shared.runtime, shared.appender, shared.config.broker_name, shared.store_host).tell
+    # Accounts may get different answers.
+    kind = HerdRunner if is_fast and not shared.recording.is_on and access is None else PullRunner
+    return kind(
+        shared.runtime,
+        shared.policy,
+        checks,
+        shared.store,
+        shared.statistics,
+        events,
+        answers,
+        offset_moved=moved,
+        may_still_pull=None if access is None else access.may_still_pull,
+    )
+
+
+@frozen(eq=False)
+class SendServices:
+    """The services, and the threads of `SYNC_FLUSH`."""
+
+    send: SendProcessor
+    back: SendBackProcessor
+    transactions: EndTransactionProcessor
+    recalls: RecallProcessor
+    checks: TransactionChecks
+    commits: GroupCommit | None
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """The processors of all these services."""
+        found = {**self.send.processors, **self.back.processors, **self.transactions.processors}
+        return found | self.recalls.processors if self.send.traits.serves_timers else found
+
+    def start(self) -> None:
+        """Start the threads."""
+        if self.commits is not None:
+            self.commits.start()
+
+    def stop(self) -> None:
+        """Answer the sends that wait for the disk, and end the threads."""
+        if self.commits is not None:
+            self.commits.stop()
+
+
+def send_services_of(
+    shared: SharedServices,
+    *,
+    flushed: Callable[[Outbox], None],
+    save_topics: Callable[[], None],
+    producer_of: ProducerOf,
+    replicator: Replicator | None = None,
+    when_told: WhenTold | None = None,
+) -> SendServices:
+    """Create the services.
+
+    `flushed` is called after each sync of `SYNC_FLUSH`, `save_topics` before a sync for new topics. `producer_of` finds
+    a group's connection. `replicator` is set if sends wait for slaves, `when_told` if new topics wait for name servers.
+    """
+    runtime, config, store = shared.runtime, shared.config, shared.store
+    commits = None
+    if shared.store_config.flush_disk_sync:
+        commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
+    level_count = len(shared.store_config.delay_levels_ms)
+    builder = MessageBuilder(
+        runtime,
+        config.cluster_name,
+        shared.topics,
+        shared.groups,
+        shared.store_host,
+        shared.traits,
+        InnerQueues.of(store, shared.store_config),
+        config.broker_name,
+        shared.timers,
+        level_count=level_count,
+    )
+    durability = Durability(commits, replicator, when_told)
+    kind = PatchedSendProcessor if shared.is_fast else SendProcessor
+    transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
+    return SendServices(
+        kind(shared.topics, builder, shared.appender, shared.recording.sends, durability, shared.traits),
+        SendBackProcessor(
+            config,
+            shared.topics,
+            shared.groups,
+            store,
+            shared.appender,
+            durability,
+            shared.store_host,
+            shared.traits,
+            level_count=level_count,
+        ),
+        transactions,
+        RecallProcessor(
+            runtime,
+            config,
+            shared.role,
+            shared.topics,
+            shared.appender,
+            shared.store_host,
+            shared.traits.properties_form,
+        ),
+        TransactionChecks(transactions, config, shared.store_config.file_reserved_hours, shared.offsets, producer_of),
+        commits,
+    )
+
+
+@frozen(eq=False)
+class ReplicationServices:
+    """The services, each with a thread, or None."""
+
+    replicator: Replicator | None
+    follower: Follower | None
+    tables: TableSync | None
+    registrar: Registrar | None
+    shared: SharedServices
+
+    @property
+    def status(self) -> HAStatus:
+        """Returns the slaves of this master, or this slave's progress, as the answer to code 907."""
+        if self.shared.role.is_slave:
+            followed = FollowingStatus(max_offset=self.shared.store.log_end)
+            if self.follower is not None:
+                followed = self.follower.status
+            return HAStatus(master=False, ha_client_runtime_info=followed)
+        slaves = [] if self.replicator is None else self.replicator.slaves
+        return HAStatus(
+            ha_connection_info=slaves,
+            in_sync_slave_nums=sum(each.in_sync for each in slaves),
+            master_commit_log_max_offset=self.shared.store.log_end,
+        )
+
+    def start(self) -> None:
+        """Start the threads."""
+        for service in (self.replicator, self.follower, self.tables, self.registrar):
+            if service is not None:
+                service.start()
+
+    def stop_following(self) -> None:
+        """Unregister from name servers, and stop copying."""
+        for service in (self.registrar, self.tables, self.follower):
+            if service is not None:
+                service.stop()
+
+
+def replicator_of(shared: SharedServices, listener: Listener | None) -> Replicator | None:
+    """Create the sender of the log; None without a listener for slaves. Raises ConfigError."""
+    config, traits = shared.config, shared.traits
+    if listener is None:
+        return None
+    if not 0 < config.transfer_size <= TRANSFER_SIZE_MAX:
+        raise ConfigError(
+            f"haTransferBatchSize is {config.transfer_size}; write 1 to {TRANSFER_SIZE_MAX}, a slave's limit"
+        )
+    settings = ReplicationSettings(
+        transfer_size=config.transfer_size,
+        heartbeat_ms=config.ha_heartbeat_ms,
+        idle_ms_max=config.ha_idle_ms_max,
+        slave_count_max=config.slave_count_max,
+        networks=_networks(config.slave_addresses),
+        behind_bytes_max=config.slave_behind_bytes_max,
+        timeout_ms=config.slave_timeout_ms,
+        needed_count=max(config.in_sync_replicas - 1, 0) if traits.counts_replicas else None,
+        begins_with_last_file=traits.begins_with_last_file,
+        # With a polling dispatcher no event reports visibility, so waiting sends would wait for the next poll.
+        only_visible=traits.replicates_visible and shared.policy.notify != "dispatcher_poll",
+    )
+    return Replicator(shared.runtime, shared.store, listener, settings)
+
+
+def follower_of(
+    shared: SharedServices, show: Callable[[], None]
+) -> tuple[MasterAddress | None, Follower | None, TableSync | None]:
+    """Create a slave's services: its master's addresses, and the copying of log and tables; None for a master.
+
+    Raises ConfigError.
+    """
+    config, runtime = shared.config, shared.runtime
+    own, ha = address_in(config.master, "masterAddress"), address_in(config.ha_master, "haMasterAddress")
+    # By default the log is at the port after that of the requests.
+    master = MasterAddress(own, (own[0], own[1] + 1) if ha is None and own is not None else ha)
+    if not shared.role.is_slave:
+        if config.master or config.ha_master:
+            raise ConfigError("only a slave can follow a master; set brokerRole=SLAVE and a brokerId above 0")
+        return None, None, None
+    if not (config.master or config.ha_master or config.name_servers):
+        # It serves the store as it is.
+        return None, None, None
+    follower = Follower(
+        runtime,
+        shared.store,
+        master,
+        show,
+        shared.store_config.flush_disk_sync,
+        config.ha_heartbeat_ms,
+        config.ha_idle_ms_max,
+    )
+    timers = shared.timers if shared.traits.serves_timers else None
+    tables = TableSync(
+        runtime,
+        master,
+        shared.topics,
+        shared.groups,
+        shared.offsets,
+        shared.delays,
+        timers,
+        log_end=lambda: shared.store.log_end,
+        access_key=config.access_key,
+        secret_key=config.secret_key,
+    )
+    return master, follower, tables
+
+
+def registrar_of(
+    shared: SharedServices, address: str, ha_address: str, master: MasterAddress | None
+) -> Registrar | None:
+    """Create the registration at name servers, if any are configured; raises ConfigError."""
+    config = shared.config
+    found = (address_in(text.strip(), "namesrvAddr") for text in config.name_servers.split(";"))
+    name_servers = tuple(address for address in found if address is not None)
+    if not name_servers:
+        return None
+    return Registrar(
+        shared.runtime, config, shared.topics, name_servers, address, ha_address, master, shared.runtime.unix_ms()
+    )
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    """Parse `slaveAddresses`; raises ConfigError."""
+    try:
+        return tuple(ip_network(part.strip()) for part in text.split(";") if part.strip())
+    except ValueError as error:
+        raise ConfigError(
+            f"slaveAddresses: {error}; write addresses or networks, as in '10.0.0.7;10.1.0.0/16'"
+        ) from None
+
+
+@frozen(eq=False)
+class AdminServices:
+    """The services."""
+
+    clients: ClientProcessor
+    locks: LockProcessor
+    tables: TableProcessor
+    calls: ClientCalls
+    others: tuple[Serving, ...]
+    unknown: frozenset[int]
+    """Codes that this version does not know."""
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """The processors of all these services."""
+        services = (self.clients, self.locks, self.tables, self.calls, *self.others)
+        found = {code: processor for service in services for code, processor in service.processors.items()}
+        return {code: processor for code, processor in found.items() if code not in self.unknown}
+
+
+def admin_services_of(
+    shared: SharedServices,
+    *,
+    topic_deleted: Callable[[str, Outbox], None],
+    when_saved: WhenSaved,
+    clean_soon: Callable[[], None],
+    pull_queue: Callable[[], tuple[int, int]],
+    ha_status: Callable[[], HAStatus],
+    queues_elsewhere: Callable[[str], Iterable[MessageQueue]],
+    access: AccessControl | None = None,
+) -> AdminServices:
+    """Create the services; `topic_deleted` is called after a topic's deletion."""
+    runtime, traits = shared.runtime, shared.traits
+    clients = ClientProcessor(
+        shared.topics,
+        shared.groups,
+        shared.clients,
+        runtime.lock(),
+        property_filter=shared.config.property_filter,
+        traits=traits,
+        now_ms=runtime.unix_ms,
+        may_get=(lambda _channel, _record, _right: True) if access is None else access.may_get,
+    )
+    address = "{}:{}".format(*shared.address)
+    topics, name = shared.topics, shared.config.broker_name
+    return AdminServices(
+        clients,
+        LockProcessor(runtime, QueueLocks(), runtime.lock(), shared.groups.size_max),
+        TableProcessor(
+            runtime,
+            shared.config,
+            shared.store_config,
+            pull_queue,
+            ha_status,
+            clean_soon,
+            topics,
+            shared.groups,
+            shared.offsets,
+            shared.delays,
+            shared.timers,
+            shared.timer_counts,
+            shared.store,
+            shared.statistics,
+            shared.request_counts,
+            traits,
+            shared.policy.name,
+        ),
+        ClientCalls(runtime, topics, shared.offsets, shared.store, clients, name, address, runtime.lock()),
+        (
+            OffsetProcessor(topics, shared.groups, shared.offsets, shared.store, traits),
+            ProgressProcessor(
+                topics,
+                shared.offsets,
+                shared.store,
+                shared.clients,
+                clients.lock,
+                shared.statistics,
+                name,
+                shared.groups,
+                address,
+                runtime.unix_ms,
+                traits,
+            ),
+            TopicProcessor(topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
+            AssignmentProcessor(topics, clients, name, queues_elsewhere, bool(shared.config.name_servers)),
+        ),
+        traits.unknown_codes,
+    )
+
+
+@frozen(eq=False)
+class UpkeepServices:
+    """The services, each with a thread; a slave delivers nothing."""
+
+    flush: FlushService
+    schedule: ScheduleService
+    timer: TimerService | None
+    saves: TableSaves
+    is_slave: bool
+
+    def start(self) -> None:
+        """Start the threads."""
+        self.flush.start()
+        self.saves.start()
+        if not self.is_slave:
+            self.schedule.start()
+            if self.timer is not None:
+                self.timer.start()
+
+    def stop_delivering(self) -> None:
+        """Stop delayed delivery."""
+        self.schedule.stop()
+        if self.timer is not None:
+            self.timer.stop()
+
+
+def upkeep_services_of(
+    shared: SharedServices,
+    saves: TableSaves,
+    retention: Retention,
+    *,
+    show_waiting: Callable[[], None],
+    check_transactions: Callable[[], None],
+    sample_rates: Callable[[], None],
+    expire_calls: Callable[[], None],
+) -> UpkeepServices:
+    """Create the services; `show_waiting` makes scheduled messages visible, and those that failed before."""
+    runtime, store, store_config = shared.runtime, shared.store, shared.store_config
+    rounds = {
+        "statistics": lambda: shared.statistics.sample(runtime.monotonic_ns() // 1_000_000),
+        "rates": sample_rates,
+        "members that do not answer": expire_calls,
+        "open transactions": check_transactions,
+        "what waits to be visible": show_waiting,
+        "expired files": retention.run_if_due,
+    }
+    form = shared.traits.properties_form
+    timer = TimerService(runtime, store, shared.appender, shared.timers, show_waiting, form, shared.timer_counts)
+    return UpkeepServices(
+        FlushService(runtime, store, saves.config_files, store_config.flush_interval_ms, each_round=rounds),
+        ScheduleService(
+            runtime, store, shared.appender, shared.delays, show_waiting, form, store_config.delay_levels_ms
+        ),
+        timer if shared.traits.serves_timers else None,
+        saves,
+        shared.role.is_slave,
+    )

@@ -1,0 +1,227 @@
+"""Serves changes of topics and groups: one (17, 200), a list (18, 225), deletions (215, 207), and queries (351, 352).
+
+A list is created completely or not at all, as far as checks can tell in advance. Deleting a topic removes its queues;
+as in RocketMQ, its messages stay in the log.
+
+Source: `AdminBrokerProcessor.java` 4.9 and, for lists and queries, 5.5; answers as seen on 4.9.7 and 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+from attrs import define
+
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Serving, answer, serves
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.topics import (
+    QUEUE_COUNT_MAX,
+    AttributeRefusedError,
+    GroupConfig,
+    Groups,
+    TopicConfig,
+    Topics,
+    read_changes,
+)
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.upkeep.config_files import WhenSaved
+from longpoll_protocol.admin_headers import (
+    CreateTopicRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    DeleteTopicRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+    GetTopicConfigRequestHeader,
+)
+from longpoll_protocol.bodies import load_json
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames import Buffer, Command
+from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
+
+LIST_COUNT_MAX: Final = 5_000
+"""Maximum topics or groups of one request."""
+NOT_SET: Final = "not set any response code"
+"""Text of Java's answer to a created topic, even on success."""
+_GROUP_OF_5: Final[dict[str, Any]] = {
+    "attributes": {},
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+}
+"""Additional fields of a group in 5.x, with default values."""
+Config = TypeVar("Config", TopicConfig, GroupConfig)
+
+
+@define(slots=True, eq=False)
+class TopicProcessor(Serving):
+    """The processors."""
+
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    store: MessageStore
+    topic_deleted: Callable[[str, Outbox], None]
+    """Called after a topic's deletion."""
+    when_saved: WhenSaved
+    traits: Traits = STRICT_TRAITS
+
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
+    def put_topic(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """17: create or change a topic; answered when saved."""
+        header = CreateTopicRequestHeader.decode(command.ext_fields)
+        topic = TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag or 0,
+            header.order,
+        )
+        problem = self._name_problem(topic.topic_name)
+        if problem is not None:
+            return answer(command, self.traits.bad_parameter_code, problem)
+        if topic.topic_filter_type not in FILTER_TYPES:
+            problem = f"topicFilterType = [{topic.topic_filter_type[:40]}] value invalid"
+        problem = problem or _count_problem(topic)
+        if problem is not None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, problem)
+        try:
+            topic = self.topics.with_attributes(topic, read_changes(header.attributes))
+        except AttributeRefusedError as error:
+            return answer(command, ResponseCode.SYSTEM_ERROR, str(error))
+        return self._put_topics(channel, command, [topic])
+
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
+    def put_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """18: create or change topics; answered when saved."""
+        wanted = _list(command.body, "topicConfigList", TopicConfig)
+        for topic in wanted:
+            problem = self._name_problem(topic.topic_name) or _count_problem(topic)
+            if problem is None and topic.topic_filter_type not in FILTER_TYPES:
+                kinds = ", ".join(sorted(FILTER_TYPES))
+                problem = f"topicFilterType {topic.topic_filter_type[:40]!r} is none of {kinds}"
+            if problem is not None:
+                return answer(command, self.traits.bad_parameter_code, problem)
+        try:
+            wanted = [self.topics.with_attributes(topic, topic.attributes or {}) for topic in wanted]
+        except AttributeRefusedError as error:
+            return answer(command, ResponseCode.SYSTEM_ERROR, str(error))
+        return self._put_topics(channel, command, wanted)
+
+    def _put_topics(self, channel: Channel, command: Command, topics: Sequence[TopicConfig]) -> Parts | None:
+        if not all(self.topics.put(topic, channel) for topic in topics):
+            return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many topics; delete one first")
+        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS, NOT_SET))
+
+    @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
+    def delete_topic(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """215: delete a topic with its queues and offsets; success for an unknown one."""
+        name = DeleteTopicRequestHeader.decode(command.ext_fields).topic
+        problem = self._name_problem(name, checks_form=self.traits.checks_deleted_names or not name.strip())
+        if problem is not None:
+            return answer(command, self.traits.bad_parameter_code, problem)
+        # Hide the topic first, so that sends and pulls in between are refused.
+        self.topics.remove(name)
+        self.store.begin_deletion(name)
+        # From here on the topic is gone, even if the disk keeps its queues, so its pulls must be answered.
+        self.topic_deleted(name, outbox)
+        work = partial(self._finish_deletion, name)
+        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS), work)
+
+    def _finish_deletion(self, topic: str) -> None:
+        """Do the slow part of a deletion; raises OSError."""
+        if not self.traits.offsets_outlive_topics:
+            self.offsets.forget_topic(topic)
+        self.store.finish_deletion(topic)
+
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+    def put_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """200: create or change a group; answered when saved."""
+        body = bytes(command.body)
+        if body.strip() in self.traits.null_bodies:
+            return answer(command, ResponseCode.SUCCESS)
+        try:
+            told = load_json(body)
+            if self.traits.validates_groups and isinstance(told, dict):
+                told.setdefault("groupName", "")
+            group = msgspec.convert(told, GroupConfig, strict=False)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise HeaderError("SubscriptionGroupConfig", "body", f"cannot be read: {error}") from None
+        return self._put_groups(channel, command, [group])
+
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
+    def put_groups(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """225: create or change groups; answered when saved."""
+        return self._put_groups(channel, command, _list(command.body, "groupConfigList", GroupConfig))
+
+    def _put_groups(self, channel: Channel, command: Command, groups: Sequence[GroupConfig]) -> Parts | None:
+        for group in groups:
+            problem = group_problem(group.group_name) if self.traits.validates_groups else None
+            if problem is None and len(group.group_name) > self.groups.size_max:
+                problem = f"the group's name is longer than {self.groups.size_max} characters"
+            if problem is not None:
+                return answer(command, self.traits.bad_parameter_code, problem)
+        if not all(self.groups.put(group, channel) for group in groups):
+            return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many groups; delete one first")
+        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS))
+
+    @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
+    def delete_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """207: delete a group, and its offsets if this version's field is true."""
+        header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
+        self.groups.remove(header.group_name)
+        asked = {"removeOffset": header.remove_offset, "cleanOffset": header.clean_offset}
+        forgets = any(asked[field] for field in self.traits.removes_offsets_by)
+        work = partial(self.offsets.forget_group, header.group_name) if forgets else None
+        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS), work)
+
+    @serves(RequestCode.GET_TOPIC_CONFIG)
+    def topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """351: return a topic's settings; 17 if it does not exist."""
+        name = GetTopicConfigRequestHeader.decode(command.ext_fields).topic
+        found = self.topics.get(name)
+        if found is None:
+            return answer(command, ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name[:127]}")
+        told = {**msgspec.to_builtins(found), "attributes": found.attributes or {}}
+        return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode(told))
+
+    @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+    def group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """352: return a group's settings; created if groups are created on use, else 26."""
+        name = GetSubscriptionGroupConfigRequestHeader.decode(command.ext_fields).group
+        found = self.groups.find(name, channel)
+        if found is None:
+            told = f"No group in this broker. group: {name[:255]}"
+            return answer(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, told)
+        return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode(msgspec.to_builtins(found) | _GROUP_OF_5))
+
+    def _name_problem(self, name: str, *, checks_form: bool = True) -> str | None:
+        problem = name_problem(name) if checks_form else None
+        if problem is None and self.topics.is_system(name):
+            problem = f"The topic[{name}] is conflict with system topic."
+        return problem
+
+
+def _count_problem(topic: TopicConfig) -> str | None:
+    counts = (topic.read_queue_nums, topic.write_queue_nums)
+    if all(0 <= count <= QUEUE_COUNT_MAX for count in counts):
+        return None
+    return f"the topic has {max(counts)} queues, from 0 to {QUEUE_COUNT_MAX} are allowed"
+
+
+def _list(body: Buffer, name: str, kind: type[Config]) -> list[Config]:
+    """Parse the list of this name in a body; raises HeaderError."""
+    try:
+        found = msgspec.convert(load_json(body), dict[str, list[dict[str, Any]] | None], strict=False).get(name) or []
+        told = [msgspec.convert(each, kind, strict=False) for each in found]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HeaderError("ListRequestBody", name, f"cannot be read: {error}") from None
+    if len(told) > LIST_COUNT_MAX:
+        raise HeaderError("ListRequestBody", name, f"has {len(told)} entries, over the limit of {LIST_COUNT_MAX}")
+    return told

@@ -1,1 +1,0 @@
-"""Tables of administration: producers, queue locks, rates, timers."""

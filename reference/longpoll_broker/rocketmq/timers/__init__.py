@@ -1,1 +1,0 @@
-"""Delay levels and timers: delayed delivery of messages, and recall."""

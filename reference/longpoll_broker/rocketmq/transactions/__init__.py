@@ -1,1 +1,0 @@
-"""Transactions: half messages, their end, and the check-back with their producer."""

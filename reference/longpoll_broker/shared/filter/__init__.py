@@ -1,1 +1,0 @@
-"""Filters of subscriptions: tags by their hash, SQL92 on properties."""

@@ -1,0 +1,341 @@
+"""The syntax tree of an SQL92 filter with RocketMQ's checks, and its values, compared class by class as in Java.
+
+    In RocketMQ                  Here
+    Integer                      int from -(2**31 - 1) to 2**31 - 1
+    Long                         any other int of 64 bits
+    Double                       float
+    String (every property)      str
+    Boolean                      bool
+    null (no such property)      None
+
+An integer constant is an Integer if it fits. Only constants and their negatives are numbers, so the magnitude alone
+separates Integer from Long: -2**31 is the negative of a Long.
+
+A text compared with a number is converted to that number's class. If this fails, or is out of range, the whole
+expression fails (`EvaluationError`). This is not the same as unknown: `a > 3 OR TRUE` fails too.
+
+Each `make_...` corresponds to a `create...` of RocketMQ's expression classes: same refusals, same result. A chain of
+AND or OR is one node with many operands. All other nesting is limited by `DEPTH_MAX`, so functions on the tree may
+recurse. Grammar and evaluation: see `sql92`.
+
+Sources: `ComparisonExpression`, `LogicExpression`, `UnaryExpression`, `ConstantExpression` 4.9 and 5.5; Java's
+`Integer.parseInt`, `Double.valueOf` and `Double.compare`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from typing import Final, TypeAlias
+
+from attrs import frozen
+
+Value: TypeAlias = int | float | str | bool | None
+
+INTEGER_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+_LONG_DIGITS: Final = 19
+"""Decimal digits of `LONG_MAX`; more significant digits cannot fit."""
+_SHORT: Final = len(str(INTEGER_MAX))
+"""Fewer ASCII digits than this fit any class, without further checks."""
+_ASTRAL_FIRST: Final = "\U00010000"
+
+_WHOLE: Final = re.compile(r"([+-]?)(\d+)")
+_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?")
+_HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
+_NAMED: Final = {
+    f"{sign}{name}": factor * value
+    for name, value in (("NaN", math.nan), ("Infinity", math.inf))
+    for sign, factor in (("", 1), ("+", 1), ("-", -1))
+}
+_JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
+"""Characters that `String.trim` removes: all up to the space."""
+
+
+class EvaluationError(ValueError):
+    """An expression cannot be evaluated on these properties; RocketMQ throws, and the message does not match."""
+
+
+def compare(left: Value, right: Value) -> int:  # noqa: PLR0911 - Java's table of classes, one row a return
+    """Compare two non-null values as `__compare` does; returns a number below, equal to or above 0.
+
+    Classes that cannot be compared give -1 in either order. Raises EvaluationError.
+    """
+    assert left is not None
+    assert right is not None
+    if isinstance(left, bool):
+        if isinstance(right, bool):
+            return left - right
+        if isinstance(right, str):
+            # Java casts the Boolean instead of the String here, and throws.
+            raise EvaluationError("a boolean cannot be compared with a text")
+        return -1
+    if isinstance(right, bool):
+        return (left.lower() == "true") - right if isinstance(left, str) else -1
+    if isinstance(left, str):
+        if isinstance(right, str):
+            return (left > right) - (left < right)
+        return compare_numbers(number_like(left, right), right)
+    if isinstance(right, str):
+        return compare_numbers(left, number_like(right, left))
+    return compare_numbers(left, right)
+
+
+def compare_numbers(left: float, right: float) -> int:
+    """Compare integers as integers, others as `Double.compare`: NaN equals NaN and is the greatest, -0.0 < 0.0."""
+    if isinstance(left, int) and isinstance(right, int):
+        return (left > right) - (left < right)
+    first, second = float(left), float(right)
+    if first < second:
+        return -1
+    if first > second:
+        return 1
+    if first == second:
+        return (first == 0) * int(math.copysign(1, first) - math.copysign(1, second))
+    return math.isnan(first) - math.isnan(second)
+
+
+def number_like(text: str, example: float) -> float:
+    """Convert a text to a number of the example's class. Raises EvaluationError."""
+    if isinstance(example, float):
+        return double_of(text)
+    return whole_of(text, INTEGER_MAX if -INTEGER_MAX <= example <= INTEGER_MAX else LONG_MAX)
+
+
+def whole_of(text: str, value_max: int) -> int:
+    """`Integer.valueOf` or `Long.valueOf`: a sign and digits of any script, nothing else. Raises EvaluationError."""
+    if len(text) < _SHORT and text.isascii() and text.isdigit():
+        return int(text)
+    found = _WHOLE.fullmatch(text)
+    if found is None:
+        raise EvaluationError(f"{text!r} is not a whole number")
+    sign, digits = found.groups()
+    if not digits.isascii():
+        if max(digits) >= _ASTRAL_FIRST:
+            # Java reads UTF-16 units, and half a digit is not a digit.
+            raise EvaluationError(f"{text!r} is not a whole number")
+        digits = "".join(str(int(digit)) for digit in digits)
+    digits = digits.lstrip("0") or "0"
+    value = int(sign + digits) if len(digits) <= _LONG_DIGITS else value_max + 1
+    if not -value_max - 1 <= value <= value_max:
+        raise EvaluationError(f"{text!r} is out of range")
+    return value
+
+
+def double_of(text: str) -> float:
+    """`Double.valueOf`. Raises EvaluationError."""
+    trimmed = text.strip(_JAVA_BLANKS)
+    if _DECIMAL.fullmatch(trimmed):
+        return float(trimmed.rstrip("fFdD"))
+    if trimmed in _NAMED:
+        return _NAMED[trimmed]
+    found = _HEXADECIMAL.fullmatch(trimmed)
+    if found is None:
+        raise EvaluationError(f"{text!r} is not a number")
+    try:
+        return float.fromhex(found.group(1))
+    except OverflowError:
+        return -math.inf if trimmed.startswith("-") else math.inf
+
+
+DEPTH_MAX: Final = 128
+"""Maximum nesting; Java catches a StackOverflowError at some thousands."""
+DOUBLE_MIN: Final = 5e-324
+"""`Double.MIN_VALUE`: smaller constants, including 0.0, are refused."""
+
+
+class Sql92Error(ValueError):
+    """An expression that RocketMQ cannot parse; the text says why."""
+
+
+class Sql92LimitError(Sql92Error):
+    """An expression above a limit of ours; RocketMQ may accept it."""
+
+
+@frozen
+class Literal:
+    """A constant, including NULL, TRUE and FALSE."""
+
+    value: Value
+    depth: int = 0
+
+
+@frozen
+class Property:
+    """A message's property by its name, case-sensitive."""
+
+    name: str
+    depth: int = 0
+
+
+@frozen
+class Negate:
+    """Minus: negates a number; anything else becomes null."""
+
+    operand: Node
+    depth: int
+
+
+@frozen
+class Truth:
+    """A property where a boolean is needed: null if missing, else FALSE, because no property is a boolean."""
+
+    operand: Property
+    depth: int = 1
+
+
+@frozen
+class Not:
+    """NOT; null stays null."""
+
+    operand: Node
+    depth: int
+
+
+@frozen
+class Logic:
+    """A chain of AND, or of OR."""
+
+    operator: str
+    operands: tuple[Node, ...]
+    depth: int
+
+
+@frozen
+class Equal:
+    """`=`; with NULL on the right, IS NULL."""
+
+    left: Node
+    right: Node
+    depth: int
+
+
+@frozen
+class Relation:
+    """`>`, `>=`, `<` or `<=`."""
+
+    operator: str
+    left: Node
+    right: Node
+    depth: int
+
+
+@frozen
+class In:
+    """Whether a property is one of these texts."""
+
+    operand: Property
+    texts: frozenset[str]
+    negated: bool
+    depth: int = 1
+
+
+@frozen
+class Part:
+    """Whether a text contains, starts or ends with another; FALSE for anything but a text, even negated."""
+
+    operator: str
+    """CONTAINS, STARTSWITH or ENDSWITH."""
+    operand: Node
+    text: str
+    negated: bool
+    depth: int
+
+
+Node: TypeAlias = Literal | Property | Negate | Truth | Not | Logic | Equal | Relation | In | Part
+NULL: Final = Literal(None)
+
+
+def depth_over(*nodes: Node) -> int:
+    """Returns the depth of a node above these. Raises Sql92Error."""
+    depth = 1 + max(node.depth for node in nodes)
+    if depth > DEPTH_MAX:
+        raise Sql92LimitError(f"the expression is nested over {DEPTH_MAX} deep; simplify it")
+    return depth
+
+
+def is_boolean(node: Node) -> bool:
+    """Whether RocketMQ's class of the node is a BooleanExpression."""
+    if isinstance(node, Literal):
+        return node.value is None or isinstance(node.value, bool)
+    return not isinstance(node, (Property, Negate))
+
+
+def as_boolean(node: Node) -> Node:
+    """`asBooleanExpression`. Raises Sql92Error."""
+    if isinstance(node, Property):
+        return Truth(node)
+    if not is_boolean(node):
+        raise Sql92Error("a condition is needed here, not a number or a text")
+    return node
+
+
+def make_decimal(text: str) -> Literal:
+    """`createFromDecimal`. Raises Sql92Error."""
+    digits = text.rstrip("lL")
+    if len(digits) > len(str(LONG_MAX)) or int(digits) > LONG_MAX:
+        raise Sql92Error(f"a whole number is over {LONG_MAX}")
+    return Literal(int(digits))
+
+
+def make_float(text: str) -> Literal:
+    """`createFloat`. Raises Sql92Error."""
+    value = float(text)
+    if not DOUBLE_MIN <= value <= sys.float_info.max:
+        raise Sql92Error("a constant with a point or an exponent is 0, or too large; write 0 without a point")
+    return Literal(value)
+
+
+def make_not(operand: Node) -> Not:
+    """`createNOT`. Raises Sql92Error."""
+    condition = as_boolean(operand)
+    return Not(condition, depth_over(condition))
+
+
+def make_logic(operator: str, operands: list[Node]) -> Logic:
+    """`createAND` or `createOR`, a whole chain at once. Raises Sql92Error."""
+    conditions = tuple(as_boolean(operand) for operand in operands)
+    return Logic(operator, conditions, depth_over(*conditions))
+
+
+def make_equal(left: Node, right: Node) -> Equal:
+    """`createEqual`. Raises Sql92Error."""
+    if NULL in {left, right}:
+        raise Sql92Error("NULL cannot be compared; write IS NULL")
+    if isinstance(left, Literal) and isinstance(right, Literal) and is_boolean(left) and not is_boolean(right):
+        raise Sql92Error("TRUE or FALSE is compared with a number or a text")
+    return Equal(left, right, depth_over(left, right))
+
+
+def make_is_null(left: Node) -> Equal:
+    """`createIsNull`. Raises Sql92Error."""
+    return Equal(left, NULL, depth_over(left))
+
+
+def make_relation(operator: str, left: Node, right: Node) -> Relation:
+    """`createGreaterThan` and its like. Raises Sql92Error."""
+    for side in (left, right):
+        if is_boolean(side) or (isinstance(side, Literal) and isinstance(side.value, str)):
+            raise Sql92Error(f"{operator} compares numbers only, and properties that are numbers")
+    return Relation(operator, left, right, depth_over(left, right))
+
+
+def make_between(operand: Node, low: Node, high: Node) -> Logic:
+    """`createBetween`: two constants must be in order. Raises Sql92Error."""
+    at_least, at_most = make_relation(">=", operand, low), make_relation("<=", operand, high)
+    if isinstance(low, Literal) and isinstance(high, Literal) and compare(high.value, low.value) < 0:
+        raise Sql92Error(f"BETWEEN {low.value} AND {high.value} has its bounds in the wrong order")
+    return make_logic("AND", [at_least, at_most])
+
+
+def make_not_between(operand: Node, low: Node, high: Node) -> Logic:
+    """`createNotBetween`: accepts any order. Raises Sql92Error."""
+    return make_logic("OR", [make_relation("<", operand, low), make_relation(">", operand, high)])
+
+
+def make_in(operand: Node, texts: list[str], *, negated: bool) -> In:
+    """`createInFilter`. Raises Sql92Error."""
+    if not isinstance(operand, Property):
+        raise Sql92Error("IN needs a property before it")
+    return In(operand, frozenset(texts), negated)

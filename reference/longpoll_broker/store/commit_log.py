@@ -1,0 +1,342 @@
+"""The commit log: every record of every queue, in the order of arrival (`CommitLog.java` 4.9).
+
+A burst of encoded records is written at once. Record layout: see `longpoll_protocol.log_record`. Locks and queue
+offsets: see `message_store`. Repair: see `recovery`.
+
+`ChecksumBudget` limits the work of a search for records after damage. A message body may be full of record heads, each
+with a size up to a common end, and each checksum covers all of it: 1 MiB of them took 0.9 s at start. So checksums are
+limited in proportion to the bytes searched.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+from zlib import crc32
+
+from attrs import define
+
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.segment import Segment, SegmentList, sync_failed
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import (
+    BLANK_SIZE_MIN,
+    CRC_MASK,
+    FIXED_SIZE,
+    HEAD,
+    HEAD_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    SIZE_AND_MAGIC,
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_STORE_HOST_V6,
+    Damage,
+    Record,
+    decode,
+)
+from longpoll_protocol.sizes import MIB
+from longpoll_runtime import Buffer, Files
+
+SPARE_SIZE: Final = 64 * MIB
+"""Bytes of checksums that a search may always compute: several of the largest records."""
+TIMES: Final = 4
+"""Additional bytes of checksums per byte searched."""
+
+
+def claimed_size(view: memoryview, at: int, physical_offset: int) -> int:
+    """Returns a record's length by its head, which must have the right offset and end in time; otherwise 0."""
+    if at < 0 or len(view) - at < HEAD_SIZE:
+        return 0
+    head = HEAD.unpack_from(view, at)
+    size: int = head[0]
+    return size if head[6] == physical_offset and FIXED_SIZE <= size <= len(view) - at else 0
+
+
+@define(slots=True, eq=False)
+class ChecksumBudget:
+    """The remaining checksum budget of a search. Invariant: not below 0."""
+
+    left: int = SPARE_SIZE
+
+    def passed(self, size: int) -> None:
+        """Count searched bytes."""
+        self.left += TIMES * size
+
+    def may(self, size: int) -> bool:
+        """Whether `size` bytes may be checked; subtracts them if so. A too large size costs nothing."""
+        if size > self.left:
+            return False
+        self.left -= size
+        return True
+
+
+FUTURE_MS: Final = 10 * 365 * 24 * 3_600_000
+"""Ten years: clocks may be set back, but a later time can only be damage."""
+
+
+_lines = logging.getLogger(__name__)
+
+
+def believed_ms(store_ms: int, unix_ms: Callable[[], int], *, tell: bool = True) -> int:
+    """Returns a record's store time, or 0 if it is in the future; no checksum covers it.
+
+    Later messages get no earlier time, so one wrong bit would move all of them into the future. `tell` logs the error;
+    set it for the first record only, because a wrong clock affects every record.
+    """
+    if not store_ms or store_ms <= unix_ms() + FUTURE_MS:
+        return store_ms
+    if tell:
+        _lines.error(
+            "a record of the log speaks of a time to come (%d ms): it is damaged, or this machine's clock is wrong; "
+            "what is stored after it gets the clock's time",
+            store_ms,
+        )
+    return 0
+
+
+HOST_V4_SIZE: Final = 8
+HOST_V6_SIZE: Final = 20
+HOST_BITS: Final = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
+
+_HEADS: Final = {
+    (born, store): struct.Struct(f">iIiiiqqiq{born}sq{store}siqi")
+    for born in (HOST_V4_SIZE, HOST_V6_SIZE)
+    for store in (HOST_V4_SIZE, HOST_V6_SIZE)
+}
+"""The fields from the size to the body's length, by the sizes of born host and store host."""
+_HEAD_V4: Final = _HEADS[HOST_V4_SIZE, HOST_V4_SIZE]
+_SHORT: Final = struct.Struct(">h")
+_MARK_SIZE: Final = SIZE_AND_MAGIC.size
+_HEAD_SIZE: Final = _HEAD_V4.size - 2 * HOST_V4_SIZE + _SHORT.size
+"""Bytes of every record, without hosts, body, topic and properties."""
+
+
+def size_of(message: MessageToStore) -> int:
+    """Returns the bytes of a message's record."""
+    return _HEAD_SIZE + _variable_size(message) + 1 + len(message.topic.encode())
+
+
+def _variable_size(message: MessageToStore) -> int:
+    return len(message.body) + len(message.born_host) + len(message.store_host) + len(message.properties)
+
+
+def encode_record(message: MessageToStore, topic_part: bytes, queue_offset: int, start: int, store_ms: int) -> bytes:
+    """Encode the record of a message at a physical offset; `topic_part` is the topic after its length byte.
+
+    Raises MessageRefusedError for a number that does not fit its field.
+    """
+    body, properties = message.body, message.properties
+    born_host, store_host = message.born_host, message.store_host
+    body_size, properties_size = len(body), len(properties)
+    # A sender may set any flag, but these two must match the hosts, or this record and those after it are unreadable.
+    # RocketMQ trusts the sender.
+    sys_flag = message.sys_flag & ~HOST_BITS
+    if len(born_host) == HOST_V4_SIZE == len(store_host):
+        head = _HEAD_V4
+    else:
+        head = _HEADS[len(born_host), len(store_host)]
+        sys_flag |= SYS_FLAG_BORN_HOST_V6 if len(born_host) == HOST_V6_SIZE else 0
+        sys_flag |= SYS_FLAG_STORE_HOST_V6 if len(store_host) == HOST_V6_SIZE else 0
+    size = head.size + body_size + len(topic_part) + 2 + properties_size
+    try:
+        content = head.pack(
+            size, MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, message.flag, queue_offset, start,
+            sys_flag, message.born_ms, born_host, store_ms, store_host, message.reconsume_times,
+            message.prepared_offset, body_size,
+        )  # fmt: skip
+    except struct.error as error:
+        raise _out_of_range(error) from None
+    return b"".join((content, body, topic_part, _SHORT.pack(properties_size), properties))
+
+
+def _out_of_range(error: struct.error) -> MessageRefusedError:
+    return MessageRefusedError(f"a number of the message does not fit the record: {error}")
+
+
+class CommitLog:
+    """The mapped log. Invariant: bytes [segments.start, end) are complete records and blanks; `end` moves last.
+
+    Also `start <= flushed_end <= end`, unless an unflushed old file was removed.
+    """
+
+    __slots__ = ("_segment", "end", "flushed_end", "segments")
+
+    def __init__(
+        self, files: Files, directory: str, file_size: int, *, lengthen: bool = False, store: str | None = None
+    ) -> None:
+        """Map the files; `end` is the last file's end until `recovery` sets the true one."""
+        self.segments = SegmentList(files, directory, file_size, lengthen=lengthen, store=store)
+        loaded = self.segments.segments
+        self.end = loaded[-1].stop if loaded else 0
+        self.flushed_end = self.end
+        self._segment: Segment | None = None
+
+    @property
+    def start(self) -> int:
+        """Physical offset of the oldest byte on disk."""
+        return self.segments.start
+
+    def stand_at(self, end: int) -> None:
+        """Continue at `end`, as recovery found, and forget the rest."""
+        self.segments.truncate(end)
+        self.end = end
+        self.flushed_end = min(self.flushed_end, end)
+        self._segment = None
+
+    def sync_rest(self) -> None:
+        """Make the zeros after the end durable. Otherwise a torn new record might join an old one behind it."""
+        segment = self.segments.find(self.end)
+        if segment is not None:
+            segment.sync(self.end - segment.start, segment.size)
+
+    def write_anew(self, start: int) -> None:
+        """Mark everything from `start` on as unwritten, so that the next flush writes it.
+
+        After a failed sync of a killed process, the system may consider pages as written that are not on disk.
+        """
+        for segment in self.segments.segments:
+            if start < segment.stop and segment.start < self.end:
+                segment.mapped.write_anew(max(0, start - segment.start), min(self.end - segment.start, segment.size))
+
+    def check_names(self) -> None:
+        """Raise OSError if appended data could not be kept: a sync failed, or a file is missing."""
+        if self.segments.failed is not None:
+            raise sync_failed(self.segments.failed, self.segments.directory)
+        for segment in self.segments.segments[-1:]:
+            segment.check_name()
+
+    def append(self, message: MessageToStore, topic_part: bytes, queue_offset: int, store_ms: int) -> int:
+        """Write one record at the end and return its physical offset.
+
+        `topic_part` is the topic after its length byte. Raises OSError when the disk is full, and MessageRefusedError
+        when no file can hold the record or a number does not fit its field. The log is then unchanged, except for a
+        blank that may end a file.
+        """
+        size = _HEAD_SIZE + _variable_size(message) + len(topic_part)
+        segment, start = self._segment, self.end
+        if segment is None or start + size > segment.start + min(segment.reserved_end, segment.size - BLANK_SIZE_MIN):
+            self.make_room(size)
+            start = self.end
+        self._write(encode_record(message, topic_part, queue_offset, start, store_ms))
+        return start
+
+    @property
+    def sure_end(self) -> int:
+        """Physical offset up to which `append_records` may write: within the current file and its disk blocks."""
+        segment = self._segment
+        if segment is None:
+            return self.end
+        return segment.start + min(segment.reserved_end, segment.size - BLANK_SIZE_MIN)
+
+    def append_records(self, records: Sequence[Buffer]) -> None:
+        """Write complete records (`encode_record`) at the end, not beyond `sure_end`. Raises nothing."""
+        content = b"".join(records)
+        assert self.end + len(content) <= self.sure_end
+        self._write(content)
+
+    def begin_at(self, start: int) -> None:
+        """Set the begin of a log without files, at a file's start."""
+        assert not self.segments.segments
+        assert start % self.segments.size == 0
+        self.end = self.flushed_end = start
+
+    def append_copy(self, record: Buffer) -> None:
+        """Write a record of another log that ends where this one does; raises OSError.
+
+        It leaves room for a blank in its file (`copies.next_piece`).
+        """
+        self.make_room(len(record))
+        self._write(record)
+
+    def append_blank(self, blank: Buffer) -> None:
+        """End the current file with another log's blank, which fills it; raises OSError."""
+        segment = self.segments.find(self.end) or self.segments.append(self.end)
+        position = self.end - segment.start
+        assert position + len(blank) == segment.size
+        # As in `_room_for`: a blank counts only if a file follows it.
+        self._segment = self.segments.find(segment.stop) or self.segments.append(segment.stop)
+        segment.reserve(position, segment.size)
+        segment.view[position + _MARK_SIZE :] = blank[_MARK_SIZE:]
+        segment.view[position : position + _MARK_SIZE] = blank[:_MARK_SIZE]
+        self.end = segment.stop
+
+    def _write(self, content: Buffer) -> None:
+        segment = self._segment
+        assert segment is not None
+        view, start = segment.view, self.end
+        stop = start + len(content)
+        position = start - segment.start
+        mark_stop = position + _MARK_SIZE
+        view[mark_stop : stop - segment.start] = content[_MARK_SIZE:]
+        # The first size and magic go last: if the process is killed before, the burst leaves no record.
+        view[position:mark_stop] = content[:_MARK_SIZE]
+        self.end = stop
+
+    def make_room(self, size: int) -> None:
+        """Reserve `size` bytes for several records in one file and on disk; raises as `append` does."""
+        segment = self._segment
+        if segment is None or self.end + size + BLANK_SIZE_MIN > segment.stop:
+            segment = self._room_for(size)
+        position = self.end - segment.start
+        if position + size > segment.reserved_end:
+            segment.reserve(position, position + size)
+
+    def _room_for(self, size: int) -> Segment:
+        """Returns the segment for `size` bytes; ends the current one with a blank if they do not fit."""
+        assert size >= FIXED_SIZE
+        if size + BLANK_SIZE_MIN > self.segments.size:
+            raise MessageRefusedError(
+                f"the record has {size} bytes; a commit-log file of {self.segments.size} cannot hold it"
+            )
+        segment = self.segments.find(self.end)
+        if segment is not None and self.end + size + BLANK_SIZE_MIN > segment.stop:
+            following = self.segments.find(segment.stop) or self.segments.append(segment.stop)
+            position = self.end - segment.start
+            segment.reserve(position, position + BLANK_SIZE_MIN)
+            SIZE_AND_MAGIC.pack_into(segment.view, position, segment.stop - self.end, MAGIC_BLANK)
+            self.end = segment.stop
+            segment = following
+        elif segment is None:
+            segment = self.segments.append(self.end)
+        assert self.end + size + BLANK_SIZE_MIN <= segment.stop
+        self._segment = segment
+        return segment
+
+    def next_file(self, physical_offset: int) -> int:
+        """Returns the start of the file after the one with this offset (`rollNextFile`)."""
+        size = self.segments.size
+        return physical_offset + size - physical_offset % size
+
+    def slice(self, physical_offset: int, size: int) -> memoryview | None:
+        """Returns `size` bytes of the log; None if they are not there (`CommitLog.getMessage`)."""
+        segment = self.segments.find(physical_offset)
+        if segment is None or physical_offset + size > min(self.end, segment.stop) or size <= 0:
+            return None
+        position = physical_offset - segment.start
+        return segment.view[position : position + size]
+
+    def read(self, physical_offset: int) -> Record | Damage | int | None:
+        """Read an offset: a record, damage, or the offset after a blank; None outside [start, end).
+
+        The offset after a blank is the start of the next file.
+        """
+        segment = self.segments.find(physical_offset)
+        if segment is None or physical_offset >= self.end:
+            return None
+        position = physical_offset - segment.start
+        if segment.size - position >= BLANK_SIZE_MIN:
+            size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, position)
+            if magic == MAGIC_BLANK:
+                rest = segment.size - position
+                return segment.stop if size == rest else Damage(0, f"blank of {size} bytes", f"a blank of {rest} bytes")
+        return decode(segment.view, position, segment.size, physical_offset)
+
+    def flush(self) -> int:
+        """Make all written bytes durable; returns the durable end."""
+        end = self.end
+        if self.flushed_end < end:
+            self.segments.flush(self.flushed_end, end)
+            self.flushed_end = end
+        return self.flushed_end

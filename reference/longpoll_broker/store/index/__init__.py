@@ -1,1 +1,0 @@
-"""The index: messages by their keys."""

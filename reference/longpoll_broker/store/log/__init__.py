@@ -1,1 +1,0 @@
-"""The commit log: its files, copies, deletions and retention."""

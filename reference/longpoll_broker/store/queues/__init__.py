@@ -1,1 +1,0 @@
-"""Consume queues: the log offsets of each queue's messages."""

@@ -1,0 +1,148 @@
+"""Which of the log's oldest files may be removed, and which topics and queues were deleted.
+
+RocketMQ's rules for files: only whole files, oldest first, never the newest, at most ten at a time. They expire by age
+at certain hours or on a filling disk; on a full disk age does not count. A file's age counts from its last change. We
+also keep messages that no queue lists yet or that are not durable.
+
+A deleted topic's records stay in the log, and recovery would dispatch them again. So a deletion is first made durable
+in `deletedTopics.json`, a file unknown to RocketMQ; there deleted queues return after a crash. An entry is removed when
+no recovery can reach such old records.
+
+    {"Topic": physical offset of the log's end when it was deleted, "Topic/3": that of one queue, ...}
+
+Removal: see `MessageStore.remove_expired`. Times of checks: see `upkeep.flush_service`.
+
+Sources: `DefaultMessageStore.CleanCommitLogService`, `MappedFileQueue.deleteExpiredFileByTime`,
+`UtilAll.isItTimeToDo`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Callable, Collection, Container
+from typing import Final
+
+import msgspec
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.errors import StoreUserError
+from longpoll_broker.store.segment import Segment
+from longpoll_runtime import Files
+
+REMOVED_COUNT_MAX: Final = 10
+"""`DELETE_FILES_BATCH_MAX`."""
+FORCE_RATIO: Final = 0.85
+"""`diskSpaceCleanForciblyRatio`: above this share of used disk, age no longer counts."""
+HOUR_MS: Final = 3_600_000
+
+
+def is_hour(delete_when: str, now_ms: int) -> bool:
+    """Whether the current local hour is in a list like `04` or `04;16`."""
+    hour = dt.datetime.fromtimestamp(now_ms / 1000).astimezone().hour
+    return hour in {int(text) for text in delete_when.split(";")}
+
+
+def count_expired(
+    config: StoreConfig,
+    segments: tuple[Segment, ...],
+    needed_from: int,
+    *,
+    now_ms: int,
+    used_ratio: float,
+    changed_ms: Callable[[str], int],
+    at_any_hour: bool = False,
+) -> int:
+    """Returns how many of the oldest files may be removed now.
+
+    `needed_from` is the physical offset from which the log is still needed. `used_ratio` is the used share of the disk,
+    0 to 1. `changed_ms` returns a file's last change. `at_any_hour` removes old files now.
+    """
+    at_once = config.clean_forcibly and used_ratio > FORCE_RATIO
+    if not (at_once or at_any_hour or used_ratio > config.disk_ratio_max / 100 or is_hour(config.delete_when, now_ms)):
+        return 0
+    count = 0
+    for segment in segments[:-1][:REMOVED_COUNT_MAX]:
+        is_old = now_ms >= changed_ms(segment.path) + config.file_reserved_hours * HOUR_MS
+        if segment.stop > needed_from or not (is_old or at_once):
+            break
+        count += 1
+    return count
+
+
+NAME: Final = "deletedTopics.json"
+
+
+def queue_name(topic: str, queue_id: int) -> str:
+    """The name of one queue's deletion; topic names contain no slash."""
+    return f"{topic}/{queue_id}"
+
+
+def topic_of(name: str) -> str:
+    """The topic of a deletion."""
+    return name.partition("/")[0]
+
+
+class Deletions:
+    """The deletions. Invariant: `ends` is durable, and no queue lists an older record of such a name."""
+
+    __slots__ = ("_directory", "_files", "_path", "ends")
+
+    def __init__(self, files: Files, directory: str) -> None:
+        """Read the file; raises StoreUserError if its content is invalid."""
+        self._files = files
+        self._directory = directory
+        self._path = f"{directory}/{NAME}"
+        self.ends: dict[str, int] = {}
+        if files.exists(self._path):
+            try:
+                self.ends = msgspec.json.decode(files.read(self._path), type=dict[str, int])
+            except msgspec.DecodeError as error:
+                raise StoreUserError(
+                    f"{self._path} cannot be read ({error}); move it away: deleted topics may then come back, once"
+                ) from None
+
+    def add(self, names: Collection[str], log_end: int, safe_start: int, left: Container[str]) -> None:
+        """Add deletions durably; drop those before `safe_start`, where a recovery would begin. Raises OSError.
+
+        Deletions of topics in `left`, whose files still exist, are kept.
+        """
+        known = self.ends
+        ends = {name: end for name, end in known.items() if end > safe_start or topic_of(name) in left}
+        try:
+            self._write({**ends, **dict.fromkeys(names, log_end)})
+        except OSError:
+            # The write may have succeeded; then the next opening would delete the topic's new messages.
+            with contextlib.suppress(OSError):
+                self._write(known)
+                self._files.sync_directory(self._directory)
+            raise
+
+    def limit(self, log_end: int) -> None:
+        """After a crash, limit deletions to the log's end: later records do not belong to the deleted topics.
+
+        Raises OSError.
+        """
+        ends = {name: min(end, log_end) for name, end in self.ends.items()}
+        if ends != self.ends:
+            self._write(ends)
+
+    def forget_before(self, cursor: int, left: Container[str]) -> None:
+        """Drop deletions before `cursor`, except those with files `left`. Raises OSError."""
+        ends = {name: end for name, end in self.ends.items() if end > cursor or topic_of(name) in left}
+        if ends != self.ends:
+            self._write(ends)
+
+    def covers(self, topic: str, queue_id: int, physical_offset: int) -> bool:
+        """Whether the queue or its topic was deleted after the record at this offset was stored."""
+        ends = self.ends
+        if not ends:
+            return False
+        return physical_offset < max(ends.get(topic, 0), ends.get(queue_name(topic, queue_id), 0))
+
+    def _write(self, ends: dict[str, int]) -> None:
+        if ends:
+            self._files.write_atomic(self._path, msgspec.json.encode(ends))
+        else:
+            self._files.remove(self._path)
+        self.ends = ends

@@ -1,0 +1,437 @@
+"""The vectors as self-contained files for other programs: lines of JSON, the clauses, and a page about both.
+
+Details that the recordings leave to the player are explicit here: what to wait for and how long, the expected answer,
+and its time window. Topics and groups have `${run}` in their names: six letters or digits per playing. Format of the
+steps: `docs/conformance.md`. An expected answer is a pattern with its allowed variations. Special texts in it:
+
+    <any>          anything that is there
+    <address>      an IPv4 address with its port
+    <ids N>        N message ids with commas between them, each 32 or 56 hexadecimal digits
+    ${name}        the value of a variable: brokerName, cluster, or one that a step saved
+
+`{"<set>": [...]}` is a list in any order, `{"<begin>": [...]}` a list with this beginning. An object has exactly the
+names of its pattern, but `{"<some>": {...}}` may have more.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import itertools
+import json
+import re
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from longpoll_conform.clauses import BY_VECTOR, CAPABILITIES, CLAUSES, PROFILES, Clause
+from longpoll_conform.vectors import RECORDED, RECORDED_AS, Vector, recorded
+from longpoll_conform.wire import batch_body, encode_header
+from longpoll_spec.errors import OutputError
+
+ANY: Final = "<any>"
+ADDRESS: Final = "<address>"
+SOME: Final = "<some>"
+SET: Final = "<set>"
+BEGIN: Final = "<begin>"
+SILENCE: Final[Mapping[str, bool]] = {"silence": True}
+"""The pattern of no answer."""
+CLOSED: Final[Mapping[str, bool]] = {"closed": True}
+"""The pattern of a closed connection."""
+RECORDS_VARY: Final = frozenset(
+    {"physicalOffset", "storeTimestamp", "totalSize", "propertiesRaw", "preparedTransactionOffset"}
+)
+"""Fields that depend on the place and the time of storing."""
+FIELDS_VARY: Final = frozenset({"msgId", "transactionId"})
+"""Compared only by form, because ids contain places and addresses."""
+NAMED: Final = ("brokerName", "cluster")
+_ADDRESS: Final = re.compile(r"\d{1,3}(\.\d{1,3}){3}:\d+")
+_ID: Final = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
+Names = Mapping[str, str]
+
+
+def pattern_of(answer: Mapping[str, Any] | None, vary: AbstractSet[str], names: Names) -> dict[str, Any]:
+    """The pattern of a recorded answer; fields in `vary` may have any value, and its broker is called as in `names`."""
+    if not answer or "closed" in answer:
+        return dict(CLOSED if answer else SILENCE)
+    found = seen(answer)
+    fields = {
+        name: ANY if f"ext.{name}" in vary else _form(value) if name in FIELDS_VARY else masked(value, names)
+        for name, value in found["extFields"].items()
+    }
+    body = _body(found["body"], vary, names)
+    if "batch.visible" in vary:
+        # How much of a burst a wake sees depends on when the woken pull reads.
+        fields |= {name: ANY for name in ("nextBeginOffset", "maxOffset") if name in fields}
+        body = {"records": {BEGIN: body["records"][:1]}} if "records" in body else body
+    pattern = {**found, "extFields": fields, "body": body}
+    left_out = {name for name, mask in (("hasRemark", "remark"), ("body", "body")) if mask in vary}
+    return {SOME: {name: value for name, value in pattern.items() if name not in left_out}}
+
+
+def seen(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer in the form of a pattern: its body is `empty`, or has `records`, `json` or `hex`."""
+    return {
+        "code": answer["code"],
+        "flag": answer["flag"],
+        "hasRemark": bool(answer["remark"]),
+        "extFields": dict(answer["extFields"] or {}),
+        "body": _seen_body(answer["body"]),
+    }
+
+
+def _seen_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    if body["kind"] == "records":
+        return {"records": [_seen_record(record) for record in body["records"]]}
+    if body["kind"] == "json":
+        return {"json": body["json"]}
+    if body["kind"] == "empty":
+        return {"empty": True}
+    return {"hex": base64.b64decode(body["base64"]).hex()}
+
+
+def _seen_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: value for name, value in record.items() if name not in RECORDS_VARY | {"body", "bodySha256"}}
+    if "body" not in record:
+        return found
+    # The checksum of a known body adds no information.
+    del found["bodyCRC"]
+    content = base64.b64decode(record["body"])
+    try:
+        return {**found, "body": content.decode()}
+    except UnicodeDecodeError:
+        return {**found, "bodyHex": content.hex()}
+
+
+def _body(body: Mapping[str, Any], vary: AbstractSet[str], names: Names) -> dict[str, Any]:
+    if "records" in body:
+        return {"records": [_record(record, vary, names) for record in body["records"]]}
+    told: Any = masked(body.get("json"), names)
+    if isinstance(told, dict):
+        # Lists are sets: Java's hash maps have no order.
+        return {
+            "json": {
+                name: ANY if f"json.{name}" in vary else {SET: value} if isinstance(value, list) else value
+                for name, value in told.items()
+            }
+        }
+    return {"json": told} if "json" in body else dict(body)
+
+
+def _record(record: Mapping[str, Any], vary: AbstractSet[str], names: Names) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        name: ANY if f"record.{name}" in vary else masked(value, names) for name, value in record.items()
+    }
+    properties = {name: ANY if f"property.{name}" in vary else value for name, value in shown["properties"].items()}
+    return {SOME: {**shown, "properties": properties}}
+
+
+def masked(value: Any, names: Names) -> Any:
+    """JSON with `<address>` for addresses, and `${brokerName}` and `${cluster}` for the broker's names."""
+    if isinstance(value, str):
+        for name in NAMED:
+            if value == names.get(name):
+                return f"${{{name}}}"
+        return ADDRESS if _ADDRESS.fullmatch(value) else value
+    if isinstance(value, Mapping):
+        return {masked(name, names): masked(each, names) for name, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [masked(each, names) for each in value]
+    return value
+
+
+def _form(ids: str) -> str:
+    """The number of ids; a text that is not a list of ids is unchanged."""
+    parts = ids.split(",")
+    return f"<ids {len(parts)}>" if all(map(_ID.fullmatch, parts)) else ids
+
+
+def fits(pattern: str, text: Any, names: Names) -> bool:
+    """Whether a value matches a pattern's text."""
+    if pattern == ANY:
+        return True
+    if not isinstance(text, str):
+        return False
+    if pattern == ADDRESS:
+        return _ADDRESS.fullmatch(text) is not None
+    if pattern.startswith("<ids "):
+        return _form(text) == pattern
+    return filled(pattern, names) == text
+
+
+def filled(text: str, names: Names) -> str:
+    """A text with the broker's name and cluster filled in."""
+    for name in NAMED:
+        text = text.replace(f"${{{name}}}", names.get(name, ""))
+    return text
+
+
+def flat(pattern: Any, place: str = "") -> dict[str, str]:
+    """A pattern as texts by their places: names and numbers joined by points, without `body`.
+
+    `#` is the size of an object with exactly the pattern's names, or of a complete list. Lists in any order are sorted
+    by their values' texts.
+    """
+    if not isinstance(pattern, Mapping | list):
+        return {place: pattern if isinstance(pattern, str) else json.dumps(pattern)}
+    kind = (
+        next((each for each in (SOME, BEGIN, SET) if each in pattern), None) if isinstance(pattern, Mapping) else None
+    )
+    values: Any = pattern if kind is None or isinstance(pattern, list) else pattern[kind]
+    if kind == SET:
+        values = sorted(values, key=_texts)
+    inner = f"{place}." if place else ""
+    counts = kind not in {SOME, BEGIN} and place != "body" and pattern not in (SILENCE, CLOSED)
+    found = {f"{inner}#": str(len(values))} if counts else {}
+    for name, each in values.items() if isinstance(values, Mapping) else enumerate(values):
+        found |= flat(each, f"{inner}{name}".removeprefix("body."))
+    return found
+
+
+def _texts(value: Any) -> list[str]:
+    """The sort key in a list in any order: the texts of a value, in the order of their places."""
+    return [text for _place, text in sorted(flat(value).items())]
+
+
+FORMAT: Final = 2
+RUN: Final = "${run}"
+"""The placeholder for six letters or digits. It is six characters long, so names keep their length."""
+PLACE: Final = "place"
+"""An answer's value with a message id: the log position, which is the id's last 16 digits."""
+GET_MAX_OFFSET: Final = 30
+SCAN: Final = "scan"
+"""The requirement of a vector whose recorded answer came from the five-second scan."""
+ANSWER_MS: Final = 10_000
+JOIN_MS: Final = 16_000
+UNTIL_MS: Final = 8_000
+PUSHES_MS: Final = 300
+TOLERANCE_MS: Final = 900
+ONE_WAY: Final = 2
+_NAME: Final = re.compile(r"(?<![A-Za-z0-9])([tg]c\d{3})")
+_USED: Final = re.compile(r"\$\{")
+_COPIED: Final = ("flag", "language", "version")
+Step = dict[str, Any]
+
+
+def shipped(vector: Vector) -> dict[str, Any]:
+    """One line of the shipped vectors."""
+    clause = BY_VECTOR[vector.id]
+    needed, lacking = PROFILES[vector.profile]
+    scan = {SCAN} if vector.case.get("depends") == SCAN else set()
+    return {
+        "format": FORMAT,
+        "id": vector.id,
+        "title": vector.title,
+        "clause": clause.id,
+        "level": clause.level,
+        "recorded": vector.version,
+        "when": sorted(needed | clause.needs | vector.needs | scan)
+        + [f"!{name}" for name in sorted(lacking | clause.lacks)],
+        "steps": list(steps_of(vector)),
+    }
+
+
+def steps_of(vector: Vector) -> Iterator[Step]:
+    """The steps in their order."""
+    case, playing = vector.case, _Playing(vector)
+    for number, step in enumerate(case.get("setup", ())):
+        yield from playing.step(step, f"setup {number}", of_preparation=True)
+    yield from playing.ask(case["request"], "request")
+    for number, step in enumerate(case.get("during", ())):
+        if "at_ms" in step:
+            yield {"after": "request", "ms": step["at_ms"]}
+        yield from playing.step(step, f"during {number}")
+    within_ms = case.get("wait_ms", ANSWER_MS)
+    yield {"answer": "request", "withinMs": within_ms, **playing.expected(case, ()), **_window(case.get("timing"))}
+    for number, step in enumerate(case.get("after", ())):
+        yield from playing.step(step, f"after {number}")
+    if case.get("pushes") is not None:
+        yield {"pushes": flat([{SOME: _named(push)} for push in case["pushes"]]), "afterMs": PUSHES_MS}
+
+
+class _Playing:
+    """The steps of one vector."""
+
+    def __init__(self, vector: Vector) -> None:
+        self._case = vector.case
+        self._vary = frozenset(vector.case.get("normalised", ()))
+        self._opaques = itertools.count(1)
+
+    def step(self, step: Mapping[str, Any], name: str, *, of_preparation: bool = False) -> Iterator[Step]:
+        """One step of the recording; in a preparation only the code is expected."""
+        if "sleep_ms" in step or "close" in step:
+            yield {"close": step["close"]} if "close" in step else {"sleepMs": step["sleep_ms"]}
+        elif "until_max_offset" in step:
+            yield self._until(step)
+        elif "join" in step:
+            late_ms = step.get("tolerance_ms", TOLERANCE_MS)
+            window = {"notBeforeMs": max(0, step["held_ms"] - late_ms), "notAfterMs": step["held_ms"] + late_ms}
+            within_ms = step.get("wait_ms", JOIN_MS)
+            yield {
+                "answer": step["join"],
+                "withinMs": within_ms,
+                **self.expected(step, step.get("normalised", ())),
+                **window,
+            }
+        elif "spawn" in step:
+            yield from self.ask(step, step["spawn"])
+        else:
+            yield from self._call(step, name, of_preparation=of_preparation)
+
+    def _call(self, step: Mapping[str, Any], name: str, *, of_preparation: bool) -> Iterator[Step]:
+        yield from self.ask(step, name)
+        if step.get("flag", 0) & ONE_WAY:
+            return
+        answer = {"answer": name, "withinMs": step.get("wait_ms", ANSWER_MS)}
+        if "response" in step:
+            answer |= self.expected(step, step.get("normalised", ()))
+            if of_preparation and "code" in answer["expect"]:
+                answer["expect"] = {"code": answer["expect"]["code"]}
+        if "save" in step:
+            answer["save"] = {variable: _saved(how) for variable, how in step["save"].items()}
+        yield answer
+
+    def expected(self, of: Mapping[str, Any], vary: Sequence[str]) -> Step:
+        """The expected answer of a step, or of the whole case."""
+        pattern = pattern_of(of["response"], self._vary | set(vary), RECORDED_AS)
+        return {"expect": flat(_sized(_named(pattern)))}
+
+    def _until(self, step: Mapping[str, Any]) -> Step:
+        wanted = step["until_max_offset"]
+        fields = {"topic": wanted["topic"], "queueId": str(wanted["queueId"])}
+        asked = self._frame({"code": GET_MAX_OFFSET, "extFields": fields})
+        limit_ms = step.get("limit_ms", UNTIL_MS)
+        return {"until": wanted["offset"], "field": "offset", "limitMs": limit_ms, "conn": "probe", **asked}
+
+    def ask(self, step: Mapping[str, Any], name: str) -> Iterator[Step]:
+        """A request, without waiting for the answer."""
+        asked: Step = {"ask": name, "conn": step.get("conn", "main")}
+        if "raw" in step:
+            yield asked | {"raw": base64.b64decode(step["raw"]).hex(), "opaque": step["opaque"]}
+        else:
+            yield asked | self._frame(step)
+
+    def _frame(self, step: Mapping[str, Any]) -> Step:
+        """A request's frame as pieces of text and bytes, and its meaning."""
+        serialize = step.get("serialize", self._case.get("serialize", "JSON"))
+        if _USED.search(json.dumps(step.get("extFields"))):
+            # Only a text header can contain parts without a fixed length.
+            serialize = "JSON"
+        opaque = next(self._opaques)
+        command = {key: step[key] for key in ("code", *_COPIED) if key in step}
+        command |= {"opaque": opaque, "extFields": _named(step.get("extFields"))}
+        header = encode_header(command, serialize)
+        piece = {"text": header.decode()} if serialize == "JSON" else {"kind": 1, "hex": header.hex()}
+        body = list(_pieces(step["body"])) if step.get("body") is not None else []
+        return {"opaque": opaque, "header": piece, "body": body, "meant": {"serialize": serialize, **command}}
+
+
+def _pieces(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A body as pieces, with repetitions as `times`."""
+    if "text" in body:
+        yield {"text": _named(body["text"])}
+    elif "json" in body:
+        yield {"text": _named(json.dumps(body["json"], ensure_ascii=False))}
+    elif "fill" in body:
+        yield {"text": str(body["fill"][0]), "times": body["fill"][1]}
+    elif "base64" in body:
+        yield {"hex": base64.b64decode(body["base64"]).hex()}
+    else:
+        for each in body["batch"]:
+            message = (_named(each["body"]).encode(), _named(each.get("properties") or {}))
+            times = {"times": each["times"]} if each.get("times", 1) > 1 else {}
+            yield {"hex": batch_body([message]).hex(), **times}
+
+
+def _saved(how: Sequence[Any]) -> str:
+    """The answer's value to save as a variable."""
+    if how[0] == "ext":
+        return f"extFields.{how[1]}"
+    return PLACE if how[0] == "msgid_phys" else f"records.{how[1]}.{how[2]}"
+
+
+def _window(timing: Mapping[str, Any] | None) -> Step:
+    return {"notBeforeMs": timing["not_before_ms"], "notAfterMs": timing["not_after_ms"]} if timing else {}
+
+
+def _named(value: Any) -> Any:
+    """JSON with `${run}` in the names of topics and groups."""
+    if isinstance(value, str):
+        return _NAME.sub(rf"\1{RUN}", value)
+    if isinstance(value, Mapping):
+        return {_named(name): _named(each) for name, each in value.items()}
+    return [_named(each) for each in value] if isinstance(value, list) else value
+
+
+def _sized(named: dict[str, Any]) -> dict[str, Any]:
+    """The pattern with body lengths for the names of a run."""
+    records = named.get(SOME, {}).get("body", {}).get("records", [])
+    for record in records[BEGIN] if isinstance(records, Mapping) else records:
+        if "body" in record[SOME]:
+            record[SOME]["bodyLength"] += record[SOME]["body"].count(RUN) * len(RUN)
+    return named
+
+
+MARK: Final = "@CAPABILITIES@"
+"""The placeholder of the page's table of capabilities."""
+
+
+def files(version: str) -> Mapping[str, str]:
+    """Every file's text by its name; `version` is that of longpoll."""
+    page = (resources.files("longpoll_conform") / "vectors" / "EXPORT.md").read_text(encoding="utf-8")
+    table = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in CAPABILITIES.items())
+    return {
+        "README.md": page.replace(MARK, table),
+        "VERSION": f"{version}\n",
+        "clauses.json": json.dumps([_clause(clause) for clause in CLAUSES], ensure_ascii=False, indent=1) + "\n",
+        **{f"rocketmq-{each}.jsonl": _lines(each) for each in RECORDED},
+    }
+
+
+def write(directory: Path, version: str) -> list[Path]:
+    """Write the files; returns their paths. Raises OutputError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for name, text in files(version).items():
+            paths.append(directory / name)
+            paths[-1].write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write {directory}: {error.strerror or error}") from error
+    return paths
+
+
+def archive(version: str) -> tuple[str, bytes]:
+    """The release archive's name and bytes, which are reproducible."""
+    name = f"longpoll-vectors-{version}"
+    whole = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=whole, mode="wb", filename="", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+    ):
+        for file, text in files(version).items():
+            content = text.encode()
+            entry = tarfile.TarInfo(f"{name}/{file}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return f"{name}.tar.gz", whole.getvalue()
+
+
+def _lines(version: str) -> str:
+    return "".join(
+        json.dumps(shipped(vector), ensure_ascii=False, separators=(",", ":")) + "\n" for vector in recorded(version)
+    )
+
+
+def _clause(clause: Clause) -> dict[str, Any]:
+    return {
+        "id": clause.id,
+        "level": clause.level,
+        "sentence": clause.sentence,
+        "source": clause.source,
+        "vectors": list(clause.vectors),
+    }

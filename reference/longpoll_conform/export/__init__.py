@@ -1,1 +1,0 @@
-"""Vectors for other programs: complete steps and expected answers."""

@@ -1,0 +1,399 @@
+"""Judges a growing history as one Structured Streaming query, whose checkpoint a restart continues.
+
+| step | what |
+| --- | --- |
+| scan `longpoll-new-events` | new input splits: a row for each split and queue group, with its events as columns |
+| exchange | by queue group |
+| `applyInPandasWithState` | a `Growing` for each group, in Spark's state store |
+| `foreachBatch` | the results of all groups so far, for the follower |
+
+The pulls and the log of a queue belong to one group, as in `queue_groups`. One more group judges what belongs to no
+single queue. Each row has the survey of its whole split, so all groups know the same sources, gaps and clocks.
+
+A batch is committed once its result was reported, so no finding is lost. The workers need `longpoll`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, cast
+
+import attrs
+import msgspec
+import numpy as np
+import pyarrow as pa
+from attrs import define, field, frozen
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from longpoll_judge.columns.batch import decode, encode, joined, queue_numbers, taken
+from longpoll_judge.columns.lookup import are_of
+from longpoll_judge.contract.result import Finding
+from longpoll_judge.errors import SparkUnavailableError
+from longpoll_judge.evidence.observers import DELETE_TOPIC
+from longpoll_judge.evidence.survey import Survey, merge, survey_split
+from longpoll_judge.read.growing_history import GrowingHistory, checksum_before, stamps_of
+from longpoll_judge.read.schema import EVENT_SCHEMA, coded, compute
+from longpoll_judge.read.source import History, InputSplit, find, kind_of, read_split
+from longpoll_judge.rules.cross_queue import rows_where
+from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
+from longpoll_judge.run.excerpt import completed
+from longpoll_judge.run.incremental.queue_judge import Growing, SoFar
+from longpoll_judge.run.incremental.state_file import (
+    WRITTEN_ANEW,
+    Limits,
+    Parts,
+    State,
+    packed,
+    stream_checkpoint,
+    unpacked,
+)
+from longpoll_judge.run.queue_verdict import FINDING, LOG_EVENTS, RESULT_SCHEMA, Found, Row, as_table
+from longpoll_judge.run.spark.engine import SparkEngine, ddl_of
+from longpoll_judge.run.spark.queue_groups import bucket_of
+from longpoll_judge.run.spark.session import unclosed_sockets_ignored, with_settings
+from longpoll_spec.history import NDJSON_SUFFIX
+
+SOURCE: Final = "longpoll-new-events"
+DIRECTORIES: Final = "directories"
+"""The option: JSON, a list of paths."""
+GROUPS: Final = 8
+"""Groups of queues; the group with this number is the one for all queues. A checkpoint rests on it."""
+NEW_EVENTS: Final = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("queue_group", "number")),
+        ("part", pa.string()),
+        *((name, pa.int64()) for name in ("until", "rewritten")),
+        *((name, pa.binary()) for name in ("events", "survey", "history")),
+    ]
+)
+"""A row of the scan. `number` orders the splits of a batch, `until` is how far its part was read, `rewritten` counts
+parts that were rewritten or cut since they were read, `history` is a pickled `History` without its splits."""
+OUTCOMES: Final = pa.schema([("queue_group", pa.int64()), *RESULT_SCHEMA])
+"""A row of the result: those of `RESULT_SCHEMA`, and of the kinds below."""
+SURVEY, DOUBT, FAR, BESIDE, UNTOLD, COMPLETED, READ = (
+    *("survey", "doubt", "far", "beside", "untold", "completed", "read"),
+)
+"""Kinds of rows, after the fields of `SoFar`; a finding with its evidence completed; how far a part was read."""
+BATCH_BYTES: Final = 64 << 20
+"""About what is read at once, in bytes of lines: what is behind comes in several batches."""
+PACKED: Final = 12
+"""How many bytes of lines one of Parquet or of compressed lines may stand for."""
+TRIGGER: Final = "500 milliseconds"
+LOOK_S: Final = 0.2
+"""How often a waiting batch checks whether the follower still exists."""
+BEGUN_MAX: Final = 20
+"""How many queries may end one after the other without having brought anything: on a machine that is so busy that a
+worker does not start in ten seconds, those of some minutes."""
+_SETTINGS: Final = {
+    "spark.sql.shuffle.partitions": str(GROUPS),
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+}
+
+
+# -- the scan ----------------------------------------------------------------------------------------------------------
+
+
+class NewEvents(DataSourceStreamReader):
+    """The new events in some directories. The offset says by part how far it was read, with a checksum of that."""
+
+    def __init__(self, directories: Sequence[str]) -> None:
+        self._growth = GrowingHistory(list(directories))
+        self._parts = Parts()
+        self._rewritten = 0
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Nothing has been read; Spark asks for it late."""
+        return {"parts": {}, "rewritten": 0}
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """By part how far the next batch reads."""
+        history = self._growth.look()
+        ends = {part: end for part, (end, _sum) in self._parts.known.items()}
+        self._rewritten += self._parts.are_anew(self._growth.stamps, ends)
+        count = Counter(part.path for part in history.splits)
+        size = 0
+        for part in history.splits:
+            start = max(part.start, ends.get(part.path, 0))
+            if part.end <= start:
+                continue
+            is_lines = kind_of(part.path) == NDJSON_SUFFIX
+            size += part.end - start if is_lines else PACKED * self._growth.stamps[part.path].size // count[part.path]
+            ends[part.path] = part.end
+            if size >= BATCH_BYTES:
+                break
+        known = self._parts.known
+        new = [part for part, end in ends.items() if part not in known or known[part][0] != end]
+        known |= {part: (ends[part], checksum_before(part, ends[part])) for part in new}
+        return {"parts": dict(known), "rewritten": self._rewritten}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The splits of what is new; a restarted query continues from `end`."""
+        self._parts.known = {part: (until, known) for part, (until, known) in end["parts"].items()}
+        self._rewritten = end["rewritten"]
+        history = find(self._growth.paths)
+        splits = [between for part in history.splits for between in _between(part, start["parts"], end["parts"])]
+        growing = stamps_of(self._growth.paths).keys() - end["parts"].keys()
+        damages = [damage for damage in history.damages if damage.file not in growing]
+        known = pickle.dumps(attrs.evolve(history, splits=[], damages=damages))
+        rewritten = end["rewritten"] - start["rewritten"]
+        new: list[InputSplit | None] = [*splits]
+        if rewritten and not splits:
+            new = [None]
+        return [InputPartition((number, part, known, 0 if number else rewritten)) for number, part in enumerate(new)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The events of a split, a row of `NEW_EVENTS` for each group."""
+        number, part, known, rewritten = cast("tuple[int, InputSplit | None, bytes, int]", partition.value)
+        table, damages = (EVENT_SCHEMA.empty_table(), []) if part is None else read_split(part)
+        survey = msgspec.msgpack.encode(survey_split(table, damages))
+        path, until = ("", 0) if part is None else (part.path, part.end)
+        for group, events in in_groups(table):
+            row = [group, number, path, until, rewritten, encode(events), survey, known]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([value], column.type) for value, column in zip(row, NEW_EVENTS, strict=True)],
+                schema=NEW_EVENTS,
+            )
+
+
+def _between(part: InputSplit, start: Mapping[str, Any], end: Mapping[str, Any]) -> Iterator[InputSplit]:
+    """The part of the split between two offsets, unless it is empty."""
+    first, last = max(part.start, start.get(part.path, (0,))[0]), min(part.end, end.get(part.path, (0,))[0])
+    if first < last:
+        yield msgspec.structs.replace(part, start=first, end=last)
+
+
+def in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """The events of each group: requests and logs of its queues, and the events that concern every queue."""
+    numbers, rows = queue_numbers(table)
+    names = table.select(["broker", "topic", "queue"]).take(pa.array(rows)).to_pylist()
+    buckets = np.array([bucket_of((*name.values(),), GROUPS) for name in names], dtype=np.int64)[numbers]
+    codes, kinds = coded(table, "event")
+    is_common = ~are_of(codes, kinds, (*REQUEST_EVENTS, *LOG_EVENTS))
+    is_common |= rows_where(table, "request_received") & (table["code"].to_numpy() == DELETE_TOPIC)
+    for group in range(GROUPS):
+        yield group, taken(table, np.flatnonzero((buckets == group) | is_common))
+    yield GROUPS, table
+
+
+class NewEventSource(DataSource):
+    """`readStream.format(SOURCE)`, with the option `DIRECTORIES`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format`."""
+        return SOURCE
+
+    def schema(self) -> str:
+        """The columns of a row."""
+        return ddl_of(NEW_EVENTS)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
+        """The reader of what is new."""
+        return NewEvents(msgspec.json.decode(self.options[DIRECTORIES], type=list[str]))
+
+
+# -- the state of a group ----------------------------------------------------------------------------------------------
+
+
+def judge_group(
+    group: int, content: bytes | None, rows: Sequence[Mapping[str, Any]], limits: Limits
+) -> tuple[bytes, pa.Table]:
+    """Judge the new rows of a group of queues.
+
+    Args:
+        group: Its number.
+        content: Its state, or None at first.
+        rows: Those of `NEW_EVENTS`.
+        limits: The thresholds, for a new state.
+
+    Returns its state, and rows of `RESULT_SCHEMA` and the further kinds.
+    """
+    state = State(Growing(limits.wake_ms, limits.late_ms)) if content is None else unpacked(content)
+    growing, rows = state.growing, sorted(rows, key=lambda row: int(row["number"]))
+    growing.part = "pulls" if group < GROUPS else "sends"
+    history: History = pickle.loads(rows[-1]["history"])  # noqa: S301 - the driver's own bytes
+    surveys = [msgspec.msgpack.decode(row["survey"], type=Survey) for row in rows]
+    growing.add(joined(decode(row["events"]) for row in rows), merge(surveys), history)
+    so_far = growing.so_far(history)
+    known = {finding.id: finding for finding in state.shown}
+    listed = {name_of(one): one for one in _findings_of(so_far.rows)} | {name_of(one): one for one in so_far.beside}
+    fresh = [msgspec.structs.replace(one, id=name) for name, one in listed.items() if name not in known]
+    known |= {one.id: one for one in completed(fresh, growing.tables, growing.survey, history)}
+    state.shown = [known[name] for name in listed]
+    more: list[Row] = [(DOUBT, 0, count, why) for why, count in so_far.doubts.items()]
+    more += [(FAR, 0, so_far.far_count, ""), (UNTOLD, 0, so_far.untold, "")]
+    more += [(BESIDE, 0, 1, _text(finding)) for finding in so_far.beside]
+    more += [(COMPLETED, 0, 1, _text(finding)) for finding in state.shown]
+    if group == GROUPS:
+        more += [(DOUBT, 0, sum(row["rewritten"] for row in rows), WRITTEN_ANEW), (SURVEY, 0, 1, _text(growing.survey))]
+        more += [(READ, 0, row["until"], row["part"]) for row in rows]
+    return packed(state), pa.concat_tables([so_far.rows, as_table(more)])
+
+
+def name_of(finding: Finding) -> str:
+    """What tells a finding from others before its evidence is completed."""
+    return f"{finding.clause} {zlib.crc32(msgspec.json.encode(finding.evidence)):x}"
+
+
+def _findings_of(rows: pa.Table) -> Iterator[Finding]:
+    for text in rows.filter(compute.equal(rows["kind"], FINDING))["text"].to_pylist():
+        yield msgspec.json.decode(text, type=Found).finding
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _grouped(limits: Limits) -> Callable[..., Iterator[Any]]:
+    """The function of `applyInPandasWithState`."""
+
+    def judge(key: tuple[int], frames: Iterator[Any], state: GroupState) -> Iterator[Any]:
+        rows = [row for frame in frames for row in frame.to_dict("records")]
+        content = bytes(state.get[0]) if state.exists else None
+        content, found = judge_group(int(key[0]), content, rows, limits)
+        state.update((content,))
+        yield found.add_column(0, OUTCOMES.field(0), pa.repeat(key[0], len(found)).cast(pa.int64())).to_pandas()
+
+    return judge
+
+
+# -- the query ---------------------------------------------------------------------------------------------------------
+
+
+@frozen(eq=False)
+class Batch:
+    """The results of all groups after one batch."""
+
+    so_far: SoFar
+    completed: dict[str, Finding]
+    """By `name_of`, findings with completed evidence."""
+    ends: dict[str, int]
+    """By part, how far this batch read it."""
+    is_told: threading.Event = field(factory=threading.Event)
+    """Set by the follower once it has reported this."""
+
+    def complete(self, findings: Sequence[Finding]) -> list[Finding]:
+        """The findings, each with its completed evidence."""
+        made = [(finding, self.completed.get(name_of(finding), finding)) for finding in findings]
+        return [msgspec.structs.replace(full, id=one.id, why=one.why, follows=one.follows) for one, full in made]
+
+
+def batch_of(rows: pa.Table) -> Batch:
+    """The results in some rows of `OUTCOMES`, of all groups."""
+    kinds: dict[str, list[tuple[int, str]]] = {}
+    for row in rows.filter(compute.is_in(rows["kind"], value_set=pa.array(_MORE))).to_pylist():
+        kinds.setdefault(row["kind"], []).append((row["count"], row["text"]))
+    doubts: Counter[str] = Counter()
+    for count, why in kinds.get(DOUBT, []):
+        doubts[why] += count
+    ((_one, survey),) = kinds[SURVEY]
+    told = [msgspec.json.decode(text, type=Finding) for _one, text in kinds.get(COMPLETED, [])]
+    so_far = SoFar(
+        rows=rows.filter(compute.invert(compute.is_in(rows["kind"], value_set=pa.array(_MORE)))),
+        survey=msgspec.json.decode(survey, type=Survey),
+        doubts=doubts,
+        far_count=sum(count for count, _text in kinds[FAR]),
+        beside=[msgspec.json.decode(text, type=Finding) for _one, text in kinds.get(BESIDE, [])],
+        untold=sum(count for count, _text in kinds[UNTOLD]),
+    )
+    return Batch(so_far, {one.id: one for one in told}, {part: end for end, part in kinds[READ] if part})
+
+
+_MORE: Final = [SURVEY, DOUBT, FAR, BESIDE, UNTOLD, COMPLETED, READ]
+
+
+@define(eq=False)
+class StreamJudge:
+    """The batches of a query, one at a time. A query that ends is started again and continues from its checkpoint."""
+
+    engine: SparkEngine
+    growth: GrowingHistory
+    limits: Limits
+    checkpoint: Path
+    ends: dict[str, int] = field(factory=dict)
+    """By part, how far it was judged."""
+    begun: int = 0
+    """How many queries were begun since a batch was taken."""
+    _query: StreamingQuery | None = None
+    _waiting: queue.SimpleQueue[Batch] = field(factory=queue.SimpleQueue)
+    _closed: threading.Event = field(factory=threading.Event)
+
+    def outcomes(self) -> DataFrame:
+        """Rows of `OUTCOMES`: after each batch, those of every group."""
+        paths = msgspec.json.encode(list(map(str, self.growth.paths))).decode()
+        events = self.engine.session.readStream.format(SOURCE).option(DIRECTORIES, paths).load()
+        return events.groupBy("queue_group").applyInPandasWithState(
+            _grouped(self.limits), ddl_of(OUTCOMES), "content binary", "update", GroupStateTimeout.NoTimeout
+        )
+
+    def begin(self) -> None:
+        """Begin a query, or continue it."""
+        self.begun += 1
+        writer = (
+            self.outcomes().writeStream.outputMode("update").foreachBatch(self.take).trigger(processingTime=TRIGGER)
+        )
+        with with_settings(self.engine.session, _SETTINGS):
+            self._query = writer.option("checkpointLocation", str(self.checkpoint)).start()
+
+    def take(self, batch: DataFrame, _number: int) -> None:
+        """Take a batch, on Spark's thread; returns once it was reported, and raises if it never will be."""
+        with unclosed_sockets_ignored():
+            rows = batch.toArrow()
+        if not len(rows):
+            return
+        ready = batch_of(rows)
+        self._waiting.put(ready)
+        while not ready.is_told.wait(LOOK_S):
+            if self._closed.is_set():
+                raise SparkUnavailableError("the follower ended")
+
+    def close(self) -> None:
+        """End the query; what was not reported comes again after a restart."""
+        self._closed.set()
+        if self._query is not None:
+            self._query.stop()
+
+    def look(self) -> Batch | None:
+        """The next batch, if there is one; raises `SparkUnavailableError` if queries fail again and again."""
+        assert self._query is not None, "it is begun before anybody looks"
+        # Asked first: what a query has brought it brought before it ended.
+        is_active = self._query.isActive
+        try:
+            batch = self._waiting.get_nowait()
+        except queue.Empty:
+            if not is_active:
+                if self.begun >= BEGUN_MAX:
+                    raise SparkUnavailableError(f"the stream of new events ended: {self._query.exception()}") from None
+                self.begin()
+            return None
+        self.begun = 0
+        self.ends |= batch.ends
+        return batch
+
+
+@contextmanager
+def stream_judge(
+    engine: SparkEngine, growth: GrowingHistory, limits: Limits, kept: Path | None
+) -> Iterator[StreamJudge]:
+    """The query, which ends with the block; with `kept`, the next one continues it."""
+    engine.session.dataSource.register(NewEventSource)
+    with TemporaryDirectory(prefix="longpoll-stream-") as temporary:
+        checkpoint = Path(temporary) if kept is None else stream_checkpoint(kept)
+        found = StreamJudge(engine, growth, limits, checkpoint)
+        try:
+            found.begin()
+            yield found
+        finally:
+            found.close()

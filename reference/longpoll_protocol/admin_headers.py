@@ -1,0 +1,345 @@
+"""Headers of requests about routes, topics, groups, accounts and name servers.
+
+The classes have RocketMQ's names. Most are in its packages `common/protocol/header` and
+`common/protocol/header/namesrv`. 304 GET_SYSTEM_TOPIC_LIST_FROM_NS has no header.
+"""
+
+from __future__ import annotations
+
+from longpoll_protocol.codes import Permission
+from longpoll_protocol.headers import Header, Int32, Int64
+
+
+class GetRouteInfoRequestHeader(Header):
+    """105 GET_ROUTEINFO_BY_TOPIC, to a name server; the reply's body is a `TopicRouteData`."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+    """Whether broker ids must be quoted; ours always are."""
+
+
+class CreateTopicRequestHeader(Header):
+    """17 UPDATE_AND_CREATE_TOPIC: create or change a topic."""
+
+    topic: str
+    default_topic: str = ""
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32 = int(Permission.READ | Permission.WRITE)
+    """`Permission` bits."""
+    topic_filter_type: str = "SINGLE_TAG"
+    """Or `MULTI_TAG`; brokers ignore it, but Java's refuse a request without it."""
+    topic_sys_flag: Int32 | None = None
+    order: bool = False
+    attributes: str | None = None
+    """In 5.x: `+NAME=VALUE` and `-NAME`, joined by commas."""
+
+
+class DeleteTopicRequestHeader(Header):
+    """215 DELETE_TOPIC_IN_BROKER."""
+
+    topic: str
+
+
+class DeleteSubscriptionGroupRequestHeader(Header):
+    """207 DELETE_SUBSCRIPTIONGROUP."""
+
+    group_name: str
+    remove_offset: bool = False
+    """In 4.9: delete the group's offsets too."""
+    clean_offset: bool = False
+    """In 5.x: delete the group's offsets too."""
+
+
+class ViewBrokerStatsDataRequestHeader(Header):
+    """315 VIEW_BROKER_STATS_DATA: sum, rate and average of one statistic over the last minute, hour and day."""
+
+    stats_name: str
+    """For instance `GROUP_GET_NUMS`."""
+    stats_key: str
+    """For instance `topic@group`."""
+
+
+class NotifyMinBrokerIdChangeRequestHeader(Header):
+    """905 NOTIFY_MIN_BROKER_ID_CHANGE of 5.x: the lowest id of a broker name's living members."""
+
+    min_broker_id: Int64 | None = None
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+
+
+class GetTopicStatsInfoRequestHeader(Header):
+    """202 GET_TOPIC_STATS_INFO: first and next offset of each queue of a topic; the reply's body is by queue."""
+
+    topic: str
+
+
+class GetConsumerConnectionListRequestHeader(Header):
+    """203 GET_CONSUMER_CONNECTION_LIST: a group's members; the reply's body is a `ConsumerConnection`."""
+
+    consumer_group: str
+
+
+class GetProducerConnectionListRequestHeader(Header):
+    """204 GET_PRODUCER_CONNECTION_LIST: a producer group's members; the reply's body is a `ProducerConnection`."""
+
+    producer_group: str
+
+
+class GetConsumeStatsRequestHeader(Header):
+    """208 GET_CONSUME_STATS: a group's progress in each queue; the reply's body is by queue."""
+
+    consumer_group: str
+    topic: str | None = None
+    """Absent: every topic with offsets of the group."""
+
+
+class QueryTopicConsumeByWhoRequestHeader(Header):
+    """300 QUERY_TOPIC_CONSUME_BY_WHO: the groups of a topic; the reply's body is a `GroupList`."""
+
+    topic: str
+
+
+class QueryConsumeQueueRequestHeader(Header):
+    """321 QUERY_CONSUME_QUEUE: entries of a queue; the reply's body is a `QueryConsumeQueueResponseBody`."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    """The first entry's offset."""
+    count: Int32
+    consumer_group: str | None = None
+    """Group whose subscription to return as well."""
+
+
+class QueryConsumeTimeSpanRequestHeader(Header):
+    """303 QUERY_CONSUME_TIME_SPAN: store times of each queue's messages, and of a group's last one."""
+
+    topic: str
+    group: str
+
+
+class CloneGroupOffsetRequestHeader(Header):
+    """314 CLONE_GROUP_OFFSET: copy another group's offsets."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    """Absent: every topic with offsets of the group; then RocketMQ copies nothing."""
+    offline: bool = False
+    """Also for a topic without subscriptions of the group's members."""
+
+
+class GetConsumeStatsInBrokerHeader(Header):
+    """317 GET_BROKER_CONSUME_STATS: every group's progress in every topic."""
+
+    is_order: bool = False
+    """Only ordered topics."""
+
+
+class QueryTopicsByConsumerRequestHeader(Header):
+    """343 QUERY_TOPICS_BY_CONSUMER: the topics with offsets of a group; the reply's body is a list."""
+
+    group: str
+
+
+class QuerySubscriptionByConsumerRequestHeader(Header):
+    """345 QUERY_SUBSCRIPTION_BY_CONSUMER: a group's current subscription to a topic."""
+
+    group: str
+    topic: str
+
+
+class GetTopicConfigRequestHeader(Header):
+    """351 GET_TOPIC_CONFIG: one topic's settings."""
+
+    topic: str
+
+
+class GetSubscriptionGroupConfigRequestHeader(Header):
+    """352 GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings; created if groups are created on use."""
+
+    group: str
+
+
+class DeliveredResponseHeader(Header):
+    """The reply to 45 and 60. Ours: RocketMQ's has no fields, so its progress may be ahead of a slave's log."""
+
+    log_end: Int64 | None = None
+    """The physical end of the log that contains everything delivered."""
+    first_offset: Int64 | None = None
+    """For 60: the queue offset of the first message that waits or is not read yet."""
+
+
+class GetBrokerConfigResponseHeader(Header):
+    """The reply to 26; the body has one `key=value` per line."""
+
+    version: str
+    """JSON of a `DataVersion`."""
+
+
+class CreateAccessConfigRequestHeader(Header):
+    """50 UPDATE_AND_CREATE_ACL_CONFIG: create or change an account; absent fields stay."""
+
+    access_key: str
+    secret_key: str | None = None
+    """Always required, even to change an account."""
+    white_remote_address: str | None = None
+    admin: bool = False
+    """Always set; absent means false."""
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    """The complete list of NAME=RIGHT, separated by commas."""
+    group_perms: str | None = None
+
+
+class DeleteAccessConfigRequestHeader(Header):
+    """51 DELETE_ACL_CONFIG: remove an account."""
+
+    access_key: str
+
+
+class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
+    """53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: replace the global allow-list."""
+
+    global_white_addrs: str
+    """Separated by commas."""
+    acl_file_full_path: str | None = None
+    """Path of the file; empty: the broker's only or first one."""
+
+
+class GetBrokerAclConfigResponseHeader(Header):
+    """The reply to 52: the version of a broker's accounts."""
+
+    version: str
+    """A `DataVersion` as JSON."""
+    all_acl_file_version: str | None = None
+    """The versions by path of each file, as JSON."""
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+
+
+class RegisterBrokerRequestHeader(Header):
+    """103 REGISTER_BROKER: register a broker; the body is its topic table."""
+
+    broker_name: str
+    broker_addr: str
+    """HOST:PORT."""
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: Int64
+    compressed: bool = False
+    """Whether the body is deflated (`compressedRegister`)."""
+    body_crc32: Int32 = 0
+    """CRC-32 of the body without its top bit; 0: absent."""
+
+
+class RegisterBrokerResponseHeader(Header):
+    """The reply to 103, with a slave's master."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class UnRegisterBrokerRequestHeader(Header):
+    """104 UNREGISTER_BROKER: remove a broker."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class QueryDataVersionRequestHeader(Header):
+    """322 QUERY_DATA_VERSION: whether the name server has the broker's current topics; the body is their version."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class QueryDataVersionResponseHeader(Header):
+    """The reply to 322; the body is the name server's version, if any."""
+
+    changed: bool
+
+
+class PutKVConfigRequestHeader(Header):
+    """100 PUT_KV_CONFIG: store a setting."""
+
+    namespace: str
+    """For instance `ORDER_TOPIC_CONFIG`."""
+    key: str
+    value: str
+
+
+class GetKVConfigRequestHeader(Header):
+    """101 GET_KV_CONFIG: one setting; 22 if it does not exist."""
+
+    namespace: str
+    key: str
+
+
+class GetKVConfigResponseHeader(Header):
+    """The reply to 101."""
+
+    value: str | None = None
+
+
+class GetKVListByNamespaceRequestHeader(Header):
+    """219 GET_KVLIST_BY_NAMESPACE: all settings of a namespace, a `KVTable`; 22 without any."""
+
+    namespace: str
+
+
+class DeleteKVConfigRequestHeader(Header):
+    """102 DELETE_KV_CONFIG: remove a setting."""
+
+    namespace: str
+    key: str
+
+
+class WipeWritePermOfBrokerRequestHeader(Header):
+    """205 WIPE_WRITE_PERM_OF_BROKER: routes stop leading producers to a broker."""
+
+    broker_name: str
+
+
+class WipeWritePermOfBrokerResponseHeader(Header):
+    """The reply to 205."""
+
+    wipe_topic_count: Int32
+    """Number of the broker's topics."""
+
+
+class AddWritePermOfBrokerRequestHeader(Header):
+    """327 ADD_WRITE_PERM_OF_BROKER: make the broker's topics readable and writable in routes."""
+
+    broker_name: str
+
+
+class AddWritePermOfBrokerResponseHeader(Header):
+    """The reply to 327."""
+
+    add_topic_count: Int32
+    """Number of the broker's topics."""
+
+
+class DeleteTopicFromNamesrvRequestHeader(Header):
+    """216 DELETE_TOPIC_IN_NAMESRV: remove a topic's route, until a broker registers it again."""
+
+    topic: str = ""
+    """Without it, nothing is removed."""
+    cluster_name: str | None = None
+    """From 4.9.7 on: only for this cluster's brokers."""
+
+
+class GetTopicsByClusterRequestHeader(Header):
+    """224 GET_TOPICS_BY_CLUSTER: the topics of a cluster's brokers; the reply's body is a `TopicList`."""
+
+    cluster: str

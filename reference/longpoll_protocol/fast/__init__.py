@@ -1,1 +1,0 @@
-"""Faster encoders and decoders with byte-identical results."""

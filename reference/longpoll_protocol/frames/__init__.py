@@ -1,1 +1,0 @@
-"""Frames: split from the stream and decoded as commands."""

@@ -1,0 +1,460 @@
+"""Headers of requests that read and store messages, and of offsets and clients. Decodes and encodes all headers.
+
+A missing or invalid field raises `HeaderError` with its name. Numbers follow Java's `parseInt` and `parseLong`,
+booleans `parseBoolean`. More lenient than Java, "1.0" and "1e3" are accepted as integers and "1" as true. Values such
+as a queue id out of range are not checked. Other headers: see `admin_headers`.
+
+Source: `RemotingCommand.decodeCommandCustomHeader`. The classes have RocketMQ's names. Required fields are those that
+4.9.7 and 5.5.0 were seen to require. Their annotations name more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Final, Self
+
+import msgspec
+from msgspec import Meta, field, inspect
+from msgspec.structs import astuple
+
+from longpoll_protocol.codes import PullSysFlag
+from longpoll_protocol.errors import HeaderError
+from longpoll_spec.tables import TabledStruct
+
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+# Twenty digits exceed any int64: longer texts are out of range and must not cost a conversion.
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
+_PLACE: Final = re.compile(r"required field `([^`]+)`|\$\.(\w+)")
+
+
+class Header(TabledStruct, rename="camel", gc=False):
+    """A header with named, typed fields; each subclass is one of RocketMQ's."""
+
+    @classmethod
+    def decode(cls, fields: Mapping[str, str] | None) -> Self:
+        """Decode the extension fields of a command; unknown ones are ignored. Raises HeaderError."""
+        given = {} if fields is None else fields
+        try:
+            # Lax, because numbers arrive as text.
+            header = msgspec.convert(given, cls, strict=False)
+        except msgspec.ValidationError:
+            header = cls._decode_as_java(given)
+        header.check()
+        return header
+
+    def check(self) -> None:
+        """Check conditions across fields; raises HeaderError. Most headers have none."""
+
+    def encode(self) -> dict[str, str]:
+        """Encode the fields as text; None is omitted, as in Java."""
+        fields = {}
+        for name, value in zip(self.__struct_encode_fields__, astuple(self), strict=True):
+            if value.__class__ is int:
+                fields[name] = str(value)
+            elif value is not None:
+                fields[name] = value if value.__class__ is str else _text(value)
+        return fields
+
+    @classmethod
+    def _decode_as_java(cls, fields: Mapping[str, str]) -> Self:
+        """Decode fields that the fast path refused: find the faulty one, or accept "+1", "007" and odd booleans."""
+        values: dict[str, Any] = dict(fields)
+        numbers, booleans = _kinds(cls)
+        for name in numbers & fields.keys():
+            if not _NUMBER.fullmatch(fields[name]):
+                raise HeaderError(cls.__name__, name, f"is not a whole number: {fields[name][:40]!r}")
+            values[name] = int(fields[name])
+        for name in booleans & fields.keys():
+            values[name] = fields[name].lower() == "true"
+        try:
+            return msgspec.convert(values, cls)
+        except msgspec.ValidationError as error:
+            name = _name_at_fault(error)
+            problem = f"is out of range: {fields[name][:40]!r}" if name in fields else "is missing"
+            raise HeaderError(cls.__name__, name, problem) from None
+
+
+class EmptyHeader(Header):
+    """A reply whose header class has no fields set: `{}` on the wire, unlike a reply without a header."""
+
+
+@cache
+def _kinds(header: type[Header]) -> tuple[frozenset[str], frozenset[str]]:
+    """Returns the wire names of integers and of booleans."""
+    described = inspect.type_info(header)
+    assert isinstance(described, inspect.StructType), described
+    numbers, booleans = set(), set()
+    for each in described.fields:
+        types = each.type.types if isinstance(each.type, inspect.UnionType) else (each.type,)
+        if any(isinstance(kind, inspect.IntType) for kind in types):
+            numbers.add(each.encode_name)
+        if any(isinstance(kind, inspect.BoolType) for kind in types):
+            booleans.add(each.encode_name)
+    return frozenset(numbers), frozenset(booleans)
+
+
+def _name_at_fault(error: msgspec.ValidationError) -> str:
+    """Returns the field's wire name from the text of a msgspec error."""
+    place = _PLACE.search(str(error))
+    assert place is not None, error
+    return place[1] or place[2]
+
+
+def _text(value: object) -> str:
+    if value.__class__ is bool:
+        return "true" if value else "false"
+    return str(value)
+
+
+_COMMIT_OFFSET = PullSysFlag.COMMIT_OFFSET.value
+_SUSPEND = PullSysFlag.SUSPEND.value
+_SUBSCRIPTION = PullSysFlag.SUBSCRIPTION.value
+
+
+class PullMessageRequestHeader(Header):
+    """11 PULL_MESSAGE and 361 LITE_PULL_MESSAGE: messages of one queue from an offset on.
+
+    The last three numbers are required only if `sysFlag` uses them, as seen on real brokers.
+    """
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    """First offset to return."""
+    max_msg_nums: Int32
+    sys_flag: Int32
+    """`PullSysFlag` bits; see the properties below."""
+    commit_offset: Int64 | None = None
+    """With COMMIT_OFFSET: the group's offset in this queue, to be stored."""
+    suspend_timeout_millis: Int64 | None = None
+    """With SUSPEND: how long the request may be held."""
+    sub_version: Int64 | None = None
+    """Without SUBSCRIPTION: the version of the heartbeat's subscription."""
+    subscription: str | None = None
+    """With SUBSCRIPTION: the filter expression; absent or empty is "*"."""
+    expression_type: str | None = None
+    """TAG (also when absent) or SQL92."""
+    max_msg_bytes: Int32 | None = None
+    bname: str | None = None
+    """The broker's name, sent by 5.x clients."""
+
+    @property
+    def has_commit_offset(self) -> bool:
+        """Whether `commit_offset` is to be stored."""
+        return self.sys_flag & _COMMIT_OFFSET != 0
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether the request may be held if there is nothing to return."""
+        return self.sys_flag & _SUSPEND != 0
+
+    @property
+    def has_subscription(self) -> bool:
+        """Whether the filter is in the request, not in the heartbeat."""
+        return self.sys_flag & _SUBSCRIPTION != 0
+
+    def check(self) -> None:
+        """Check that the numbers required by `sysFlag` are present; raises HeaderError."""
+        sys_flag = self.sys_flag
+        if self.commit_offset is None and sys_flag & _COMMIT_OFFSET:
+            raise HeaderError("PullMessageRequestHeader", "commitOffset", "is missing")
+        if self.suspend_timeout_millis is None and sys_flag & _SUSPEND:
+            raise HeaderError("PullMessageRequestHeader", "suspendTimeoutMillis", "is missing")
+        if self.sub_version is None and not sys_flag & _SUBSCRIPTION:
+            raise HeaderError("PullMessageRequestHeader", "subVersion", "is missing")
+
+
+class PullMessageResponseHeader(Header):
+    """The reply to 11 and 361 when accepted: codes 0, 19, 20 and 21; the body is concatenated records."""
+
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
+    offset_delta: Int64 | None = None
+    topic_sys_flag: Int32 | None = None
+    group_sys_flag: Int32 | None = None
+    forbidden_type: Int32 | None = None
+
+
+class ViewMessageRequestHeader(Header):
+    """33 VIEW_MESSAGE_BY_ID: the message at a log position; the reply's body is its record."""
+
+    offset: Int64
+    """Physical offset in the commit log, bytes."""
+
+
+class QueryMessageRequestHeader(Header):
+    """12 QUERY_MESSAGE: messages with a key; the reply's body is records."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+
+
+class QueryMessageResponseHeader(Header):
+    """The reply to 12; the body is records."""
+
+    index_last_update_timestamp: Int64
+    index_last_update_phyoffset: Int64
+
+
+class SendMessageRequestHeader(Header):
+    """10 SEND_MESSAGE: one message; the body is its body."""
+
+    producer_group: str | None = None
+    topic: str = ""
+    """Absent and empty are the same: the broker answers "topic is blank"."""
+    default_topic: str | None = None
+    """Usually `TBW102`."""
+    default_topic_queue_nums: Int32 | None = None
+    """Queues of the topic if this send creates it."""
+    queue_id: Int32
+    """Negative: the broker chooses."""
+    sys_flag: Int32
+    """`MessageSysFlag` bits."""
+    born_timestamp: Int64
+    """Milliseconds since 1970 by the producer's clock."""
+    flag: Int32
+    """The user's number, stored with the message."""
+    properties: str | None = None
+    """Text of the properties (see `message`)."""
+    reconsume_times: Int32 | None = None
+    """How often a consumer has sent the message back."""
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+    """Whether the body is a batch of messages, whatever the code."""
+    bname: str | None = None
+    """The broker's name, sent by 5.x clients."""
+
+
+class SendMessageRequestHeaderV2(SendMessageRequestHeader):
+    """310 SEND_MESSAGE_V2 and 320 SEND_BATCH_MESSAGE: the same fields under one-letter names."""
+
+    producer_group: str | None = field(default=None, name="a")
+    topic: str = field(default="", name="b")
+    default_topic: str | None = field(default=None, name="c")
+    default_topic_queue_nums: Int32 | None = field(default=None, name="d")
+    queue_id: Int32 = field(name="e")
+    sys_flag: Int32 = field(name="f")
+    born_timestamp: Int64 = field(name="g")
+    flag: Int32 = field(name="h")
+    properties: str | None = field(default=None, name="i")
+    reconsume_times: Int32 | None = field(default=None, name="j")
+    unit_mode: bool = field(default=False, name="k")
+    max_reconsume_times: Int32 | None = field(default=None, name="l")
+    batch: bool = field(default=False, name="m")
+    bname: str | None = field(default=None, name="n")
+
+
+class ReplyMessageRequestHeader(SendMessageRequestHeader):
+    """326 PUSH_REPLY_MESSAGE_TO_CLIENT: a reply for a requester; the body is the reply's."""
+
+    born_host: str | None = None
+    """Host:port of the replying client."""
+    store_host: str | None = None
+    """Host:port of the broker."""
+    store_timestamp: Int64
+    """When the broker received it, milliseconds since 1970."""
+
+
+class SendMessageResponseHeader(Header):
+    """The reply to 10, 310 and 320; Java clients require its fields, so never omit it."""
+
+    msg_id: str
+    """For a batch: one id per message, joined by commas."""
+    queue_id: Int32
+    queue_offset: Int64
+    """For a batch: the first message's."""
+    transaction_id: str | None = None
+    msg_region: str | None = field(default=None, name="MSG_REGION")
+    trace_on: str | None = field(default=None, name="TRACE_ON")
+
+
+class ConsumerSendMsgBackRequestHeader(Header):
+    """36 CONSUMER_SEND_MSG_BACK: deliver the message at this log position to the group again, later."""
+
+    offset: Int64
+    """Physical offset of the message in the commit log, bytes."""
+    group: str
+    delay_level: Int32
+    """0: three more than the number of earlier send-backs; negative: to the dead letters."""
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class CheckTransactionStateRequestHeader(Header):
+    """39 CHECK_TRANSACTION_STATE: ask how a transaction ended; the body is the prepared message as a record."""
+
+    tran_state_table_offset: Int64
+    """Queue offset in the half topic, for the answering 37."""
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+class EndTransactionRequestHeader(Header):
+    """37 END_TRANSACTION: commit or roll back a prepared message."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    """Queue offset in the half topic."""
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    """`MessageSysFlag` TRANSACTION_COMMIT or TRANSACTION_ROLLBACK; 0 means unknown."""
+    from_transaction_check: bool = False
+    msg_id: str = ""
+    transaction_id: str | None = None
+
+
+class RecallMessageRequestHeader(Header):
+    """370 RECALL_MESSAGE of 5.x: recall a timed message before its delivery."""
+
+    topic: str = ""
+    recall_handle: str = ""
+    """From the answer to the send."""
+    producer_group: str | None = None
+
+
+class QueryConsumerOffsetRequestHeader(Header):
+    """14 QUERY_CONSUMER_OFFSET: the group's stored offset; QUERY_NOT_FOUND without one."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None
+    """Only 5.x uses it."""
+
+
+class UpdateConsumerOffsetRequestHeader(Header):
+    """15 UPDATE_CONSUMER_OFFSET: store the group's offset."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+
+
+class SearchOffsetRequestHeader(Header):
+    """29 SEARCH_OFFSET_BY_TIMESTAMP: the first offset stored at or after a time."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+    """Milliseconds since 1970."""
+    boundary_type: str | None = None
+    """LOWER or UPPER; 4.9.7 ignores it."""
+
+
+class GetMaxOffsetRequestHeader(Header):
+    """30 GET_MAX_OFFSET: the queue's visible end."""
+
+    topic: str
+    queue_id: Int32
+    committed: bool | None = None
+
+
+class GetMinOffsetRequestHeader(Header):
+    """31 GET_MIN_OFFSET: the queue's visible start."""
+
+    topic: str
+    queue_id: Int32
+
+
+class OffsetResponseHeader(Header):
+    """The reply to 14, 29, 30 and 31."""
+
+    offset: Int64
+
+
+class GetEarliestMsgStoretimeRequestHeader(Header):
+    """32 GET_EARLIEST_MSG_STORETIME: the store time of the queue's first message."""
+
+    topic: str
+    queue_id: Int32
+
+
+class GetEarliestMsgStoretimeResponseHeader(Header):
+    """The reply to 32."""
+
+    timestamp: Int64
+    """Milliseconds since 1970; -1 when the queue is empty or unknown."""
+
+
+class UnregisterClientRequestHeader(Header):
+    """35 UNREGISTER_CLIENT: leave these groups."""
+
+    client_id: str = field(default="", name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class GetConsumerListByGroupRequestHeader(Header):
+    """38 GET_CONSUMER_LIST_BY_GROUP: the client ids of a group; the reply's body is a `ConsumerList`."""
+
+    consumer_group: str
+
+
+class NotifyConsumerIdsChangedRequestHeader(Header):
+    """40 NOTIFY_CONSUMER_IDS_CHANGED, broker to client, one-way: rebalance now."""
+
+    consumer_group: str
+
+
+class ResetOffsetRequestHeader(Header):
+    """222 INVOKE_BROKER_TO_RESET_OFFSET, and 220 RESET_CONSUMER_CLIENT_OFFSET to clients, one-way: change offsets.
+
+    The body of 220 and of the reply to 222 has an `offsetTable` by queue.
+    """
+
+    topic: str
+    group: str
+    timestamp: Int64
+    """Milliseconds since 1970; -1: the end."""
+    is_force: bool = False
+    """Whether queues may move forward."""
+    queue_id: Int32 | None = None
+    """In 5.x: only this queue; negative: every queue."""
+    offset: Int64 | None = None
+    """In 5.x, with a queue: use this offset instead of a time's; -1: none."""
+
+
+class GetConsumerStatusRequestHeader(Header):
+    """223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS, and 221 GET_CONSUMER_STATUS_FROM_CLIENT to members: members' offsets.
+
+    The reply to 221 has a `messageQueueTable` by queue in its body, that to 223 a `consumerTable` of those by client.
+    """
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+    """Client id of the only member to ask (223); absent: all members."""
+
+
+class GetConsumerRunningInfoRequestHeader(Header):
+    """307 GET_CONSUMER_RUNNING_INFO: a member's state; the reply's body is a `ConsumerRunningInfo`, by queue."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+    """Whether to include its threads' stacks."""
+
+
+class ConsumeMessageDirectlyResultRequestHeader(Header):
+    """309 CONSUME_MESSAGE_DIRECTLY: let a member consume one message, which the broker puts into the body."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str = ""
+    broker_name: str | None = None

@@ -1,0 +1,179 @@
+"""Makes the real hold service follow a run of the specification: turns a counterexample into a schedule.
+
+The code has a coarser granularity than the specification, so one move may take several steps of the run, or none. The
+search tries every schedule that stays on the run until one reaches its end.
+
+Features without a counterpart here: more queues, tags, channels, commits, crashes, roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_simulation.lockstep import STEPS_MAX, Lockstep, Move, remembered, run
+from longpoll_simulation.run import collected_errors
+from longpoll_spec.engines.python import Packed, Successors, successors
+from longpoll_spec.errors import SpecUserError
+from longpoll_spec.model import Action, Model, Trace, TraceStep
+from longpoll_spec.policy import Policy
+from longpoll_spec.specification import specification_of
+
+SILENT_MAX: Final = 4
+"""The most consecutive moves without a step of the specification: a thread starts, an executor becomes full."""
+
+
+class NotReplayableError(SpecUserError):
+    """A run that this world cannot follow; the text gives the reason."""
+
+
+class NotASpecificationStepError(Exception):
+    """The code under test took a step that the specification does not allow; the text describes it."""
+
+
+@frozen
+class Replayed:
+    """How far a run could be followed."""
+
+    moves: tuple[Move, ...]
+    """The schedule, as far as it went."""
+    steps: int
+    """The number of the run's steps that it took."""
+    of: int
+    """The number of the run's steps."""
+    told: tuple[str, ...]
+    """Each move in words, with its steps of the specification."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the code followed the whole run."""
+        return self.steps == self.of
+
+
+def refuse_unknown(model: Model) -> None:
+    """Raise NotReplayableError for a model with features that the world lacks."""
+    bounds = model.bounds
+    unknown = [*bounds.aspects]
+    if bounds.queues > 1 or bounds.tags > 1:
+        unknown.append("several queues or tags")
+    if unknown:
+        raise NotReplayableError(
+            f"this run uses {', '.join(unknown)}, but this simulation has only one plain queue; use a token from "
+            "`longpoll check` without --aspect, --queues and --tags"
+        )
+
+
+def follow(trace: Trace) -> Replayed:
+    """The schedule of the hold service that goes furthest along a run of its policy.
+
+    Raises NotReplayableError, and NotASpecificationStepError.
+    """
+    refuse_unknown(trace.model)
+    states = [step.state for step in trace.steps]
+    law = remembered(successors(trace.model))
+    try:
+        with collected_errors():
+            moves = _furthest(trace.model, law, states)
+            return _told(trace, law, states, moves)
+    except AssertionError as error:
+        said = f"the code of {trace.model.policy.name} took a step that its specification does not allow: {error}"
+        raise NotASpecificationStepError(said) from error
+
+
+def _furthest(model: Model, law: Successors, states: Sequence[Packed]) -> tuple[Move, ...]:
+    """Depth first, trying the moves with most steps first."""
+    best: tuple[int, tuple[Move, ...]] = (0, ())
+    seen: set[object] = set()
+    waiting: list[tuple[int, int, tuple[Move, ...]]] = [(0, 0, ())]
+    while waiting:
+        done, silent, path = waiting.pop()
+        if done > best[0]:
+            best = (done, path)
+        if done == len(states) - 1:
+            return path
+        found = []
+        for move in _moves_after(model, law, path):
+            with run(model, law, rejects=True, faults=True) as world:
+                for each in (*path, move):
+                    world.do(each)
+                after = _place_on(states, done, world.state)
+                key = (after, world.place(), world.full, world.throws)
+                if after is None or key in seen or (after == done and silent == SILENT_MAX):
+                    continue
+                seen.add(key)
+                found.append((after, silent + 1 if after == done else 0, (*path, move)))
+        waiting += sorted(found, key=lambda one: one[0])
+    return best[1]
+
+
+def _moves_after(model: Model, law: Successors, path: Sequence[Move]) -> list[Move]:
+    with run(model, law, rejects=True, faults=True) as world:
+        for move in path:
+            world.do(move)
+        return world.moves()
+
+
+def _place_on(states: Sequence[Packed], done: int, state: Packed) -> int | None:
+    """The number of the run's steps taken when the specification is in this state; None if it has left the run."""
+    for place in range(done, min(done + STEPS_MAX + 1, len(states))):
+        if states[place] == state:
+            return place
+    return None
+
+
+def _told(trace: Trace, law: Successors, states: Sequence[Packed], moves: Sequence[Move]) -> Replayed:
+    """Replay a schedule and describe each move."""
+    said: list[str] = []
+    done = 0
+    with run(trace.model, law, rejects=True, faults=True) as world:
+        for move in moves:
+            words = _words(world, move)
+            world.do(move)
+            before, done = done, _place_on(states, done, world.state) or 0
+            made = [named(step.action) for step in trace.steps[before + 1 : done + 1] if step.action is not None]
+            said.append(f"{words}: {', '.join(made)}" if made else words)
+    return Replayed(tuple(moves), done, len(states) - 1, tuple(said))
+
+
+def named(action: Action) -> str:
+    """An action with its actor: `hold 0`."""
+    return " ".join((action.name, *map(str, action.actors)))
+
+
+def _words(world: Lockstep, move: Move) -> str:
+    kind, number = move
+    if kind in {"go", "throw"}:
+        name, actor = list(world.actors.items())[number]
+        return f"{name} goes on{f' from {actor.at}' if actor.at else ''}{' and throws' if kind == 'throw' else ''}"
+    return {
+        "fill": "the executor becomes full",
+        "empty": "the executor has room again",
+        "dispatch": "the dispatcher begins",
+        "scan": "the scanner begins",
+        "expire": "the clock of deadlines looks",
+        "tick": "a tick passes",
+        "append": "a message is appended",
+        "stop": "the broker stops",
+        "next_pull": f"consumer {number} pulls",
+        "run": f"the executor runs consumer {number}'s pull",
+    }[kind]
+
+
+def under(policy: Policy, trace: Trace) -> tuple[Trace, Action | None]:
+    """The longest prefix of a run that another policy allows, and the first action that it does not."""
+    model = specification_of(policy, trace.model.bounds)
+    law = successors(model)
+    steps = [TraceStep(None, model.initial)]
+    for step in trace.steps[1:]:
+        wanted = step.action
+        assert wanted is not None
+        for index, after in law(steps[-1].state):
+            action = model.actions[index]
+            if (action.name, action.actors) == (wanted.name, wanted.actors):
+                steps.append(TraceStep(action, after))
+                break
+        else:
+            return Trace(model, tuple(steps), trace.property_name), wanted
+    return Trace(model, tuple(steps), trace.property_name), None

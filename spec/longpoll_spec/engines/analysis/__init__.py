@@ -1,1 +1,0 @@
-"""Analyses of the specification: symmetry, ranges of terms, simpler equal terms."""

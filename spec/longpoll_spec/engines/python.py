@@ -1,0 +1,404 @@
+"""The plain engine: terms as Python source over a tuple of integers, and a breadth-first search with parents kept.
+
+One function computes all successors, and one function each question. Truth values are 0 and 1 in the tuple. A node used
+more than once becomes a local in an eager function; guards always do, because `tick` uses them again. A level is
+finished before the next begins, so the first witness is a shortest one. The faster engines must agree.
+
+`unanswered` checks progress: no fair run leaves a pull unanswered for ever. That every deadline is kept in ticks is a
+safety property, which is empty if time stops: a run may append, show and truncate a message for ever. The fairness
+assumed is `specification.fairness_of`. A fair run in which one pull stays open ends up in one strongly connected part
+of the states with this pull open. For each part it checks whether fairness allows staying there (Emerson and Lei,
+1987). A run may also stutter for ever, as in TLA+: each state is a part, and a step that changes nothing is not a step
+of an action. Bounds must be small: the states are in Python's memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import CodeType
+from typing import Any, Final, TypeAlias
+
+from attrs import define, field, frozen
+
+from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
+from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.specification import Fairness, fairness_of
+from longpoll_spec.state import Variable
+from longpoll_spec.terms import FALSE, Bool, Term, nodes
+
+Packed: TypeAlias = tuple[int, ...]
+Successors: TypeAlias = Callable[[Packed], list[tuple[int, Packed]]]
+Question: TypeAlias = Callable[[Packed], bool]
+StepFunction: TypeAlias = Callable[[Packed], Packed | None]
+
+_SIGNS: Final = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "eq": "=="}
+_LEAVES: Final = frozenset({"var", "const", "parameter", "true", "false"})
+
+
+def source(term: Term, names: Mapping[int, str]) -> str:
+    """The term as a Python expression; a node with a local is written as the local's name."""
+    known = names.get(id(term))
+    if known is not None:
+        return known
+    return _source(term, [source(arg, names) for arg in term.args if isinstance(arg, Term)])
+
+
+def _source(term: Term, args: Sequence[str]) -> str:
+    match term.op:
+        case "var" | "const":
+            text = str(term.args[0])
+        case "parameter":
+            text = str(term.args[1])
+        case "true" | "false":
+            text = term.op.capitalize()
+        case "not":
+            text = f"(not {args[0]})"
+        case "ite":
+            text = f"({args[1]} if {args[0]} else {args[2]})"
+        case "and" | "or":
+            text = f"({f' {term.op} '.join(args)})"
+        case _:
+            text = f"({args[0]} {_SIGNS[term.op]} {args[1]})"
+    return text
+
+
+def successors(model: Model) -> Successors:
+    """The function from a state to every (index of an enabled action, state after it), in the order of the spec."""
+    lines = ["def successors(state):", _unpack(model.variables), "    found = []"]
+    names: dict[int, str] = {}
+    for index, action in enumerate(model.actions):
+        guard = names.get(id(action.guard))
+        if guard is None:
+            guard = f"guard_{index}"
+            lines.append(f"    {guard} = {source(action.guard, names)}")
+            names[id(action.guard)] = guard
+        after = ", ".join(_value(action.effect.get(each.name), each, names) for each in model.variables)
+        lines.append(f"    if {guard}:")
+        lines.append(f"        found.append(({index}, ({after},)))")
+    lines.append("    return found")
+    made: Successors = _define("successors", lines)
+    return made
+
+
+def _value(term: Term | None, variable: Variable, names: Mapping[int, str]) -> str:
+    if term is None:
+        return variable.name
+    text = source(term, names)
+    return f"(1 if {text} else 0)" if isinstance(term, Bool) else text
+
+
+def question(model: Model, term: Bool) -> Question:
+    """The function that evaluates the term in a state."""
+    lines = ["def question(state):", _unpack(model.variables)]
+    names: dict[int, str] = {}
+    lines += _shared([term], names)
+    lines.append(f"    return {source(term, names)}")
+    made: Question = _define("question", lines)
+    return made
+
+
+def questions(
+    model: Model, properties: Sequence[Property]
+) -> tuple[dict[int, Question], dict[int, list[tuple[int, Question]]]]:
+    """The questions that decide each property: by property index about a state, by action index about its steps."""
+    labels = {action.label: index for index, action in enumerate(model.actions)}
+    here: dict[int, Question] = {}
+    closing: dict[int, list[tuple[int, Question]]] = {}
+    for number, item in enumerate(properties):
+        decisive = item.here if item.kind == "sometimes" else ~item.here
+        if decisive is not FALSE:
+            here[number] = question(model, decisive)
+        for label, condition in item.closing:
+            closing.setdefault(labels[label], []).append((number, question(model, condition)))
+    return here, closing
+
+
+def step_of(model: Model, action: Action) -> StepFunction:
+    """The function from a state to the state after the action, or None where it is not enabled."""
+    lines = ["def step(state):", _unpack(model.variables)]
+    names: dict[int, str] = {}
+    lines += _shared([action.guard], names)
+    lines.append(f"    if not {source(action.guard, names)}:")
+    lines.append("        return None")
+    lines += _shared(list(action.effect.values()), names)
+    after = ", ".join(_value(action.effect.get(each.name), each, names) for each in model.variables)
+    lines.append(f"    return ({after},)")
+    made: StepFunction = _define("step", lines)
+    return made
+
+
+def _shared(terms: Sequence[Term], names: dict[int, str]) -> Iterator[str]:
+    uses = Counter(id(arg) for node in nodes(*terms) for arg in node.args if isinstance(arg, Term))
+    for node in nodes(*terms):
+        if uses[id(node)] > 1 and node.op not in _LEAVES and id(node) not in names:
+            name = f"shared_{len(names)}"
+            yield f"    {name} = {source(node, names)}"
+            names[id(node)] = name
+
+
+def _unpack(variables: Sequence[Variable]) -> str:
+    return f"    ({', '.join(variable.name for variable in variables)},) = state"
+
+
+def _define(name: str, lines: Sequence[str]) -> Any:
+    space: dict[str, Any] = {}
+    exec(_compiled(name, "\n".join(lines)), space)  # noqa: S102 - the text is made from terms above
+    return space[name]
+
+
+@lru_cache(maxsize=1 << 11)
+def _compiled(name: str, text: str) -> CodeType:
+    """Cached by its text: searches of one model ask the same questions."""
+    return compile(text, f"<law: {name}>", "exec")
+
+
+NAME = "python"
+REPORT_EVERY = 20_000
+"""States between two reports of progress."""
+
+
+@define
+class _Search:
+    """A breadth-first search. Invariant: `parents` has every state reached, and `level` those not expanded yet."""
+
+    model: Model
+    ledger: Ledger
+    successors: Successors
+    here: dict[int, Question]
+    """Property index -> the question that decides it when true in a state."""
+    closing: dict[int, list[tuple[int, Question]]]
+    """Action index -> (property index, the question that decides it for the step)."""
+    parents: dict[Packed, tuple[Packed, int] | None] = field(factory=dict)
+    level: list[Packed] = field(factory=list)
+    fired: Counter[int] = field(factory=Counter)
+    depth: int = 0
+    complete: bool = False
+
+    def start(self) -> None:
+        first = self.model.initial
+        self.parents[first] = None
+        self.level = [first]
+        self._ask_here(first)
+
+    def grow(self, limit: int | None, report: Report | None) -> None:
+        """Expand level after level until there are no new states, or the limit is reached."""
+        while self.level:
+            following: list[Packed] = []
+            for number, state in enumerate(self.level):
+                self._expand(state, following)
+                if report is not None and number % REPORT_EVERY == 0:
+                    report(self.progress(len(self.level) - number + len(following)))
+            if following:
+                self.depth += 1
+            self.level = following
+            if limit is not None and len(self.parents) >= limit and following:
+                return
+        self.complete = True
+
+    def _expand(self, state: Packed, following: list[Packed]) -> None:
+        for index, after in self.successors(state):
+            self.fired[index] += 1
+            for item, ask in self.closing.get(index, ()):
+                if self.ledger.is_open(item) and ask(state):
+                    self.ledger.note(item, Witness(state, self.depth, index))
+            if after not in self.parents:
+                self.parents[after] = (state, index)
+                following.append(after)
+                self._ask_here(after, deeper=1)
+
+    def _ask_here(self, state: Packed, deeper: int = 0) -> None:
+        for item in [item for item, ask in self.here.items() if ask(state)]:
+            self.ledger.note(item, Witness(state, self.depth + deeper, None))
+            del self.here[item]
+
+    def progress(self, frontier: int) -> Progress:
+        """The progress so far."""
+        return Progress(len(self.parents), self.fired.total(), self.depth, frontier)
+
+    def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
+        """The runs to witnesses."""
+        return [self._run_to(witness) for witness in witnesses]
+
+    def _run_to(self, witness: Witness) -> list[Action]:
+        chosen = [] if witness.closing is None else [witness.closing]
+        assert isinstance(witness.state, tuple)
+        parent = self.parents[witness.state]
+        while parent is not None:
+            chosen.append(parent[1])
+            parent = self.parents[parent[0]]
+        return [self.model.actions[index] for index in reversed(chosen)]
+
+
+def explore(
+    model: Model, properties: Sequence[Property], *, report: Report | None = None, limit_states: int | None = None
+) -> Exploration:
+    """Explore the model; Ctrl-C ends the search and returns the results so far."""
+    began = time.perf_counter()
+    search = _Search(model, Ledger(properties), successors(model), *questions(model, properties))
+    compiled = time.perf_counter()
+    try:
+        search.start()
+        search.grow(limit_states, report)
+    except KeyboardInterrupt:
+        search.complete = False
+    seconds = time.perf_counter() - compiled
+    return Exploration(
+        model=model,
+        engine=NAME,
+        distinct_states=len(search.parents),
+        transitions=search.fired.total(),
+        depth=search.depth,
+        seconds=seconds,
+        compile_seconds=compiled - began,
+        complete=search.complete,
+        verdicts=search.ledger.verdicts(model, search.complete, search.runs_to),
+        fired={action.label: search.fired[index] for index, action in enumerate(model.actions)},
+    )
+
+
+def shorten(model: Model, item: Property, run: Sequence[Action]) -> list[Action]:
+    """A run to a state or step that breaks the property, from which no single step can be removed."""
+    step, breaks = successors(model), question(model, ~item.here)
+    closing = {label: question(model, condition) for label, condition in item.closing}
+    index = {action.label: number for number, action in enumerate(model.actions)}
+    kept, at = list(run), 0
+    while at < len(kept):
+        shorter = [*kept[:at], *kept[at + 1 :]]
+        if _breaks(step, breaks, closing, model.initial, [(index[each.label], each.label) for each in shorter]):
+            kept, at = shorter, 0
+        else:
+            at += 1
+    return kept
+
+
+def _breaks(
+    step: Successors, here: Question, closing: dict[str, Question], state: Packed, run: Sequence[tuple[int, str]]
+) -> bool:
+    for number, (index, label) in enumerate(run, start=1):
+        is_last = number == len(run)
+        following = next((after for found, after in step(state) if found == index), None)
+        if following is None:
+            return False
+        if is_last and label in closing and closing[label](state):
+            return True
+        state = following
+    return here(state)
+
+
+Step: TypeAlias = tuple[str, Packed]
+"""The label of an action instance, and the state after it."""
+Graph: TypeAlias = Mapping[Packed, Sequence[Step]]
+TICK: Final = "tick"
+STILL: Final = "tick that changes nothing"
+
+
+@frozen
+class Unanswered:
+    """A pull that a fair run leaves open for ever: the request's slot, and the states among which the run stays."""
+
+    request: int
+    states: tuple[Packed, ...]
+    steps: tuple[str, ...]
+    """The labels of the steps among those states, each once; empty for a run that stutters."""
+
+
+def unanswered(model: Model, fairness: Fairness | None = None) -> Unanswered | None:
+    """A pull that some fair run never answers; None if every fair run answers every pull."""
+    assumed = fairness_of(model) if fairness is None else fairness
+    graph = graph_of(model)
+    for request in model.state.requests:
+        is_open = question(model, request.open)
+        within = {state for state in graph if is_open(state)}
+        for part in _fair_parts(graph, within, assumed):
+            labels = dict.fromkeys(label for state in part for label, after in graph[state] if after in part)
+            return Unanswered(request.index, tuple(sorted(part)), tuple(labels))
+    return None
+
+
+def graph_of(model: Model) -> Graph:
+    """Every reachable state with its steps that change something; `STILL` marks a tick that changes nothing."""
+    step, labels = successors(model), [action.label for action in model.actions]
+    graph: dict[Packed, list[Step]] = {}
+    waiting = [model.initial]
+    while waiting:
+        state = waiting.pop()
+        if state not in graph:
+            steps = [(labels[index], after) for index, after in step(state)]
+            still = [(STILL, after) for label, after in steps if label == TICK and after == state]
+            graph[state] = [each for each in steps if each[1] != state] + still
+            waiting.extend(after for _, after in graph[state])
+    return graph
+
+
+def _fair_parts(graph: Graph, within: set[Packed], fairness: Fairness) -> Iterator[set[Packed]]:
+    for part in parts_of(graph, within):
+        taken = {label for state in part for label, after in graph[state] if after in part}
+        if not fairness.time_passes or TICK in taken:
+            if _is_weakly_fair(graph, part, taken, fairness.weak):
+                yield part
+        else:
+            # Without a tick, only states in which time changes nothing can go on.
+            still = {state for state in part if _is_still(graph[state])}
+            for rest in parts_of(graph, still):
+                moves = {label for state in rest for label, after in graph[state] if after in rest}
+                if _is_weakly_fair(graph, rest, moves, fairness.weak):
+                    yield rest
+
+
+def _is_weakly_fair(graph: Graph, part: set[Packed], taken: set[str], weak: Iterable[str]) -> bool:
+    always = set.intersection(*({label for label, _ in graph[state]} for state in part))
+    return all(label in taken or label not in always for label in weak)
+
+
+def _is_still(steps: Sequence[Step]) -> bool:
+    """Whether a tick is enabled and changes nothing; `graph_of` records such a step as `STILL`."""
+    return any(label == STILL for label, _ in steps)
+
+
+def parts_of(graph: Graph, within: set[Packed]) -> Iterable[set[Packed]]:
+    """The strongly connected components of some states (Tarjan, 1972), with an explicit stack because runs are long."""
+    number: dict[Packed, int] = {}
+    least: dict[Packed, int] = {}
+    stack: list[Packed] = []
+    on_stack: set[Packed] = set()
+    found: list[set[Packed]] = []
+    for root in within:
+        if root in number:
+            continue
+        work = [(root, iter(graph[root]))]
+        number[root] = least[root] = len(number)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            state, steps = work[-1]
+            after = next((after for _, after in steps if after in within and _is_news(after, number, on_stack)), None)
+            if after is None:
+                work.pop()
+                if work:
+                    least[work[-1][0]] = min(least[work[-1][0]], least[state])
+                if least[state] == number[state]:
+                    found.append(_popped(stack, on_stack, state))
+            elif after in number:
+                least[state] = min(least[state], number[after])
+            else:
+                number[after] = least[after] = len(number)
+                stack.append(after)
+                on_stack.add(after)
+                work.append((after, iter(graph[after])))
+    return found
+
+
+def _is_news(state: Packed, number: Mapping[Packed, int], on_stack: set[Packed]) -> bool:
+    return state not in number or state in on_stack
+
+
+def _popped(stack: list[Packed], on_stack: set[Packed], last: Packed) -> set[Packed]:
+    part: set[Packed] = set()
+    while last not in part:
+        state = stack.pop()
+        on_stack.discard(state)
+        part.add(state)
+    return part

@@ -1,1 +1,0 @@
-"""The plain engine: terms as Python functions, a state as a tuple."""

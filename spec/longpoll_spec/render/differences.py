@@ -1,0 +1,76 @@
+"""Compare two policies: the knobs in which they differ, and each action that differs.
+
+What this means for the properties is found by exploring and proving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_spec.bounds import EXPLORATIONS, Bounds
+from longpoll_spec.model import ACTION_NAMES
+from longpoll_spec.policy import Policy, knob_values
+from longpoll_spec.render.spec_page import OPEN, action_lines, opened
+
+NO_FEATURE: Final = ""
+"""No features."""
+Pair = tuple[str, str]
+"""Corresponding lines of the two; empty where one has none."""
+
+
+@frozen
+class Changed:
+    """One action that differs."""
+
+    action: str
+    aspect: str
+    """The feature with which it differs; `NO_FEATURE` if it differs without any."""
+    pairs: tuple[Pair, ...]
+
+
+@frozen
+class Difference:
+    """All differences between two policies."""
+
+    first: Policy
+    second: Policy
+    knobs: tuple[tuple[str, str, str], ...]
+    """(knob, the first's value, the second's)."""
+    actions: tuple[Changed, ...]
+
+
+def difference(first: Policy, second: Policy) -> Difference:
+    """How the second differs from the first."""
+    values = ((knob, *(str(getattr(each, knob)).lower() for each in (first, second))) for knob in knob_values())
+    knobs = tuple((knob, one, other) for knob, one, other in values if one != other)
+    return Difference(first, second, knobs, tuple(_changed(first, second)))
+
+
+def _changed(first: Policy, second: Policy) -> Iterator[Changed]:
+    for name in ACTION_NAMES:
+        told: set[Pair] = set()
+        for aspect, bounds in {NO_FEATURE: OPEN, **{each: opened(size) for each, size in EXPLORATIONS.items()}}.items():
+            pairs = _pairs(name, first, second, bounds)
+            new = {(one, other) for one, other in pairs if one != other} - told
+            if new:
+                told |= new
+                yield Changed(name, aspect, tuple(pairs))
+
+
+def _pairs(name: str, first: Policy, second: Policy, bounds: Bounds) -> list[Pair]:
+    return list(aligned(action_lines(name, first, bounds), action_lines(name, second, bounds)))
+
+
+def aligned(first: Sequence[str], second: Sequence[str]) -> Iterator[Pair]:
+    """The lines of two texts, equal ones paired."""
+    for kind, start, end, other_start, other_end in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
+        left, right = list(first[start:end]), list(second[other_start:other_end])
+        if kind != "equal":
+            length = max(len(left), len(right))
+            left += [""] * (length - len(left))
+            right += [""] * (length - len(right))
+        yield from zip(left, right, strict=True)

@@ -1,1 +1,0 @@
-"""Describe a counterexample in sentences, in RocketMQ's terms."""
