@@ -21,10 +21,12 @@ from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, consumed
 import longpoll_client as client
 from longpoll_client import (
     Admin,
+    AnswerTimeoutError,
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
     AsyncTransactionProducer,
+    ConfigError,
     MessageQueue,
     Producer,
     PullConsumer,
@@ -37,12 +39,10 @@ from longpoll_client import (
 from longpoll_client.checks import check_plain
 from longpoll_client.consume.membership import Membership
 from longpoll_client.consume.rebalance import check_seek
-from longpoll_client.errors import AnswerTimeoutError
 from longpoll_client.link.exchange import WAIT_S_MAX
 from longpoll_client.link.steps import Steps
 from longpoll_client.produce.transactions import state_of
 from longpoll_client.settings import MemberConfig
-from longpoll_spec.errors import ConfigError
 
 NOWHERE = "127.0.0.1:1"
 WHOLE = ("batch_count_max", "cached_count_max", "cached_size_max", "cached_span_max", "thread_count")

@@ -24,12 +24,16 @@ from model_tests.support.client import BAD, PATIENCE_S, RUNTIME, bodies_of, poll
 from longpoll_broker.broker import Broker
 from longpoll_client import (
     Admin,
+    ConnectionLostError,
     MessageModel,
+    MessageQueue,
     OutgoingMessage,
+    Permission,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    RefusedError,
     Retry,
     StartAt,
     Unreadable,
@@ -39,13 +43,12 @@ from longpoll_client.consume import member, puller
 from longpoll_client.consume.offsets import RemoteOffsets
 from longpoll_client.consume.puller import Batch, ProcessQueue, Puller
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
-from longpoll_client.errors import ConnectionLostError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.steps import Ask, Question, run
 from longpoll_client.messages import decode_readable
 from longpoll_client.settings import MemberConfig
-from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, SubscriptionData, TopicRouteData
-from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
+from longpoll_protocol.bodies import BrokerData, QueueData, SubscriptionData, TopicRouteData
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     OffsetResponseHeader,
@@ -146,6 +149,38 @@ def test_an_offset_that_has_moved_is_gone_on_from_at_once() -> None:
     calls.answers[-1](answer(ResponseCode.SYSTEM_ERROR))
     assert calls.asked == [5, 2]
     assert len(calls.rests) == 1
+
+
+def answered(body: bytes, fields: dict[str, str] | None = None) -> Command:
+    """An answer with a body that may be unreadable."""
+    return Command(ResponseCode.SUCCESS, 1, 1, answer(0).ext_fields if fields is None else fields, memoryview(body))
+
+
+@pytest.mark.parametrize(
+    ("failing", "words"),
+    [
+        (answer(ResponseCode.SUBSCRIPTION_NOT_EXIST), "the broker says 24"),
+        (answer(ResponseCode.FLOW_CONTROL), "the broker says 215"),
+        (answered(bytes(100)), "is damaged"),
+        (answered(b"\x01"), "expected a record"),
+        (answered(b"", {}), "'suggestWhichBrokerId'"),
+        (answered(b"", {"suggestWhichBrokerId": "x"}), "not a whole number"),
+    ],
+)
+def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
+    failing: Command, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once and with one message if the message cannot be read; else after a rest."""
+    calls = Calls()
+    puller = puller_of(calls)
+    puller.pull()
+    with caplog.at_level(logging.WARNING):
+        calls.answers[-1](failing)
+    assert words in caplog.text
+    if "asking for it alone" not in caplog.text:
+        assert (calls.asked, len(calls.rests)) == ([5], 1)
+        puller.pull()
+    assert calls.asked == [5, 5]
 
 
 def test_a_pull_commits_nothing_once_the_lock_of_its_queue_has_run_out() -> None:

@@ -25,8 +25,8 @@ from longpoll_judge.faults.plant import FAULTS, plant
 from longpoll_judge.faults.recording import Recording, change, load
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.run.pipeline import judge
-from longpoll_judge.show.page.render import render_html
-from longpoll_judge.show.report_text import render_markdown
+from longpoll_judge.show.page import render_html
+from longpoll_judge.show.report import render_markdown
 from longpoll_judge.show.window import write_evidence
 from longpoll_spec.history import Law
 

@@ -11,7 +11,7 @@ import pytest
 from model_tests.support.judge.histories import judged
 
 from longpoll_judge.contract.clauses import CLAUSES, clause_tables
-from longpoll_judge.contract.messages import MESSAGE_CLAUSES
+from longpoll_judge.contract.pulls import MESSAGE_CLAUSES
 from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
     EVIDENCE,
@@ -21,8 +21,7 @@ from longpoll_judge.contract.result import (
     VISIBLE_IS_MONOTONE,
 )
 from longpoll_judge.faults.plant import FAULTS, plant
-from longpoll_judge.faults.plant_contract import CONTRACT_FAULTS
-from longpoll_judge.faults.plant_exchanges import EXCHANGE_FAULTS
+from longpoll_judge.faults.plant_contract import CONTRACT_FAULTS, EXCHANGE_FAULTS
 from longpoll_judge.faults.recording import NoVictimError, change, load
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.run.pipeline import judge

@@ -13,7 +13,7 @@ from model_tests.support.judge.histories import gap_kinds, violated
 from model_tests.support.judge.histories import judged as judged_with
 
 from longpoll_judge.contract.result import Result
-from longpoll_judge.evidence.generation_starts import DELETION_NS
+from longpoll_judge.evidence.generations import DELETION_NS
 from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.faults.plant import FAULTS
 from longpoll_judge.faults.recording import MS, Recording, change, moved

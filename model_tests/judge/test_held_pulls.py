@@ -16,7 +16,7 @@ from model_tests.support.judge.histories import certain, follow_pieces, shown, s
 from longpoll_judge.evidence.survey import SourceFacts
 from longpoll_judge.faults.recording import Recording
 from longpoll_judge.read.schema import EVENT_SCHEMA, fill
-from longpoll_judge.rules.holds import BEGINS, ENDS
+from longpoll_judge.rules.holding import BEGINS, ENDS
 from longpoll_judge.rules.queue_columns import MS
 from longpoll_judge.run.incremental import held_pulls
 from longpoll_judge.run.incremental.held_pulls import CLOSED_NS, OPEN_NS, Held

@@ -32,10 +32,8 @@ from longpoll_judge.run.incremental.state_file import STATE_FILE
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.tally import NOT_TOLD, Latest, left_to_the_end
-from longpoll_judge.show.checkpoint import POSTED_FILE, TOLD_FILE, open_checkpoint
-from longpoll_judge.show.names import RECENT_MAX, Names
+from longpoll_judge.show.findings_file import POSTED_FILE, RECENT_MAX, TOLD_FILE, Names, open_checkpoint, open_stream
 from longpoll_judge.show.standing import standing
-from longpoll_judge.show.stream import open_stream
 from longpoll_spec.history import Event
 
 LIMITS = {"wake_ms": 100.0, "late_ms": 50.0}

@@ -9,7 +9,7 @@ import pytest
 
 from longpoll_judge.contract.result import NO_LOST_WAKEUP, Result
 from longpoll_judge.run.pipeline import judge
-from longpoll_judge.show.report_text import told_of
+from longpoll_judge.show.report import told_of
 
 CASES: Final = Path(__file__).parent / "cases"
 RIGHT: Final[dict[str, tuple[str, str]]] = {

@@ -30,7 +30,7 @@ from longpoll_judge.errors import CheckpointError
 from longpoll_judge.faults.plant import FAULTS
 from longpoll_judge.faults.recording import NoVictimError, Recording
 from longpoll_judge.generate import Load
-from longpoll_judge.read.checksum import checksum_before
+from longpoll_judge.read.growing_history import checksum_before
 from longpoll_judge.read.source import find
 from longpoll_judge.rules.cross_queue import rows_where
 from longpoll_judge.run import follow as following

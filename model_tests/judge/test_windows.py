@@ -20,7 +20,7 @@ from model_tests.support.judge.histories import Row, Rows, added_up, by_size, cu
 from model_tests.support.judge.tiles import table_of as table_of_events
 
 from longpoll_judge.columns import keys
-from longpoll_judge.columns.exchange import joined
+from longpoll_judge.columns.batch import joined
 from longpoll_judge.columns.keys import LONG_BYTES, NO_KEYS, Keys, open_keys, repeated, text_hashes
 from longpoll_judge.evidence.survey import Context, SourceFacts
 from longpoll_judge.faults.plant import FAULTS

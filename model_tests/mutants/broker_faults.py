@@ -152,14 +152,14 @@ FAULTS: Final = (
     Fault(
         "the broker gives its offsets no guard",
         "reference/longpoll_broker/assembly.py",
-        "                guard=self.runtime.lock(),\n                light",
-        "                light",
+        "Offsets(guard=lock(), light=light",
+        "Offsets(light=light",
         f"{TESTS}/simulate/test_preempted.py::test_a_broker_guards_what_its_threads_share",
     ),
     Fault(
         "the broker gives its statistics no guard",
         "reference/longpoll_broker/assembly.py",
-        "Statistics(self.runtime.lock())",
+        "Statistics(lock())",
         "Statistics()",
         f"{TESTS}/simulate/test_preempted.py::test_a_broker_guards_what_its_threads_share",
     ),
@@ -187,7 +187,7 @@ FAULTS: Final = (
     Fault(
         "a slave of 4.9 announces what is copied to it",
         "reference/longpoll_broker/assembly.py",
-        "not shared.standing.is_slave or shared.traits.slave_notifies",
+        "not shared.role.is_slave or shared.traits.slave_notifies",
         "True",
         f"{TESTS}/service/test_slave.py::test_copied_messages_wake_held_pulls",
     ),

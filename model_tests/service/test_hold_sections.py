@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partialmethod
 from typing import Any, Final
 
 import attrs
@@ -63,14 +62,10 @@ class NotedEvents(PullEvents):
         self.clock_ns += 1
         return self.clock_ns
 
-    def _note(self, name: str, pulls: Iterable[Pull] | Pull, after_ns: int, visible_end: int | None = None) -> None:
+    def record(self, event: str, pulls: Iterable[Pull], after_ns: int, visible_end: int | None = None) -> None:
         assert after_ns == self.clock_ns, "the moment before what is told of"
-        count = 1 if isinstance(pulls, Pull) else len(list(pulls))
-        self.notes.append(f"told {name} {count}" + ("" if visible_end is None else f" to {visible_end}"))
-
-
-for _name in ("held", "rechecked", "taken", "kept", "expired", "stopped"):
-    setattr(NotedEvents, _name, partialmethod(NotedEvents._note, _name))
+        end = "" if visible_end is None or event == "hold" else f" to {visible_end}"
+        self.notes.append(f"told {event} {len(list(pulls))}{end}")
 
 
 class NotedBench(Bench):
@@ -94,40 +89,40 @@ class NotedBench(Bench):
 def test_sections_of_a_hold() -> None:
     """The insert is one critical section, and the recheck another."""
     bench = NotedBench(STRICT)
-    held = ["hold", "[hold]", "told held 1"]
-    assert bench.since(bench.hold) == [*held, "recheck", "told rechecked 1 to 0"]
+    held = ["hold", "[hold]", "told hold 1"]
+    assert bench.since(bench.hold) == [*held, "recheck", "told recheck 1 to 0"]
     bench.make_visible()
-    assert bench.since(bench.hold) == [*held, "recheck", "[recheck]", "told rechecked 1 to 1"]
-    assert bench.since(lambda: bench.hold(offset=1)) == [*held, "recheck", "told rechecked 1 to 1"]
+    assert bench.since(bench.hold) == [*held, "recheck", "[recheck]", "told recheck 1 to 1"]
+    assert bench.since(lambda: bench.hold(offset=1)) == [*held, "recheck", "told recheck 1 to 1"]
     bench = NotedBench(STRICT)
     bench.service.stop(bench.outbox)
     assert bench.since(bench.hold) == ["hold"]
     bench = NotedBench(ROCKETMQ_LMQ)
-    assert bench.since(bench.hold) == ["find_bucket", "[find_bucket]", "hold", "[hold]", "told held 1"]
+    assert bench.since(bench.hold) == ["find_bucket", "[find_bucket]", "hold", "[hold]", "told hold 1"]
     bench = NotedBench(ROCKETMQ_PR7359)
     bench.make_visible()
-    held = ["hold", "[hold]", "told held 1", "recheck", "told rechecked 1 to 1"]
+    held = ["hold", "[hold]", "told hold 1", "recheck", "told recheck 1 to 1"]
     assert bench.since(lambda: bench.hold(offset=1)) == held
-    walk = ["walk_start", "[take]", "told taken 2 to 1", "walk_each", "walk_each", "[queue_taken]"]
-    assert bench.since(bench.hold) == [*held, *walk, "walk_end", "[settle]", "[keep]", "told kept 1 to 1"]
+    walk = ["walk_start", "[take]", "told take 2 to 1", "walk_each", "walk_each", "[queue_taken]"]
+    assert bench.since(bench.hold) == [*held, *walk, "walk_end", "[settle]", "[keep]", "told keep 1 to 1"]
 
 
 @pytest.mark.parametrize(
     ("policy", "notes"),
     [
-        (STRICT, ["has", "notify_start", "[wake_in_place]", "[settle]", "told taken 1 to 1", "notify_each"]),
+        (STRICT, ["has", "notify_start", "[wake_in_place]", "[settle]", "told take 1 to 1", "notify_each"]),
         (
             STRICT_CLONE,
             [
-                *("has", "notify_start", "[take]", "told taken 2 to 1", "notify_each", "[queue_taken]", "notify_each"),
-                *("notify_end", "[settle]", "[keep]", "told kept 1 to 1", "recheck", "[held]"),
+                *("has", "notify_start", "[take]", "told take 2 to 1", "notify_each", "[queue_taken]", "notify_each"),
+                *("notify_end", "[settle]", "[keep]", "told keep 1 to 1", "recheck", "[held]"),
             ],
         ),
         (
             ROCKETMQ_5,
             [
-                *("notify_start", "[take]", "told taken 2 to 1", "notify_each", "[queue_taken]", "notify_each"),
-                *("notify_end", "[settle]", "[keep]", "told kept 1 to 1"),
+                *("notify_start", "[take]", "told take 2 to 1", "notify_each", "[queue_taken]", "notify_each"),
+                *("notify_end", "[settle]", "[keep]", "told keep 1 to 1"),
             ],
         ),
     ],
@@ -150,9 +145,9 @@ def test_an_arrival_where_nobody_waits(policy: Policy) -> None:
     bench.service._shards[0].table.drain()
     bench.notes.clear()
     takes = ["[wake_in_place]", "[settle]"] if policy is STRICT else ["[take]"]
-    walk = bench.service._new_walk(bench.service._shards[0], KEY, 1, None)
-    noted = bench.since(lambda: bench.service._walk_once(NOTIFY, bench.service._shards[0], walk, bench.outbox))
-    assert noted == ["notify_start", *takes, "told taken 0 to 1"]
+    traversal = bench.service._new_traversal(bench.service._shards[0], KEY, 1, None)
+    noted = bench.since(lambda: bench.service._traverse_once(NOTIFY, bench.service._shards[0], traversal, bench.outbox))
+    assert noted == ["notify_start", *takes, "told take 0 to 1"]
 
 
 def test_sections_of_herds_and_scans() -> None:
@@ -160,9 +155,9 @@ def test_sections_of_herds_and_scans() -> None:
     bench = NotedBench(STRICT)
     for _ in range(LARGE_HERD):
         bench.hold()
-    start = ["has", "notify_start", "[wake_in_place]", f"told taken {LARGE_HERD} to 1"]
+    start = ["has", "notify_start", "[wake_in_place]", f"told take {LARGE_HERD} to 1"]
     assert bench.since(bench.arrive) == [*start, *["notify_each"] * LARGE_HERD, "[settle]", "[keep]"]
-    scan = ["[keys]", "scan_start", "[take]", "told taken 0 to 1", "scan_end", "[settle]", "[keep]", "told kept 0 to 1"]
+    scan = ["[keys]", "scan_start", "[take]", "told take 0 to 1", "scan_end", "[settle]", "[keep]", "told keep 0 to 1"]
     for policy, swept in ((ROCKETMQ_5, []), (ROCKETMQ_LMQ, ["sweep", "[has]", "remove_bucket", "[remove_bucket]"])):
         bench = NotedBench(policy)
         bench.hold()
@@ -181,7 +176,7 @@ def test_sections_of_deadlines_and_ends() -> None:
     assert bench.since(bench.service.wait_s) == ["[deadline_next_ms]"]
     assert bench.since(lambda: bench.service.run(bench.outbox)) == []
     bench.now_ns = 5_000_000
-    assert bench.since(lambda: bench.service.run(bench.outbox)) == ["expire", "[expire]", "told expired 1"]
+    assert bench.since(lambda: bench.service.run(bench.outbox)) == ["expire", "[expire]", "told expire 1"]
     bench = NotedBench(ROCKETMQ_5)
     bench.hold(deadline_ms=5)
     bench.now_ns = 5_000_000
@@ -199,7 +194,7 @@ def test_sections_of_deadlines_and_ends() -> None:
     assert bench.ran == [(pull, "error")]
     bench = NotedBench(STRICT)
     bench.hold()
-    assert bench.since(lambda: bench.service.stop(bench.outbox)) == ["stop", "[drain]", "told stopped 1"]
+    assert bench.since(lambda: bench.service.stop(bench.outbox)) == ["stop", "[drain]", "told stop 1"]
     bench = NotedBench(ROCKETMQ_5)
     pull = bench.hold()
     assert bench.since(lambda: bench.service.stop(bench.outbox)) == []

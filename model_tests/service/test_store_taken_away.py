@@ -22,7 +22,7 @@ from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 
-from longpoll.wire.suite.requests import topic_fields
+from longpoll.wire.requests import topic_header
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.metrics import BrokerCollector, with_health
@@ -176,7 +176,7 @@ def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(
     broker = start(tmp_path / "store", attrs.evolve(SYNC, flush_interval_ms=10))
     moved(tmp_path / "store")
     with RawClient(broker.address) as client:
-        told = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("Another", 1))
+        told = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_header("Another", 1).encode())
         assert told.code == ResponseCode.SYSTEM_ERROR
         assert "the store no longer exists" in (told.remark or "")
         wait_until(lambda: "could not be saved; trying again" in caplog.text)

@@ -37,7 +37,6 @@ from longpoll_client.errors import ClientError
 from longpoll_client.remoting import RemotingClient
 from longpoll_conform import capabilities
 from longpoll_conform.vectors import recorded
-from longpoll_judge.contract.rate import rate
 from longpoll_judge.contract.result import (
     ANSWER_IS_RIGHT,
     ANSWERED_BY_DEADLINE,
@@ -50,9 +49,10 @@ from longpoll_judge.contract.result import (
     Percentiles,
     Result,
     Verdict,
+    rate,
 )
-from longpoll_judge.faults.fault import Fault
 from longpoll_judge.faults.plant import plant
+from longpoll_judge.faults.recording import Fault
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.run.pipeline import judge
 from longpoll_kit.errors import ViolationError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_network
 
-from attrs import Factory, field, frozen
+from attrs import define, field, frozen
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.fast.pull_bursts import PatchedPullAnswers, QuickPullProcessor, tells_offsets_only
@@ -30,7 +30,7 @@ from longpoll_broker.hold.pull_processor import (
     nobody_is_told,
 )
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.io.processors import Processor, RequestCounts
+from longpoll_broker.io.processors import Processor, RequestCounts, Serving
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
 from longpoll_broker.rocketmq.admin.client_calls import ClientCalls
 from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
@@ -73,34 +73,7 @@ from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import Policy
 
 
-def _topics(shared: SharedServices) -> Topics:
-    config = shared.config
-    return Topics(
-        config.auto_create_topic,
-        config.default_topic_queue_count,
-        shared.store_config.light_queues,
-        guard=shared.runtime.lock(),
-    )
-
-
-def _standing(shared: SharedServices) -> BrokerRole:
-    config = shared.config
-    return BrokerRole(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
-
-
-def _desk(shared: SharedServices) -> PullChecks:
-    return PullChecks(
-        shared.topics,
-        shared.groups,
-        shared.clients,
-        is_readable=bool(shared.config.permission & PERM_READ),
-        property_filter=shared.config.property_filter,
-        traits=shared.traits,
-        standing=shared.standing,
-    )
-
-
-@frozen(eq=False)
+@define(eq=False)
 class SharedServices:
     """Created once, before any service."""
 
@@ -111,59 +84,52 @@ class SharedServices:
     store: MessageStore
     address: Address
     """The broker's listening address."""
-    recording: NoHistory = field(factory=NoHistory)
-    is_fast: bool = True
+    recording: NoHistory
+    is_fast: bool
     """Whether services of `fast` replace the plain ones."""
-    traits: Traits = field(init=False, default=Factory(lambda self: traits_of(self.policy), takes_self=True))
-    topics: Topics = field(init=False, default=Factory(_topics, takes_self=True))
-    groups: Groups = field(
-        init=False,
-        default=Factory(
-            lambda self: Groups(
-                self.config.auto_create_subscription_group,
-                self.store_config.light_queues,
-                self.traits.group_size_max,
-                self.traits.validates_groups,
-                guard=self.runtime.lock(),
-            ),
-            takes_self=True,
-        ),
-    )
-    offsets: Offsets = field(
-        init=False,
-        default=Factory(
-            lambda self: Offsets(
-                guard=self.runtime.lock(),
-                light=self.store_config.light_queues,
-                pulled=Offsets(guard=self.runtime.lock()) if self.traits.tells_pull_offsets else None,
-            ),
-            takes_self=True,
-        ),
-    )
+    traits: Traits = field(init=False)
+    topics: Topics = field(init=False)
+    groups: Groups = field(init=False)
+    offsets: Offsets = field(init=False)
     delays: DelayOffsets = field(init=False, factory=DelayOffsets)
     timers: TimerOffsets = field(init=False, factory=TimerOffsets)
     timer_counts: TimerCounts = field(init=False, factory=TimerCounts)
-    statistics: Statistics = field(
-        init=False, default=Factory(lambda self: Statistics(self.runtime.lock()), takes_self=True)
-    )
+    statistics: Statistics = field(init=False)
     request_counts: RequestCounts = field(init=False, factory=RequestCounts)
-    clients: Clients = field(
-        init=False,
-        default=Factory(
-            lambda self: Clients(FilterTable(self.traits.filters_outlive_groups, self.traits.filters_with_parts)),
-            takes_self=True,
-        ),
-    )
-    standing: BrokerRole = field(init=False, default=Factory(_standing, takes_self=True))
-    desk: PullChecks = field(init=False, default=Factory(_desk, takes_self=True))
-    store_host: bytes = field(init=False, default=Factory(lambda self: host_bytes(*self.address), takes_self=True))
+    clients: Clients = field(init=False)
+    role: BrokerRole = field(init=False)
+    checks: PullChecks = field(init=False)
+    store_host: bytes = field(init=False)
     """The broker's address as in records."""
-    appender: Appender = field(
-        init=False,
-        default=Factory(
-            lambda self: Appender(self.runtime, self.store, self.recording.sends, self.statistics), takes_self=True
-        ),
-    )
+    appender: Appender = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        config, lock, light = self.config, self.runtime.lock, self.store_config.light_queues
+        self.traits = traits = traits_of(self.policy)
+        self.topics = Topics(config.auto_create_topic, config.default_topic_queue_count, light, guard=lock())
+        self.groups = Groups(
+            config.auto_create_subscription_group,
+            light,
+            traits.group_size_max,
+            traits.validates_groups,
+            guard=lock(),
+        )
+        pulled = Offsets(guard=lock()) if traits.tells_pull_offsets else None
+        self.offsets = Offsets(guard=lock(), light=light, pulled=pulled)
+        self.statistics = Statistics(lock())
+        self.clients = Clients(FilterTable(traits.filters_outlive_groups, traits.filters_with_parts))
+        self.role = BrokerRole(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
+        self.checks = PullChecks(
+            self.topics,
+            self.groups,
+            self.clients,
+            is_readable=bool(config.permission & PERM_READ),
+            property_filter=config.property_filter,
+            traits=traits,
+            role=self.role,
+        )
+        self.store_host = host_bytes(*self.address)
+        self.appender = Appender(self.runtime, self.store, self.recording.sends, self.statistics)
 
 
 SHORT_SCAN_MS = 1_000
@@ -202,11 +168,6 @@ class PullServices:
         """Returns the number of pulls waiting for a thread, and the first one's waiting time, ms."""
         return (0, 0) if self.pool is None else self.pool.waiting()
 
-    def wake_by(self, wake: Callable[[], None]) -> None:
-        """Set the function that wakes a sleeping loop for its next pass."""
-        if self.inline is not None:
-            self.inline.later.wake = wake
-
     def finish(self, outbox: Outbox) -> None:
         """Answer held pulls as the policy says, and run those waiting for a pass; call when no notifier runs."""
         self.hold_service.stop(outbox)
@@ -232,10 +193,18 @@ def pull_services_of(shared: SharedServices, access: AccessControl | None = None
     """Create the services."""
     runtime, policy, config = shared.runtime, shared.policy, shared.config
     runner = _runner(shared, access)
-    pool = _pool(shared, runner) if policy.notify == "dispatcher_poll" else None
-    inline = _inline(shared, runner) if pool is None else None
-    executor = pool or inline
-    assert executor is not None
+    pool: PoolExecutor | None = None
+    inline: InlineExecutor | None = None
+    executor: PoolExecutor | InlineExecutor
+    if policy.notify == "dispatcher_poll":
+        wait_ms_max = config.pull_wait_ms_max if config.fast_failure else None
+        executor = pool = PoolExecutor(
+            runtime, runner.run, runner.refuse, config.pull_thread_count, config.pull_queue_capacity, wait_ms_max
+        )
+    elif isinstance(runner, HerdRunner):
+        executor = inline = HerdExecutor(runner.run, LaterRuns(runtime.lock()), run_alike=runner.run_alike)
+    else:
+        executor = inline = InlineExecutor(runner.run, LaterRuns(runtime.lock()))
     hold_service = HoldService(
         runtime,
         policy,
@@ -253,74 +222,50 @@ def pull_services_of(shared: SharedServices, access: AccessControl | None = None
         pool,
         inline,
         hold_service,
-        processor(runtime, policy, config, shared.desk, shared.offsets, runner, hold_service, shared.recording.pulls),
+        processor(runtime, policy, config, shared.checks, shared.offsets, runner, hold_service, shared.recording.pulls),
         RoleProcessor(
-            shared.standing,
+            shared.role,
             shared.traits,
             hold_service,
             config.broker_name,
             config.slave_acting_master,
             policy.on_master_return == "answer",
         ),
-        _dispatch_service(shared, hold_service),
+        DispatchService(
+            runtime,
+            shared.store,
+            hold_service,
+            shared.recording.pulls,
+            notifies=config.long_polling and (not shared.role.is_slave or shared.traits.slave_notifies),
+            polls=policy.notify == "dispatcher_poll",
+            in_batches=policy.notify_grain == "batch",
+            before_visible=policy.notify == "before_visible",
+            passes_idle=policy.empty_shortcut,
+            makes_durable=shared.store_config.visible_when_durable,
+        ),
         ScanService(runtime, hold_service, scan_period_ms) if policy.expiry == "scan" else None,
     )
 
 
 def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
-    events, desk = shared.recording.pulls, shared.desk
-    is_fast = shared.is_fast and tells_offsets_only(desk)
-    answers = PatchedPullAnswers(desk, events) if is_fast else PullAnswers(desk, events)
+    events, checks = shared.recording.pulls, shared.checks
+    is_fast = shared.is_fast and tells_offsets_only(checks)
+    answers = PatchedPullAnswers(checks, events) if is_fast else PullAnswers(checks, events)
     moved: Callable[[Pull, int], None] = nobody_is_told
-    if shared.traits.stores_moved_offsets and not shared.standing.is_slave:
+    if shared.traits.stores_moved_offsets and not shared.role.is_slave:
         moved = OffsetMovedEvents(shared.runtime, shared.appender, shared.config.broker_name, shared.store_host).tell
     # Accounts may get different answers.
     kind = HerdRunner if is_fast and not shared.recording.is_on and access is None else PullRunner
     return kind(
         shared.runtime,
         shared.policy,
-        desk,
+        checks,
         shared.store,
         shared.statistics,
         events,
         answers,
         offset_moved=moved,
         may_still_pull=None if access is None else access.may_still_pull,
-    )
-
-
-def _inline(shared: SharedServices, runner: PullRunner) -> InlineExecutor:
-    later = LaterRuns(shared.runtime.lock())
-    if isinstance(runner, HerdRunner):
-        return HerdExecutor(runner.run, later, run_alike=runner.run_alike)
-    return InlineExecutor(runner.run, later)
-
-
-def _pool(shared: SharedServices, runner: PullRunner) -> PoolExecutor:
-    config = shared.config
-    return PoolExecutor(
-        shared.runtime,
-        runner.run,
-        runner.refuse,
-        config.pull_thread_count,
-        config.pull_queue_capacity,
-        config.pull_wait_ms_max if config.fast_failure else None,
-    )
-
-
-def _dispatch_service(shared: SharedServices, hold_service: HoldService) -> DispatchService:
-    policy = shared.policy
-    return DispatchService(
-        shared.runtime,
-        shared.store,
-        hold_service,
-        shared.recording.pulls,
-        notifies=shared.config.long_polling and (not shared.standing.is_slave or shared.traits.slave_notifies),
-        polls=policy.notify == "dispatcher_poll",
-        in_batches=policy.notify_grain == "batch",
-        before_visible=policy.notify == "before_visible",
-        passes_idle=policy.empty_shortcut,
-        makes_durable=shared.store_config.visible_when_durable,
     )
 
 
@@ -340,11 +285,6 @@ class SendServices:
         """The processors of all these services."""
         found = {**self.send.processors, **self.back.processors, **self.transactions.processors}
         return found | self.recalls.processors if self.send.traits.serves_timers else found
-
-    @property
-    def stores_at_once(self) -> bool:
-        """Whether a send needs only storing and an answer; only such sends are stored in bursts."""
-        return not self.send.durability.keeps_messages and not self.send.traits.returns_transaction_id
 
     def start(self) -> None:
         """Start the threads."""
@@ -376,15 +316,14 @@ def send_services_of(
     if shared.store_config.flush_disk_sync:
         commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
     level_count = len(shared.store_config.delay_levels_ms)
-    inner_queues = InnerQueues.of(store, shared.store_config)
-    maker = MessageBuilder(
+    builder = MessageBuilder(
         runtime,
         config.cluster_name,
         shared.topics,
         shared.groups,
         shared.store_host,
         shared.traits,
-        inner_queues,
+        InnerQueues.of(store, shared.store_config),
         config.broker_name,
         shared.timers,
         level_count=level_count,
@@ -393,14 +332,7 @@ def send_services_of(
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return SendServices(
-        kind(
-            shared.topics,
-            maker,
-            shared.appender,
-            shared.recording.sends,
-            durability,
-            shared.traits,
-        ),
+        kind(shared.topics, builder, shared.appender, shared.recording.sends, durability, shared.traits),
         SendBackProcessor(
             config,
             shared.topics,
@@ -416,7 +348,7 @@ def send_services_of(
         RecallProcessor(
             runtime,
             config,
-            shared.standing,
+            shared.role,
             shared.topics,
             shared.appender,
             shared.store_host,
@@ -440,7 +372,7 @@ class ReplicationServices:
     @property
     def status(self) -> HAStatus:
         """Returns the slaves of this master, or this slave's progress, as the answer to code 907."""
-        if self.shared.standing.is_slave:
+        if self.shared.role.is_slave:
             followed = FollowingStatus(max_offset=self.shared.store.log_end)
             if self.follower is not None:
                 followed = self.follower.status
@@ -463,11 +395,6 @@ class ReplicationServices:
         for service in (self.registrar, self.tables, self.follower):
             if service is not None:
                 service.stop()
-
-    def stop_replicating(self) -> None:
-        """Stop sending."""
-        if self.replicator is not None:
-            self.replicator.stop()
 
 
 def replicator_of(shared: SharedServices, listener: Listener | None) -> Replicator | None:
@@ -503,8 +430,10 @@ def follower_of(
     Raises ConfigError.
     """
     config, runtime = shared.config, shared.runtime
-    master = MasterAddress(address_in(config.master, "masterAddress"), _ha_master(config))
-    if not shared.standing.is_slave:
+    own, ha = address_in(config.master, "masterAddress"), address_in(config.ha_master, "haMasterAddress")
+    # By default the log is at the port after that of the requests.
+    master = MasterAddress(own, (own[0], own[1] + 1) if ha is None and own is not None else ha)
+    if not shared.role.is_slave:
         if config.master or config.ha_master:
             raise ConfigError("only a slave can follow a master; set brokerRole=SLAVE and a brokerId above 0")
         return None, None, None
@@ -560,40 +489,22 @@ def _networks(text: str) -> tuple[Network, ...]:
         ) from None
 
 
-def _ha_master(config: BrokerConfig) -> Address | None:
-    """Returns the address of the master's log: by default the port after that of its requests."""
-    ha_master, master = address_in(config.ha_master, "haMasterAddress"), address_in(config.master, "masterAddress")
-    return (master[0], master[1] + 1) if ha_master is None and master is not None else ha_master
-
-
 @frozen(eq=False)
 class AdminServices:
     """The services."""
 
     clients: ClientProcessor
-    offsets: OffsetProcessor
     locks: LockProcessor
-    progress: ProgressProcessor
     tables: TableProcessor
     calls: ClientCalls
-    topics: TopicProcessor
-    assignments: AssignmentProcessor
+    others: tuple[Serving, ...]
     unknown: frozenset[int]
     """Codes that this version does not know."""
 
     @property
     def processors(self) -> Mapping[int, Processor]:
         """The processors of all these services."""
-        services = (
-            self.clients,
-            self.offsets,
-            self.locks,
-            self.progress,
-            self.tables,
-            self.calls,
-            self.topics,
-            self.assignments,
-        )
+        services = (self.clients, self.locks, self.tables, self.calls, *self.others)
         found = {code: processor for service in services for code, processor in service.processors.items()}
         return {code: processor for code, processor in found.items() if code not in self.unknown}
 
@@ -622,23 +533,10 @@ def admin_services_of(
         may_get=(lambda _channel, _record, _right: True) if access is None else access.may_get,
     )
     address = "{}:{}".format(*shared.address)
+    topics, name = shared.topics, shared.config.broker_name
     return AdminServices(
         clients,
-        OffsetProcessor(shared.topics, shared.groups, shared.offsets, shared.store, traits),
         LockProcessor(runtime, QueueLocks(), runtime.lock(), shared.groups.size_max),
-        ProgressProcessor(
-            shared.topics,
-            shared.offsets,
-            shared.store,
-            shared.clients,
-            clients.lock,
-            shared.statistics,
-            shared.config.broker_name,
-            shared.groups,
-            address,
-            runtime.unix_ms,
-            traits,
-        ),
         TableProcessor(
             runtime,
             shared.config,
@@ -646,7 +544,7 @@ def admin_services_of(
             pull_queue,
             ha_status,
             clean_soon,
-            shared.topics,
+            topics,
             shared.groups,
             shared.offsets,
             shared.delays,
@@ -658,19 +556,24 @@ def admin_services_of(
             traits,
             shared.policy.name,
         ),
-        ClientCalls(
-            runtime,
-            shared.topics,
-            shared.offsets,
-            shared.store,
-            clients,
-            shared.config.broker_name,
-            address,
-            runtime.lock(),
-        ),
-        TopicProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
-        AssignmentProcessor(
-            shared.topics, clients, shared.config.broker_name, queues_elsewhere, bool(shared.config.name_servers)
+        ClientCalls(runtime, topics, shared.offsets, shared.store, clients, name, address, runtime.lock()),
+        (
+            OffsetProcessor(topics, shared.groups, shared.offsets, shared.store, traits),
+            ProgressProcessor(
+                topics,
+                shared.offsets,
+                shared.store,
+                shared.clients,
+                clients.lock,
+                shared.statistics,
+                name,
+                shared.groups,
+                address,
+                runtime.unix_ms,
+                traits,
+            ),
+            TopicProcessor(topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
+            AssignmentProcessor(topics, clients, name, queues_elsewhere, bool(shared.config.name_servers)),
         ),
         traits.unknown_codes,
     )
@@ -731,5 +634,5 @@ def upkeep_services_of(
         ),
         timer if shared.traits.serves_timers else None,
         saves,
-        shared.standing.is_slave,
+        shared.role.is_slave,
     )

@@ -74,7 +74,7 @@ class BrokerHandler:
     def __attrs_post_init__(self) -> None:
         shared = self.shared
         self.request_counts = shared.request_counts
-        self._is_slave = shared.standing.is_slave
+        self._is_slave = shared.role.is_slave
         self.reads_fields = (
             shared.is_fast and self.access is None and not self.hooks and shared.traits.blank_topic_is_told
         )
@@ -85,11 +85,14 @@ class BrokerHandler:
         if self.registrar is not None:
             processors = self.registrar.around(processors)
         self._serve = partial(serve, with_hooks(processors, self.hooks))
-        serves_bursts = self.sending.stores_at_once and not shared.recording.is_on and not self._is_slave
+        # Only sends that need just storing and an answer are stored in bursts.
+        send = self.sending.send
+        stores_at_once = not send.durability.keeps_messages and not send.traits.returns_transaction_id
+        serves_bursts = stores_at_once and not shared.recording.is_on and not self._is_slave
         now_ns = shared.runtime.monotonic_ns
         self.send_bursts = None
         if self.reads_fields and serves_bursts:
-            self.send_bursts = SendBursts(self.sending.send, self._serve, now_ns)
+            self.send_bursts = SendBursts(send, self._serve, now_ns)
         serves_bursts = self.pulling.pool is None and not self._is_slave
         processor = self.pulling.pull_processor
         holder = processor if isinstance(processor, QuickPullProcessor) else None
@@ -144,14 +147,15 @@ class BrokerHandler:
         inline = self.pulling.inline
         if inline is not None and (inline.later.waiting or inline.later.spent):
             inline.turn(outbox)
-        self.administering.clients.turn(outbox)
+        if self.administering.clients.needs_turn:
+            self.administering.clients.turn(outbox)
 
     @property
     def has_more(self) -> bool:
         """Whether another pass has work to do."""
         pulling = self.pulling
         has_pulls = pulling.inline is not None and bool(pulling.inline.later.waiting)
-        return has_pulls or pulling.hold_service.has_more or self.administering.clients.has_more
+        return has_pulls or pulling.hold_service.has_more or self.administering.clients.needs_turn
 
     def appended(self, outbox: Outbox) -> None:
         """Make appended or durable messages visible, notify pulls, and send the messages to slaves."""

@@ -58,37 +58,11 @@ class RecordedPullEvents(PullEvents):
             commit_offset=kept(commit_offset),
         )
 
-    def held(self, pull: Pull, after_ns: int) -> None:
-        """Write `hold`."""
-        self.recorder.put("hold", after_ns, **_place(pull), visible_end=kept(pull.offset))
-
-    def rechecked(self, pull: Pull, after_ns: int, visible_end: int) -> None:
-        """Write `recheck`."""
-        self.recorder.put("recheck", after_ns, **_place(pull), visible_end=visible_end)
-
-    def taken(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """Write one `take` per pull."""
+    def record(self, event: str, pulls: Iterable[Pull], after_ns: int, visible_end: int | None = None) -> None:
+        """Write one event for each pull."""
+        end = {} if visible_end is None else {"visible_end": kept(visible_end)}
         for pull in pulls:
-            self.recorder.put("take", after_ns, **_place(pull), visible_end=visible_end)
-
-    def kept(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """Write one `keep` per pull."""
-        for pull in pulls:
-            self.recorder.put("keep", after_ns, **_place(pull), visible_end=visible_end)
-
-    def expired(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """Write one `expire` per pull."""
-        for pull in pulls:
-            self.recorder.put("expire", after_ns, **_place(pull))
-
-    def stopped(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """Write one `stop` per pull."""
-        for pull in pulls:
-            self.recorder.put("stop", after_ns, **_place(pull))
-
-    def ran(self, pull: Pull, after_ns: int) -> None:
-        """Write `run`."""
-        self.recorder.put("run", after_ns, **_place(pull))
+            self.recorder.put(event, after_ns, **_place(pull), **end)
 
     def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
         """Write `answer_sent` when the answer has been handed to the socket."""

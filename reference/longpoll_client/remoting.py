@@ -74,7 +74,7 @@ class _Waiting:
 
 
 class ConnectionCore(ABC):
-    """What a connection on threads and one on an event loop share.
+    """The parts of a connection on threads and of one on an event loop.
 
     `on_request` gets what the peer asks of us (such as 40 NOTIFY_CONSUMER_IDS_CHANGED), and returns whether it knew the
     request. It and the callbacks must not wait for an answer of this connection.

@@ -19,22 +19,19 @@ from typing import Final
 
 from attrs import define, field, frozen
 
+from longpoll.wire.requests import BUSY, BUSY_TRIES, call_patiently, pull_header, send_header, topic_header
 from longpoll_client.errors import ClientError
 from longpoll_client.messages import decode_messages
 from longpoll_client.remoting import RemotingClient
-from longpoll_protocol.admin_headers import CreateTopicRequestHeader
-from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import ProtocolError
 from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     Header,
-    PullMessageRequestHeader,
     PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
-    SendMessageRequestHeaderV2,
     UpdateConsumerOffsetRequestHeader,
 )
-from longpoll_protocol.properties import encode_properties
 from longpoll_runtime import Address, Condition, Runtime
 
 TAGS: Final = ("red", "green", "blue")
@@ -44,18 +41,12 @@ HOLD_MS: Final = 500
 """How long a pull may be held: short enough that some pulls expire during a run."""
 LONG_MS: Final = 10_000
 """A pull held this long that is answered in time was woken, and did not just expire."""
-BATCH_MAX: Final = 32
 ASKED_EVERY: Final = 4
 """A queue's offset is queried after every fourth answer to its pulls: about a thousand times in a load."""
 STALL_S: Final = 30.0
 """Without progress for this long, something is lost."""
 ANSWER_S: Final = 30.0
 """Longer than the judge needs to report a missing answer."""
-BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
-"""The broker has no room for a request and has not processed it: real clients retry, and so does the load."""
-BUSY_PAUSE_S: Final = 0.02
-BUSY_TRIES: Final = 500
-FLAGS: Final = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
 PULLED: Final = frozenset(
     {ResponseCode.SUCCESS.value, ResponseCode.PULL_NOT_FOUND.value, ResponseCode.PULL_RETRY_IMMEDIATELY.value}
 )
@@ -171,20 +162,11 @@ class _Consumer:
     def pull(self, queue: int, offset: int) -> None:
         """Request messages from the offset on; the answer sends the next request."""
         self.asked[queue] = offset
-        commits = self.run.plan.commits
-        header = PullMessageRequestHeader(
-            consumer_group=self.group,
-            topic=self.run.plan.topic,
-            queue_id=queue,
-            queue_offset=offset,
-            max_msg_nums=BATCH_MAX,
-            sys_flag=int(FLAGS | PullSysFlag.COMMIT_OFFSET if commits else FLAGS),
-            commit_offset=offset if commits else 0,
-            suspend_timeout_millis=HOLD_MS,
-            sub_version=0,
-            subscription=self.expression,
-            expression_type="TAG",
-        )
+        commit_offset = offset if self.run.plan.commits else None
+        header = pull_header(
+            self.group, self.run.plan.topic, queue, offset, HOLD_MS,
+            expression=self.expression, commit_offset=commit_offset,
+        )  # fmt: skip
         self.client.call_async(
             RequestCode.PULL_MESSAGE, header, callback=partial(self._answered, queue), timeout_s=STALL_S
         )
@@ -326,37 +308,15 @@ def _produce(run: _Run, client: RemotingClient, first: int) -> None:
 
 
 def _send(run: _Run, client: RemotingClient, queue: int, tag: str) -> None:
-    header = SendMessageRequestHeaderV2(
-        producer_group="load",
-        topic=run.plan.topic,
-        default_topic="TBW102",
-        default_topic_queue_nums=run.plan.queue_count,
-        queue_id=queue,
-        sys_flag=0,
-        born_timestamp=run.runtime.unix_ms(),
-        flag=0,
-        properties=encode_properties({"TAGS": tag}),
-    )
+    header = send_header(run.plan.topic, queue, {"TAGS": tag})
     body = str(run.runtime.monotonic_ns()).encode()
-    answer = client.call(RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=STALL_S)
-    for _ in range(BUSY_TRIES):
-        if answer.code not in BUSY:
-            break
-        run.runtime.sleep(BUSY_PAUSE_S)
-        answer = client.call(RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=STALL_S)
+    answer = call_patiently(run.runtime, client, RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=STALL_S)
     if answer.code != ResponseCode.SUCCESS:
         run.trouble(f"send to queue {queue}: code {answer.code} {answer.remark}")
         return
     with run.moved:
         run.sent[queue, tag] += 1
         run.moved.notify_all()
-
-
-def _create_topic(client: RemotingClient, plan: LoadPlan) -> None:
-    header = CreateTopicRequestHeader(
-        topic=plan.topic, default_topic="TBW102", read_queue_nums=plan.queue_count, write_queue_nums=plan.queue_count
-    )
-    client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
 
 def drive(
@@ -375,7 +335,7 @@ def drive(
             stack.callback(client.close)
             return client
 
-        _create_topic(connect(), plan)
+        connect().call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_header(plan.topic, plan.queue_count))
         consumers = [_Consumer(run, expression, connect()) for expression in EXPRESSIONS]
         for consumer in consumers:
             for queue in range(plan.queue_count):

@@ -30,13 +30,12 @@ from typing import Final, Literal
 
 from attrs import define, field, frozen
 
+from longpoll.wire.requests import BUSY, call_patiently, pull_header, send_header, topic_header
 from longpoll_client.errors import ClientError
 from longpoll_client.remoting import RemotingClient
-from longpoll_protocol.admin_headers import CreateTopicRequestHeader
-from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import ProtocolError
 from longpoll_protocol.frames import Command, Connection, encode
-from longpoll_protocol.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
 from longpoll_runtime import Address, Runtime
 from longpoll_runtime.host_pauses import HostPauseWatch
 
@@ -181,9 +180,6 @@ def _median(now_ms: float, seen_ms: float) -> float:
 
 BODY: Final = bytes(128)
 """5.5.0 fails on an empty one."""
-BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
-BUSY_PAUSE_S: Final = 0.02
-BUSY_TRIES: Final = 200
 LOOKS: Final = 10
 LOOK_MS: Final = 500
 """How often, and for how long each time, to wait for a queue's first message."""
@@ -213,39 +209,6 @@ class RaceTopic:
         return f" (not {ids}, which the broker rejects: {next(iter(self.refused.values()))})"
 
 
-def send_header(topic: str, queue: int) -> SendMessageRequestHeaderV2:
-    """The header of a message of a race."""
-    return SendMessageRequestHeaderV2(
-        producer_group="race",
-        topic=topic,
-        default_topic="TBW102",
-        default_topic_queue_nums=8,
-        queue_id=queue,
-        sys_flag=0,
-        born_timestamp=1_700_000_000_000,
-        flag=0,
-        properties="",
-        reconsume_times=0,
-    )
-
-
-def pull_header(topic: str, queue: int, offset: int, hold_ms: int) -> PullMessageRequestHeader:
-    """A pull that may be held."""
-    return PullMessageRequestHeader(
-        consumer_group="race",
-        topic=topic,
-        queue_id=queue,
-        queue_offset=offset,
-        max_msg_nums=32,
-        sys_flag=int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION),
-        commit_offset=0,
-        suspend_timeout_millis=hold_ms,
-        sub_version=0,
-        subscription="*",
-        expression_type="TAG",
-    )
-
-
 def prepare(
     runtime: Runtime, address: Address, topic: str, queue_ids: Sequence[int], tell: Callable[[], None] = lambda: None
 ) -> RaceTopic:
@@ -255,13 +218,16 @@ def prepare(
     Raises ClientError if the broker does not answer, or its answer is unreadable.
     """
     count = max(queue_ids) + 1
-    made = CreateTopicRequestHeader(topic=topic, default_topic="TBW102", read_queue_nums=count, write_queue_nums=count)
     offsets: dict[int, int] = {}
     refused: dict[int, str] = {}
     with closing(RemotingClient(runtime, *address)) as client:
-        _patiently(runtime, client, RequestCode.UPDATE_AND_CREATE_TOPIC, made)
+        call_patiently(
+            runtime, client, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_header(topic, count), timeout_s=ANSWER_S
+        )
         for queue in queue_ids:
-            answer = _patiently(runtime, client, RequestCode.SEND_MESSAGE_V2, send_header(topic, queue), BODY)
+            answer = call_patiently(
+                runtime, client, RequestCode.SEND_MESSAGE_V2, send_header(topic, queue), BODY, timeout_s=ANSWER_S
+            )
             if answer.code != ResponseCode.SUCCESS:
                 refused[queue] = f"code {answer.code} {(answer.remark or '')[:REMARK_MAX]}".strip()
                 continue
@@ -274,27 +240,10 @@ def prepare(
     return RaceTopic(topic, offsets, refused)
 
 
-def _patiently(
-    runtime: Runtime,
-    client: RemotingClient,
-    code: int,
-    header: CreateTopicRequestHeader | SendMessageRequestHeaderV2,
-    body: bytes = b"",
-) -> Command:
-    """Send a request, and again while the broker has no room."""
-    answer = client.call(code, header, body, timeout_s=ANSWER_S)
-    for _ in range(BUSY_TRIES):
-        if answer.code not in BUSY:
-            break
-        runtime.sleep(BUSY_PAUSE_S)
-        answer = client.call(code, header, body, timeout_s=ANSWER_S)
-    return answer
-
-
 def _read(client: RemotingClient, topic: str, queue: int, offset: int) -> None:
     """Wait until the first message is visible; a pull that is not woken for it checks again at its end."""
     for _ in range(LOOKS):
-        header = pull_header(topic, queue, offset, LOOK_MS)
+        header = pull_header("race", topic, queue, offset, LOOK_MS)
         answer = client.call(RequestCode.PULL_MESSAGE, header, timeout_s=ANSWER_S)
         if answer.code == ResponseCode.SUCCESS:
             return
@@ -505,7 +454,8 @@ class _Race:
                 f"{step} of queue {queue.number}: code {answer.code} {(answer.remark or '')[:REMARK_MAX]}"
             )
         if queue.is_done:
-            self._look_whether_late(queue)
+            if (queue.answered_ns - queue.due_ns) / 1e6 > self.plan.late_ms:
+                self.late.append(self._delivery(queue, queue.answered_ns, is_missing=False))
             queue.offset += 1
             if now_ns < self.stop_ns:
                 self.begin(queue, now_ns)
@@ -524,10 +474,6 @@ class _Race:
         self.delivered_count += 1
         sent_ms, asked_ms, answered_ms = (each / 1e6 for each in (queue.sent_ns, queue.asked_ns, now_ns))
         self.aim.learn(sent_ms, asked_ms, answered_ms)
-
-    def _look_whether_late(self, queue: _Queue) -> None:
-        if (queue.answered_ns - queue.due_ns) / 1e6 > self.plan.late_ms:
-            self.late.append(self._delivery(queue, queue.answered_ns, is_missing=False))
 
     def overdue(self, now_ns: int) -> list[_Queue]:
         """The queues whose answer is overdue."""
@@ -601,7 +547,7 @@ def _connected(stack: ExitStack, address: Address) -> socket.socket:
 
 
 def _queue_of(plan: RacePlan, number: int, offset: int) -> _Queue:
-    pull = pull_header(plan.topic, number, offset, plan.hold_ms)
+    pull = pull_header("race", plan.topic, number, offset, plan.hold_ms)
     return _Queue(number, offset, pull.encode(), send_header(plan.topic, number).encode())
 
 

@@ -40,7 +40,7 @@ POLL_S: Final = 3600.0
 
 
 class ConsumerCore:
-    """What consumers on threads and on an event loop share."""
+    """The methods that are the same on threads and on an event loop."""
 
     _member: GroupMember
 

@@ -47,9 +47,9 @@ from longpoll_spec.tables import with_table
 
 MS: Final = 1_000_000
 AWAY_MS: Final = ((15_000, 30_000), (5000, 10_000), (3000, 6000), (1800, 5000), (550, 2000))
-"""What a send took at least, in milliseconds, and for how many its broker is left alone then (`latencyMax`)."""
+"""The least time of a send, in milliseconds, and for how many its broker is left alone then (`latencyMax`)."""
 LOST_LATENCY_MS: Final = 10_000
-"""What a send that failed counts as having taken."""
+"""The time that a failed send counts as having taken."""
 
 
 def away_ms(latency_ms: float) -> int:

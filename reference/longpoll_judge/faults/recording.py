@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from attrs import define
+from attrs import define, frozen
 
+from longpoll_judge.contract.result import Verdict
 from longpoll_judge.errors import HistoryNotFoundError, JudgeUserError
 from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
 
@@ -133,3 +134,16 @@ def load(directory: Path) -> Recording:
         raise DamagedHistoryError(
             f"{directory} is not a complete history: {error}; `longpoll judge` shows where"
         ) from error
+
+
+@frozen
+class Fault:
+    """A fault, and the judge's expected finding."""
+
+    sentence: str
+    apply: Callable[[Recording], None]
+    verdict: Verdict
+    properties: frozenset[str]
+    """One of them must be named by a finding, and no other."""
+    clause: str = ""
+    """The clause of the contract that it breaks, and no other; empty where it may break several."""

@@ -5,7 +5,7 @@ and unseen messages, skipped and repeated reads. Each analysis is a function fro
 clause of the same name says whether a breach is a violation or an observation. Missing fields are not compared.
 
 Lost messages and writes out of order need no identity: `pull.found.complete`, `pull.passed.none_match` and
-`send.sequential`. Gathering: `sends`, `offset_regression`. Reports: `breaches`.
+`send.sequential`. Gathering: `sends`, `logs`. Reports: `cross_queue`.
 
 Source: https://github.com/jepsen-io/redpanda; `TransactionalMessageServiceImpl`, `ScheduleMessageService`.
 """
@@ -20,17 +20,18 @@ import pyarrow as pa
 from attrs import field, frozen
 
 from longpoll_judge.columns.keys import Keys, request_keys
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
+from longpoll_judge.columns.lookup import Booleans, Integers
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 from longpoll_judge.contract.clause import EARLY_MS, LATE_MS
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import coded
-from longpoll_judge.rules.breaches import Breach, closes_of, once
 from longpoll_judge.rules.cross_queue import (
     WEIGHT,
-    Booleans,
+    Breach,
     Gathered,
     Gathering,
     Tables,
+    closes_of,
     first_of,
     generations,
     hash_of,
@@ -38,6 +39,7 @@ from longpoll_judge.rules.cross_queue import (
     have_request,
     highest_before,
     numbered_generations,
+    once,
     queue_keys,
     rows_where,
     together,

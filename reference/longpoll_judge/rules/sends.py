@@ -16,8 +16,8 @@ import pyarrow as pa
 from attrs import define, field
 
 from longpoll_judge.columns.keys import Keys, Received, request_keys
-from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import BEGINNING, Integers
+from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
+from longpoll_judge.columns.queue_log import BEGINNING
 from longpoll_judge.contract.clause import (
     NOTE_REFUSED,
     SEND_ANSWERS,
@@ -31,34 +31,32 @@ from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import are_named, coded_texts
-from longpoll_judge.rules.breaches import (
-    Breach,
-    are_closed,
-    breach_of,
-    closes_of,
-    earliest,
-    findings_of,
-    in_order,
-    once,
-    placed_at,
-)
 from longpoll_judge.rules.cross_queue import (
     WEIGHT,
-    Booleans,
+    Breach,
     Gathered,
     Gathering,
     Tables,
+    are_closed,
+    breach_of,
     changes_of,
+    closes_of,
+    earliest,
+    findings_of,
     first_of,
     generations,
     hash_of,
     hashes_of,
     have_request,
     highest_before,
+    in_order,
     numbered_generations,
+    once,
+    placed_at,
     queue_keys,
     rows_where,
 )
+from longpoll_judge.rules.logs import are_doubted, not_shown
 from longpoll_judge.rules.messages import (
     END_TRANSACTION,
     IDENTITY,
@@ -69,7 +67,6 @@ from longpoll_judge.rules.messages import (
     outcomes,
 )
 from longpoll_judge.rules.queue_columns import MS
-from longpoll_judge.rules.visibility import are_doubted, not_shown
 
 FINDINGS_MAX: Final = 50
 """Most findings of one clause that are listed; the others are counted."""

@@ -15,10 +15,9 @@ import msgspec
 import pyarrow as pa
 from attrs import define, field
 
-from longpoll_judge.contract.causes import finding_order
-from longpoll_judge.contract.identity import identified
+from longpoll_judge.contract.causes import finding_order, identified
 from longpoll_judge.contract.result import Finding, Gap
-from longpoll_judge.read.arrow import compute
+from longpoll_judge.read.schema import compute
 from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.queue_verdict import FINDING, LEFT_OUT, LOOKED_AT_MAX, Found, Row, as_table, is_violated
 
@@ -65,18 +64,20 @@ FIRST_KEPT: Final = 10
 class Tally:
     """The sum of some result rows.
 
-    Invariant: each group of findings keeps `LOOKED_AT_MAX`, and counts the others as left out. A tally keeps
+    Invariant: each group of findings keeps `most`, and counts the others as left out. A tally keeps
     the earliest ones; a follower's keeps the latest and a few of the first.
     """
 
+    most: int = LOOKED_AT_MAX
+    """Findings that are kept of a group."""
     keeps_latest: bool = False
     """Whether those that came last are kept."""
     untold: int = 0
     """Violations that were dropped before a judgement was requested."""
 
-    _counts: Counter[tuple[str, int, str]] = field(factory=Counter)
-    _highest: dict[str, int] = field(factory=dict)
-    _found: dict[str, list[Found]] = field(factory=dict)
+    counts: Counter[tuple[str, int, str]] = field(factory=Counter)
+    highest: dict[str, int] = field(factory=dict)
+    found: dict[str, list[Found]] = field(factory=dict)
     _fresh: Counter[str] = field(factory=Counter)
     """By group, how many came since somebody looked."""
 
@@ -85,36 +86,30 @@ class Tally:
         for kind, bucket, count, text in _summed(rows):
             if kind == FINDING:
                 one = msgspec.json.decode(text, type=Found)
-                self._found.setdefault(one.group, []).append(one)
+                self.found.setdefault(one.group, []).append(one)
                 self._fresh[one.group] += 1
             elif kind in HIGHEST:
-                self._highest[kind] = max(self._highest.get(kind, 0), count)
+                self.highest[kind] = max(self.highest.get(kind, 0), count)
             else:
-                self._counts[kind, bucket, text] += count
+                self.counts[kind, bucket, text] += count
                 self.untold += count if kind == LEFT_OUT and is_violated(text) else 0
-        for group, found in self._found.items():
-            if len(found) > LOOKED_AT_MAX:
+        for group, found in self.found.items():
+            if len(found) > self.most:
                 self._shorten(group, found)
 
     def _shorten(self, group: str, found: list[Found]) -> None:
         """Let go of what is too much of a group."""
-        more = len(found) - LOOKED_AT_MAX
-        self._counts[LEFT_OUT, 0, group] += more
+        more = len(found) - self.most
+        self.counts[LEFT_OUT, 0, group] += more
         if not self.keeps_latest:
             found.sort(key=attrgetter("order"))
-            del found[LOOKED_AT_MAX:]
+            del found[self.most :]
             return
         first_fresh = len(found) - self._fresh[group]
         gone_fresh = max(FIRST_KEPT + more - max(first_fresh, FIRST_KEPT), 0)
         self._fresh[group] -= gone_fresh
         self.untold += gone_fresh if is_violated(group) else 0
         del found[FIRST_KEPT : FIRST_KEPT + more]
-
-    def restore(self, rows: pa.Table) -> None:
-        """Take what another `look` gave, into a sum of nothing."""
-        self.add(rows)
-        self.untold = 0
-        self._fresh.clear()
 
     def look(self) -> pa.Table:
         """Return the sum as rows again; a follower reports all new findings."""
@@ -123,9 +118,9 @@ class Tally:
 
     def rows(self) -> pa.Table:
         """The sum, as rows again."""
-        rows = [(kind, bucket, count, text) for (kind, bucket, text), count in self._counts.items()]
-        rows += [(kind, 0, count, "") for kind, count in self._highest.items()]
-        rows += [(FINDING, 0, 1, msgspec.json.encode(one).decode()) for found in self._found.values() for one in found]
+        rows = [(kind, bucket, count, text) for (kind, bucket, text), count in self.counts.items()]
+        rows += [(kind, 0, count, "") for kind, count in self.highest.items()]
+        rows += [(FINDING, 0, 1, msgspec.json.encode(one).decode()) for found in self.found.values() for one in found]
         return as_table(rows)
 
 

@@ -21,7 +21,7 @@ files keep events that are dear to read again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -34,22 +34,30 @@ import pyarrow as pa
 from attrs import define, field, frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.batch import Batch, Events, Integers, QueueName, make_batch, queue_numbers
-from longpoll_judge.columns.exchange import compacted, decode, encode, joined, taken
+from longpoll_judge.columns.batch import (
+    Batch,
+    Events,
+    QueueName,
+    compacted,
+    decode,
+    encode,
+    joined,
+    make_batch,
+    place_answers,
+    queue_numbers,
+    taken,
+)
 from longpoll_judge.columns.keys import NO_KEYS, Keys, request_keys
-from longpoll_judge.columns.lookup import are_of, is_one_of
+from longpoll_judge.columns.lookup import Booleans, Integers, are_of, is_one_of
 from longpoll_judge.columns.memory import give_back_memory
-from longpoll_judge.columns.outlook import Gap, Outlook
-from longpoll_judge.columns.placing import place_answers
-from longpoll_judge.columns.queue_log import NEVER, Matching
+from longpoll_judge.columns.queue_log import NEVER, Gap, Matching, Outlook
 from longpoll_judge.contract.clause import SEND_CODES
 from longpoll_judge.evidence.generations import NEITHER
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import are_named, coded, coded_texts, fill
 from longpoll_judge.read.source import InputSplit
-from longpoll_judge.rules.answers import NO_NEW_MSG
 from longpoll_judge.rules.logs import judge_log
-from longpoll_judge.rules.queue_case import Booleans, Case, Log, make_cases, make_log
+from longpoll_judge.rules.queue_case import NO_NEW_MSG, Case, Log, make_cases, make_log
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.queue_verdict import LOG_EVENTS, RESULT_SCHEMA, Judged, judge_case, rows_of
 from longpoll_judge.run.tally import Tally
@@ -60,88 +68,79 @@ IN_MEMORY_EVENTS: Final = 10_000
 
 
 @define
-class Spill:
-    """Splits on disk, or the first of them in memory, and what was seen when they were looked over."""
+class EventFile:
+    """Events on disk, such as the logs of windows, by a key."""
 
     _file: BinaryIO
-    _kept: dict[tuple[bytes, int], tuple[int, int, Overview]] = field(factory=dict)
-    """By key and mark where each begins, its length, and what was seen."""
+    _kept: dict[Hashable, tuple[int, int]] = field(factory=dict)
+    """By key where each begins, and its length."""
     _end: int = 0
-    _tables: dict[tuple[bytes, int], pa.Table] = field(factory=dict)
-    """Those that are in memory."""
 
-    def put(self, part: InputSplit, table: pa.Table, overview: Overview, mark: int = 0) -> None:
-        """Keep the events of a split; its `mark` distinguishes it from a later split of the same place."""
-        key = key_of(part), mark
-        if len(table) + sum(map(len, self._tables.values())) <= IN_MEMORY_EVENTS:
-            self._tables[key] = fill(compacted(table, 1))
-            self._kept[key] = (self._end, 0, overview)
-            return
+    def put(self, key: Hashable, table: pa.Table) -> None:
+        """Keep some events."""
         content = encode(table)
         self._file.seek(self._end)
         self._file.write(content)
-        self._kept[key] = (self._end, len(content), overview)
+        self._kept[key] = self._end, len(content)
         self._end += len(content)
 
-    def overview(self, part: InputSplit, mark: int = 0) -> Overview | None:
-        """The overview of a split; None if it is not kept."""
-        kept = self._kept.get((key_of(part), mark))
-        return None if kept is None else kept[2]
-
-    def get(self, part: InputSplit, mark: int = 0) -> pa.Table | None:
-        """The events of a split, with all columns; None of one that is not kept."""
-        key = key_of(part), mark
-        kept = self._kept.get(key)
-        if kept is None or key in self._tables:
-            return self._tables.get(key)
-        start, length, _overview = kept
-        self._file.seek(start)
-        return fill(decode(self._file.read(length)))
-
-
-@define
-class LogFile:
-    """The logs of some windows on disk."""
-
-    _file: BinaryIO
-    _kept: dict[int, tuple[int, int]] = field(factory=dict)
-    """By window where each begins, and its length."""
-    _end: int = 0
-
-    def put(self, window: int, log: pa.Table) -> None:
-        """Keep a log."""
-        content = encode(log)
-        self._file.seek(self._end)
-        self._file.write(content)
-        self._kept[window] = self._end, len(content)
-        self._end += len(content)
-
-    def get(self, window: int) -> pa.Table | None:
-        """A log with the columns that it uses; None if it is not kept."""
-        if window not in self._kept:
+    def get(self, key: Hashable) -> pa.Table | None:
+        """The events, with the columns that they use; None if they are not kept."""
+        if key not in self._kept:
             return None
-        start, length = self._kept[window]
+        start, length = self._kept[key]
         self._file.seek(start)
         return decode(self._file.read(length))
 
 
 @contextmanager
-def open_logs() -> Iterator[LogFile]:
-    """A file of logs that goes with the block."""
+def open_events() -> Iterator[EventFile]:
+    """A file of events that goes with the block."""
     with TemporaryFile(prefix="longpoll-judge-") as file:
-        yield LogFile(file)
+        yield EventFile(file)
 
 
-def key_of(part: InputSplit) -> bytes:
-    """Equal for equal splits."""
-    return msgspec.msgpack.encode(part, order="deterministic")
+@define
+class Spill:
+    """Splits on disk, or the first of them in memory, and what was seen when they were looked over."""
+
+    _file: EventFile
+    _overviews: dict[Hashable, Overview] = field(factory=dict)
+    _tables: dict[Hashable, pa.Table] = field(factory=dict)
+    """Those that are in memory."""
+
+    def put(self, part: InputSplit, table: pa.Table, overview: Overview, mark: int = 0) -> None:
+        """Keep the events of a split; its `mark` distinguishes it from a later split of the same place."""
+        key = key_of(part), mark
+        self._overviews[key] = overview
+        if len(table) + sum(map(len, self._tables.values())) <= IN_MEMORY_EVENTS:
+            self._tables[key] = fill(compacted(table, 1))
+        else:
+            self._file.put(key, table)
+
+    def overview(self, part: InputSplit, mark: int = 0) -> Overview | None:
+        """The overview of a split; None if it is not kept."""
+        return self._overviews.get((key_of(part), mark))
+
+    def get(self, part: InputSplit, mark: int = 0) -> pa.Table | None:
+        """The events of a split, with all columns; None of one that is not kept."""
+        key = key_of(part), mark
+        if key in self._tables:
+            return self._tables[key]
+        table = self._file.get(key)
+        return None if table is None else fill(table)
 
 
 @contextmanager
 def open_spill() -> Iterator[Spill]:
     """A spill whose file goes with the block."""
-    with TemporaryFile(prefix="longpoll-judge-") as file:
+    with open_events() as file:
         yield Spill(file)
+
+
+def key_of(part: InputSplit) -> bytes:
+    """Equal for equal splits."""
+    return msgspec.msgpack.encode(part, order="deterministic")
 
 
 _SPARSE: Final = 8
@@ -446,7 +445,7 @@ class WindowReader:
         """The log events of a window."""
         return log_of(self.events(window)) if 0 <= window < len(self.plan.windows) else joined([])
 
-    def keep(self, window: int, log: pa.Table, kept: LogFile) -> None:
+    def keep(self, window: int, log: pa.Table, kept: EventFile) -> None:
         """Keep a log that cannot be read again."""
 
     def judge(self, first: int, last: int, logs: Iterable[pa.Table], context: Context) -> WindowJudge:
@@ -462,7 +461,7 @@ class Neighbourhood:
     window: int
     logs: Sequence[pa.Table]
     """Of the window and its neighbours."""
-    kept: LogFile
+    kept: EventFile
     """Takes the logs of earlier windows, which are read once."""
     context: Context
 
@@ -495,7 +494,7 @@ def sweep(
     first, end = run
     tally, rest = Tally(), []
     faulty: set[QueueName] = set()
-    with ThreadPoolExecutor(1) as ahead, open_logs() as kept:
+    with ThreadPoolExecutor(1) as ahead, open_events() as kept:
         logs = [windows.log(first - 1)]
         table = windows.events(first)
         logs.append(log_of(table))

@@ -9,44 +9,19 @@ from __future__ import annotations
 
 import builtins
 import linecache
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
-from typing import Any, Final, NoReturn, Self
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn
 
 from attrs import define, field, frozen
 
+from longpoll.commands.lesson.exercise import UserCodeErrors
 from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock
 from longpoll_simulation.world import Actor, LineTracing, Strategy, StuckError, World
 from longpoll_spec.errors import UserError
-
-TEXT_MAX: Final = 300
-"""Most characters shown of an exception's text."""
-
-
-@frozen
-class UserCodeErrors:
-    """A block that turns the program's exceptions into a UserError with file and line."""
-
-    path: Path
-
-    def __enter__(self) -> Self:
-        """Nothing to prepare."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Raise UserError for an exception; Ctrl-C and UserError pass unchanged."""
-        if error is None or isinstance(error, (UserError, KeyboardInterrupt)):
-            return
-        lines = [each.lineno for each in traceback.extract_tb(trace) if Path(each.filename) == self.path]
-        place = f"{self.path}, line {lines[-1]}" if lines else str(self.path)
-        raise UserError(f"{place}: {type(error).__name__}: {str(error)[:TEXT_MAX]}") from None
-
 
 HARMLESS: Final = frozenset(
     {"__future__", "collections", "dataclasses", "functools", "heapq", "itertools", "sys", "typing"}

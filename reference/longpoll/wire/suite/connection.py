@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from longpoll.wire.connection import STALL_S, BrokerConnection
+from longpoll.wire.requests import BUSY
 from longpoll.wire.suite.model import broken
 from longpoll_kit.errors import ViolationError
-from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames import EMPTY, Buffer, Command, Serialisation
 from longpoll_runtime import Address, Runtime
 
-BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
-"""RocketMQ's brokers answer so if a request has waited 200 ms for a thread, as on a busy machine."""
 TRIES_MAX: Final = 100
 LOOK_S: Final = 1.0
 

@@ -19,9 +19,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from longpoll.wire.suite.brokers import TestedBroker
-from longpoll.wire.suite.model import WireMessage, WireQueue, broken
-from longpoll.wire.suite.requests import (
+from longpoll.wire.requests import (
     BAD_REQUESTS,
     FORMS,
     MALFORMED,
@@ -30,10 +28,13 @@ from longpoll.wire.suite.requests import (
     Form,
     PullTerms,
     Wanted,
-    pull_fields,
+    pull_header,
+    send_header,
     send_request,
-    topic_fields,
+    topic_header,
 )
+from longpoll.wire.suite.brokers import TestedBroker
+from longpoll.wire.suite.model import WireMessage, WireQueue, broken
 from longpoll.wire.suite.subject import RestartableSubject, RocketMQSubject, group_of, header_of, records_of
 from longpoll_kit.example import Example, Order
 from longpoll_kit.machine import LongPollMachine, step
@@ -101,6 +102,7 @@ unheld = st.builds(
 class RocketMQExample(Example):
     """One example: fresh topics and groups."""
 
+    polls_max = 24
     committed: dict[tuple[int, str], int] = field(factory=dict)
     """(group, queue) -> the group's offset."""
 
@@ -122,7 +124,7 @@ class RocketMQExample(Example):
     def _make_topics(self) -> None:
         for index, count in enumerate(QUEUE_COUNTS):
             topic = f"{self.name}-t{index}"
-            self.broker.call(0, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic, count))
+            self.broker.call(0, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_header(topic, count).encode())
             units = self.broker.broker.expectations.queue_file_units
             self.queues += [
                 WireQueue(f"{topic}@{queue_id}", self.allowances, topic=topic, queue_id=queue_id, file_units=units)
@@ -162,10 +164,11 @@ class RocketMQExample(Example):
     def send_batch(self, queue: WireQueue, link: int, messages: Sequence[Draft]) -> str:
         """Send messages as one batch (code 320)."""
         begun_ns = self.runtime.monotonic_ns()
-        code, fields = send_request(queue.topic, queue.queue_id, {}, Form(), batch=True)
+        fields = send_header(queue.topic, queue.queue_id, batch=True).encode()
         parts = encode_batch([BatchMessage(each.body, encode_properties(each.properties)) for each in messages])
         header = header_of(
-            self.broker.call(link, code, fields, parts, codes=SEND_SUCCESS_CODES), SendMessageResponseHeader
+            self.broker.call(link, RequestCode.SEND_BATCH_MESSAGE, fields, parts, codes=SEND_SUCCESS_CODES),
+            SendMessageResponseHeader,
         )
         if header.queue_offset != queue.end:
             raise broken(f"a batch was stored at {queue.name} offset {header.queue_offset}; expected {queue.end}")
@@ -362,7 +365,7 @@ class RocketMQExample(Example):
         queue = _wire(self.queues[0])
         fields: dict[str, str] = {}
         if bad.code == RequestCode.PULL_MESSAGE:
-            fields = pull_fields(group_of(queue.topic, 0), queue.topic, 0, PullTerms(), 10_000)
+            fields = pull_header(group_of(queue.topic, 0), queue.topic, 0, 0, 10_000).encode()
         elif bad.code == RequestCode.SEND_MESSAGE_V2:
             fields = send_request(queue.topic, 0, {}, Form())[1]
         for name, value in bad.changes.items():
@@ -420,11 +423,13 @@ class RocketMQMachine(LongPollMachine):
         """Pull, to be held if there is nothing; 0 for long."""
         return self.example.poll(self._queue(queue), place, timeout_ms or self.long_ms, count)
 
-    @rule(queue=queues, payload=drafts, count=st.sampled_from([1, 2, 4]), place=held)
+    @rule(queue=queues, payload=drafts, places=st.lists(held, min_size=1, max_size=4))
     @step
-    def wake(self, queue: int, payload: Draft, count: int, place: PullTerms) -> str:
-        """Send after pulls have waited for some time."""
-        return self.example.wake(self._queue(queue), payload, count, place)
+    def wake(self, queue: int, payload: Draft, places: list[PullTerms]) -> str:
+        """Send after different pulls have waited for some time."""
+        for place in places[1:]:
+            self.example.poll(self._queue(queue), place, self.long_ms, 1)
+        return self.example.wake(self._queue(queue), payload, 1, places[0])
 
     @rule(queue=queues, which=st.integers(0, len(SHORT_MS) - 1), place=ends)
     @step

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final, TypeVar
 
-from longpoll.wire.suite.brokers import TestedBroker
+from longpoll.wire.requests import MALFORMED, Draft, Form, PullTerms, pull_header, send_request
+from longpoll.wire.suite.brokers import EmbeddedBroker, TestedBroker
 from longpoll.wire.suite.connection import Link
 from longpoll.wire.suite.model import FOUND, NOT_FOUND, OFFSET_MOVED, RETRY_IMMEDIATELY, Answer, Stored, broken
-from longpoll.wire.suite.requests import MALFORMED, Draft, Form, PullTerms, pull_fields, send_request
 from longpoll_client.errors import UnreachableError
 from longpoll_kit.subject import LongPollSubject, Semantics
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, RequestCode, ResponseCode
@@ -176,7 +176,16 @@ class RocketMQSubject(LongPollSubject):
     def start_poll(self, queue: str, position: PullTerms, timeout_ms: int) -> tuple[Link, int, PullTerms]:
         """Send a pull."""
         topic, queue_id = place_of(queue)
-        fields = pull_fields(group_of(topic, position.group), topic, queue_id, position, timeout_ms)
+        fields = pull_header(
+            group_of(topic, position.group),
+            topic,
+            queue_id,
+            position.offset,
+            timeout_ms,
+            expression=position.wanted.expression,
+            count_max=position.count_max,
+            commit_offset=position.commit_offset,
+        ).encode()
         link = self.link(position.link)
         form = position.form.serialisation
         return link, link.ask(RequestCode.PULL_MESSAGE, fields, serialisation=form), position
@@ -235,6 +244,7 @@ class RestartableSubject(RocketMQSubject):
             self.end_of(number, self.settling_queue)
         read = [(self.links[number], set(self.links[number].asked)) for number in numbers]
         self._is_stopping = True
+        assert isinstance(self.broker, EmbeddedBroker)
         self.broker.restart()
         for link in self.links.values():
             if not link.wait_closed(self.left_s()):

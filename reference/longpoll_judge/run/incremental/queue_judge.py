@@ -8,13 +8,13 @@ numbers are kept for each queue (`Before`). Other requests wait.
 Later events may change such a result: an event from before the settled time, a lower offset, a gap. `doubts` names each
 one that came. So the sum serves while a record goes on, and the final verdict is a judgement of the whole.
 
-Sends and other events without a single queue: `recent_events`. Reading: `read.incremental`.
+Sends and other events without a single queue: `recent_events`. Reading: `read.growing_history`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 
@@ -23,21 +23,18 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, evolve, field, frozen
 
-from longpoll_judge.columns.batch import QueueName, make_batch
-from longpoll_judge.columns.exchange import joined, taken
+from longpoll_judge.columns.batch import QueueName, joined, make_batch, taken
 from longpoll_judge.columns.keys import request_keys
-from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.lookup import Booleans, is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 from longpoll_judge.contract.clause import SEND_CODES, STOPPED_MS
 from longpoll_judge.contract.result import ANSWERED_ON_STOP, Finding, Gap
 from longpoll_judge.evidence.source_survey import DISORDER_NS, MS, Run, SourceSurvey, Span
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import fill
+from longpoll_judge.read.schema import compute, fill
 from longpoll_judge.read.source import History
-from longpoll_judge.rules.answers import NO_NEW_MSG
 from longpoll_judge.rules.cross_queue import have_request, rows_where
-from longpoll_judge.rules.queue_case import Booleans, Case
+from longpoll_judge.rules.queue_case import NO_NEW_MSG, Case
 from longpoll_judge.run.excerpt import with_rare
 from longpoll_judge.run.incremental.recent_events import Beside
 from longpoll_judge.run.queue_verdict import (
@@ -86,16 +83,15 @@ LOGGED_MAX: Final = 1_000
 """Most faults of logs that are kept, those that were found last."""
 
 
+Fault = tuple[str, str, tuple[int, int, str, int]]
+"""The clause of a fault of a log, its sentence and its place (`Found.order`)."""
+
+
 @define(eq=False)
 class Logged:
     """The faults, each as the text of a result row, by what it says and its place."""
 
-    latest: Latest[tuple[object, ...], str] = field(factory=Latest[tuple[object, ...], str])
-
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> Logged:
-        """These faults, which were looked at."""
-        return cls(Latest({_named(msgspec.json.decode(text, type=Found)): text for text in texts}))
+    latest: Latest[Fault, str] = field(factory=Latest[Fault, str])
 
     def add(self, rows: pa.Table) -> int:
         """Take what is certain of some result rows; how much that is."""
@@ -112,7 +108,7 @@ class Logged:
         return as_table([(FINDING, 0, 1, text) for text in self.latest.look()])
 
 
-def _named(found: Found) -> tuple[object, ...]:
+def _named(found: Found) -> Fault:
     return found.finding.clause, found.finding.why, found.order
 
 
@@ -156,7 +152,7 @@ class Growing:
     late_ms: float
     part: Part = "all"
     beside: Beside = field(factory=Beside)
-    window: deque[Piece] = field(factory=deque)
+    window: list[Piece] = field(factory=list)
     rare: pa.Table = field(factory=lambda: joined([]))
     """All events that findings depend on without naming them (`excerpt`)."""
     before: dict[Log, LogSpan] = field(factory=dict)
@@ -351,7 +347,7 @@ class Growing:
                 known = self.before.get(log)
                 self.before[log] = span if known is None else together(known, span)
             count -= len(oldest.log)
-            self.window.popleft()
+            del self.window[0]
         last_ns = self.window[0].last_ns if self.window else BEGINNING
         for name in [name for name, seen_ns in self.disordered.items() if seen_ns < last_ns]:
             if not self._is_gapless(name) or self._is_past_end(name):

@@ -8,16 +8,15 @@ show which request it answers. The first request may be judged by then. It stays
 later requests with that identifier are left to a judgement of the whole. Recorders number their requests, so `7-1`,
 `7-2` and `7-3` are stored as one span. Any other one takes 24 bytes. Too many are all forgotten, a separate doubt.
 
-**Committed offsets.** Requests that may explain an offset at any time stay in memory: those without an answer, such as
-one-way commits; those with a repeated identifier; and those that move offsets. Anything that depends on older commits
-is left to a judgement of the whole. So is everything once memory is full.
+**Committed offsets.** Requests that may explain an offset at any time stay in memory. They have no answer (one-way
+commits), have a repeated identifier, or move offsets. Anything that depends on older commits is left to a judgement of
+the whole. So is everything once memory is full.
 
 The count of held pulls needs more events in memory (`held_pulls`). The rules: `rules.sends`, `rules.commits`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
@@ -26,20 +25,18 @@ import pyarrow as pa
 from attrs import define, evolve, field
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.exchange import joined, taken
+from longpoll_judge.columns.batch import joined, taken
 from longpoll_judge.columns.keys import NO_KEYS, Keys, repeated, request_keys, text_hashes
-from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import BEGINNING, Integers
-from longpoll_judge.contract.identity import identified
+from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
+from longpoll_judge.columns.queue_log import BEGINNING
+from longpoll_judge.contract.causes import identified
 from longpoll_judge.contract.result import Finding
-from longpoll_judge.evidence.record_gaps import RecordGaps, gaps_of, union
-from longpoll_judge.evidence.source_survey import DISORDER_NS
+from longpoll_judge.evidence.source_survey import DISORDER_NS, RecordGaps, gaps_of, union
 from longpoll_judge.evidence.survey import Context, Survey
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import coded, coded_texts, fill
+from longpoll_judge.read.schema import coded, coded_texts, compute, fill
 from longpoll_judge.rules.commits import OFFSET_CODES, RESETS, exchanges, judge_exchanges
-from longpoll_judge.rules.cross_queue import WEIGHT, Booleans, have_request, rows_where
-from longpoll_judge.rules.offset_regression import judge_offset_regression
+from longpoll_judge.rules.cross_queue import WEIGHT, have_request, rows_where
+from longpoll_judge.rules.logs import judge_offset_regression
 from longpoll_judge.rules.queue_columns import MS, REQUEST_EVENTS
 from longpoll_judge.rules.sends import judge_sends
 from longpoll_judge.run.incremental.held_pulls import Held
@@ -147,7 +144,7 @@ FRESH_NS: Final = 1_000 * MS
 class Recent:
     """Invariant: what is not in `pieces` happened before `gone_ns`."""
 
-    pieces: deque[tuple[pa.Table, int]] = field(factory=deque)
+    pieces: list[tuple[pa.Table, int]] = field(factory=list)
     """Events, and the last moment among them."""
     gone_ns: int = BEGINNING
     count: int = 0
@@ -166,7 +163,7 @@ class Recent:
 
     def leave_out(self, without: Callable[[pa.Table], pa.Table]) -> None:
         """Let go of some of the events at hand."""
-        self.pieces = deque((without(table), last_ns) for table, last_ns in self.pieces)
+        self.pieces = [(without(table), last_ns) for table, last_ns in self.pieces]
         self.count = sum(len(table) for table, _last_ns in self.pieces)
 
     def forget(self, events_max: int) -> list[pa.Table]:
@@ -175,7 +172,7 @@ class Recent:
         self.fresh, self.judged_ns = 0, last_ns
         gone: list[pa.Table] = []
         while len(self.pieces) > 1 and (self.count > events_max or self.pieces[0][1] < last_ns - SPAN_NS):
-            table, gone_ns = self.pieces.popleft()
+            table, gone_ns = self.pieces.pop(0)
             self.count -= len(table)
             self.gone_ns = max(self.gone_ns, gone_ns)
             gone.append(table)

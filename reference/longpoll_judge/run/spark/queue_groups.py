@@ -24,7 +24,7 @@ from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, REQUIRED, fill
 from longpoll_judge.run.queue_verdict import LOG_EVENTS, RESULT_SCHEMA
-from longpoll_judge.run.window_sweep import LogFile, Swept, WindowReader, log_of, sweep
+from longpoll_judge.run.window_sweep import EventFile, Swept, WindowReader, log_of, sweep
 from longpoll_judge.run.windows import WindowPlan
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class GroupedWindows(WindowReader):
         """The log events of a window of this group."""
         return log_of(self.events(window))
 
-    def keep(self, window: int, log: pa.Table, kept: LogFile) -> None:
+    def keep(self, window: int, log: pa.Table, kept: EventFile) -> None:
         """Keep a log, for pulls of later windows that ask for its messages."""
         kept.put(window, log)
 

@@ -1,4 +1,4 @@
-"""The requests of the property suite, good and bad, as fields and bytes."""
+"""The requests of load, race and property suite, good and bad, and a call that is repeated while a broker is busy."""
 
 from __future__ import annotations
 
@@ -7,13 +7,25 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from attrs import frozen
+from msgspec import structs
 
+from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.admin_headers import CreateTopicRequestHeader
-from longpoll_protocol.codes import PullSysFlag, RequestCode
-from longpoll_protocol.frames import Serialisation
-from longpoll_protocol.headers import PullMessageRequestHeader, SendMessageRequestHeader, SendMessageRequestHeaderV2
+from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.frames import Command, Serialisation
+from longpoll_protocol.headers import (
+    Header,
+    PullMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
 from longpoll_protocol.properties import encode_properties
+from longpoll_runtime import Runtime
 
+BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
+"""The broker has no room for a request and has not processed it, as when it has waited 200 ms for a thread."""
+BUSY_PAUSE_S: Final = 0.02
+BUSY_TRIES: Final = 500
 DEFAULT_TOPIC: Final = "TBW102"
 BORN_MS: Final = 1_700_000_000_000
 Place = Literal["end", "next", "start", "middle", "last", "negative", "beyond"]
@@ -98,16 +110,15 @@ class PullTerms:
     commit_offset: int | None = None
 
 
-def send_request(
-    topic: str, queue_id: int, properties: Mapping[str, str], form: Form, *, batch: bool = False
-) -> tuple[int, dict[str, str]]:
-    """Code and fields of a send."""
-    kind = SendMessageRequestHeaderV2 if form.short_names or batch else SendMessageRequestHeader
-    header = kind(
-        producer_group="served",
+def send_header(
+    topic: str, queue_id: int, properties: Mapping[str, str] = MappingProxyType({}), *, batch: bool = False
+) -> SendMessageRequestHeaderV2:
+    """The header of a message, or of a batch."""
+    return SendMessageRequestHeaderV2(
+        producer_group="longpoll",
         topic=topic,
         default_topic=DEFAULT_TOPIC,
-        default_topic_queue_nums=4,
+        default_topic_queue_nums=8,
         queue_id=queue_id,
         sys_flag=0,
         born_timestamp=BORN_MS,
@@ -115,39 +126,66 @@ def send_request(
         properties=encode_properties(properties) or None,
         batch=batch,
     )
-    if batch:
-        return RequestCode.SEND_BATCH_MESSAGE, header.encode()
-    code = RequestCode.SEND_MESSAGE_V2 if form.short_names else RequestCode.SEND_MESSAGE
-    return code, header.encode()
 
 
-def pull_fields(group: str, topic: str, queue_id: int, terms: PullTerms, timeout_ms: int) -> dict[str, str]:
-    """The fields of a pull with its subscription, optionally with a hold and an offset to commit."""
+def send_request(topic: str, queue_id: int, properties: Mapping[str, str], form: Form) -> tuple[int, dict[str, str]]:
+    """Code and fields of a send."""
+    header = send_header(topic, queue_id, properties)
+    if form.short_names:
+        return RequestCode.SEND_MESSAGE_V2, header.encode()
+    return RequestCode.SEND_MESSAGE, SendMessageRequestHeader(**structs.asdict(header)).encode()
+
+
+def pull_header(
+    group: str,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    hold_ms: int,
+    *,
+    expression: str = "*",
+    count_max: int = 32,
+    commit_offset: int | None = None,
+) -> PullMessageRequestHeader:
+    """A pull with its subscription, held for up to `hold_ms`; 0 for not at all. It may commit an offset."""
     sys_flag = PullSysFlag.SUBSCRIPTION
-    if timeout_ms:
+    if hold_ms:
         sys_flag |= PullSysFlag.SUSPEND
-    if terms.commit_offset is not None:
+    if commit_offset is not None:
         sys_flag |= PullSysFlag.COMMIT_OFFSET
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=topic,
         queue_id=queue_id,
-        queue_offset=terms.offset,
-        max_msg_nums=terms.count_max,
+        queue_offset=offset,
+        max_msg_nums=count_max,
         sys_flag=sys_flag.value,
-        commit_offset=terms.commit_offset or 0,
-        suspend_timeout_millis=timeout_ms,
+        commit_offset=commit_offset or 0,
+        suspend_timeout_millis=hold_ms,
         sub_version=0,
-        subscription=terms.wanted.expression,
+        subscription=expression,
         expression_type="TAG",
-    ).encode()
+    )
 
 
-def topic_fields(topic: str, queue_count: int) -> dict[str, str]:
-    """The fields that create a topic (code 17)."""
+def topic_header(topic: str, queue_count: int) -> CreateTopicRequestHeader:
+    """Creates a topic (code 17)."""
     return CreateTopicRequestHeader(
         topic=topic, default_topic=DEFAULT_TOPIC, read_queue_nums=queue_count, write_queue_nums=queue_count
-    ).encode()
+    )
+
+
+def call_patiently(
+    runtime: Runtime, client: RemotingClient, code: int, header: Header, body: bytes = b"", *, timeout_s: float
+) -> Command:
+    """Send a request, and again while the broker has no room, as real clients do; raises ClientError."""
+    answer = client.call(code, header, body, timeout_s=timeout_s)
+    for _ in range(BUSY_TRIES):
+        if answer.code not in BUSY:
+            break
+        runtime.sleep(BUSY_PAUSE_S)
+        answer = client.call(code, header, body, timeout_s=timeout_s)
+    return answer
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""Two properties of answers: answer_is_right and answered_once.
+"""Properties of answers to pulls: known response codes, answer_is_right and answered_once.
 
 An answer is right when some moment between receipt and answer exists at which a store read would have given it; so only
 what no moment explains is a violation. The rules are those of `DefaultMessageStore.getMessage` and
@@ -12,8 +12,9 @@ code 20 NO_MATCHED_MSG: offset_next has passed over at least one message, and no
 code 21 OFFSET_ILLEGAL: the offset lies outside the answer's own [offset_min, offset_max], so never at 0 of an empty
 queue; offset_next is one of the two ends (the lower for an offset that is too high only where it is 0, as in 4.9).
 
-Leaves out error codes, SQL92, offsets reset by an administrator (5.x answers 21 within the bounds then), and slaves,
-which answer 20 where a master answers 21.
+A refusal shows that the broker read nothing; a history mostly cannot show whether it was right (`contract.pulls`). Not
+judged: SQL92, offsets reset by an administrator (5.x answers 21 within the bounds then), and slaves, which answer 20
+where a master answers 21.
 """
 
 from __future__ import annotations
@@ -24,25 +25,60 @@ from typing import Final, Literal
 import numpy as np
 from attrs import frozen
 
-from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import Integers
-from longpoll_judge.contract.clause import PULL_RESULTS
+from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
+from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.contract.clause import PULL_REFUSALS, PULL_RESULTS
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_ONCE, FindingVerdict
-from longpoll_judge.rules.answers import (
+from longpoll_judge.evidence.generations import NEITHER
+from longpoll_judge.rules.holding import is_stopping, is_told_to_stop, may_have_stopped
+from longpoll_judge.rules.queue_case import (
     FOUND,
     NO_MATCHED_MSG,
     NO_NEW_MSG,
     OFFSET_ILLEGAL,
     Answers,
+    Case,
+    Explanation,
+    Suspects,
     first_visible_before,
     matching_counts,
     pull_results,
+    suspects,
     takes_everything,
     wrong_tags,
 )
-from longpoll_judge.rules.pulls.holding import is_stopping, is_told_to_stop, may_have_stopped
-from longpoll_judge.rules.queue_case import Booleans, Case, Explanation, Suspects, suspects
 from longpoll_spec.history import ABSENT
+
+SYSTEM_ERROR: Final = 1
+TAG: Final = "TAG"
+
+
+def judge_codes(case: Case) -> list[Suspects]:
+    """Judge the codes of the answers to one queue's pulls; members are indices of pulls."""
+    pulls = case.pulls
+    code = case.answer_code
+    # Without damaged ones, whose code is not in the record, or which may be another request's.
+    is_refused = case.is_answered & ~is_one_of(code, PULL_RESULTS)
+    if not is_refused.any():
+        return []
+    strange = is_refused & ~is_one_of(code, PULL_REFUSALS)
+    # A queue of which a message is known, a subscription of tags and a count that makes sense: nothing explains a
+    # failure.
+    has_messages = case.log.base < NEVER or (case.life is not None and case.life.number == NEITHER)
+    failed = is_refused & (code == SYSTEM_ERROR) & has_messages
+    kinds, names = case.events.codes("expression_type", pulls.row)
+    failed &= np.array([name == TAG for name in names], dtype=np.bool_)[kinds] & (pulls.count_max >= 0)
+
+    def explain(pull: int) -> Explanation:
+        rows = [int(pulls.row[pull]), int(pulls.answer_row[pull])]
+        asked = f"a pull at offset {pulls.offset[pull]} was answered with code {code[pull]}"
+        if strange[pull]:
+            return Explanation("pull.code.known", f"{asked}, which no broker gives to a pull", rows)
+        why = f"{asked}, a failure, although its queue has messages and its subscription is one of tags"
+        return Explanation("pull.error.explained", why, rows)
+
+    return suspects(ANSWER_IS_RIGHT, strange, failed, pulls.row, explain, is_timeless=True)
+
 
 REMOVABLE: Final = ("pull.found.complete", "pull.passed.none_match")
 """Clauses that an answer may seem to break since retention removed messages."""
