@@ -151,6 +151,38 @@ def test_an_offset_that_has_moved_is_gone_on_from_at_once() -> None:
     assert len(calls.rests) == 1
 
 
+def answered(body: bytes, fields: dict[str, str] | None = None) -> Command:
+    """An answer with a body that may be unreadable."""
+    return Command(ResponseCode.SUCCESS, 1, 1, answer(0).ext_fields if fields is None else fields, memoryview(body))
+
+
+@pytest.mark.parametrize(
+    ("failing", "words"),
+    [
+        (answer(ResponseCode.SUBSCRIPTION_NOT_EXIST), "the broker says 24"),
+        (answer(ResponseCode.FLOW_CONTROL), "the broker says 215"),
+        (answered(bytes(100)), "is damaged"),
+        (answered(b"\x01"), "expected a record"),
+        (answered(b"", {}), "'suggestWhichBrokerId'"),
+        (answered(b"", {"suggestWhichBrokerId": "x"}), "not a whole number"),
+    ],
+)
+def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
+    failing: Command, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once and with one message if the message cannot be read; else after a rest."""
+    calls = Calls()
+    puller = puller_of(calls)
+    puller.pull()
+    with caplog.at_level(logging.WARNING):
+        calls.answers[-1](failing)
+    assert words in caplog.text
+    if "asking for it alone" not in caplog.text:
+        assert (calls.asked, len(calls.rests)) == ([5], 1)
+        puller.pull()
+    assert calls.asked == [5, 5]
+
+
 def test_a_pull_commits_nothing_once_the_lock_of_its_queue_has_run_out() -> None:
     """Another member may have the queue, and have committed more; a queue that needs no lock has none to run out."""
     for lock_s, commits in ((None, True), (1000.0, True), (-0.001, False)):

@@ -31,7 +31,7 @@ from longpoll_judge.contract.result import Result
 from longpoll_judge.faults.plant import FAULTS
 from longpoll_judge.faults.recording import NoVictimError, Recording, load
 from longpoll_judge.generate import simulated_meta
-from longpoll_judge.read import growing_history as incremental
+from longpoll_judge.read import growing_history
 from longpoll_judge.read.schema import Damage
 from longpoll_judge.read.source import InputSplit, read_split
 from longpoll_judge.run import follow as following
@@ -171,7 +171,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[InputSplit]:
         found.append(part)
         return read_split(part)
 
-    monkeypatch.setattr(incremental, "read_split", noted)
+    monkeypatch.setattr(growing_history, "read_split", noted)
     monkeypatch.setattr(following, "WHOLE_EVENTS", 0)
     return found
 

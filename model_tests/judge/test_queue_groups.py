@@ -19,8 +19,8 @@ from longpoll_judge.read.schema import coded, compute, fill
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.queue_verdict import LOG_EVENTS, RESULT_SCHEMA, judge_table, queue_rows
 from longpoll_judge.run.spark import queue_groups
+from longpoll_judge.run.spark.engine import event_schema
 from longpoll_judge.run.spark.queue_groups import FAULTY, JUDGED_KEY, LEFT, LEFT_KEY, PULL_COLUMNS, QueueGroups
-from longpoll_judge.run.spark.scan import event_schema
 from longpoll_judge.run.wide_pulls import judge_rest
 from longpoll_judge.run.window_sweep import WindowReader
 from longpoll_judge.run.windows import WindowPlan

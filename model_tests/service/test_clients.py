@@ -353,7 +353,7 @@ def test_an_asker_that_goes_is_forgotten(broker: Broker, connect: Connect) -> No
     request = pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
     asker.close()
     calls = broker.handler.administering.calls
-    wait_until(lambda: not calls.waiting_count)
+    wait_until(lambda: not calls.quota.used)
     reply_to(member, request, b"{}")
     assert member.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
 
@@ -427,7 +427,7 @@ def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
     if how == "no offset":
         expected["there@2"] = None
     assert by_client(client.reply(opaque)) == expected
-    assert not broker.handler.administering.calls.waiting_count
+    assert not broker.handler.administering.calls.quota.used
 
 
 def test_members_that_say_too_much_of_where_they_are(
@@ -443,7 +443,7 @@ def test_members_that_say_too_much_of_where_they_are(
     assert (answer.code, "ask one by its clientAddr" in str(answer.remark)) == (1, True)
     broker.administering.calls.quota.size_max = 1
     assert client.call(STATUS, OF_GROUP).code == 2
-    assert not broker.handler.administering.calls.waiting_count
+    assert not broker.handler.administering.calls.quota.used
 
 
 def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, connect: Connect) -> None:

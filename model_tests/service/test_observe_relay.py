@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.commands import StartCommand, commands
-from model_tests.service.observed import events_of, observing
+from model_tests.service.observed import Upstream, events_of, observing
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import pull_fields, send_message
 from model_tests.support.ports import closed_port
@@ -29,7 +29,7 @@ from model_tests.support.ports import closed_port
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_judge.run.pipeline import judge
-from longpoll_observe import Observer, observer, relay_loop
+from longpoll_observe import Observer, relay_loop
 from longpoll_observe.links import Door, Link, Tap, Visitor
 from longpoll_observe.name_lookup import NameLookup, is_literal
 from longpoll_observe.relay_loop import CHUNK_SIZE
@@ -41,31 +41,6 @@ from longpoll_spec.history import Event
 
 PATIENCE_S = 10.0
 MAX_OFFSET = {"topic": "T", "queueId": "0"}
-
-
-class Upstream:
-    """A plain listening socket in a broker's place, and a proxy before it."""
-
-    def __init__(self, record_directory: Path) -> None:
-        self.history = record_directory
-        self.listening = socket.create_server(("127.0.0.1", 0))
-        self.listening.settimeout(PATIENCE_S)
-        address: tuple[str, int] = self.listening.getsockname()
-        self.observer = Observer.start(RealRuntime(), brokers=[address], record_directory=str(record_directory))
-        for _ in range(observer.HANDSHAKES):
-            self.listening.accept()[0].close()
-
-    def connect(self) -> tuple[socket.socket, socket.socket]:
-        """A client through the proxy, and the broker's end of its connection."""
-        (door,) = self.observer.doors.values()
-        client = socket.create_connection(door, PATIENCE_S)
-        behind, _peer = self.listening.accept()
-        behind.settimeout(PATIENCE_S)
-        return client, behind
-
-    def close(self) -> None:
-        self.observer.stop()
-        self.listening.close()
 
 
 @pytest.fixture(scope="module")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.service.observed import Upstream
 from model_tests.service.true_moments import Comparison, Load, compare, run_load, truthful_broker
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields
@@ -465,64 +465,32 @@ def test_a_turn_ends_when_its_time_is_over() -> None:
     assert calls == list(range(10))
 
 
-class Stopped:
-    """A proxy whose taps wait for `go`, in front of a plain socket."""
-
-    def __init__(self, directory: Path) -> None:
-        self.go = threading.Event()
-        self.listening = socket.create_server(("127.0.0.1", 0))
-        self.listening.settimeout(PATIENCE_S)
-        self.proxy = Observer.start(
-            RealRuntime(), brokers=[self.listening.getsockname()], record_directory=str(directory)
-        )
-        while self.proxy.loop.link_count == 0:
-            (door,) = self.proxy.doors.values()
-            self.client = socket.create_connection(door, PATIENCE_S)
-            wait_until(lambda: self.proxy.loop.link_count == 1)
-        for _handshake in range(5):
-            self.listening.accept()[0].close()
-        self.behind, _peer = self.listening.accept()
-        self.behind.settimeout(PATIENCE_S)
-
-    def close(self) -> None:
-        self.go.set()
-        for one in (self.client, self.behind, self.listening):
-            one.close()
-        self.proxy.stop()
-
-
-@pytest.fixture
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopped]:
-    """Every turn makes no call until `go`: reading commands takes for ever."""
-    tell = TapQueue.tell
+def test_answers_are_read_while_others_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No turn makes a call until `go`: reading commands takes for ever."""
+    tell, go = TapQueue.tell, threading.Event()
     monkeypatch.setattr(loop, "UNTOLD_STOP", 1_000_000)
     monkeypatch.setattr(loop, "UNTOLD_GO", 500_000)
-    made = list[Stopped]()
-
-    def none_yet(self: TapQueue, *words: object) -> None:
-        if not made or made[0].go.is_set():
-            tell(self, *words)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(TapQueue, "tell", none_yet)
-    made.append(Stopped(tmp_path / "history"))
-    yield made[0]
-    made[0].close()
-
-
-def test_answers_are_read_while_others_are_not_told(stopped: Stopped) -> None:
-    writer = threading.Thread(target=stopped.behind.sendall, args=(ANSWER * 1_700,))
-    writer.start()
-    left = len(ANSWER) * 1_700
-    while left:
-        content = stopped.client.recv(1 << 20)
-        assert content
-        left -= len(content)
-    writer.join()
-    wait_until(lambda: stopped.proxy.loop._is_behind)
-    stopped.client.sendall(PULL)
-    stopped.behind.settimeout(0.05)
-    with pytest.raises(TimeoutError):
-        stopped.behind.recv(1)
-    stopped.behind.settimeout(PATIENCE_S)
-    stopped.go.set()
-    assert stopped.behind.recv(len(PULL)) == PULL
+    monkeypatch.setattr(TapQueue, "tell", lambda queue, *words: tell(queue, *words) if go.is_set() else None)
+    go.set()
+    with ExitStack() as stack:
+        upstream = stack.enter_context(closing(Upstream(tmp_path / "history")))
+        client, behind = map(stack.enter_context, upstream.connect())
+        stack.callback(go.set)
+        wait_until(lambda: upstream.observer.loop.link_count == 1)
+        go.clear()
+        writer = threading.Thread(target=behind.sendall, args=(ANSWER * 1_700,))
+        writer.start()
+        left = len(ANSWER) * 1_700
+        while left:
+            content = client.recv(1 << 20)
+            assert content
+            left -= len(content)
+        writer.join()
+        wait_until(lambda: upstream.observer.loop._is_behind)
+        client.sendall(PULL)
+        behind.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            behind.recv(1)
+        behind.settimeout(PATIENCE_S)
+        go.set()
+        assert behind.recv(len(PULL)) == PULL

@@ -39,7 +39,6 @@ from longpoll_broker.config import StoreConfig
 from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.io.channel import NO_END_NS
 from longpoll_broker.shared.topics import TopicConfig
-from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.upkeep.config_files import ConfigFiles
@@ -260,6 +259,11 @@ class Disk:
 
         patch.setattr(SegmentList, "flush", slow)
 
+    def sticks(self) -> None:
+        """Let the next sync wait for `works`."""
+        self.works.clear()
+        self.asked.clear()
+
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
@@ -279,8 +283,7 @@ def test_one_sync_answers_all_that_waited(start_broker: StartBroker, connect: Co
     """The broker serves others during the sync."""
     broker, client = served(start_broker, connect, store_config=SYNC)
     send_message(client, "T")
-    disk.works.clear()
-    disk.asked.clear()
+    disk.sticks()
     before = disk.syncs
     first = send(client)
     assert disk.asked.wait(WAIT_S)
@@ -473,49 +476,33 @@ LONG_MS = 30_000
 SHORT_S = 0.2
 
 
-class StuckDisk:
-    """A disk whose next syncs wait until they may end."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun = threading.Event()
-        self.may_end = threading.Event()
-        flush = MessageStore.flush
-
-        def waits(store: MessageStore) -> int:
-            self.begun.set()
-            assert self.may_end.wait(3 * PATIENCE_S)
-            return flush(store)
-
-        monkeypatch.setattr(MessageStore, "flush", waits)
-
-
 @pytest.mark.parametrize(
     ("policy", "seen"), [(STRICT, False), (ROCKETMQ_5, False), (ROCKETMQ_4_9, True)], ids=["strict", "5", "4.9"]
 )
 def test_who_sees_a_message_that_is_not_durable(
-    policy: Policy, seen: bool, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    policy: Policy, seen: bool, start_broker: StartBroker, connect: Connect, disk: Disk
 ) -> None:
     """A held pull is answered before the sync ends, or after it."""
-    disk = StuckDisk(monkeypatch)
     broker, puller, sender = served_two(start_broker, connect, policy=policy, store_config=SYNC_NEVER)
     make_topic(broker.address, "T", 1)
     opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
+    disk.sticks()
     acknowledged = sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"m")
-    assert disk.begun.wait(PATIENCE_S)
+    assert disk.asked.wait(WAIT_S)
     early = puller.reply(opaque, PATIENCE_S if seen else SHORT_S)
-    disk.may_end.set()
+    disk.works.set()
     assert (early is not None, (early or answer_of(puller, opaque)).code) == (seen, 0)
     assert answer_of(sender, acknowledged).code == 0
 
 
-def test_async_flush_never_waits(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_async_flush_never_waits(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
     broker = start_broker(policy=STRICT)
-    disk = StuckDisk(monkeypatch)
+    disk.sticks()
     client = connect(broker.address)
     client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"m")
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)).code == 0
-    disk.may_end.set()
+    disk.works.set()
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 from model_tests.support.broker.stores import HOST_V6, message, result_of
+from model_tests.support.service import HeldLock
 
 from longpoll_broker.store import index
 from longpoll_broker.store.commit_log import CommitLog
@@ -29,26 +30,12 @@ FILE_SIZE: Final = 4_096
 TOPIC: Final = b"\x01T"
 
 
-class Lock:
-    """Says whether it is held."""
-
-    def __init__(self) -> None:
-        self.is_held = False
-
-    def __enter__(self) -> None:
-        assert not self.is_held
-        self.is_held = True
-
-    def __exit__(self, *_error: object) -> None:
-        self.is_held = False
-
-
 class World:
     """An indexer between a log of small files and an index that notes what it is given."""
 
     def __init__(self, directory: Path, file_size: int = FILE_SIZE) -> None:
         self.log = CommitLog(RealFiles(), str(directory), file_size)
-        self.lock = Lock()
+        self.lock = HeldLock()
         self.given: list[Keyed] = []
         """Records that are in with all their keys."""
         self.calls: list[tuple[int, int]] = []

@@ -74,7 +74,7 @@ class BrokerHandler:
     def __attrs_post_init__(self) -> None:
         shared = self.shared
         self.request_counts = shared.request_counts
-        self._is_slave = shared.standing.is_slave
+        self._is_slave = shared.role.is_slave
         self.reads_fields = (
             shared.is_fast and self.access is None and not self.hooks and shared.traits.blank_topic_is_told
         )
@@ -147,14 +147,15 @@ class BrokerHandler:
         inline = self.pulling.inline
         if inline is not None and (inline.later.waiting or inline.later.spent):
             inline.turn(outbox)
-        self.administering.clients.turn(outbox)
+        if self.administering.clients.needs_turn:
+            self.administering.clients.turn(outbox)
 
     @property
     def has_more(self) -> bool:
         """Whether another pass has work to do."""
         pulling = self.pulling
         has_pulls = pulling.inline is not None and bool(pulling.inline.later.waiting)
-        return has_pulls or pulling.hold_service.has_more or self.administering.clients.has_more
+        return has_pulls or pulling.hold_service.has_more or self.administering.clients.needs_turn
 
     def appended(self, outbox: Outbox) -> None:
         """Make appended or durable messages visible, notify pulls, and send the messages to slaves."""

@@ -26,9 +26,8 @@ from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filters import TagFilter
 from longpoll_broker.shared.sql92 import Lookup
 from longpoll_broker.store.messages import ALL, GetResult, GetStatus, Matches
-from longpoll_simulation.strategies import Replay
 from longpoll_simulation.sync import SimulatedLock
-from longpoll_simulation.world import NEVER, Actor, World
+from longpoll_simulation.world import NEVER, Actor, Strategy, World
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python import Packed, Successors
 from longpoll_spec.model import Action, Model
@@ -187,7 +186,7 @@ class Lockstep:
     """Whether the next check throws."""
     wanted: FaultyFilter = field(init=False)
     """What every pull asks for."""
-    scheduler: World = field(factory=lambda: World(Replay(), step_ns=0, now_ns=0, ask_at=NEVER))
+    scheduler: World = field(factory=lambda: World(Strategy(), step_ns=0, now_ns=0, ask_at=NEVER))
     actors: dict[str, Actor] = field(factory=dict)
     """The actors that have not ended, by name."""
     queues: MemoryQueues = field(factory=MemoryQueues)
@@ -215,7 +214,7 @@ class Lockstep:
             # One queue lives in one shard; the others would only cost time.
             shard_count=1,
         )
-        make = self.service._new_walk
+        make = self.service._new_traversal
 
         def noted(*place: Any) -> BucketTraversal:
             walk = make(*place)
@@ -224,7 +223,7 @@ class Lockstep:
             self.walks[current.name] = walk
             return walk
 
-        self.service._new_walk = noted  # type: ignore[method-assign,assignment]
+        self.service._new_traversal = noted  # type: ignore[method-assign,assignment]
         self.slots = [Slot() for _ in range(self.bounds.requests)]
         self.next_scan_ms = self.bounds.scan_ticks
         self.state = self.model.initial

@@ -1,8 +1,11 @@
-"""The events of some queues put in one canonical order, as numpy columns that are made when they are first asked for.
+"""Events as numpy columns in one canonical order, and as Arrow tables while they wait or travel.
 
 The order is: queue by queue, in each by time, then by source and sequence; so nothing depends on the order in which
-events arrive. The Arrow table stays as it was read, only numbers are moved; rows of it are looked at again as evidence.
-Leaves out what the events mean (`steps`).
+events arrive. The Arrow table stays as it was read. Events that wait or travel lose the columns that they do not use.
+
+Rule 4 of a history says that answers name their broker, topic and queue. Other recorders may omit them, and the names
+are then taken from the request. An answer stays unplaced if requests of several queues share its identifier. An answer
+that names another broker or topic than its request keeps its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One queue's messages: which offsets exist, their tags, and between which moments each became visible.
 
-Inside the broker (white-box) `append` tells a message's tag and `make_visible` the moment. Outside it (black-box) only
-`message_acknowledged` is seen. There a message counts as visible from its acknowledgement on where a wakeup is judged,
-which is what a producer is promised; where an answer's content is judged it may have been visible earlier, and must be
-`slack_ns` later. Leaves out requests. One incarnation of a queue: its visible end never moves back.
+Inside the broker (white-box) `append` has a message's tag and `make_visible` the time. Outside it (black-box) only
+`message_acknowledged` is seen. Where a wakeup is judged, a message is visible from its acknowledgement, as the producer
+is promised. Where an answer's content is judged, it may have been visible earlier, and must be `slack_ns` later. The
+visible end of one generation of a queue never moves back. Parts of a log that are not loaded are summarized.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A clause of the judge's contract, and the constants that several clauses share. The clauses: `pulls`, `others`."""
+"""A clause of the judge's contract, and the constants that several clauses share. The clauses: `pulls`, `clauses`."""
 
 from __future__ import annotations
 

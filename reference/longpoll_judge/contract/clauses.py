@@ -1,8 +1,8 @@
 """The judge's contract as data: what a correct broker may do on the pull path, clause by clause.
 
 Every finding and every gap names its clause by id. `docs/contract.md` prints these clauses and their definitions, and a
-test injects a fault for each. The rules that judge them: `rightness`, `promptness`, `holding`, `logs`, `sends`,
-`commits`, `holds`, `conformance`, `survey`.
+test injects a fault for each. The rules that judge them: `pull_answers`, `promptness`, `holding`, `logs`, `sends`,
+`commits`, `conformance`, `survey`. The clauses about pulls: `pulls`.
 """
 
 from __future__ import annotations

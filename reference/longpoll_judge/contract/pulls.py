@@ -1,7 +1,4 @@
-"""The lines of the contract about pulls: what may be answered, when, and how pulls are held.
-
-Leaves out all other lines (`others`).
-"""
+"""The contract's clauses about pulls and about the delivery of each message. All other clauses: `clauses`."""
 
 from __future__ import annotations
 

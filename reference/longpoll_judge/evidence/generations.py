@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from attrs import frozen
 
-from longpoll_judge.columns.lookup import Booleans
-from longpoll_judge.evidence.source_survey import NO_GAPS, Integers, Interval, RecordGaps, SourceSurvey, gaps_of, union
+from longpoll_judge.columns.lookup import Booleans, Integers
+from longpoll_judge.evidence.source_survey import NO_GAPS, Interval, RecordGaps, SourceSurvey, gaps_of, union
 from longpoll_judge.read.schema import INTEGER_LIMIT
 
 NEITHER = -1

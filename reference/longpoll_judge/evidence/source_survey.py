@@ -1,5 +1,8 @@
 """Surveys one source: its numbers, its timestamps, its gaps and clocks that were set back.
 
+In a gap of the record something may have happened that is not in it. Absence proves something only where the record is
+whole. A rule that relies on absence asks here, and its finding is `unknown` if a gap lies in the time that matters.
+
 `survey` merges the results.
 """
 

@@ -1,8 +1,8 @@
-"""Plants one fault into any recorded history, so that the judge can be seen to find it.
+"""Injects one fault into any recorded history, to test that the judge finds it.
 
-A victim is picked deterministically: the first, in order of time, that suits the fault. Everything else stays as it was
-recorded; a removed event's number is closed up, so that nothing but the fault itself is wrong. Histories are read whole
-into memory. Leaves out the judging.
+The fault changes the first exchange, in order of time, that suits it. Everything else stays as it was recorded; a
+removed event's number is closed up, so that nothing but the fault itself is wrong. Histories are read whole into
+memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Faults that break one line of the contract each, and no other.
+"""Faults that break exactly one clause of the contract each.
 
-Leaves out faults that break several (`plant`, `plant_more`).
+Sends and offset queries are appended after the last event, because a history may lack them. Each appended exchange is
+correct except for the one fault. Faults that break several clauses: `plant`.
 """
 
 from __future__ import annotations

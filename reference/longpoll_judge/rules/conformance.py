@@ -6,7 +6,7 @@ possible at once than is followed. The window begins at the last moment at which
 with the step that no state allows: after that nothing is known, so a source has one finding at most.
 
 Histories of steps are judged in this process on both engines: a step takes microseconds, and one run is one chain.
-Leaves out the search (`longpoll_spec.engines.conform`) and the reading of events as steps (`step_reader`).
+The search: `longpoll_spec.engines.conform`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Answers and their connections: sent where the request came from, and not after the close.
 
-Said of every request of a queue, pull or not. Leaves out second answers (`rightness`).
+Judged for every request of a queue, pull or not. Second answers: `pull_answers`.
+
+A connection does not outlive its broker. It certainly lasts from when it was opened, or first answered on, until it was
+last answered on. Connections of one broker that certainly overlap belong to one run, and so do those that others link.
 
 Source: `NettyRemotingAbstract.writeResponse`.
 """

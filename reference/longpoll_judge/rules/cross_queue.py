@@ -1,8 +1,8 @@
-"""Gathers events from anywhere in a history as columns of numbers, and returns to the events for a report.
+"""Events gathered from anywhere in a history as columns of numbers, and findings about those that break a clause.
 
 Texts are held as 8-byte hashes (`keys.text_hashes`). Equal texts have equal hashes, and every match is checked against
-the texts before it is reported. A gathered event takes about 80 bytes of memory. `sends` and `offset_regression` judge
-them.
+the texts before it is reported. A gathered event takes about 80 bytes of memory. The rules: `sends`, `messages`,
+`logs`.
 """
 
 from __future__ import annotations

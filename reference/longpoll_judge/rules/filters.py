@@ -1,7 +1,6 @@
 """pull.filter.agrees: what a subscription was given is not passed over for one that takes at least as much.
 
-Needs no tags: only what answers deliver and pass over. Which answers are gathered, and which ends they tell:
-`offset_regression`.
+Needs no tags: only what answers deliver and pass over. Which answers are gathered, and which ends they tell: `logs`.
 
 Source: `ExpressionMessageFilter`, `DefaultMessageStore.getMessage`.
 """

@@ -1,9 +1,17 @@
-"""held_as_asked: a pull is held if it may be, once, at the end of its queue, and no shorter than it asked for.
+"""held_as_asked and hold_limit_kept: when a pull is held, what happens to it meanwhile, and how many are held.
 
-Seen from outside, only the time of the answer shows how long a pull was held; inside, a `hold` does. Pulls held too
-long: `promptness`. How many are held at once: `holds`.
+A pull is held if it may be, once, at the end of its queue, and no shorter than it asked for. Seen from outside, only
+the time of the answer shows how long it was held; inside, a `hold` does. A held pull is taken out of the table and put
+back, expires at its deadline, is run again, or is answered by a stop. The look at the log after a hold (`recheck`) may
+come after the answer. Pulls held too long: `promptness`.
 
-Source: `PullMessageProcessor.processRequest`, `PullRequestHoldService` 4.9 and 5.x.
+A broker holds no more pulls at once than the `hold_limit` of its source in meta.json. Only an observer inside the
+broker sees held pulls. A pull is certainly held from the end of its `hold`, or of a traversal's `keep`, to the
+beginning of the step that takes it out of the table. A `take` ends that too, because the pull's state is then unknown.
+So the count is never too high. Each source has at most one finding, at the first time with too many pulls. The limit of
+one queue is not judged.
+
+Source: `PullMessageProcessor.processRequest`, `PullRequestHoldService` 4.9 and 5.x, and the specification's phases.
 """
 
 from __future__ import annotations

@@ -1,11 +1,18 @@
-"""Properties of a queue's log and of its visible end that need no request.
+"""Properties of a queue's log and of its two ends, as its events and as answers report them.
 
 offsets_in_order: inside a broker every append takes the next queue offset, each once. Seen from outside, no two
 messages are acknowledged with the same one. visible_is_monotone: the visible end never moves back and never passes the
 log's end. Both hold within one generation and one observer; a crash or truncation begins a new one. The order of two
-events is certain only if their intervals do not overlap. What answers report about the log: `rightness`.
+events is certain only if their intervals do not overlap.
 
-Source: `ConsumeQueue.putMessagePositionInfo`, and the spec's properties of the same names.
+Within one run of the broker neither end falls from one answer to a later one. Overlapping connections are of one run
+(`connections`), so a restart is not a fall. A deleted topic begins again. Messages passed over: `filters`.
+
+A message that was acknowledged or appended must be shown in time while its source goes on. Only queues with a reported
+visible end are judged: from inside, a stopped dispatcher looks like a log without readers. The findings: `sends`.
+
+Source: `ConsumeQueue.putMessagePositionInfo`, `DefaultMessageStore.getMinOffsetInQueue`, `getMaxOffsetInQueue`,
+`ReputMessageService`, and the specification's properties of the same names.
 """
 
 from __future__ import annotations
@@ -431,7 +438,7 @@ def _unwatched(
     own = queue_keys(asked) * WEIGHT + generations(asked, answers, told)
     life = np.concatenate([own, queue_keys(acknowledged) * WEIGHT + generations(acknowledged, acknowledged, told)])
     before = highest_before(life, ended_ns, shown_end, own[mine], asked.after_ns[mine])
-    # An acknowledged message of this life of the broker may take a while to be visible: `rightness` judges that.
+    # An acknowledged message of this life of the broker may take a while to be visible: `pull_answers` judges that.
     is_far = asked.after_ns[mine] - ended_ns[before] > context.wake_ns if len(ended_ns) else before >= 0
     fell = np.flatnonzero(
         (before >= 0) & is_far & (np.append(shown_end, 0)[before] > answers.values["offset_max"][mine])

@@ -5,7 +5,7 @@ and unseen messages, skipped and repeated reads. Each analysis is a function fro
 clause of the same name says whether a breach is a violation or an observation. Missing fields are not compared.
 
 Lost messages and writes out of order need no identity: `pull.found.complete`, `pull.passed.none_match` and
-`send.sequential`. Gathering: `sends`, `offset_regression`. Reports: `breaches`.
+`send.sequential`. Gathering: `sends`, `logs`. Reports: `cross_queue`.
 
 Source: https://github.com/jepsen-io/redpanda; `TransactionalMessageServiceImpl`, `ScheduleMessageService`.
 """

@@ -1,6 +1,9 @@
-"""Latencies as counts in buckets one per cent wide, so that they can be added up over queues in any order.
+"""Properties of time: no_lost_wakeup, answered_by_deadline and answered_on_stop, and the latencies they measure.
 
-Leaves out which latencies are counted.
+Every moment is an interval, so every delay has a lower and an upper bound. A lower bound over the threshold is a
+violation whatever the true moments were; an upper bound alone over it is unknown. A pull without answer is delayed at
+least until the last moment at which its source was certainly watching and its connection open. Latencies are counts in
+buckets one per cent wide, which can be added up over queues in any order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,20 @@
-"""Response codes to pulls: only known codes, and no failure without an explanation.
+"""Properties of answers to pulls: known response codes, answer_is_right and answered_once.
 
-A refusal shows that the broker read nothing; a history mostly cannot show whether it was right (`contract.pulls`).
-Answers to a read: `rightness`.
+An answer is right when some moment between receipt and answer exists at which a store read would have given it; so only
+what no moment explains is a violation. The rules are those of `DefaultMessageStore.getMessage` and
+`PullMessageProcessor`:
+
+code 0 FOUND: the messages in the body are exactly those in [offset, offset_next) that match by tag hash; all were
+visible; offset_next is the last one's plus 1 when the body is full or everything matches, else it may also have passed
+over messages that do not match.
+code 19 NO_NEW_MSG: nothing to take was visible at some moment; offset_next is the offset asked for.
+code 20 NO_MATCHED_MSG: offset_next has passed over at least one message, and none of those passed over matches.
+code 21 OFFSET_ILLEGAL: the offset lies outside the answer's own [offset_min, offset_max], so never at 0 of an empty
+queue; offset_next is one of the two ends (the lower for an offset that is too high only where it is 0, as in 4.9).
+
+A refusal shows that the broker read nothing; a history mostly cannot show whether it was right (`contract.pulls`). Not
+judged: SQL92, offsets reset by an administrator (5.x answers 21 within the bounds then), and slaves, which answer 20
+where a master answers 21.
 """
 
 from __future__ import annotations

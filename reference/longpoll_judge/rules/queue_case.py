@@ -1,6 +1,6 @@
-"""The unit of judging, one queue, and a property's results: suspects, each with a function that explains it.
+"""The unit of judging, one queue, with its answers as columns; and suspects, each with a function that explains it.
 
-The properties: `promptness`, `rightness`. Their assembly: `queue_verdict`.
+The properties: `promptness`, `pull_answers`, `holding`. Their assembly: `queue_verdict`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,13 @@
-"""The names of all reported findings, in 8 bytes each, so that a follower of weeks reports nothing twice.
+"""A file of findings, one JSON line each, without duplicates even if the writer is killed; and a checkpoint of several.
 
-A name is stored as 64 bits of its checksum, as many as a finding's name has.
+Each line is written with its newline and synced to disk. When the file is opened again, an incomplete last line is cut
+off; its finding is then missing and can be added again. Only one process writes at a time. The names of all findings
+are kept as 64 bits of their checksums, as many as a name has.
+
+A checkpoint is a directory. Each finding goes to `findings.ndjson` first. `posted.ndjson` has the names of those that
+the webhook accepted. The next start sends the missing ones. `checkpoint.json` names the histories and thresholds to
+which the findings belong. The state of a long history is in the same directory (`run.incremental.state_file`). Without
+it the whole history is judged again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,15 @@
-"""Chooses the events that a page draws, in memory that is bounded however long the record is.
+"""The judge's page as one file: which events it draws, where they lie, and the text, put into the template.
 
-Pulls that findings name come first, then those that are nearest in time to the first finding. Leaves out where things
-lie on the page (`picture`).
+The memory for drawn events is bounded however long the record is. Pulls that findings name come first, then those that
+are nearest in time to the first finding.
+
+Times are ms after the picture's origin, to the microsecond, because Unix time in ns exceeds the precision of a
+browser's numbers. An uncertain time is drawn as an interval. An overrun is red only if the judge reported one. A bar
+goes from a pull's receipt to its answer. Its held part begins at the `hold` that the broker wrote. A proxy's record
+does not show when a pull was held, so the possible part is marked.
+
+Everything from outside is escaped: texts by Jinja2, data by `as_data`, and the script writes texts alone. The page's
+policy allows no script except the one whose hash it names, and no network access. The drawing: `page.js`.
 """
 
 from __future__ import annotations
@@ -660,7 +668,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
 
 def _environment() -> Environment:
     return Environment(
-        loader=PackageLoader("longpoll_judge.show", "page"),
+        loader=PackageLoader("longpoll_judge", "show"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -669,7 +677,7 @@ def _environment() -> Environment:
 
 
 def _part(name: str) -> str:
-    return (resources.files("longpoll_judge.show") / "page" / name).read_text(encoding="utf-8")
+    return (resources.files("longpoll_judge.show") / name).read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:

@@ -1,6 +1,7 @@
-"""A section about one judgement for other pages to embed: no network, no script, everything escaped.
+"""One judgement as a section for other pages to embed, as Markdown and as JUnit XML.
 
-Leaves out how charts are drawn (`charts`) and the judge's own page (`page`).
+The section needs no network and no script, and everything in it is escaped. Its charts are SVG: latency distributions,
+and each finding as a sequence chart. The judge's own page: `page`.
 """
 
 from __future__ import annotations

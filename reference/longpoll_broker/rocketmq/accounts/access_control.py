@@ -12,7 +12,7 @@ Source: `PlainPermissionManager.java` and `AclUtils.writeDataObject` of 4.9.7.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -108,21 +108,23 @@ class AccountFile:
 
     # -- accounts ------------------------------------------------------------------------------------------------------
 
-    def put_account(self, key: str, values: Mapping[str, Value]) -> None:
-        """Create or change an account and move it to the end; fields not in `values` stay."""
+    def put_account(self, key: str, values: Mapping[str, Value]) -> bool:
+        """Create or change an account and move it to the end; fields not in `values` stay. Returns true."""
         accounts = self._list(ACCOUNTS)
         account = self._take(key) or MappingNode(_MAP, [])
         for name, value in {_KEY: key, **values}.items():
             _put(account, name, _node(value))
         accounts.value.append(account)
+        return True
 
     def remove_account(self, key: str) -> bool:
         """Remove an account; returns whether it existed."""
         return self._take(key) is not None
 
-    def put_white_addresses(self, addresses: Iterable[str]) -> None:
-        """Replace the global allow-list."""
-        _put(self.root, WHITE, _node(list(addresses)))
+    def put_white_addresses(self, addresses: list[str]) -> bool:
+        """Replace the global allow-list; returns true."""
+        _put(self.root, WHITE, _node(addresses))
+        return True
 
     def _take(self, key: str) -> MappingNode | None:
         accounts = self._list(ACCOUNTS).value

@@ -70,12 +70,9 @@ class AccessProcessor(Serving):
             "groupPerms": groups,
         }
         values = {name: value for name, value in given.items() if value is not None}
-
-        def edit(file: AccountFile) -> bool:
-            file.put_account(header.access_key, values)
-            return True
-
-        return self._change(channel, command, edit, _UPDATE_FAILED, "")
+        return self._change(
+            channel, command, lambda file: file.put_account(header.access_key, values), _UPDATE_FAILED, ""
+        )
 
     @serves(RequestCode.DELETE_ACL_CONFIG)
     def delete_account(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -94,12 +91,7 @@ class AccessProcessor(Serving):
             told = f"The globalWhiteAddresses[{header.global_white_addrs[:128]}] has been updated failed."
             return answer(command, code, f"{told} Only {self.access.path} is read here.")
         addresses = _split(header.global_white_addrs) or []
-
-        def edit(file: AccountFile) -> bool:
-            file.put_white_addresses(addresses)
-            return True
-
-        return self._change(channel, command, edit, code, "")
+        return self._change(channel, command, lambda file: file.put_white_addresses(addresses), code, "")
 
     @serves(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
     def version(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:

@@ -9,7 +9,7 @@ Decisions: see `rocketmq.accounts.access`. Source: `PlainAccessValidator.parse` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from longpoll_broker.rocketmq.accounts.access import Right, Wanted
@@ -80,8 +80,7 @@ def _add_further_queues(wanted: Wanted, properties: str | None) -> None:
 
 def _view(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
     """33: the topic of the message."""
-    offset = ViewMessageRequestHeader.decode(command.ext_fields).offset
-    _add_place(wanted, offset, record_at, Right.SUB)
+    _add_place(wanted, ViewMessageRequestHeader.decode(command.ext_fields).offset, record_at, Right.SUB)
 
 
 def _send_back(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
@@ -108,8 +107,7 @@ def _add_place(wanted: Wanted, offset: int, record_at: RecordAt, right: Right) -
         try:
             bytes(record.properties).decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
-            told = f"is {offset}, but no message begins at that place"
-            raise HeaderError("request", "offset", told) from None
+            raise HeaderError("request", "offset", f"is {offset}, but no message begins at that place") from None
         add_record(wanted, record, right)
 
 
@@ -210,10 +208,3 @@ def wanted_by(command: Command, record_at: RecordAt = lambda _offset: None) -> W
     if names is not None:
         names(command, wanted, record_at)
     return wanted
-
-
-def codes_with_an_entry(admin: frozenset[int]) -> Iterator[int]:
-    """Yield every code with an entry, once per table."""
-    yield from NAMED
-    yield from FOR_EVERY_ACCOUNT
-    yield from admin

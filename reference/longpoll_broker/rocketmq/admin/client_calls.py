@@ -195,12 +195,6 @@ class ClientCalls(Serving):
     """By the member's connection and the opaque of its request."""
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
-    @property
-    def waiting_count(self) -> int:
-        """Number of requests that wait for members."""
-        with self.lock:
-            return len(self._waiting)
-
     @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
     def running_info(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         """307: return a member's state, from the member; 1 if it is not connected, 207 if it does not answer."""

@@ -1,11 +1,11 @@
-"""Counts pulls held at once while a history grows, for sources that promise a limit (`rules.holds`).
+"""Counts pulls held at once while a history grows, for sources that promise a limit (`rules.holding`).
 
 The events of pulls that are held or may become held stay in memory. Events before the settled time are dropped once
 their pull is answered. So the count equals that of the whole history unless a pull is held again later. A bound from
 columns comes first; only above the limit are pulls counted one by one. Pulls that are dropped too early, or came
 without their request, are not counted; the result reports that.
 
-Which pulls are certainly held: `rules.holds`.
+Which pulls are certainly held: `rules.holding`.
 """
 
 from __future__ import annotations

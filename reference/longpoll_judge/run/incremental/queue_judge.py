@@ -8,7 +8,7 @@ numbers are kept for each queue (`Before`). Other requests wait.
 Later events may change such a result: an event from before the settled time, a lower offset, a gap. `doubts` names each
 one that came. So the sum serves while a record goes on, and the final verdict is a judgement of the whole.
 
-Sends and other events without a single queue: `recent_events`. Reading: `read.incremental`.
+Sends and other events without a single queue: `recent_events`. Reading: `read.growing_history`.
 """
 
 from __future__ import annotations

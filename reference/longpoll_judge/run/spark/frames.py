@@ -26,7 +26,7 @@ from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.data_sources import DAMAGE
 from longpoll_judge.read.schema import PLAIN_SCHEMA, REQUIRED, Damage
 from longpoll_judge.read.source import MONOTONIC, History, find
-from longpoll_judge.run.spark.scan import sql_type
+from longpoll_judge.run.spark.engine import sql_type
 from longpoll_judge.run.spark.session import is_local, is_remote
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Meta, Source
 

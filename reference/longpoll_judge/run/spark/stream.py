@@ -59,9 +59,8 @@ from longpoll_judge.run.incremental.state_file import (
     unpacked,
 )
 from longpoll_judge.run.queue_verdict import FINDING, LOG_EVENTS, RESULT_SCHEMA, Found, Row, as_table
-from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.run.spark.engine import SparkEngine, ddl_of
 from longpoll_judge.run.spark.queue_groups import bucket_of
-from longpoll_judge.run.spark.scan import ddl_of
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored, with_settings
 from longpoll_spec.history import NDJSON_SUFFIX
 
@@ -328,7 +327,7 @@ class StreamJudge:
     begun: int = 0
     """How many queries were begun since a batch was taken."""
     _query: StreamingQuery | None = None
-    _waiting: queue.Queue[Batch] = field(factory=lambda: queue.Queue(1))
+    _waiting: queue.SimpleQueue[Batch] = field(factory=queue.SimpleQueue)
     _closed: threading.Event = field(factory=threading.Event)
 
     def outcomes(self) -> DataFrame:
