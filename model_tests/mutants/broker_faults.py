@@ -187,7 +187,7 @@ FAULTS: Final = (
     Fault(
         "a slave of 4.9 announces what is copied to it",
         "reference/longpoll_broker/assembly.py",
-        "not shared.standing.is_slave or shared.traits.slave_notifies",
+        "not shared.role.is_slave or shared.traits.slave_notifies",
         "True",
         f"{TESTS}/service/test_slave.py::test_copied_messages_wake_held_pulls",
     ),

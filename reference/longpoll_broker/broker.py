@@ -227,9 +227,7 @@ class Broker(Stoppable):
             shared.store.flush,
         )
         config_files.load()
-        if not shared.standing.is_slave and correct_positions(
-            shared.offsets, shared.delays, shared.timers, shared.store
-        ):
+        if not shared.role.is_slave and correct_positions(shared.offsets, shared.delays, shared.timers, shared.store):
             config_files.save()
         access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)

@@ -74,7 +74,7 @@ class BrokerHandler:
     def __attrs_post_init__(self) -> None:
         shared = self.shared
         self.request_counts = shared.request_counts
-        self._is_slave = shared.standing.is_slave
+        self._is_slave = shared.role.is_slave
         self.reads_fields = (
             shared.is_fast and self.access is None and not self.hooks and shared.traits.blank_topic_is_told
         )

@@ -214,7 +214,7 @@ class Lockstep:
             # One queue lives in one shard; the others would only cost time.
             shard_count=1,
         )
-        make = self.service._new_walk
+        make = self.service._new_traversal
 
         def noted(*place: Any) -> BucketTraversal:
             walk = make(*place)
@@ -223,7 +223,7 @@ class Lockstep:
             self.walks[current.name] = walk
             return walk
 
-        self.service._new_walk = noted  # type: ignore[method-assign,assignment]
+        self.service._new_traversal = noted  # type: ignore[method-assign,assignment]
         self.slots = [Slot() for _ in range(self.bounds.requests)]
         self.next_scan_ms = self.bounds.scan_ticks
         self.state = self.model.initial

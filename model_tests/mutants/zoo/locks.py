@@ -81,12 +81,12 @@ LOCKS: Final = (
     ),
     _shard(
         "walk-start",
-        "taken = walk.start()",
+        "taken = traversal.start()",
         LOST + "a walk meets a bucket that changes under its hands, and ends by an error; those in it are not told.",
     ),
     _shard(
         "walk-end",
-        "walk.end()\n            return None",
+        "traversal.end()\n            return None",
         LOST + "channels and deadlines are forgotten twice or not at all after a large herd was woken.",
         indent=16,
     ),
@@ -96,7 +96,9 @@ LOCKS: Final = (
         LOST + "a pull whose connection closes is run while it is forgotten.",
         indent=16,
     ),
-    _shard("keep", "kept = walk.end()", LOST + "what a notifier puts back is put into a bucket that is being taken."),
+    _shard(
+        "keep", "kept = traversal.end()", LOST + "what a notifier puts back is put into a bucket that is being taken."
+    ),
     _shard(
         "wait",
         "deadline_ms = shard.table.deadline_next_ms()",
