@@ -15,14 +15,14 @@ from time import perf_counter
 from typing import Final
 
 from model_tests.bench import leaving
+from model_tests.simulate.exploration import wander
 from model_tests.simulate.test_two_pulls import race
 from rich.console import Console
 from rich.table import Table
 
 from longpoll_simulation.plan import InjectedFault, Plan, Pull, Send, Wait
-from longpoll_simulation.refinement import wander
 from longpoll_simulation.run import play
-from longpoll_simulation.search import Settings, one_run, stalls_of, strategy_of
+from longpoll_simulation.search import Settings, one_run, schedule_of
 from longpoll_simulation.strategies import FewSwitches, RandomWalk
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import STRICT
@@ -59,7 +59,7 @@ def small_plan(seed: int) -> Plan:
 
 def small_run(seed: int) -> object:
     """A run of it, as a search of seeds makes them."""
-    return play(small_plan(seed), STRICT, strategy_of(Settings().strategy, seed), stalls_of(seed))
+    return play(small_plan(seed), STRICT, schedule_of(Settings().strategy, seed))
 
 
 def loop_s() -> float:

@@ -18,8 +18,7 @@ from typing import Final
 
 from model_tests.support.broker.client_scenarios import member_options
 
-from longpoll_client import Producer, PullConsumer
-from longpoll_client.errors import ClientError
+from longpoll_client import ClientError, Producer, PullConsumer
 from longpoll_client.settings import MemberConfig
 
 COUNT: Final = 200

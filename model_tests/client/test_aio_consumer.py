@@ -36,9 +36,11 @@ from longpoll_client import (
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
+    ConfigError,
     LifecycleError,
     MessageModel,
     MessageQueue,
+    NoRouteError,
     PullConsumer,
     ReceivedMessage,
     Retry,
@@ -46,13 +48,11 @@ from longpoll_client import (
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.consume import puller
 from longpoll_client.consume.offsets import LocalOffsets
-from longpoll_client.errors import NoRouteError
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import ConsumeMessageDirectlyResultRequestHeader, GetConsumerRunningInfoRequestHeader
 from longpoll_runtime import Buffer
 from longpoll_runtime.files import RealFiles
-from longpoll_spec.errors import ConfigError
 
 
 @pytest.fixture

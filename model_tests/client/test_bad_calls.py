@@ -21,10 +21,12 @@ from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, consumed
 import longpoll_client as client
 from longpoll_client import (
     Admin,
+    AnswerTimeoutError,
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
     AsyncTransactionProducer,
+    ConfigError,
     MessageQueue,
     Producer,
     PullConsumer,
@@ -37,12 +39,10 @@ from longpoll_client import (
 from longpoll_client.checks import check_plain
 from longpoll_client.consume.membership import Membership
 from longpoll_client.consume.rebalance import check_seek
-from longpoll_client.errors import AnswerTimeoutError
 from longpoll_client.link.exchange import WAIT_S_MAX
 from longpoll_client.link.steps import Steps
 from longpoll_client.produce.transactions import state_of
 from longpoll_client.settings import MemberConfig
-from longpoll_spec.errors import ConfigError
 
 NOWHERE = "127.0.0.1:1"
 WHOLE = ("batch_count_max", "cached_count_max", "cached_size_max", "cached_span_max", "thread_count")
@@ -445,6 +445,22 @@ def test_a_member_that_its_brokers_do_not_take_says_so(
     consumer.start()
     assert consumer.queues == ()
     assert f"no broker of topic {topic} has this member in group ünusual" in caplog.text
+
+
+def test_an_option_of_other_calls_is_refused() -> None:
+    """It would be ignored: a one-way send has no delay, and no client takes what it does not know."""
+    with Producer(NOWHERE) as producer:
+        calls: list[tuple[Callable[..., object], str]] = [
+            (partial(producer.send, "T", b""), "tagg"),
+            (partial(producer.send_one_way, "T", b""), "delay_s"),
+            (partial(producer.request, "T", b""), "queue_id"),
+            (partial(Producer, NOWHERE), "config"),
+            (partial(PullConsumer, NOWHERE, group="G"), "compression"),
+            (partial(Admin, NOWHERE), "group"),
+        ]
+        for call, option in calls:
+            with pytest.raises(TypeError, match=f"unknown option {option}"):
+                call(**{option: 1})
 
 
 def calls_of(kind: type) -> dict[str, set[str]]:

@@ -33,8 +33,10 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import (
     Admin,
+    ClientError,
     ConsumerConfig,
     MessageModel,
+    NoRouteError,
     OutgoingMessage,
     Producer,
     PullConsumer,
@@ -43,12 +45,11 @@ from longpoll_client import (
     Retry,
     SendResult,
     Sql,
+    Topics,
     TransactionProducer,
     TransactionState,
 )
-from longpoll_client.checks import Topics
 from longpoll_client.consume import member, puller
-from longpoll_client.errors import ClientError, NoRouteError
 from longpoll_client.link import routes
 from longpoll_client.link.routes import ROUTE_AGE_S_MAX, PullSource
 from longpoll_client.settings import MemberConfig

@@ -47,13 +47,7 @@ def test_a_topic_is_made_listed_changed_and_removed(run: Run) -> None:
     assert asked(run, "topics") == {"topics": []}
     assert asked(run, "topics", "T", "--create", "--queues", "3")["brokers"] == ["broker-a"]
     (topic,) = asked(run, "topics")["topics"]
-    assert topic == {
-        "topic": "T",
-        "brokers": ["broker-a"],
-        "permission": "RW",
-        "read_queues": 3,
-        "write_queues": 3,
-    }
+    assert topic == {"topic": "T", "brokers": ["broker-a"], "permission": "RW", "read_queues": 3, "write_queues": 3}
     asked(run, "topics", "T", "--create", "--queues", "3", "--permission", "r")
     assert asked(run, "topics", "T")["topics"][0]["permission"] == "R"
     assert "TBW102" in run("topics", "--all").stdout

@@ -17,20 +17,21 @@ from msgspec.structs import replace
 
 from longpoll_client import (
     Admin,
+    ConfigError,
     LifecycleError,
     MessageModel,
     MessageQueue,
+    NoRouteError,
     NotOursError,
     Producer,
     PullConsumer,
     ReceivedMessage,
+    RefusedError,
     Retry,
     Sql,
 )
-from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer
-from longpoll_spec.errors import ConfigError
 
 COUNT: Final = 10
 

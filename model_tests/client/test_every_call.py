@@ -27,6 +27,8 @@ from model_tests.support.client import PATIENCE_S, client_threads, socket_count
 
 from longpoll_client import (
     Admin,
+    ClientError,
+    ConfigError,
     LifecycleError,
     MessageQueue,
     OutgoingMessage,
@@ -37,11 +39,9 @@ from longpoll_client import (
     Retry,
     SendResult,
 )
-from longpoll_client.errors import ClientError
 from longpoll_client.lifecycle import State
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime.recoverable import ANYTHING
-from longpoll_spec.errors import ConfigError
 
 QUEUE_COUNT: Final = 2
 LONG: Final = os.environ.get("LONGPOLL_PROFILE") == "long"

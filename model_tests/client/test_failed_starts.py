@@ -30,19 +30,23 @@ from longpoll_client import (
     AsyncPullConsumer,
     AsyncPushConsumer,
     AsyncTransactionProducer,
+    ClientError,
+    ConfigError,
     LifecycleError,
     MessageQueue,
+    NoRouteError,
     Producer,
     PullConsumer,
     PushConsumer,
+    RefusedError,
     Sql,
     Tracing,
     TransactionProducer,
     TransactionState,
+    UnreachableError,
+    allocate_averagely,
 )
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.allocate import allocate_averagely
-from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
 from longpoll_client.link.steps import Steps
 from longpoll_client.produce import requests as produce_requests
 from longpoll_client.produce import transactions
@@ -53,7 +57,6 @@ from longpoll_protocol.frames import Command
 from longpoll_runtime import Poller, Socket, Thread
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.recoverable import ANYTHING, FAULTS
-from longpoll_spec.errors import ConfigError
 
 ABSENT: Final = "absent-topic"
 

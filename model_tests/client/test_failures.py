@@ -24,23 +24,22 @@ from model_tests.support.client import PATIENCE_S, Clients, Cluster, OneServer, 
 from longpoll.wire.relay import Relay
 from longpoll_client import (
     Admin,
+    AnswerTimeoutError,
     AsyncProducer,
+    ClientError,
+    ConfigError,
+    LifecycleError,
+    NoRouteError,
     OutgoingMessage,
     Producer,
     PullConsumer,
+    RefusedError,
+    ReplyTimeoutError,
     SendResult,
+    UnreachableError,
     instance,
 )
 from longpoll_client.aio import instance as aio_instance
-from longpoll_client.errors import (
-    AnswerTimeoutError,
-    ClientError,
-    LifecycleError,
-    NoRouteError,
-    RefusedError,
-    ReplyTimeoutError,
-    UnreachableError,
-)
 from longpoll_client.link import exchange, routes
 from longpoll_client.link.routes import NameServers, split_address
 from longpoll_client.produce import attempts as tries
@@ -51,7 +50,6 @@ from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 from longpoll_runtime import Poller
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import ConfigError
 
 
 @define

@@ -20,23 +20,24 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from longpoll_client import (
     AsyncProducer,
+    ClientError,
     ConfigError,
+    LongpollError,
+    NoRouteError,
     OutgoingMessage,
     Producer,
     ReceivedMessage,
     RefusedError,
     Retry,
+    Sending,
     SendMetrics,
     SendResult,
     Tracing,
 )
-from longpoll_client.errors import ClientError, NoRouteError
 from longpoll_client.otel import OpenTelemetry
-from longpoll_client.produce.hooks import Sending
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames import Command
-from longpoll_spec.errors import LongpollError
 
 SENT_BACK_S: Final = 30.0
 """A pull that fails rests for 3 s, and a message is sent back within 3 s or not at all: busy machines need more."""
@@ -186,10 +187,7 @@ def lines_of(name_server: str, topic: str, count: int) -> list[tuple[list[str], 
 
 def test_the_trace_follows_a_message_from_its_send_to_its_end(clients: Clients, topic: str) -> None:
     """In the fields of `TraceDataEncoder`, under the message's id and keys; the trace itself is not traced."""
-    with (
-        new_topic(clients.name_server, 1) as trace_topic,
-        Tracing(clients.name_server, trace_topic) as tracing,
-    ):
+    with new_topic(clients.name_server, 1) as trace_topic, Tracing(clients.name_server, trace_topic) as tracing:
         sent = clients.producer(hooks=[tracing]).send(topic, b"x", tag="t", keys="k1")
         consumer = clients.push(from_first(f"C-{topic}", hooks=(tracing,)), listen)
         consumer.subscribe(topic)

@@ -33,8 +33,11 @@ from longpoll_client import (
     AsyncPullConsumer,
     AsyncPushConsumer,
     AsyncTransactionProducer,
+    ConfigError,
     LifecycleError,
+    LongpollError,
     MessageQueue,
+    NoRouteError,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -46,13 +49,11 @@ from longpoll_client import (
     remoting,
 )
 from longpoll_client.consume import member
-from longpoll_client.errors import NoRouteError
 from longpoll_client.lifecycle import Closing, State
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command
 from longpoll_runtime.threads import RealThread
-from longpoll_spec.errors import ConfigError, LongpollError
 
 
 @pytest.fixture

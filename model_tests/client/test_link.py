@@ -11,16 +11,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from model_tests.support.client import PATIENCE_S
 
-from longpoll_client.errors import (
-    RETRIED_CODES,
+from longpoll_client import (
     AnswerTimeoutError,
     ClientError,
+    ConfigError,
     ConnectionLostError,
     LifecycleError,
+    LocalProtocolError,
+    MessageQueue,
     NoRouteError,
+    OutgoingMessage,
     RefusedError,
     UnreachableError,
 )
+from longpoll_client.errors import RETRIED_CODES
 from longpoll_client.link.exchange import (
     FRAME_S,
     OUTPUT_BYTES_MAX,
@@ -32,16 +36,14 @@ from longpoll_client.link.exchange import (
 )
 from longpoll_client.link.routes import ROUTE_AGE_S_MAX, ROUTE_RETRY_S, Route, Routes
 from longpoll_client.produce.attempts import ATTEMPT_COUNT, MS, SendAttempts, SlowBrokers, away_ms, is_lost, selector
-from longpoll_client.produce.outgoing import OutgoingMessage, Parcel, batch_parcel, single_parcel
+from longpoll_client.produce.outgoing import Parcel, batch_parcel, single_parcel
 from longpoll_client.timer import SingleFlight
-from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
+from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, CommandFlag, RequestCode, ResponseCode
-from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames import Command, encode, reply
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_runtime import Thread
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import ConfigError
 
 S = 1_000_000_000
 

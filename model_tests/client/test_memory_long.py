@@ -16,13 +16,7 @@ import pytest
 from model_tests.support.broker.client_scenarios import member_options, new_topic, wait_for
 from model_tests.support.broker.harness.workers import private_bytes
 
-from longpoll_client import (
-    OutgoingMessage,
-    Producer,
-    PushConsumer,
-    ReceivedMessage,
-    Retry,
-)
+from longpoll_client import OutgoingMessage, Producer, PushConsumer, ReceivedMessage, Retry
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime.real import RealRuntime
 

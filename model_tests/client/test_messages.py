@@ -30,6 +30,8 @@ from longpoll_broker.store.commit_log import encode_record
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_client import (
     Compression,
+    ConfigError,
+    LocalProtocolError,
     OutgoingMessage,
     Producer,
     PullConsumer,
@@ -41,11 +43,10 @@ from longpoll_client.produce.outgoing import MessageIds, Packing, batch_parcel, 
 from longpoll_protocol import compression
 from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.compression import LZ4_PIECE_SIZE, PIECE_SIZE, pack, unpack
-from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.properties import decode_properties
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import ConfigError
 
 HOSTS = st.sampled_from([host_bytes("127.0.0.1", 10911), host_bytes("::1", 70)])
 INT32 = st.integers(-(2**31), 2**31 - 1)

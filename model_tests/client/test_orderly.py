@@ -14,20 +14,14 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
 from model_tests.support.client import PATIENCE_S, RUNTIME, Loop, OnLoop, fill, from_first, lag, run
 
-from longpoll_client import (
-    AsyncPushConsumer,
-    Producer,
-    PushConsumer,
-    ReceivedMessage,
-    Retry,
-)
+from longpoll_client import AsyncPushConsumer, MessageQueue, Producer, PushConsumer, ReceivedMessage, Retry
 from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.offsets import RemoteOffsets
 from longpoll_client.consume.rebalance import Rebalancer, RevokedQueues
 from longpoll_client.link.steps import Ask, Question, Together
 from longpoll_client.link.steps import run as steps_run
 from longpoll_client.settings import MemberConfig
-from longpoll_protocol.bodies import LockBatchRequest, MessageQueue
+from longpoll_protocol.bodies import LockBatchRequest
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 

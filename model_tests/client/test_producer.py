@@ -28,17 +28,27 @@ from model_tests.support.client import (
 )
 
 from longpoll_broker.broker import Broker
-from longpoll_client import Admin, AsyncProducer, Credentials, MessageQueue, OutgoingMessage, Producer, SendResult
-from longpoll_client.aio import connection
-from longpoll_client.errors import (
+from longpoll_client import (
+    Admin,
     AnswerTimeoutError,
+    AsyncProducer,
     ClientError,
+    ConfigError,
     ConnectionLostError,
+    Credentials,
     LifecycleError,
+    LocalProtocolError,
+    LongpollError,
+    MessageQueue,
     NoRouteError,
+    OutgoingMessage,
+    Permission,
+    Producer,
     RefusedError,
+    SendResult,
     UnreachableError,
 )
+from longpoll_client.aio import connection
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link import routes
 from longpoll_client.link.exchange import Exchange
@@ -46,11 +56,9 @@ from longpoll_client.link.routes import NameServers
 from longpoll_client.produce.outgoing import HeadTemplates, Parcel, batch_parcel, single_parcel
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.timer import WAIT_COUNT_MAX, SingleFlight
-from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
-from longpoll_protocol.errors import LocalProtocolError
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
-from longpoll_spec.errors import ConfigError, LongpollError
 
 
 @pytest.fixture
@@ -188,11 +196,7 @@ def test_a_lost_name_server_leaves_what_is_known(
     name_server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Known routes still work, with one log line each time; an unknown topic is reported."""
-    with (
-        new_topic(name_server, 1) as topic,
-        Producer(name_server) as producer,
-        ScriptedServer(mute) as gone,
-    ):
+    with new_topic(name_server, 1) as topic, Producer(name_server) as producer, ScriptedServer(mute) as gone:
         producer.send(topic, b"x")
         monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
         gone.refuse_connections()
@@ -205,11 +209,7 @@ def test_a_lost_name_server_leaves_what_is_known(
 
 def test_a_topic_without_permission_is_told_of(name_server: str) -> None:
     """Writing to one that may only be read, and reading one that may only be written, each in one line."""
-    with (
-        new_topic(name_server, 1) as topic,
-        Producer(name_server) as producer,
-        Admin(name_server) as admin,
-    ):
+    with new_topic(name_server, 1) as topic, Producer(name_server) as producer, Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.READ)
         with pytest.raises(NoRouteError, match="permission lacks W"):
             producer.send(topic, b"x")

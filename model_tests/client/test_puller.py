@@ -24,12 +24,16 @@ from model_tests.support.client import BAD, PATIENCE_S, RUNTIME, bodies_of, poll
 from longpoll_broker.broker import Broker
 from longpoll_client import (
     Admin,
+    ConnectionLostError,
     MessageModel,
+    MessageQueue,
     OutgoingMessage,
+    Permission,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    RefusedError,
     Retry,
     StartAt,
     Unreadable,
@@ -39,13 +43,12 @@ from longpoll_client.consume import member, puller
 from longpoll_client.consume.offsets import RemoteOffsets
 from longpoll_client.consume.puller import Batch, ProcessQueue, Puller
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
-from longpoll_client.errors import ConnectionLostError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.steps import Ask, Question, run
 from longpoll_client.messages import decode_readable
 from longpoll_client.settings import MemberConfig
-from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, SubscriptionData, TopicRouteData
-from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
+from longpoll_protocol.bodies import BrokerData, QueueData, SubscriptionData, TopicRouteData
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     OffsetResponseHeader,

@@ -32,21 +32,22 @@ from model_tests.support.client import (
 
 from longpoll_broker.broker import Broker
 from longpoll_client import (
+    AsyncListener,
     AsyncPushConsumer,
+    Listener,
     MessageQueue,
     PushConsumer,
     ReceivedMessage,
+    RefusedError,
     Reject,
     Retry,
 )
-from longpoll_client.aio.consumer import AsyncListener
 from longpoll_client.consume import member
-from longpoll_client.consume.listener import ConcurrentConsumeService, Listener, Workers
+from longpoll_client.consume.listener import ConcurrentConsumeService, Workers
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.errors import RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import SubscriptionData
@@ -146,10 +147,7 @@ def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], lis
         back.extend(messages)
 
     member: Any = SimpleNamespace(
-        retry_topic="%RETRY%G",
-        statistics=Statistics(runtime),
-        put_off=put_off,
-        run=lambda _steps: None,
+        retry_topic="%RETRY%G", statistics=Statistics(runtime), put_off=put_off, run=lambda _steps: None
     )
     listening.belong_to(member)
     puller: Any = SimpleNamespace(

@@ -16,6 +16,10 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.client import RUNTIME, Clients, consumed, from_first
 
 from longpoll_client import (
+    AnswerTimeoutError,
+    ConfigError,
+    LongpollError,
+    MessageModel,
     MessageQueue,
     allocate_averagely,
     allocate_by_circle,
@@ -26,21 +30,12 @@ from longpoll_client import (
 from longpoll_client.allocate import Allocate
 from longpoll_client.consume.membership import Membership, SubscriptionCheck, make_subscription
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.errors import AnswerTimeoutError
 from longpoll_client.link.routes import Route
 from longpoll_client.link.steps import Ask, Question, Steps, Together, run
 from longpoll_client.settings import MemberConfig
-from longpoll_protocol.bodies import (
-    ConsumeFromWhere,
-    ConsumerConnection,
-    ConsumeType,
-    HeartbeatData,
-    MessageModel,
-    SubscriptionData,
-)
+from longpoll_protocol.bodies import ConsumeFromWhere, ConsumerConnection, ConsumeType, HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
-from longpoll_spec.errors import ConfigError, LongpollError
 
 ROWS: Final[list[dict[str, Any]]] = json.loads((Path(__file__).parent / "java_allocations.json").read_text())
 """What the classes of rocketmq-client 4.9.7 gave; those of 5.5.0 gave the same. A queue is its place in order."""

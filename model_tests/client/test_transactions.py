@@ -34,16 +34,19 @@ from longpoll_client import (
     AsyncProducer,
     AsyncPushConsumer,
     AsyncTransactionProducer,
+    ClientError,
+    ConfigError,
+    ConnectionLostError,
     LifecycleError,
     Producer,
     ReceivedMessage,
+    RefusedError,
+    ReplyTimeoutError,
     Retry,
     TransactionProducer,
     TransactionState,
 )
 from longpoll_client.consume import puller
-from longpoll_client.errors import ClientError, ConnectionLostError, RefusedError, ReplyTimeoutError
-from longpoll_spec.errors import ConfigError
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 CONFIG: Final = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
@@ -170,10 +173,7 @@ def test_another_member_answers_for_one_that_has_gone(name_server: str, broker: 
 
 def test_a_user_cannot_prepare_a_message_by_a_property(name_server: str) -> None:
     """It would never be delivered."""
-    with (
-        Producer(name_server) as producer,
-        pytest.raises(ConfigError, match="TRAN_MSG is reserved for the client"),
-    ):
+    with Producer(name_server) as producer, pytest.raises(ConfigError, match="TRAN_MSG is reserved for the client"):
         producer.send("T", b"x", properties={"TRAN_MSG": "true"})
 
 

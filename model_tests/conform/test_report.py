@@ -1,4 +1,4 @@
-"""`longpoll conform` from outside: exit codes, what is shown of a failure, reports, and a gate that sees changes."""
+"""`longpoll conform` from outside: the preset of a version, exit codes, reports, and a gate that sees changes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -23,12 +23,136 @@ from model_tests.verification.test_hostile_calls import UNSEEN
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
+from longpoll_conform.capabilities import DEFAULT, RUNTIME_INFO, How, identify
 from longpoll_conform.clauses import CLAUSES
 from longpoll_conform.connection import Address
+from longpoll_conform.play import Place
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import STRICT
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, policy_named
 
 SMALL = StoreConfig(commit_log_file_size=1 << 24)
+DIFFERENT: Final = ("--only=ROUTE-4", "--only=PULL-HOLD-4")
+"""Clauses that strict and RocketMQ 4.9.7 answer differently."""
+
+
+@pytest.fixture(scope="module")
+def rocketmq() -> Iterator[Broker]:
+    """A broker of ours that behaves as RocketMQ 4.9.7."""
+    with (
+        tempfile.TemporaryDirectory() as store,
+        Broker.start(RealRuntime(), store, policy=ROCKETMQ_4_9, store_config=SMALL) as broker,
+    ):
+        yield broker
+
+
+def conform(broker: Address, names: Address, *words: str) -> Result:
+    places = [f"--broker={broker[0]}:{broker[1]}", f"--name-server={names[0]}:{names[1]}", "--has=long-polling"]
+    return CliRunner().invoke(main, ["conform", *places, *words])
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "knobs"),
+    [
+        ("strict", "strict", ()),
+        ("strict-clone", "strict-clone", ()),
+        ("rocketmq-4.9", "rocketmq-4.9", ()),
+        ("rocketmq-5", "rocketmq-5", ()),
+        ("rocketmq-lmq", "rocketmq-5", ()),
+        ("rocketmq-5+expiry=own_deadline", "rocketmq-5", ("expiry=own_deadline",)),
+    ],
+)
+def test_a_broker_of_ours_is_held_to_its_own_policy(name: str, preset: str, knobs: tuple[str, ...]) -> None:
+    """A policy without recordings is held to the recorded version that it claims to be."""
+    with (
+        tempfile.TemporaryDirectory() as store,
+        Broker.start(RealRuntime(), store, policy=policy_named(name), store_config=SMALL) as broker,
+    ):
+        found = identify(Place(broker.address, broker.name_server_address))
+    assert (found.policy, found.knobs) == (preset, knobs)
+    assert found.how == ("version" if name == "rocketmq-lmq" else "policy")
+
+
+def _reports(version: int, table: Mapping[str, str] | bytes, code: int = 0) -> Mapping[str, Any]:
+    body = table if isinstance(table, bytes) else json.dumps({"table": table}).encode()
+    return {"code": code, "version": version, "body": body}
+
+
+@pytest.mark.parametrize(
+    ("answer", "policy", "how", "why"),
+    [
+        (_reports(407, {"brokerVersionDesc": "V4_9_7"}), "rocketmq-4.9", "version", "reports version V4_9_7"),
+        (_reports(407, {"brokerVersionDesc": "V5_4_0"}), "rocketmq-5", "version", "reports version V5_4_0"),
+        (_reports(0, {"brokerVersionDesc": "5.3.3"}), "rocketmq-5", "version", "reports version 5.3.3"),
+        (_reports(0, {"brokerVersionDesc": "V4_3_2"}), "rocketmq-4.9", "version", "nearest recorded version"),
+        (_reports(0, {"brokerVersionDesc": "V6_0_0"}), "rocketmq-5", "version", "nearest recorded version"),
+        (_reports(407, {"longpollPolicy": "of-tomorrow"}), "rocketmq-4.9", "version", "version number 407"),
+        (_reports(407, {"longpollPolicy": "strict+of_tomorrow=x"}), "rocketmq-4.9", "version", "version number 407"),
+        (_reports(407, b"", 3), "rocketmq-4.9", "version", "version number 407, which is older than 5.0"),
+        (_reports(513, b"", 16), "rocketmq-5", "version", "version number 513, which is 5.0 or newer"),
+        (_reports(411, b"{", 0), "rocketmq-4.9", "version", "older than 5.0"),
+        (_reports(412, b"[]", 0), "rocketmq-5", "version", "5.0 or newer"),
+        (_reports(0, b'{"table": 7}'), DEFAULT, "default", "reports no version, and this is the default"),
+        (_reports(0, {"brokerVersionDesc": "mine\x1b[31m"}), DEFAULT, "default", "an unknown version, 'mine"),
+    ],
+)
+def test_the_version_decides(answer: Mapping[str, Any], policy: str, how: How, why: str, rocketmq: Broker) -> None:
+    """By its name, else by the number in the header of the answer; and the default is named."""
+    relay = Relay(rocketmq.address, answers(RUNTIME_INFO, lambda command: {**command, **answer}))
+    try:
+        found = identify(Place(relay.address, rocketmq.name_server_address))
+        done = conform(relay.address, rocketmq.name_server_address, "--only=LOCK-3")
+    finally:
+        relay.close()
+
+    assert (found.policy, found.how) == (policy, how)
+    assert why in found.why
+    assert f"policy: {policy}, because " in done.stdout
+    assert why in done.stdout
+
+
+def test_a_faithful_broker_passes_without_a_policy(rocketmq: Broker) -> None:
+    """The first example of the help; held to another policy the same broker fails, and the result says why."""
+    places = rocketmq.address, rocketmq.name_server_address
+    own, other = conform(*places, *DIFFERENT), conform(*places, *DIFFERENT, "--policy=strict")
+    told = json.loads(conform(*places, *DIFFERENT, "--json").stdout)
+
+    assert own.exit_code == 0, own.output
+    assert own.stdout.startswith("verdict: no clause failed\n2 clauses tested: 2 PASS\n")
+    assert "policy: rocketmq-4.9, because the broker reports that it runs policy rocketmq-4.9" in own.stdout
+    assert "--policy NAME chooses another" in own.stdout
+    assert "--policy NAME chooses another" in own.stderr
+    assert (other.exit_code, other.stdout.splitlines()[0]) == (1, "verdict: 2 of 2 clauses failed")
+    assert "runs policy rocketmq-4.9: without --policy it is compared with rocketmq-4.9" in other.stderr
+    assert told["policy"] == "rocketmq-4.9"
+    assert told["policy_chosen"] == {
+        "by": "policy",
+        "why": "the broker reports that it runs policy rocketmq-4.9",
+        "version": "V4_9_7",
+    }
+
+
+def test_bugs_of_rocketmq_have_a_section_of_their_own(rocketmq: Broker) -> None:
+    """Whether the broker has one, apart from what differs; clauses that were not tested are not in the denominator."""
+    words = (*DIFFERENT, "--only=STORE-*", "--json")
+    told = json.loads(conform(rocketmq.address, rocketmq.name_server_address, *words).stdout)
+    with (
+        tempfile.TemporaryDirectory() as store,
+        Broker.start(RealRuntime(), store, store_config=SMALL) as strict,
+    ):
+        shown = conform(strict.address, strict.name_server_address, *words[:-1]).stdout
+
+    assert [(each["clause"], each["is_there"]) for each in told["rocketmq_bugs"]] == [("ROUTE-4", True)]
+    assert (told["tested"], told["counts"]["PASS"], told["counts"]["UNTESTED"]) == (2, 2, 4)
+    assert "2 clauses tested: 2 NON-STRICT; 4 more are UNTESTED and not counted" in shown
+    differences, bugs, untested = (part for part in shown.split("\n\n") if "━" in part)
+    assert "Differences from RocketMQ" in differences
+    assert "PULL-HOLD-4" in differences
+    assert "ROUTE-4" not in differences
+    assert "RocketMQ's own bugs" in bugs
+    assert "does not have it" in bugs
+    assert "STORE-1 STORE-2 STORE-3 STORE-4" in untested
+
+
 SOME = ("--only", "PULL-READ-*", "--only", "LOCK-*")
 FEW = ("--only", "PULL-READ-1", "--only", "PULL-READ-2", "--only", "LOCK-3")
 HOSTILE = "\x1b[31m\u202e<b>[red]\x07"
@@ -51,16 +175,10 @@ def spoiled(good: Broker) -> Iterator[Address]:
     relay.close()
 
 
-def conform(broker: Address, good: Broker, *words: str) -> Result:
-    places = [f"--broker={broker[0]}:{broker[1]}", "--name-server={}:{}".format(*good.name_server_address)]
-    places.append("--has=long-polling")
-    return CliRunner().invoke(main, ["conform", *places, *words])
-
-
 def test_a_good_broker_passes_twice(good: Broker) -> None:
     """On the same store, by names of each run; and where nothing failed the exit code is 0."""
     for _ in range(2):
-        done = conform(good.address, good, *SOME, "--json")
+        done = conform(good.address, good.name_server_address, *SOME, "--json")
         told = json.loads(done.stdout)
         assert done.exit_code == told["exit_code"] == 0, done.output
         assert told["counts"]["FAIL"] == 0
@@ -71,7 +189,7 @@ def test_a_good_broker_passes_twice(good: Broker) -> None:
 
 def test_a_failure_is_shown_with_its_bytes(good: Broker, spoiled: Address) -> None:
     """The clause, expected and actual bytes, and the minimal conversation decoded and in hexadecimal."""
-    done = conform(spoiled, good, "--only", "pull-004")
+    done = conform(spoiled, good.name_server_address, "--only", "pull-004")
 
     assert done.exit_code == 1
     assert "FAIL PULL-READ-2 pull-004" in done.stdout
@@ -87,7 +205,7 @@ def test_a_failure_is_shown_with_its_bytes(good: Broker, spoiled: Address) -> No
 def test_reports_say_the_same(good: Broker, spoiled: Address, tmp_path: Path) -> None:
     """JUnit, pages and JSON: as many failures, each vector once."""
     words = (*FEW, f"--junit={tmp_path / 'junit.xml'}", f"--pages={tmp_path / 'pages'}", "--json")
-    told = json.loads(conform(spoiled, good, *words).stdout)
+    told = json.loads(conform(spoiled, good.name_server_address, *words).stdout)
     failed = {each["vector"] for each in told["results"] if each["outcome"] == "FAIL"}
     document = ET.parse(tmp_path / "junit.xml").getroot()  # noqa: S314 - our own
     index = (tmp_path / "pages" / "index.html").read_text()
@@ -104,11 +222,11 @@ def test_reports_say_the_same(good: Broker, spoiled: Address, tmp_path: Path) ->
 def test_a_gate_goes_red_on_change_only(good: Broker, spoiled: Address, tmp_path: Path) -> None:
     """Known failures are green; a new one is red, and so is one that fails no more."""
     known = tmp_path / "known.txt"
-    first = conform(spoiled, good, *FEW, f"--write-known={known}")
-    same = conform(spoiled, good, *FEW, f"--known={known}")
-    mended = conform(good.address, good, *FEW, f"--known={known}", "--json")
+    first = conform(spoiled, good.name_server_address, *FEW, f"--write-known={known}")
+    same = conform(spoiled, good.name_server_address, *FEW, f"--known={known}")
+    mended = conform(good.address, good.name_server_address, *FEW, f"--known={known}", "--json")
     known.write_text("PULL-READ-1  # a clause may be named as well\n\n# nothing else\n")
-    new = conform(spoiled, good, *FEW, f"--known={known}", "--json")
+    new = conform(spoiled, good.name_server_address, *FEW, f"--known={known}", "--json")
 
     assert (first.exit_code, same.exit_code, mended.exit_code, new.exit_code) == (1, 0, 1, 1)
     assert json.loads(mended.stdout)["changed"]["mended"]
@@ -125,7 +243,7 @@ def test_what_a_broker_says_steers_nothing(good: Broker, tmp_path: Path) -> None
     relay = Relay(good.address, answers(11, remarked))
     try:
         words = ("--only", "pull-004", f"--pages={tmp_path}", f"--junit={tmp_path / 'x.xml'}")
-        done = conform(relay.address, good, *words)
+        done = conform(relay.address, good.name_server_address, *words)
     finally:
         relay.close()
     texts = [done.stdout, (tmp_path / "pull-004.html").read_text(), (tmp_path / "x.xml").read_text()]
@@ -137,7 +255,7 @@ def test_what_a_broker_says_steers_nothing(good: Broker, tmp_path: Path) -> None
 
 def test_a_stranger_on_the_port_is_a_sentence(good: Broker) -> None:
     with closed_port() as address:
-        done = conform(address, good, *SOME)
+        done = conform(address, good.name_server_address, *SOME)
 
     assert done.exit_code == 2
     assert "cannot connect to" in done.stderr
@@ -158,7 +276,7 @@ def test_a_stranger_on_the_port_is_a_sentence(good: Broker) -> None:
 def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str, good: Broker) -> None:
     """Exit code 2, and what to do."""
     with closed_port() as address:
-        done = conform(address, good, *words)
+        done = conform(address, good.name_server_address, *words)
 
     assert done.exit_code == 2, done.output
     assert said in done.stderr
@@ -222,7 +340,7 @@ def test_a_badge_counts_the_clauses_that_could_be_tested(good: Broker, spoiled: 
     """Green, red with one that fails, grey where nothing is known; hyphens are written twice."""
     untested = "--only=STORE-*"
     fine, broken, nothing = (
-        json.loads(conform(address, good, *words, "--json").stdout)["badge"]
+        json.loads(conform(address, good.name_server_address, *words, "--json").stdout)["badge"]
         for address, words in ((good.address, SOME), (spoiled, SOME), (good.address, (untested,)))
     )
 
@@ -231,5 +349,5 @@ def test_a_badge_counts_the_clauses_that_could_be_tested(good: Broker, spoiled: 
     )
     assert broken.endswith("_of_11_clauses-red)")
     assert nothing.endswith("0_of_0_clauses-lightgrey)")
-    shown = conform(good.address, good, "--only=LOCK-3", "--policy=strict-clone")
+    shown = conform(good.address, good.name_server_address, "--only=LOCK-3", "--policy=strict-clone")
     assert shown.stdout.rstrip().endswith("badge/conform_strict--clone-1_of_1_clauses-brightgreen)")

@@ -147,9 +147,9 @@ def test_buckets_whose_pulls_are_all_woken() -> None:
         table.find_bucket(KEY)
         with pytest.raises(AssertionError) if not keeps_empty else nullcontext():
             table.assert_tidy()
-    room = HoldLimit(3)
-    settle_late(HoldTable(room=room))
-    assert room.used == 0
+    limit = HoldLimit(3)
+    settle_late(HoldTable(hold_limit=limit))
+    assert limit.used == 0
 
 
 def settle_late(table: HoldTable) -> None:
@@ -217,8 +217,8 @@ def test_stale_deadlines_do_not_pile_up() -> None:
 
 def test_room_is_counted() -> None:
     """However a pull leaves, its place is free again; at the limit nothing is inserted."""
-    room = HoldLimit(3)
-    tables = [HoldTable(room=room), HoldTable(room=room)]
+    limit = HoldLimit(3)
+    tables = [HoldTable(hold_limit=limit), HoldTable(hold_limit=limit)]
     kept, woken, dropped = missed(), missed(), missed("gone")
     assert tables[0].hold(kept)
     assert tables[1].hold(woken)
@@ -228,14 +228,14 @@ def test_room_is_counted() -> None:
     assert refused.phase is MISSED
     assert tables[1].recheck(woken)
     tables[0].drop_channel("gone")
-    assert room.used == len(tables[0]) == 1
+    assert limit.used == len(tables[0]) == 1
     tables[0].keep(tables[0].take(KEY))
-    assert (room.used, tables[0].expire(100), room.used) == (1, [kept], 0)
+    assert (limit.used, tables[0].expire(100), limit.used) == (1, [kept], 0)
     guard = Noted([])
-    room = HoldLimit(3, guard)
-    assert room.take(2)
-    room.give(1)
-    assert (room.used, guard.enter_result) == (1, ["entered", "entered"])
+    limit = HoldLimit(3, guard)
+    assert limit.take(2)
+    limit.give(1)
+    assert (limit.used, guard.enter_result) == (1, ["entered", "entered"])
     table = HoldTable(queue_limit=1)
     first = missed()
     assert table.hold(first)
@@ -249,21 +249,21 @@ def test_room_is_counted() -> None:
 def test_long_subscriptions_are_counted() -> None:
     """A pull counts while it is held. One that a limit rejects counts nowhere."""
     guard = Noted([])
-    room = HoldLimit(10, guard)
-    room.texts.size_max = 400  # a connection may take a quarter of what is free
-    table = HoldTable(room=room, channel_limit=10, queue_limit=1)
+    limit = HoldLimit(10, guard)
+    limit.texts.size_max = 400  # a connection may take a quarter of what is free
+    table = HoldTable(hold_limit=limit, channel_limit=10, queue_limit=1)
     first, second, large = (missed(channel, topic=topic) for channel, topic in (("a", "T"), ("b", "T"), ("c", "U")))
     first.subscription = second.subscription = "x" * 40
     large.subscription = "x" * 120
     assert table.hold(first)
-    assert (room.used, room.texts.used, guard.enter_result) == (1, 40, ["entered", "entered"])
+    assert (limit.used, limit.texts.used, guard.enter_result) == (1, 40, ["entered", "entered"])
     assert not table.hold(large)
-    assert (room.used, room.texts.used, large.phase) == (1, 40, MISSED)
-    assert room.take(2)
+    assert (limit.used, limit.texts.used, large.phase) == (1, 40, MISSED)
+    assert limit.take(2)
     assert table.hold_together([second, large]) == 2
-    assert room.texts.used == 40
+    assert limit.texts.used == 40
     table.drain()
-    assert room.texts.used == 0
+    assert limit.texts.used == 0
 
 
 class Noted(nullcontext[list[str]]):

@@ -48,7 +48,7 @@ class OneRead:
         return GetResult(self.status, offset + 1, 0, 9, [], [], 0, suggest_slave=False)
 
 
-def desk() -> PullChecks:
+def checks() -> PullChecks:
     topics = Topics()
     topics.put(TopicConfig("T", 4, 4))
     return PullChecks(topics, Groups(), Clients())
@@ -69,7 +69,7 @@ def code(decision: Decision) -> int:
 def test_a_pull_that_passes_reads_once() -> None:
     """A subscription to everything passes no filter to the read."""
     store = OneRead()
-    assert isinstance(decide(pull(), desk(), store), Found)
+    assert isinstance(decide(pull(), checks(), store), Found)
     assert (store.count, store.matches) == (1, None)
 
 
@@ -87,7 +87,7 @@ def test_a_pull_that_passes_reads_once() -> None:
 )
 def test_a_failed_check_refuses_without_reading(changes: dict[str, object], expected: int) -> None:
     store = OneRead()
-    decision = decide(pull(**changes), desk(), store)
+    decision = decide(pull(**changes), checks(), store)
     assert isinstance(decision, Refused)
     assert (decision.code, store.count) == (expected, 0)
 
@@ -152,7 +152,7 @@ def beat(tables: PullChecks, model: str, *, topic: str, version: int, expression
 )
 def test_every_read_status_has_its_code(status: GetStatus, offset: int, expected: int) -> None:
     assert code_of(status, offset) == expected
-    decision = decide(pull(offset=offset), desk(), OneRead(status))
+    decision = decide(pull(offset=offset), checks(), OneRead(status))
     kinds = {0: Found, 19: Miss, 20: OffsetMoved, 21: OffsetMoved}
     assert type(decision) is kinds[expected]
 
@@ -160,7 +160,7 @@ def test_every_read_status_has_its_code(status: GetStatus, offset: int, expected
 @pytest.mark.parametrize("expression", ["a > 3", "a >"])
 def test_sql_is_refused_while_the_broker_does_not_support_it(expression: str) -> None:
     store = OneRead()
-    decision = decide(pull(expression_type="SQL92", subscription=expression), desk(), store)
+    decision = decide(pull(expression_type="SQL92", subscription=expression), checks(), store)
     assert isinstance(decision, Refused)
     assert decision.code == 1
     assert decision.remark == "The broker does not support consumer to filter message by SQL92"
@@ -168,7 +168,7 @@ def test_sql_is_refused_while_the_broker_does_not_support_it(expression: str) ->
 
 def test_tags_and_sql_choose_what_is_read() -> None:
     """SQL reads by properties; a broken expression matches everything, and a too long one is refused."""
-    tables = attrs.evolve(desk(), property_filter=True)
+    tables = attrs.evolve(checks(), property_filter=True)
     store = OneRead()
     assert code(decide(pull(expression_type="SQL92", subscription="a > 3"), tables, store)) == 0
     assert store.matches is None
@@ -182,7 +182,7 @@ def test_tags_and_sql_choose_what_is_read() -> None:
     assert refused.code == 23
     assert "4096 characters" in refused.remark
     store = OneRead()
-    decide(pull(subscription="a"), desk(), store)
+    decide(pull(subscription="a"), checks(), store)
     assert store.matches is not None
     assert [store.matches(code) for code in (*tag_filter("a", "TAG").codes, 0)] == [True, False]
     assert store.by_properties is None
@@ -191,16 +191,16 @@ def test_tags_and_sql_choose_what_is_read() -> None:
 def test_what_is_refused_for_its_type_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     monkeypatch.setattr(filters, "compile_expression", lambda expression, **_more: compiled.append(expression))
-    assert code(decide(pull(expression_type="SQL92", subscription="refused > 3"), desk(), OneRead())) == 1
+    assert code(decide(pull(expression_type="SQL92", subscription="refused > 3"), checks(), OneRead())) == 1
     assert compiled == []
-    tables = attrs.evolve(desk(), property_filter=True)
+    tables = attrs.evolve(checks(), property_filter=True)
     assert code(decide(pull(expression_type="SQL92", subscription="taken > 4"), tables, OneRead())) == 0
     assert compiled == ["taken > 4"]
 
 
 def test_sql_of_a_heartbeat() -> None:
     """A broken filter of a heartbeat gives 27 until a newer good one replaces it."""
-    tables, store = desk(), OneRead()
+    tables, store = checks(), OneRead()
     asks = pull(sys_flag=0, sub_version=1)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a >", kind="SQL92")
     assert code(decide(asks, tables, store)) == 27
@@ -227,33 +227,33 @@ def test_sql_of_a_heartbeat() -> None:
 def test_less_than_no_message_is_an_error_where_there_is_something_to_read(status: GetStatus, refused: bool) -> None:
     """4.9.7 answers 19 and 21 as usual; 5.x reads one message."""
     store = OneRead(status)
-    assert (code(decide(pull(count_max=-1), desk(), store)) == 1) is refused
-    assert code(decide(pull(count_max=-1), attrs.evolve(desk(), traits=TRAITS_5), store)) != 1
+    assert (code(decide(pull(count_max=-1), checks(), store)) == 1) is refused
+    assert code(decide(pull(count_max=-1), attrs.evolve(checks(), traits=TRAITS_5), store)) != 1
 
 
 def test_no_message_at_all_can_be_asked_for() -> None:
-    assert code(decide(pull(count_max=0), desk(), OneRead())) == 0
+    assert code(decide(pull(count_max=0), checks(), OneRead())) == 0
 
 
 def test_a_subscription_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EXPRESSION_SIZE_MAX", 5)
-    assert code(decide(pull(subscription="a||bb"), desk(), OneRead())) == 0
-    refused = decide(pull(subscription="a||bbb"), desk(), OneRead())
+    assert code(decide(pull(subscription="a||bb"), checks(), OneRead())) == 0
+    refused = decide(pull(subscription="a||bbb"), checks(), OneRead())
     assert isinstance(refused, Refused)
     assert (refused.code, "5 characters" in refused.remark) == (23, True)
-    assert code(decide(pull(subscription=None), desk(), OneRead())) == 0
+    assert code(decide(pull(subscription=None), checks(), OneRead())) == 0
 
 
 def test_what_was_held_is_not_parsed_again() -> None:
     held = pull(filter=tag_filter("a", "TAG"), subscription="||")
-    assert check(held, desk()) is held.filter
+    assert check(held, checks()) is held.filter
     held.sys_flag = 0
-    assert code(decide(held, desk(), OneRead())) == 24
+    assert code(decide(held, checks(), OneRead())) == 24
 
 
 def test_the_filter_of_a_group_may_be_older_than_its_subscription() -> None:
     """An empty expression moves the subscription's version only, so a pull with that version gets 28."""
-    tables = attrs.evolve(desk(), property_filter=True)
+    tables = attrs.evolve(checks(), property_filter=True)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a > 3", kind="SQL92")
     beat(tables, "CLUSTERING", topic="T", version=2, expression="", kind="SQL92")
     assert code(decide(pull(sys_flag=0, sub_version=1), tables, OneRead())) == 0
@@ -262,7 +262,7 @@ def test_the_filter_of_a_group_may_be_older_than_its_subscription() -> None:
 
 def test_a_filter_server_has_the_last_word() -> None:
     """Under `classFilterMode` every message matches."""
-    tables = attrs.evolve(desk(), property_filter=True)
+    tables = attrs.evolve(checks(), property_filter=True)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a > 3", kind="SQL92")
     group = present(tables.clients.group("G"))
     group.subscriptions["T"] = subscription_of("T", "a > 3", "SQL92", 1, class_filter=True)
@@ -273,10 +273,10 @@ def test_a_filter_server_has_the_last_word() -> None:
 
 def test_a_slave_sends_back_for_what_it_does_not_have() -> None:
     """A slave corrects no offset: it answers 20 where a master says 21."""
-    slave = attrs.evolve(desk(), standing=BrokerRole("SLAVE", broker_id=1))
+    slave = attrs.evolve(checks(), role=BrokerRole("SLAVE", broker_id=1))
     too_small = decide(pull(), slave, OneRead(GetStatus.OFFSET_TOO_SMALL))
     assert isinstance(too_small, OffsetMoved)
-    assert as_placed(too_small, desk()) is too_small
+    assert as_placed(too_small, checks()) is too_small
     assert as_placed(too_small, slave) == OffsetMoved(too_small.read, 20)
     found = decide(pull(), slave, OneRead())
     assert isinstance(found, Found)

@@ -116,7 +116,7 @@ def test_a_scan_may_be_allowed_its_time(token: str, script: Script, allowances: 
 
 
 def test_every_property_has_a_hint_and_is_seen_broken() -> None:
-    """Those that need two processes are in `test_attacks`."""
+    """Those that need two processes are in `test_programs`."""
     assert {prop for _token, _script, prop in BROKEN.values()} | {"forgets_at_reset", "same_again"} == HINTS.keys()
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from longpoll_judge.read.arrow import filesystems
+from longpoll_judge.read.schema import filesystems
 
 KEYS: Final = {
     "AWS_ACCESS_KEY_ID": "k",

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from longpoll_judge.columns.batch import make_batch
-from longpoll_judge.evidence.record_gaps import RecordGaps, gaps_of
+from longpoll_judge.evidence.source_survey import RecordGaps, gaps_of
 from longpoll_judge.evidence.survey import Context, SourceFacts
 from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.rules.queue_case import Case, Suspects, make_cases, make_log

@@ -11,7 +11,7 @@ from model_tests.judge.case_of_parts import CaseOfParts
 from longpoll_judge.columns.expression import parse
 from longpoll_judge.columns.lookup import Ascending
 from longpoll_judge.columns.queue_log import NEVER
-from longpoll_judge.rules.answers import (
+from longpoll_judge.rules.queue_case import (
     Answers,
     first_visible_before,
     matching_counts,

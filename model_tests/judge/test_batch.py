@@ -12,8 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from longpoll_judge.columns.batch import GROUP_KEY, make_batch, queue_numbers
-from longpoll_judge.columns.exchange import decode, encode, joined, taken
+from longpoll_judge.columns.batch import GROUP_KEY, decode, encode, joined, make_batch, queue_numbers, taken
 from longpoll_judge.read.schema import EVENT_SCHEMA, event_dict, event_dicts, fill
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.queue_verdict import LOG_EVENTS

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from model_tests.judge.browser import Browser, open_browser
 from model_tests.judge.test_picture import EVIL, LOST, hostile, looked
+from model_tests.support.judge.faults import FAULTS, plant
 from model_tests.support.judge.histories import RECORDINGS
 
-from longpoll_judge.faults.plant import FAULTS, plant
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.show.page.render import render_html
+from longpoll_judge.show.page import render_html
 
 pytestmark = pytest.mark.long
 
@@ -241,7 +241,7 @@ def test_texts_of_strangers_stay_texts(browser: Browser, tmp_path: Path, monkeyp
     assert browser.run("document.images.length") == 0
     assert EVIL[:-1] in browser.run("document.querySelector('.why').textContent")
     assert browser.run(MEASURE) == []
-    monkeypatch.setattr("longpoll_judge.show.page.render.as_data", lambda shown: msgspec.json.encode(shown).decode())
+    monkeypatch.setattr("longpoll_judge.show.page.as_data", lambda shown: msgspec.json.encode(shown).decode())
     page.write_text(render_html(*evil))
     browser.show(page, width=390, dark=False)
     assert any("Content Security Policy" in one for one in browser.complaints)

@@ -20,7 +20,7 @@ from longpoll_judge.contract.result import Percentiles
 from longpoll_judge.evidence.source_survey import Run, sequence_faults
 from longpoll_judge.evidence.survey import merge, survey_split
 from longpoll_judge.read.schema import fill
-from longpoll_judge.rules.latency import bucket_counts, histogram, percentiles
+from longpoll_judge.rules.promptness import bucket_counts, histogram, percentiles
 from longpoll_protocol.properties import java_hash
 
 MOMENTS = st.integers(0, 50)

@@ -12,7 +12,7 @@ from model_tests.support.judge.histories import table_of
 
 from longpoll_judge.contract.clause import PULL_RESULTS, UNHELD_MS
 from longpoll_judge.contract.result import Finding, Share
-from longpoll_judge.evidence.generation_starts import DELETION_NS
+from longpoll_judge.evidence.generations import DELETION_NS
 from longpoll_judge.evidence.source_survey import DISORDER_NS
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.rules import commits

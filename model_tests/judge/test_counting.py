@@ -8,7 +8,7 @@ import pytest
 from model_tests.judge.one_queue import Row, asked, case_of, context, event, facts, ns, told
 
 from longpoll_judge.evidence.survey import SourceFacts
-from longpoll_judge.rules.counting import judged_counts
+from longpoll_judge.rules.queue_case import judged_counts
 
 ASKED = {"pulls", "no_lost_wakeup", "answered_by_deadline", "answered_on_stop", "answered_once"}
 ASKED |= {"answer_is_right", "held_as_asked"}

@@ -10,7 +10,7 @@ from model_tests.support.judge.histories import table_of
 
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.survey import Context, queue_text
-from longpoll_judge.rules.offset_regression import FINDINGS_MAX, judge_offset_regression
+from longpoll_judge.rules.logs import FINDINGS_MAX, judge_offset_regression
 
 SEND, FOUND, MISSED = 10, 0, 19
 MIN, MAX = "pull.min.never_falls", "pull.max.never_falls"

@@ -16,8 +16,8 @@ from model_tests.judge.bucket import put, s3_bucket
 from longpoll.cli import main
 from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.read import files
-from longpoll_judge.read.arrow import filesystems
 from longpoll_judge.read.convert import convert
+from longpoll_judge.read.schema import filesystems
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_spec.history import META_FILE, PART_FILES, PART_SUFFIXES

@@ -22,12 +22,11 @@ from longpoll_judge.contract.result import ANSWER_IS_RIGHT, Result
 from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read import growing_history as growth_module
-from longpoll_judge.read.arrow import parquet
 from longpoll_judge.read.convert import convert
 from longpoll_judge.read.growing_history import GrowingHistory, whole_end
 from longpoll_judge.read.ndjson import read_range
+from longpoll_judge.read.schema import Damage, parquet
 from longpoll_judge.read.source import SPLIT_BYTES, InputSplit, read_split
-from longpoll_judge.read.unreadable import Damage
 from longpoll_judge.run import local
 from longpoll_judge.run.follow import TRIES, follow
 from longpoll_judge.run.incremental.state_file import Parts

@@ -10,7 +10,7 @@ from model_tests.judge.one_queue import LATE_MS, Row, asked, case_of, context, e
 
 from longpoll_judge.contract.clause import SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
 from longpoll_judge.contract.result import HELD_AS_ASKED
-from longpoll_judge.rules.pulls.holding import judge_holding
+from longpoll_judge.rules.holding import judge_holding
 
 EARLY, UNHELD = "pull.hold.not_early", "pull.unheld.prompt"
 OUTSIDE: Final[dict[str, Any]] = {"inside": frozenset()}

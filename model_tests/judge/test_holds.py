@@ -17,10 +17,10 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold.hold_table import HoldLimit
 from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Finding, Result
-from longpoll_judge.evidence.record_gaps import RecordGaps, gaps_of
+from longpoll_judge.evidence.source_survey import RecordGaps, gaps_of
 from longpoll_judge.evidence.survey import SourceFacts
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
-from longpoll_judge.rules.holds import judge_holds, judge_source
+from longpoll_judge.rules.holding import judge_holds, judge_source
 from longpoll_judge.rules.queue_columns import MS
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode

@@ -17,10 +17,11 @@ from model_tests.support.judge.histories import Row, Rows, added_up, by_size, in
 from model_tests.support.judge.laggards import write_lagging
 from model_tests.support.spec.cases import quick_if
 
-from longpoll_judge.columns.batch import Integers, QueueName
+from longpoll_judge.columns.batch import QueueName
 from longpoll_judge.columns.keys import NO_KEYS
+from longpoll_judge.columns.lookup import Integers
 from longpoll_judge.contract.result import Result
-from longpoll_judge.evidence.record_gaps import gaps_of
+from longpoll_judge.evidence.source_survey import gaps_of
 from longpoll_judge.evidence.survey import Context, SourceFacts
 from longpoll_judge.generate import Load
 from longpoll_judge.read.parquet import write_part

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from attrs import asdict, evolve, frozen
 from model_tests.judge.test_commits import Kind, events_of
+from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import certain, follow_pieces, judged, lines_of, numbered, written
 from model_tests.support.spec.cases import quick_if
 from msgspec.structs import replace
@@ -20,11 +21,10 @@ from msgspec.structs import replace
 from longpoll.views.follow import FindingReporter, Places, open_reporter
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, StreamNotReadableError
-from longpoll_judge.faults.plant import FAULTS
-from longpoll_judge.faults.recording import NoVictimError, Recording
 from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.files import absolute
 from longpoll_judge.read.source import find
+from longpoll_judge.recording import NoVictimError, Recording
 from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.follow import Progress
 from longpoll_judge.run.incremental import queue_judge, recent_events
@@ -32,10 +32,8 @@ from longpoll_judge.run.incremental.state_file import STATE_FILE
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.tally import NOT_TOLD, Latest, left_to_the_end
-from longpoll_judge.show.checkpoint import POSTED_FILE, TOLD_FILE, open_checkpoint
-from longpoll_judge.show.names import RECENT_MAX, Names
+from longpoll_judge.show.findings_file import POSTED_FILE, RECENT_MAX, TOLD_FILE, Names, open_checkpoint, open_stream
 from longpoll_judge.show.standing import standing
-from longpoll_judge.show.stream import open_stream
 from longpoll_spec.history import Event
 
 LIMITS = {"wake_ms": 100.0, "late_ms": 50.0}

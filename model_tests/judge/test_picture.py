@@ -11,15 +11,13 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from model_tests.support.judge.faults import plant
 from model_tests.support.judge.histories import RECORDINGS
 
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, Result
-from longpoll_judge.faults.plant import plant
 from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.run.pipeline import judge
-from longpoll_judge.show.page.gather import Drawn, gather
-from longpoll_judge.show.page.picture import Bar, Picture, as_data, picture
-from longpoll_judge.show.page.render import groups, render_html, sentence
+from longpoll_judge.show.page import Bar, Drawn, Picture, as_data, gather, groups, picture, render_html, sentence
 
 LOST: Final = "java-4.9.7-lost-wakeup"
 EVIL: Final = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\u202e"

@@ -12,7 +12,7 @@ from model_tests.judge.case_of_parts import CaseOfParts
 
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.evidence.survey import SourceFacts
-from longpoll_judge.rules.pulls.promptness import RACE_NS, UNHELD_GRACE_NS, Promptness, judge_promptness
+from longpoll_judge.rules.promptness import RACE_NS, UNHELD_GRACE_NS, Promptness, judge_promptness
 from longpoll_judge.rules.queue_columns import MS, Pulls
 
 WAKE_MS: Final = 10

@@ -9,8 +9,8 @@ from model_tests.judge.one_queue import Row, asked, case_of, context, event, fac
 
 from longpoll_judge.contract.clause import PULL_REFUSALS, PULL_RESULTS
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, HELD_AS_ASKED
-from longpoll_judge.rules.pulls.codes import SYSTEM_ERROR, judge_codes
-from longpoll_judge.rules.pulls.handling import judge_handling
+from longpoll_judge.rules.holding import judge_handling
+from longpoll_judge.rules.pull_answers import SYSTEM_ERROR, judge_codes
 from longpoll_judge.rules.queue_columns import STEPS
 
 Found = list[tuple[str, str, list[str]]]

@@ -13,16 +13,14 @@ from hypothesis import strategies as st
 from model_tests.judge.hostile import Hostile, hostile
 from model_tests.support.judge.histories import added_up
 
-from longpoll_judge.columns.batch import make_batch
-from longpoll_judge.columns.exchange import joined
+from longpoll_judge.columns.batch import joined, make_batch
 from longpoll_judge.columns.keys import NO_KEYS, Keys
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import coded, fill
+from longpoll_judge.read.schema import coded, compute, fill
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.queue_verdict import LOG_EVENTS, RESULT_SCHEMA, judge_table, queue_rows
 from longpoll_judge.run.spark import queue_groups
+from longpoll_judge.run.spark.engine import event_schema
 from longpoll_judge.run.spark.queue_groups import FAULTY, JUDGED_KEY, LEFT, LEFT_KEY, PULL_COLUMNS, QueueGroups
-from longpoll_judge.run.spark.scan import event_schema
 from longpoll_judge.run.wide_pulls import judge_rest
 from longpoll_judge.run.window_sweep import WindowReader
 from longpoll_judge.run.windows import WindowPlan

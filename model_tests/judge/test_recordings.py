@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.judge.histories import RECORDINGS
 
-from longpoll_judge.contract.rate import MILLION, rate
-from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP
+from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, MILLION, NO_LOST_WAKEUP, rate
 from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.pipeline import judge
-from longpoll_judge.show.page.render import render_html
+from longpoll_judge.show.page import render_html
 
 WAKE_MS = 500.0
 

@@ -11,7 +11,7 @@ from model_tests.judge.one_queue import Row, asked, case_of, context, event, fac
 
 from longpoll_judge.contract.clause import STOPPED_MS, STOPPING_MS
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_ONCE
-from longpoll_judge.rules.pulls.rightness import TAG_SHOWN_MAX, judge_once, judge_order, judge_rightness
+from longpoll_judge.rules.pull_answers import TAG_SHOWN_MAX, judge_once, judge_order, judge_rightness
 from longpoll_judge.rules.queue_case import Suspects
 
 TAGS: Final = "abaca"

@@ -11,7 +11,7 @@ from model_tests.support.judge.histories import table_of
 from longpoll_judge.contract.clause import SHOWN_MS
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.rules.cross_queue import Gathered, Gathering, rows_where
-from longpoll_judge.rules.visibility import are_doubted, not_shown
+from longpoll_judge.rules.logs import are_doubted, not_shown
 
 NOW: Final = 1_000
 """When messages are told by default: between this and the next millisecond."""

@@ -14,13 +14,14 @@ import pyarrow as pa
 import pytest
 from attrs import define, evolve
 from model_tests.judge.test_evidence import not_convicting
+from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import LIMITS, are_found, certain, follow_pieces, simulated, written
+from model_tests.support.spec.cases import quick_if
 
-from longpoll_judge.columns.exchange import encode
+from longpoll_judge.columns.batch import encode
 from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.survey import survey_split
-from longpoll_judge.faults.plant import FAULTS
 from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.source import find, read_split
 from longpoll_judge.run.follow import Listing
@@ -30,7 +31,7 @@ from longpoll_judge.run.spark.stream import BEGUN_MAX, Batch, NewEvents, StreamJ
 
 WHY = "Python worker failed to connect back."
 PART = "part-0.ndjson"
-PIECES = 6
+PIECES = 4
 
 
 def streamed(directory: Path) -> list[Result]:
@@ -55,17 +56,11 @@ def streamed(directory: Path) -> list[Result]:
     return results
 
 
-FAULTY = (
-    "next_wrong",
-    "visible_too_soon",
-    "visible_moves_back",
-    "append_missing",
-    "answer_deleted",
-    "min_rises_and_falls",
-)
+QUICK = ("visible_too_soon", "min_rises_and_falls")
+FAULTY = (*QUICK, "next_wrong", "end_too_high", "visible_moves_back", "append_missing", "answer_deleted", "held_twice")
 
 
-@pytest.mark.parametrize("fault", FAULTY)
+@pytest.mark.parametrize("fault", quick_if(FAULTY, lambda name: name in QUICK))
 def test_groups_tell_what_one_process_tells(fault: str, tmp_path: Path) -> None:
     """Of every injected fault, with evidence that shows it alone; nothing else than the judgement of the whole."""
     recording = simulated(3, 1_000)

@@ -23,7 +23,7 @@ from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.growing_history import stamps_of
 from longpoll_judge.run.follow import Progress
 from longpoll_judge.run.pipeline import judge
-from longpoll_judge.show.checkpoint import open_checkpoint
+from longpoll_judge.show.findings_file import open_checkpoint
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import META_FILE
 

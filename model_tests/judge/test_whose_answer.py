@@ -10,7 +10,7 @@ import pytest
 from model_tests.judge.one_queue import Row, asked, context, event, told
 from model_tests.support.judge.histories import added_up, cut, in_windows, table_of, windows_of
 
-from longpoll_judge.columns.placing import place_answers
+from longpoll_judge.columns.batch import place_answers
 from longpoll_judge.run.queue_verdict import NOTE_ELSEWHERE, NOTE_REPEATED, Found, judge_table
 
 NOWHERE: Final[Row] = {"broker": "", "topic": "", "queue": -1}

@@ -5,11 +5,21 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
+import itertools
+import json
+import shutil
+import socket
+import subprocess
 import threading
 import time
 import weakref
 from collections import defaultdict
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 from attrs import define, field
 
@@ -357,3 +367,222 @@ class InMemory(LongPollSubject):
 
     def restart(self) -> None:
         self.service.restart()
+
+
+Handle = tuple[http.client.HTTPConnection, str, int]
+"""A connection, the poll's id, and the offset that it asks for."""
+
+
+class HttpService:
+    """A service of `services` on a separate port, until `stop`."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.polls: dict[str, Poll] = {}
+        handler = type("Handler", (Handler,), {"service": self})
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    service: HttpService
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.service.feed.publish(self.path.removeprefix("/queues/"), body)
+        self.answer([])
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        asked = dict(parse_qsl(url.query))
+        poll = Poll(url.path.removeprefix("/queues/"), int(asked["offset"]), int(asked["timeout_ms"]))
+        poll = self.service.polls.setdefault(asked["id"], poll)
+        self.answer(self.service.feed.poll(poll))
+
+    def do_DELETE(self) -> None:
+        """Cancel; a poll that comes only later is cancelled when it comes."""
+        poll = self.service.polls.setdefault(self.path.removeprefix("/polls/"), Poll("", 0, 0))
+        self.service.feed.cancel(poll)
+        self.answer([])
+
+    def answer(self, bodies: list[bytes]) -> None:
+        content = json.dumps([base64.b64encode(body).decode() for body in bodies]).encode() if bodies else b""
+        self.send_response(200 if bodies else 204)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's
+        """Say nothing."""
+
+
+class HttpSubject(LongPollSubject):
+    """A service behind HTTP, seen by its clients."""
+
+    ids = itertools.count()
+    """Of polls. No two subjects of a service share one: a poll whose id was cancelled before is over at once."""
+
+    def __init__(self, service: HttpService) -> None:
+        self.port = service.port
+        self.semantics = service.feed.semantics
+
+    def send(self, method: str, path: str, body: bytes | None = None) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.request(method, path, body)
+        return connection
+
+    def call(self, method: str, path: str, body: bytes | None = None) -> None:
+        """Send a request and have it answered."""
+        connection = self.send(method, path, body)
+        assert connection.getresponse().status == 204
+        connection.close()
+
+    def publish(self, queue: str, body: bytes) -> None:
+        self.call("POST", f"/queues/{queue}", body)
+
+    def start_poll(self, queue: str, position: Any, timeout_ms: int) -> Handle:
+        number, offset = f"{next(self.ids)}", position or 0
+        asked = f"/queues/{queue}?offset={offset}&timeout_ms={timeout_ms}&id={number}"
+        return self.send("GET", asked), number, offset
+
+    def finish_poll(self, handle: Handle) -> Polled:
+        connection, _number, offset = handle
+        content = connection.getresponse().read()
+        connection.close()
+        bodies = [base64.b64decode(each) for each in json.loads(content)] if content else []
+        return Polled(bodies, position_next=offset + len(bodies))
+
+    def cancel(self, handle: Handle) -> None:
+        self.call("DELETE", f"/polls/{handle[1]}")
+
+
+SERVER: Final = shutil.which("redis-server")
+PATIENCE_S: Final = 10.0
+
+
+class Connection:
+    """A connection that speaks RESP, Redis's protocol."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(PATIENCE_S)
+        self.socket.connect(str(path))
+        self.file = self.socket.makefile("rb")
+
+    def send(self, *words: bytes) -> None:
+        self.socket.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words))
+
+    def reply(self) -> Any:
+        """Read a reply: an int, bytes, a list or None; raises OSError for an error or an end."""
+        line = self.file.readline()
+        kind, rest = line[:1], line[1:-2]
+        if kind in b"+":
+            return rest
+        if kind == b":":
+            return int(rest)
+        if kind == b"$":
+            return None if rest == b"-1" else self.file.read(int(rest) + 2)[:-2]
+        if kind == b"*":
+            return None if rest == b"-1" else [self.reply() for _ in range(int(rest))]
+        raise OSError(f"Redis said {line!r}")
+
+    def call(self, *words: bytes) -> Any:
+        """Send a command and read its reply."""
+        self.send(*words)
+        return self.reply()
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+class RedisServer:
+    """A server on a socket in a separate directory, with a command log; `stop` ends it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / "socket"
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it serves."""
+        assert SERVER is not None
+        words = [
+            "--port",
+            "0",
+            "--unixsocket",
+            str(self.path),
+            "--dir",
+            str(self.directory),
+            "--appendonly",
+            "yes",
+            "--save",
+            "",
+        ]
+        self.process = subprocess.Popen([SERVER, *words], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        assert any("ready to accept connections" in line for line in self.process.stdout)
+
+    def stop(self) -> None:
+        """End it in order, which ends every connection."""
+        self.process.terminate()
+        self.process.communicate(timeout=PATIENCE_S)
+
+
+class RedisSubject(LongPollSubject):
+    """A server's lists as queues. Restarts are in order; it keeps its lists in its log."""
+
+    semantics = "consuming"
+    durable = True
+
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+        self.process_id = server.process.pid
+
+    def publish(self, queue: str, body: bytes) -> None:
+        self.call(b"RPUSH", queue.encode(), body)
+
+    def call(self, *words: bytes) -> Any:
+        """Run a command on a new connection."""
+        connection = Connection(self.server.path)
+        try:
+            return connection.call(*words)
+        finally:
+            connection.close()
+
+    def start_poll(self, queue: str, position: Any, timeout_ms: int) -> tuple[Connection, bytes]:
+        """BLPOP, by a client whose id is known."""
+        connection = Connection(self.server.path)
+        number: int = connection.call(b"CLIENT", b"ID")
+        connection.send(b"BLPOP", queue.encode(), b"%f" % (timeout_ms / 1000))
+        return connection, b"%d" % number
+
+    def finish_poll(self, handle: tuple[Connection, bytes]) -> Polled:
+        """Read its reply: the list's name and a message, or nothing."""
+        try:
+            found = handle[0].reply()
+        finally:
+            handle[0].close()
+        return Polled(found[1:] if found else ())
+
+    def cancel(self, handle: tuple[Connection, bytes]) -> None:
+        """CLIENT UNBLOCK, until it waits no more: a poll that Redis has not read yet is not blocked yet."""
+        while not self.call(b"CLIENT", b"UNBLOCK", handle[1]):
+            listed: bytes = self.call(b"CLIENT", b"LIST", b"ID", handle[1])
+            if not listed or (b"cmd=blpop" in listed and b"flags=b" not in listed):
+                return
+
+    def restart(self) -> None:
+        self.server.stop()
+        self.server.start()
+        self.process_id = self.server.process.pid

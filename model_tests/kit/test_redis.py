@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from attrs import frozen
 from hypothesis import Phase, settings
-from model_tests.kit.redis_service import SERVER, Connection, RedisServer, RedisSubject
+from model_tests.kit.services import SERVER, Connection, RedisServer, RedisSubject
 from model_tests.kit.test_kit import PATIENT, machine
 
 import longpoll

@@ -187,14 +187,14 @@ FAULTS: Final = (
     Fault(
         "a slave of 4.9 announces what is copied to it",
         "reference/longpoll_broker/assembly.py",
-        "not shared.standing.is_slave or shared.traits.slave_notifies",
+        "not shared.role.is_slave or shared.traits.slave_notifies",
         "True",
         f"{TESTS}/service/test_slave.py::test_copied_messages_wake_held_pulls",
     ),
     Fault(
         "a broker that records answers pulls together",
         "reference/longpoll_broker/assembly.py",
-        "HerdRunner if is_fast and not shared.recording.is_on and access is None else",
+        "HerdRunner if is_fast and shared.recording.recorder is None and access is None else",
         "HerdRunner if is_fast and access is None else",
         f"{TESTS}/service/test_record.py::test_each_woken_pull_has_its_events",
     ),

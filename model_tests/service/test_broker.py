@@ -26,6 +26,7 @@ from longpoll_broker.io.processors import Processor, RequestAbortedError, Servin
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
+from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.upkeep.config_files import GROUPS, OFFSETS, TOPICS, ConfigFiles
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command
@@ -111,7 +112,7 @@ def test_a_topic_whose_configuration_was_lost_is_known_by_its_queues(
 def test_what_cannot_be_used_is_said_in_one_line(broker: Broker, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
     with pytest.raises(ListenError, match="choose another address"):
-        Broker.start(RealRuntime(), other, listen=broker.address)
+        Broker.start(RealRuntime(), other, store_config=SMALL_STORE, listen=broker.address)
     with pytest.raises(StoreUserError, match="in use"):
         Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE)
     (tmp_path / "other" / "config").mkdir(parents=True)
@@ -123,6 +124,25 @@ def test_what_cannot_be_used_is_said_in_one_line(broker: Broker, tmp_path: Path)
         Broker.start(
             RealRuntime(), str(tmp_path / "third"), store_config=SMALL_STORE, record_directory=str(tmp_path / "file")
         )
+
+
+def test_no_connection_waits_for_the_store_to_open(
+    broker: Broker, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that connects while a restarted broker recovers is refused, so it retries and is not kept waiting."""
+    address, runtime, refused = broker.address, RealRuntime(), []
+    broker.stop()
+    open_store = MessageStore.open
+
+    def connect_first(*args: Any, **kwargs: Any) -> MessageStore:
+        with pytest.raises(ConnectionRefusedError):
+            runtime.connect(*address, timeout_s=5)
+        refused.append(address)
+        return open_store(*args, **kwargs)
+
+    monkeypatch.setattr(MessageStore, "open", connect_first)
+    assert start_broker(listen=address).address == address
+    assert refused == [address]
 
 
 def test_a_failed_start_leaves_nothing_behind(start_broker: StartBroker, tmp_path: Path) -> None:
@@ -463,7 +483,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs/way-of-a-message.md"
 PRODUCT: Final = (f"{ROOT}/reference/", f"{ROOT}/spec/")
 ROW: Final = re.compile(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \|", re.MULTILINE)
-FILES: Final = {"send": 21, "pull": 19, "wake": 28}
+FILES: Final = {"send": 20, "pull": 18, "wake": 27}
 """Product files whose functions run in the pass of a request: that wakes nobody, finds a message, wakes a pull.
 
 Lower a number when fewer files run; never raise one.

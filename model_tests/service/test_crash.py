@@ -18,7 +18,7 @@ import pytest
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.plain.plain_store import read_record
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from model_tests.support.broker.stores import open_store, read_all
+from model_tests.support.broker.stores import open_store, read_all, result_of
 from model_tests.support.service import served
 
 from longpoll_broker.config import StoreConfig
@@ -110,7 +110,7 @@ def check(directory: Path, acknowledged: dict[tuple[int, int], str]) -> int:
         assert {place: found.get(place) for place in acknowledged} == acknowledged
         assert len(set(found.values())) == len(found), "a message is there twice"
         for name in random.Random(len(found)).sample(sorted(found.values()), min(20, len(found))):
-            assert len(store.query("T", f"k{name}", 64, 0, 2**60).records) == 1, name
+            assert len(result_of(store.query("T", f"k{name}", 64, 0, 2**60))[0].records) == 1, name
     verdict = verify(RealFiles(), str(directory))
     assert (verdict.problems, verdict.messages) == ([], len(found))
     return len(found)

@@ -145,8 +145,8 @@ def test_an_arrival_where_nobody_waits(policy: Policy) -> None:
     bench.service._shards[0].table.drain()
     bench.notes.clear()
     takes = ["[wake_in_place]", "[settle]"] if policy is STRICT else ["[take]"]
-    walk = bench.service._new_walk(bench.service._shards[0], KEY, 1, None)
-    noted = bench.since(lambda: bench.service._walk_once(NOTIFY, bench.service._shards[0], walk, bench.outbox))
+    traversal = bench.service._new_traversal(bench.service._shards[0], KEY, 1, None)
+    noted = bench.since(lambda: bench.service._traverse_once(NOTIFY, bench.service._shards[0], traversal, bench.outbox))
     assert noted == ["notify_start", *takes, "told take 0 to 1"]
 
 

@@ -409,13 +409,13 @@ def test_a_herd_whose_answers_fail_is_settled_all_the_same(monkeypatch: pytest.M
 def put_back_past_its_deadline(bench: Bench, woken: list[float]) -> None:
     """A notifier takes out what is held, its deadline fires at 20 ms, and the notifier puts it back."""
     (shard,) = [each for each in bench.service._shards if len(each.table)]
-    walk = bench.service._new_walk(shard, KEY, 0, None)
-    walk.start()
+    traversal = bench.service._new_traversal(shard, KEY, 0, None)
+    traversal.start()
     bench.run_at(20)
     assert bench.service.wait_s() is None
     woken.clear()
-    bench.service._look_at_each(hold_service.SCAN, shard, walk, bench.outbox)
-    bench.service._keep(hold_service.SCAN, shard, walk, bench.outbox)
+    bench.service._look_at_each(hold_service.SCAN, shard, traversal, bench.outbox)
+    bench.service._keep(hold_service.SCAN, shard, traversal, bench.outbox)
 
 
 @pytest.mark.parametrize(("entry", "causes"), [("until_answered", ["expired"]), ("one_shot", [])])

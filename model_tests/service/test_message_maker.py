@@ -32,7 +32,7 @@ HOST = bytes(range(1, 9))
 
 
 def maker_of(traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> MessageBuilder:
-    """A maker of a broker with topic T, at a moment of 1 ms."""
+    """A builder of a broker with topic T, at a moment of 1 ms."""
     runtime = RealRuntime()
     runtime.unix_ms = lambda: 1  # type: ignore[method-assign]
     topics = Topics()
@@ -49,8 +49,8 @@ def header_of(
     )  # fmt: skip
 
 
-def made(maker: MessageBuilder, header: Any, body: Any = b"body") -> Any:
-    return maker.of_request(CHANNEL, header, 2, body, maker.properties(header))
+def made(builder: MessageBuilder, header: Any, body: Any = b"body") -> Any:
+    return builder.of_request(CHANNEL, header, 2, body, builder.properties(header))
 
 
 def pairs(**properties: str) -> str:
@@ -70,25 +70,25 @@ def test_a_message_is_as_it_was_asked_for() -> None:
     assert made(maker_of(), header_of(), view).body is view
     copied = made(maker_of(), header_of(), changing).body
     assert (type(copied), copied) == (bytes, b"body")
-    maker = maker_of()
-    assert made(maker, header_of()).properties is maker.added_properties
-    assert maker.added_properties == write_properties({"CLUSTER": "cluster"}, STRICT_TRAITS.properties_form)
+    builder = maker_of()
+    assert made(builder, header_of()).properties is builder.added_properties
+    assert builder.added_properties == write_properties({"CLUSTER": "cluster"}, STRICT_TRAITS.properties_form)
 
 
 def test_properties_that_a_version_adds() -> None:
     """4.9 removes WAIT; 5.x stores it, the region and a key."""
     stored = read_properties(made(maker_of(), header_of(text=pairs(WAIT="false", K="v"))).properties.decode())
     assert stored == {"K": "v", "CLUSTER": "cluster"}
-    maker = maker_of(TRAITS_5)
-    stored = read_properties(made(maker, header_of(text=pairs(WAIT="false", UNIQ_KEY="mine"))).properties.decode())
+    builder = maker_of(TRAITS_5)
+    stored = read_properties(made(builder, header_of(text=pairs(WAIT="false", UNIQ_KEY="mine"))).properties.decode())
     assert stored == {
         "WAIT": "false", "UNIQ_KEY": "mine", "CLUSTER": "cluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
     }  # fmt: skip
-    keys = [maker.properties(header_of())["UNIQ_KEY"] for _ in range(2)]
+    keys = [builder.properties(header_of())["UNIQ_KEY"] for _ in range(2)]
     assert keys == ["0102030405060708000000000001000" + str(number) for number in (0, 1)]
-    maker = maker_of(TRAITS_5)
-    maker.store_host = bytes(range(20))
-    assert maker.properties(header_of())["UNIQ_KEY"] == "0C0D0E0F10111213" + "0000000000010000"
+    builder = maker_of(TRAITS_5)
+    builder.store_host = bytes(range(20))
+    assert builder.properties(header_of())["UNIQ_KEY"] == "0C0D0E0F10111213" + "0000000000010000"
 
 
 def test_offsets_in_further_queues_are_the_stores_alone_to_give() -> None:
@@ -111,29 +111,29 @@ def test_offsets_in_further_queues_are_the_stores_alone_to_give() -> None:
 def test_a_message_tried_too_often_is_dead(most: int | None, tried: int, dead: bool) -> None:
     """The request or the group gives the limit."""
     for traits, delay in ((STRICT_TRAITS, "2"), (TRAITS_5, "-1")):
-        maker = maker_of(traits)
-        maker.groups.put(GroupConfig("G", retry_max_times=5))
+        builder = maker_of(traits)
+        builder.groups.put(GroupConfig("G", retry_max_times=5))
         header = header_of(
             RETRY_PREFIX + "G", pairs(DELAY="2") if dead and delay == "-1" else None, max_reconsume=most, tried=tried
         )
-        message = made(maker, header)
+        message = made(builder, header)
         if not dead:
             assert (message.topic, message.queue_id) == (RETRY_PREFIX + "G", 2)
         else:
             assert (message.topic, message.queue_id) == (DEAD_PREFIX + "G", 0)
             assert read_properties(message.properties.decode()).get("DELAY", "2") == delay
-            assert maker.topics.get(DEAD_PREFIX + "G") == TopicConfig(DEAD_PREFIX + "G", 1, 1)
+            assert builder.topics.get(DEAD_PREFIX + "G") == TopicConfig(DEAD_PREFIX + "G", 1, 1)
 
 
 def test_a_message_tried_too_often_whose_group_or_dead_letters_cannot_be() -> None:
     with pytest.raises(SendRefusedError) as error:
         made(maker_of(), header_of(RETRY_PREFIX + "G"))
     assert error.value.code == 26
-    maker = maker_of()
+    builder = maker_of()
     name = "G" * 127
-    maker.groups.put(GroupConfig(name))
+    builder.groups.put(GroupConfig(name))
     with pytest.raises(SendRefusedError) as error:
-        made(maker, header_of(RETRY_PREFIX + name, max_reconsume=0))
+        made(builder, header_of(RETRY_PREFIX + name, max_reconsume=0))
     assert error.value.code == 1
 
 
@@ -170,11 +170,11 @@ def test_numbers_that_a_message_gives() -> None:
 
 
 def test_the_broker_picks_among_the_queues_that_are_written() -> None:
-    maker = maker_of()
+    builder = maker_of()
     store: Any = SimpleNamespace(message_size_max=1000)
-    appender = Appender(maker.runtime, store, SendEvents())
-    processor = SendProcessor(maker.topics, maker, appender, SendEvents(), Durability(None, None))
-    maker.topics.put(TopicConfig("R", 4, 0))
+    appender = Appender(builder.runtime, store, SendEvents())
+    processor = SendProcessor(builder.topics, builder, appender, SendEvents(), Durability(None, None))
+    builder.topics.put(TopicConfig("R", 4, 0))
     for topic, picked in (("T", [0, 1, 2, 3, 0]), ("R", [0, 0, 0])):
         header = replace(header_of(topic), queue_id=-1)
         assert [processor._checked_queue(header, CHANNEL) for _ in picked] == picked
@@ -192,24 +192,24 @@ def test_the_broker_picks_among_the_queues_that_are_written() -> None:
     ],
 )
 def test_a_message_waits_for_its_time_but_for_4_9(properties: dict[str, str], traits: Traits, topic: str) -> None:
-    maker = maker_of(traits)
+    builder = maker_of(traits)
     header = header_of(text=pairs(UNIQ_KEY="mine", **properties))
-    put = maker.properties(header)
-    message = maker.of_request(CHANNEL, header, 2, b"body", put)
+    put = builder.properties(header)
+    message = builder.of_request(CHANNEL, header, 2, b"body", put)
     assert message.topic == topic
     assert ("TIMER_DELIVER_MS" in put) == ("TIMER_DELIVER_MS" in properties and topic != SCHEDULE_TOPIC)
-    handle = maker.recall_handle(message, put)
+    handle = builder.recall_handle(message, put)
     told = None if handle is None else read_handle(handle)
     assert (told and (told.topic, told.time, told.key)) == (("T", "59001", "mine") if topic == TIMER_TOPIC else None)
 
 
 def test_a_message_that_is_tried_again_at_a_time_is_not_recalled() -> None:
-    maker = maker_of(TRAITS_5)
-    message = replace(made(maker, header_of()), topic=TIMER_TOPIC)
+    builder = maker_of(TRAITS_5)
+    message = replace(made(builder, header_of()), topic=TIMER_TOPIC)
     told = {"REAL_TOPIC": f"{RETRY_PREFIX}G", "TIMER_OUT_MS": "59999", "UNIQ_KEY": "mine"}
-    assert maker.recall_handle(message, told) is None
-    assert maker.recall_handle(message, told | {"REAL_TOPIC": "T"}) is not None
-    assert maker.recall_handle(replace(message, topic="T"), told | {"REAL_TOPIC": "T"}) is None
+    assert builder.recall_handle(message, told) is None
+    assert builder.recall_handle(message, told | {"REAL_TOPIC": "T"}) is not None
+    assert builder.recall_handle(replace(message, topic="T"), told | {"REAL_TOPIC": "T"}) is None
 
 
 LEVEL_COUNT = len(DELAY_LEVELS_MS)

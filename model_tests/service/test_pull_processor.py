@@ -88,10 +88,10 @@ class World(RealRuntime):
         self,
         policy: Policy = STRICT,
         traits: Traits = STRICT_TRAITS,
-        standing: BrokerRole | None = None,
+        role: BrokerRole | None = None,
         config: BrokerConfig | None = None,
     ) -> PullProcessor:
-        desk = PullChecks(self.topics, Groups(), Clients(), traits=traits, standing=standing or BrokerRole())
+        checks = PullChecks(self.topics, Groups(), Clients(), traits=traits, role=role or BrokerRole())
         offsets, beside = Offsets(), self
         commit = offsets.commit
         noting: Any = SimpleNamespace(query=offsets.query, pulled=None)
@@ -103,7 +103,7 @@ class World(RealRuntime):
 
         noting.commit = committed
         other: Any = self
-        return PullProcessor(self, policy, config or BrokerConfig(), desk, noting, other, other, Told(self.notes))
+        return PullProcessor(self, policy, config or BrokerConfig(), checks, noting, other, other, Told(self.notes))
 
 
 def channel() -> Any:
@@ -306,17 +306,17 @@ class RunnerWorld(RealRuntime):
         return 3, 9
 
     def runner(
-        self, traits: Traits = STRICT_TRAITS, standing: BrokerRole | None = None, policy: Policy = STRICT
+        self, traits: Traits = STRICT_TRAITS, role: BrokerRole | None = None, policy: Policy = STRICT
     ) -> PullRunner:
         """A runner of a broker that has the topic T."""
         topics = Topics()
         topics.put(TopicConfig("T", 4, 4))
-        desk = PullChecks(topics, Groups(), Clients(), traits=traits, standing=standing or BrokerRole())
+        checks = PullChecks(topics, Groups(), Clients(), traits=traits, role=role or BrokerRole())
         events, store = RunnerEvents(self.notes), self
         moved = lambda pull, offset: self.notes.append(("moved", pull.topic, offset))  # noqa: E731 - one line
-        answers = PullAnswers(desk, events)
+        answers = PullAnswers(checks, events)
         stored: Any = store
-        return PullRunner(self, policy, desk, stored, Statistics(), events, answers, moved)
+        return PullRunner(self, policy, checks, stored, Statistics(), events, answers, moved)
 
 
 def pull_of(**changes: Any) -> Pull:
@@ -328,14 +328,14 @@ def pull_of(**changes: Any) -> Pull:
 
 
 def looked(runner: PullRunner, pull: Pull) -> Decision:
-    wanted = check(pull, runner.desk)
+    wanted = check(pull, runner.checks)
     assert not isinstance(wanted, Refused)
     return runner.look(pull, wanted)
 
 
-@pytest.mark.parametrize("standing", [BrokerRole(), BrokerRole("SLAVE", 1, slave_read=True)], ids=["master", "slave"])
-def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(standing: BrokerRole) -> None:
-    decisions = [looked(RunnerWorld().runner(standing=standing), pull_of(count_max=count)) for count in (-1, 0, 1)]
+@pytest.mark.parametrize("role", [BrokerRole(), BrokerRole("SLAVE", 1, slave_read=True)], ids=["master", "slave"])
+def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(role: BrokerRole) -> None:
+    decisions = [looked(RunnerWorld().runner(role=role), pull_of(count_max=count)) for count in (-1, 0, 1)]
     assert [type(each) for each in decisions] == [Refused, Found, Found]
     assert isinstance(looked(RunnerWorld().runner(TRAITS_5), pull_of(count_max=-1)), Found)
     assert isinstance(looked(RunnerWorld(GetStatus.OFFSET_OVERFLOW_ONE).runner(), pull_of(count_max=-1)), Miss)
@@ -343,17 +343,17 @@ def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(stan
 
 def test_slaves_and_their_masters() -> None:
     codes = []
-    for standing in (BrokerRole(), BrokerRole("SLAVE", 1), BrokerRole("SLAVE", 1, offset_check_in_slave=True)):
-        decision = looked(RunnerWorld(GetStatus.OFFSET_TOO_SMALL).runner(standing=standing), pull_of())
+    for role in (BrokerRole(), BrokerRole("SLAVE", 1), BrokerRole("SLAVE", 1, offset_check_in_slave=True)):
+        decision = looked(RunnerWorld(GetStatus.OFFSET_TOO_SMALL).runner(role=role), pull_of())
         assert isinstance(decision, OffsetMoved)
         codes.append(decision.code)
     assert codes == [21, 20, 21]
-    for standing, read, fields in (
+    for role, read, fields in (
         (BrokerRole(slave_read=True), read_of(suggest_slave=True), {"suggestWhichBrokerId": "7"}),
         (BrokerRole(slave_read=True), read_of(), {}),
         (BrokerRole("SLAVE", 1), read_of(GetStatus.OFFSET_TOO_SMALL), {"nextBeginOffset": "5"}),
     ):
-        assert answered(OffsetMoved(read, 20), standing=standing)[0].ext_fields == FIELDS | fields
+        assert answered(OffsetMoved(read, 20), role=role)[0].ext_fields == FIELDS | fields
 
 
 def counted(runner: PullRunner) -> list[int]:
@@ -416,7 +416,7 @@ def test_pulls_that_run() -> None:
 def test_a_pull_that_is_not_run_is_answered_why() -> None:
     """A stopping broker answers with the requested offset, without a read."""
     world, outbox = RunnerWorld(), Box()
-    runner = world.runner(standing=BrokerRole(slave_read=True))
+    runner = world.runner(role=BrokerRole(slave_read=True))
     for cause in ("stopped", "busy", "thrown"):
         runner.refuse(pull_of(), cause, outbox)
     unread = GetResult(GetStatus.OFFSET_OVERFLOW_ONE, 5, 3, 9, [], [], 0, suggest_slave=False)
@@ -457,7 +457,7 @@ def read_of(status: GetStatus = GetStatus.FOUND, *, suggest_slave: bool = False)
 def answered(
     decision: Decision,
     traits: Traits = STRICT_TRAITS,
-    standing: BrokerRole | None = None,
+    role: BrokerRole | None = None,
     *,
     kind: int = 0,
     pull: dict[str, str] | None = None,
@@ -466,11 +466,11 @@ def answered(
     topics, groups = Topics(), Groups()
     topics.put(TopicConfig("T", topic_sys_flag=5))
     groups.put(GroupConfig("G", group_sys_flag=6, which_broker_when_consume_slowly=7))
-    desk = PullChecks(topics, groups, Clients(), traits=traits, standing=standing or BrokerRole())
+    checks = PullChecks(topics, groups, Clients(), traits=traits, role=role or BrokerRole())
     names: dict[str, Any] = {"group": "G", "topic": "T"} | (pull or {})
     told: list[Any] = []
     asked = Pull("c", 11, **names, queue_id=0, offset=5, count_max=32, sys_flag=4)
-    parts = PullAnswers(desk, RunnerEvents(told)).encode(asked, decision, "woken", KINDS[kind], Outbox())
+    parts = PullAnswers(checks, RunnerEvents(told)).encode(asked, decision, "woken", KINDS[kind], Outbox())
     return decoded(parts), told, asked, parts
 
 

@@ -77,10 +77,10 @@ class World(RealRuntime):
 
     def processor(self, traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> SendProcessor:
         events = Told(self.notes)
-        maker = MessageBuilder(self, "c", self.topics, Groups(), HOST, traits, inner_queues)
+        builder = MessageBuilder(self, "c", self.topics, Groups(), HOST, traits, inner_queues)
         store: Any = self
         return SendProcessor(
-            self.topics, maker, Appender(self, store, events), events, Durability(self.commits, None), traits
+            self.topics, builder, Appender(self, store, events), events, Durability(self.commits, None), traits
         )
 
 

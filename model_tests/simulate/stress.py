@@ -6,10 +6,9 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from longpoll_simulation.line_tracing import Grain, LineTracing
 from longpoll_simulation.strategies import FewSwitches
 from longpoll_simulation.sync import SimulatedLock, SimulatedThread
-from longpoll_simulation.world import StuckError, World
+from longpoll_simulation.world import Grain, LineTracing, StuckError, World
 from longpoll_spec.errors import LongpollError
 
 STEPS_MAX: Final = 200_000

@@ -1,4 +1,4 @@
-"""The simulated disk, compared with real files call by call, and its state after kills, power cuts and bit rot."""
+"""The simulated disk, compared with real files call by call, and its state after kills and power cuts."""
 
 from __future__ import annotations
 
@@ -376,17 +376,6 @@ def test_untouched_pages_cost_nothing() -> None:
         again.clear_from(5)
         assert again.data_from(5) == size
         again.close()
-
-
-def test_a_bit_rots() -> None:
-    """The requested number of bits flips, for readers and on disk."""
-    disk, files = filled()
-    files.write_atomic("/d/f", bytes(100))
-    positions = disk.rot(random.Random(3), "/d/f", 1)
-    for each in (files, *cuts(disk, 3)):
-        content = each.read("/d/f")
-        assert [at for at, byte in enumerate(content) if byte] == positions
-        assert content[positions[0]].bit_count() == 1
 
 
 CALLS: dict[str, Callable[[SimulatedFiles, MappedFile, AppendFile], object]] = {

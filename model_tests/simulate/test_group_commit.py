@@ -15,11 +15,10 @@ from model_tests.support.faults import raising
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.send import durability
 from longpoll_broker.send.durability import GroupCommit
-from longpoll_simulation.line_tracing import LineTracing
 from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import FewSwitches
-from longpoll_simulation.world import World
+from longpoll_simulation.world import LineTracing, World
 
 TIMEOUT_MS = 5_000
 S = 1_000_000_000

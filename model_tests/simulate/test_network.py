@@ -20,17 +20,14 @@ PORT: Final = 9876
 Pair = tuple[Network, SimulatedSocket, SimulatedSocket]
 
 
-class Storm:
+class Storm(Weather):
     """Long delays, and single bytes."""
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
     def delay_ns(self) -> int:
-        return self._random.randrange(1_000_000_000)
+        return self.random.randrange(1_000_000_000)
 
     def piece(self, size: int) -> int:
-        return min(size, self._random.choice((1, 1, 2, 100_000)))
+        return min(size, self.random.choice((1, 1, 2, 100_000)))
 
 
 def pair(world: World, weather: Weather | None = None) -> Pair:
@@ -73,7 +70,7 @@ def test_every_byte_comes_once_and_in_order() -> None:
     content = random.Random(3).randbytes(2 * PIPE_SIZE + 17)
 
     def scenario(world: World) -> None:
-        _network, near, far = pair(world, Storm(5))
+        _network, near, far = pair(world, Storm(random=random.Random(5)))
         got: list[bytes] = []
 
         def sends() -> None:
@@ -90,7 +87,7 @@ def test_what_was_sent_on_two_connections_may_come_in_either_order() -> None:
     firsts: set[str] = set()
 
     def scenario(world: World) -> None:
-        network, near, far = pair(world, Storm(seed))
+        network, near, far = pair(world, Storm(random=random.Random(seed)))
         listener = network.listen("server", "127.0.0.1", 1)
         second = network.connect("client", "127.0.0.1", 1)
         other, _peer = listener.accept()
@@ -117,7 +114,7 @@ def test_a_send_may_take_a_part() -> None:
     """As much as the weather allows, and never more than fits."""
 
     def scenario(world: World) -> None:
-        _network, near, _far = pair(world, Storm(3))
+        _network, near, _far = pair(world, Storm(random=random.Random(3)))
         sizes = {near.send(bytes(100)) for _ in range(20)}
         assert sizes == {1, 2, 100}
 
@@ -144,7 +141,7 @@ def test_an_end_follows_what_was_sent() -> None:
     """A half-closed connection: the other direction continues."""
 
     def scenario(world: World) -> None:
-        _network, near, far = pair(world, Storm(7))
+        _network, near, far = pair(world, Storm(random=random.Random(7)))
         send_all(world, near, b"question")
         near.end_sending()
         assert read_all(far) == b"question"

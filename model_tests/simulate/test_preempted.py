@@ -545,7 +545,7 @@ def test_one_topic_is_forgotten_while_another_is_committed() -> None:
 def test_a_broker_guards_what_its_threads_share(tmp_path: pathlib.Path) -> None:
     """A broker passes locks as guards to its tables."""
     with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
-        for guard in (broker.offsets.guard, broker.shared.statistics.guard, broker.hold_service._room.guard):
+        for guard in (broker.offsets.guard, broker.shared.statistics.guard, broker.hold_service._hold_limit.guard):
             with guard:
                 assert not guard.acquire(blocking=False)  # type: ignore[attr-defined]
 

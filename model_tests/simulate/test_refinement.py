@@ -10,15 +10,16 @@ from typing import Final
 import attrs
 import pytest
 from click.testing import CliRunner
+from model_tests.simulate import exploration
+from model_tests.simulate.exploration import REASONS, coverage_of, explore, wander
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
 from longpoll.cli import main
 from longpoll_broker.hold import notifier
 from longpoll_broker.hold.hold_table import HoldTable
-from longpoll_simulation import refinement as module
 from longpoll_simulation.lockstep import can_go, run
-from longpoll_simulation.refinement import REASONS, NotReplayableError, coverage_of, explore, follow, under, wander
+from longpoll_simulation.refinement import NotReplayableError, follow, under
 from longpoll_simulation.strategies import Replay
 from longpoll_simulation.sync import SimulatedLock
 from longpoll_simulation.world import World
@@ -177,7 +178,7 @@ def test_every_state_of_two_pulls_is_reached_or_has_a_reason(policy: Policy) -> 
 
 def test_planted_a_schedule_that_is_not_tried_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without faults no schedule stops the broker, so some states have no reason."""
-    monkeypatch.setattr(module, "explore", lambda policy, bounds, **_kinds: explore(policy, bounds))
+    monkeypatch.setattr(exploration, "explore", lambda policy, bounds, **_kinds: explore(policy, bounds))
 
     assert coverage_of(STRICT, ONE).unreached[""] > 5
 

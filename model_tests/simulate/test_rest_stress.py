@@ -29,12 +29,11 @@ from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command, Connection, encode, reply
 from longpoll_protocol.headers import SendMessageResponseHeader
-from longpoll_simulation.line_tracing import LineTracing
 from longpoll_simulation.network import Network, SimulatedSocket
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import FewSwitches
 from longpoll_simulation.sync import SimulatedThread
-from longpoll_simulation.world import World
+from longpoll_simulation.world import LineTracing, World
 
 FILES: Final = tuple(str(module.__file__) for module in (remoting, exchange))
 HOST: Final = "127.0.0.1"

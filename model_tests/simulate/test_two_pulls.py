@@ -17,12 +17,11 @@ from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import HELD, Pull
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filters import tag_filter
-from longpoll_simulation.line_tracing import Grain, LineTracing
 from longpoll_simulation.lockstep import MemoryQueues
 from longpoll_simulation.search import code_files
-from longpoll_simulation.strategies import FewSwitches, Priorities, RandomWalk, WeightedWalk
+from longpoll_simulation.strategies import FewSwitches, Priorities, RandomWalk
 from longpoll_simulation.sync import SimulatedLock, SimulatedThread
-from longpoll_simulation.world import Strategy, World
+from longpoll_simulation.world import Grain, LineTracing, Strategy, World
 from longpoll_spec.policy import STRICT, STRICT_CLONE, Policy
 
 KEY: Final = ("T", 0)
@@ -99,14 +98,13 @@ def race(strategy: Strategy, policy: Policy = STRICT, grain: Grain | None = None
 
 
 SEEDS: Final = range(150)
-MANY: Final = 125_000
+MANY: Final = 170_000
 GRAINS: Final[tuple[Grain, ...]] = ("line", "access")
 UNSAFE: Final = attrs.evolve(STRICT, name="unsafe", recheck_after_hold="none")
 STRATEGIES: Final[dict[str, Callable[[int], Strategy]]] = {
     "walk": RandomWalk,
     "few": lambda seed: FewSwitches(seed, (15, 30)),
     "priorities": lambda seed: Priorities(seed, 3, 30),
-    "weighted": lambda seed: WeightedWalk(seed, {"main": 10, "first": 6, "message": 8}),
 }
 
 

@@ -31,11 +31,12 @@ from longpoll_protocol.frames import Connection, FrameReader
 from longpoll_simulation.checker import PROMISES
 from longpoll_simulation.files import DiskFaults, SimulatedFiles, SimulatedMappedFile
 from longpoll_simulation.plan import plan_of
-from longpoll_simulation.run import Outcome, RandomWeather, Run, play
+from longpoll_simulation.run import Outcome, Run, play, weather_of
 from longpoll_simulation.runtime import SimulatedRuntime
-from longpoll_simulation.search import Settings, explain, one_run, run_again, search, stalls_of, strategy_of
-from longpoll_simulation.strategies import GivenHostPauses, Replay
+from longpoll_simulation.search import Settings, explain, one_run, run_again, schedule_of, search, strategy_of
+from longpoll_simulation.strategies import Replay
 from longpoll_simulation.trace import decode_token
+from longpoll_simulation.world import Strategy
 from longpoll_spec.policy import STRICT
 
 SEEDS: Final = range(50)
@@ -130,15 +131,15 @@ def test_the_weather_is_the_plans() -> None:
     """Delays up to the maximum, pieces of any size; none if the plan has none."""
     stormy = attrs.evolve(plan_of(1), delay_ms_max=5.0, is_pieced=True)
     calm = attrs.evolve(stormy, delay_ms_max=0.0, is_pieced=False)
-    delays_ns = [RandomWeather(stormy).delay_ns() for _ in range(3)]
-    weather = RandomWeather(stormy)
+    delays_ns = [weather_of(stormy).delay_ns() for _ in range(3)]
+    weather = weather_of(stormy)
     many_ns = [weather.delay_ns() for _ in range(200)]
 
     assert len(set(delays_ns)) == 1, "drawn by the plan's seed"
     assert 4_000_000 < max(many_ns) <= 5_000_000
     assert min(many_ns) < 1_000_000
     assert {weather.piece(3) for _ in range(100)} == {1, 2, 3}
-    assert (RandomWeather(calm).delay_ns(), RandomWeather(calm).piece(3)) == (0, 3)
+    assert (weather_of(calm).delay_ns(), weather_of(calm).piece(3)) == (0, 3)
 
 
 def test_who_is_killed_leaves_nothing_behind_on_its_way_out() -> None:
@@ -270,7 +271,7 @@ def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
             plan = plan_of(seed)
             if "disk" in troubles(seed) or plan.slow_ms_max:
                 runs: list[Run] = []
-                outcome = play(plan, STRICT, strategy_of("mixed", seed), stalls_of(seed), prepare=prepare)
+                outcome = play(plan, STRICT, schedule_of("mixed", seed), prepare=prepare)
                 assert outcome.failure is None
                 slow_ms += [runs[0].bad_disk.spent_ms] if plan.slow_ms_max else []
 
@@ -301,7 +302,7 @@ def digest(seeds: range) -> str:
             run.record_directory = "/record"
             runs.append(run)
 
-        outcome = play(plan_of(seed), STRICT, strategy_of("mixed", seed), stalls_of(seed), prepare=prepare)
+        outcome = play(plan_of(seed), STRICT, schedule_of("mixed", seed), prepare=prepare)
         found.update(repr(outcome).encode())
         disk = runs[0].disk
         files = SimulatedFiles(disk)
@@ -336,8 +337,8 @@ def test_the_turns_of_a_run_give_it_again() -> None:
     for seed in SEEDS_AGAIN:
         outcome = one_run(Settings(), seed)
         stalled += any(turn.to < 0 for turn in outcome.turns)
-        changed += play(plan_of(seed), STRICT, Replay(()), GivenHostPauses(())) != outcome
-        assert play(plan_of(seed), STRICT, Replay(outcome.turns), GivenHostPauses(outcome.turns)) == outcome
+        changed += play(plan_of(seed), STRICT, Strategy()) != outcome
+        assert play(plan_of(seed), STRICT, Replay(outcome.turns)) == outcome
 
     assert stalled
     assert changed, "turns do nothing"

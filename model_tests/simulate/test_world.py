@@ -10,11 +10,10 @@ from typing import Final
 import pytest
 
 from longpoll_simulation import search
-from longpoll_simulation.line_tracing import Grain, LineTracing
-from longpoll_simulation.strategies import FewSwitches, PointCount, Priorities, RandomWalk, Replay, WeightedWalk
+from longpoll_simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay
 from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock, SimulatedQueue, SimulatedThread
 from longpoll_simulation.trace import Notes, RunToken, decode_token, encode_token, tell
-from longpoll_simulation.world import Strategy, StuckError, Turn, World
+from longpoll_simulation.world import Grain, LineTracing, Strategy, StuckError, Turn, World
 from longpoll_spec.errors import TokenError
 
 SEEDS: Final = range(200)
@@ -22,7 +21,6 @@ STRATEGIES: Final[dict[str, Callable[[int], Strategy]]] = {
     "walk": RandomWalk,
     "few": lambda seed: FewSwitches(seed, (12,)),
     "priorities": lambda seed: Priorities(seed, 3, 12),
-    "weighted": lambda seed: WeightedWalk(seed, {"a": 4, "b": 4, "c": 4}),
 }
 
 
@@ -441,15 +439,6 @@ def test_a_story_tells_who_did_what_and_where_the_turn_passed() -> None:
     assert story.count(">>") == len(world.turns)
     assert "a     between" in story
     assert "main  wait the end of" in story
-
-
-def test_points_are_counted_by_actor() -> None:
-    """The input of a weighted walk: the points of a run in the default order."""
-    world, counts = World(Replay()), PointCount()
-    world.note = counts
-    world.run(spawn_all(world, {name: adding(world, Shared(), name, None) for name in "ab"}))
-
-    assert counts.counts["a"] == counts.counts["b"] == 2
 
 
 def test_a_token_says_all_of_a_run() -> None:

@@ -33,9 +33,9 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned, pinned_entry
+from longpoll_spec.engines.packed import DISABLED, sorts_slowly, store, words
 from longpoll_spec.engines.packed import partition as packed_part
 from longpoll_spec.engines.packed import search as packed
-from longpoll_spec.engines.packed import store, words
 from longpoll_spec.engines.packed import workers as packed_workers
 from longpoll_spec.engines.packed.orbits import Orbits, orbits_of
 from longpoll_spec.engines.packed.store import MEGABYTE, Plan, SpillStore, WordTable, plan_of
@@ -595,3 +595,33 @@ def test_a_lost_state_is_seen(mode: str, monkeypatch: pytest.MonkeyPatch) -> Non
     entry = next(each for each in OWN if each.bounds == "tiny")
 
     assert _explored(entry, MODES[mode]).distinct_states < entry.distinct_states
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "flags", "slow"),
+    [
+        ("AuthenticAMD", "25", "sse2 avx2 avx512f avx512vl", True),
+        ("AuthenticAMD", "25", "sse2 avx2", False),
+        ("AuthenticAMD", "26", "sse2 avx2 avx512f avx512vl", False),
+        ("GenuineIntel", "6", "sse2 avx2 avx512f avx512vl", False),
+    ],
+)
+def test_only_zen_4_sorts_slowly(vendor: str, family: str, flags: str, slow: bool) -> None:
+    info = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 17\nflags\t\t: {flags}\n"
+
+    assert sorts_slowly(info + "\n" + info) is slow
+    assert not sorts_slowly("processor\t: 0\nCPU implementer\t: 0x41\n")
+
+
+def test_numpy_is_imported_without_what_sorts_slowly() -> None:
+    """On a processor without AVX-512 this cannot fail; the environment is as before in any case."""
+    text = "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nflags\t: avx512f\n"
+    script = f"""
+import os, pathlib
+pathlib.Path.read_text = lambda *_args: {text!r}
+import longpoll_spec.engines.packed
+from numpy._core._multiarray_umath import __cpu_features__ as features
+assert not features.get("X86_V4", features["AVX512_SKX"]), features
+assert "{DISABLED}" not in os.environ
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, env={**os.environ, "PYTHONPATH": "spec"})

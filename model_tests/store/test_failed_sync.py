@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from attrs import evolve
 from model_tests.support.broker.simulated_store import DIRECTORY, SimulatedStore, StoreRuntime
-from model_tests.support.broker.stores import SMALL, message, put_and_dispatch, read_all
+from model_tests.support.broker.stores import SMALL, message, put_and_dispatch, read_all, result_of
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import SyncFailedError
@@ -233,7 +233,7 @@ def test_what_a_clean_stop_leaves_needs_no_power() -> None:
     world.store.close()
     for cut in itertools.islice(world.cuts(), 20):
         assert cut.bodies() == [b"kept"] * count
-        found = [len(cut.store.query("T", f"k{index}", 9, 0, 2**60).records) for index in range(count)]
+        found = [len(result_of(cut.store.query("T", f"k{index}", 9, 0, 2**60))[0].records) for index in range(count)]
         assert found == [1] * count
 
 
@@ -384,7 +384,7 @@ def test_a_full_index_file_that_could_not_be_synced_is_never_believed() -> None:
         store.close()
     for each in (World(world.disk, CONFIG), *world.cuts()):
         assert each.store.index(100)
-        found = [len(each.store.query("T", f"k{number}", 9, 0, 2**60).records) for number in range(8)]
+        found = [len(result_of(each.store.query("T", f"k{number}", 9, 0, 2**60))[0].records) for number in range(8)]
         assert found == [1] * 8
 
 

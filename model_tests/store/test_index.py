@@ -14,7 +14,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, result_of
 from model_tests.support.examples import fewer
 from model_tests.support.store import index_all
 
@@ -220,7 +220,7 @@ def offsets(
 ) -> list[int]:
     """Physical offsets of what a query finds."""
     found = []
-    for view in store.query(topic, key, count, *stored_ms).records:
+    for view in result_of(store.query(topic, key, count, *stored_ms))[0].records:
         physical_offset = int.from_bytes(view[28:36])
         assert isinstance(decode(view, 0, len(view), physical_offset), Record)
         found.append(physical_offset)
@@ -320,7 +320,7 @@ def test_without_an_index_nothing_is_found(tmp_path: Path) -> None:
     store = open_store(tmp_path, evolve(SMALL, index=False))
     put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "k"})])
     assert store.index(1)
-    assert store.query("T", "k", 1, 0, FOR_EVER).records == []
+    assert result_of(store.query("T", "k", 1, 0, FOR_EVER))[0].records == []
     store.close()
     assert not (tmp_path / "index").exists()
     store = open_store(tmp_path)

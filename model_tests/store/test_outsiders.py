@@ -20,7 +20,7 @@ from zlib import crc32
 import attrs
 import pytest
 from click.testing import CliRunner
-from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all, result_of
 from model_tests.support.faults import raising
 from model_tests.support.present import present
 from msgspec import structs
@@ -82,7 +82,7 @@ def whole(store: MessageStore) -> bool:
         bodies = [record[88:92] for record in read_all(store, topic, 0)]
         if bodies != [b"%04d" % each for each in range(number, COUNT, 2)]:
             return False
-    return all(len(store.query("TU"[n % 2], f"k{n}", 9, 0, 2**60).records) == 1 for n in range(COUNT))
+    return all(len(result_of(store.query("TU"[n % 2], f"k{n}", 9, 0, 2**60))[0].records) == 1 for n in range(COUNT))
 
 
 def whole_bodies(store: MessageStore) -> list[bytes]:

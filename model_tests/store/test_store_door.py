@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all, result_of
 from model_tests.support.present import present
 from model_tests.support.store import Clock, index_all, killed
 from msgspec import structs
@@ -56,7 +56,7 @@ def test_a_new_store(tmp_path: Path) -> None:
     assert (store.ends("T", 0), store.offset_by_time("T", 0, 5)) == ((0, 0), 0)
     assert (store.unit("T", 0, 0), store.store_ms_of("T", 0, 0), store.properties_at("T", 0, 0)) == (None, None, None)
     assert (store.read_record(0), store.record_at(0)) == (None, None)
-    assert store.query("T", "k", 64, 0, 2**60) == QueryResult([], 0, 0)
+    assert result_of(store.query("T", "k", 64, 0, 2**60))[0] == QueryResult([], 0, 0)
     assert (store.waiting(), store.dispatchable_end, store.index(1), store.remove_expired()) == ([], 0, True, 0)
     store.flush_queues()
     assert checkpoint_of(tmp_path) == Checkpoint()

@@ -89,7 +89,7 @@ PLANTS = {
         "import longpoll_judge.evidence.survey",
     ),
     "rules: each stands beside the others, on one queue's case": (
-        "reference/longpoll_judge/rules/offset_regression.py",
+        "reference/longpoll_judge/rules/logs.py",
         "import longpoll_judge.rules.sends",
     ),
     "runs: in pieces, put together, and either engine beside the other": (

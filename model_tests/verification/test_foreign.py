@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from model_tests.judge.second import observer
 from model_tests.judge.second.smallest import strictly, watched
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
+from model_tests.support.judge.faults import plant
 
 from longpoll.cli import main
 from longpoll.commands import verify as command
@@ -37,7 +38,6 @@ from longpoll_client.errors import ClientError
 from longpoll_client.remoting import RemotingClient
 from longpoll_conform import capabilities
 from longpoll_conform.vectors import recorded
-from longpoll_judge.contract.rate import rate
 from longpoll_judge.contract.result import (
     ANSWER_IS_RIGHT,
     ANSWERED_BY_DEADLINE,
@@ -50,10 +50,10 @@ from longpoll_judge.contract.result import (
     Percentiles,
     Result,
     Verdict,
+    rate,
 )
-from longpoll_judge.faults.fault import Fault
-from longpoll_judge.faults.plant import plant
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.recording import Fault
 from longpoll_judge.run.pipeline import judge
 from longpoll_kit.errors import ViolationError
 from longpoll_protocol.codes import RequestCode

@@ -64,7 +64,11 @@ class LazyGroup(click.Group):
         run = super().main
 
         def command() -> Any:
-            _prepare_completion()
+            asked = os.environ.get(COMPLETING)
+            if asked:  # a shell that completes: check the request, and register our completion classes with click
+                from longpoll.options.completion import check_request  # noqa: PLC0415 - nothing else needs it
+
+                check_request(asked)
             return run(words, *more, **(extra | {"standalone_mode": False}))
 
         code = exit_codes.ended(command, words)
@@ -118,15 +122,6 @@ class LazyGroup(click.Group):
         """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_module, text) in COMMANDS.items()])
-
-
-def _prepare_completion() -> None:
-    """If a shell asks for completions, check the request and register our completion classes with click."""
-    asked = os.environ.get(COMPLETING)
-    if asked:
-        from longpoll.options.completion import check_request  # noqa: PLC0415 - only a shell that completes needs it
-
-        check_request(asked)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -15,7 +15,7 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.fast.pull_bursts import PatchedPullAnswers, QuickPullProcessor, tells_offsets_only
 from longpoll_broker.fast.send_bursts import PatchedSendProcessor
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
-from longpoll_broker.history import NoHistory
+from longpoll_broker.history import BrokerHistory
 from longpoll_broker.hold.hold_service import DispatchService, HoldService, ScanService
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import PullChecks
@@ -84,7 +84,7 @@ class SharedServices:
     store: MessageStore
     address: Address
     """The broker's listening address."""
-    recording: NoHistory
+    recording: BrokerHistory
     is_fast: bool
     """Whether services of `fast` replace the plain ones."""
     traits: Traits = field(init=False)
@@ -97,8 +97,8 @@ class SharedServices:
     statistics: Statistics = field(init=False)
     request_counts: RequestCounts = field(init=False, factory=RequestCounts)
     clients: Clients = field(init=False)
-    standing: BrokerRole = field(init=False)
-    desk: PullChecks = field(init=False)
+    role: BrokerRole = field(init=False)
+    checks: PullChecks = field(init=False)
     store_host: bytes = field(init=False)
     """The broker's address as in records."""
     appender: Appender = field(init=False)
@@ -118,15 +118,15 @@ class SharedServices:
         self.offsets = Offsets(guard=lock(), light=light, pulled=pulled)
         self.statistics = Statistics(lock())
         self.clients = Clients(FilterTable(traits.filters_outlive_groups, traits.filters_with_parts))
-        self.standing = BrokerRole(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
-        self.desk = PullChecks(
+        self.role = BrokerRole(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
+        self.checks = PullChecks(
             self.topics,
             self.groups,
             self.clients,
             is_readable=bool(config.permission & PERM_READ),
             property_filter=config.property_filter,
             traits=traits,
-            standing=self.standing,
+            role=self.role,
         )
         self.store_host = host_bytes(*self.address)
         self.appender = Appender(self.runtime, self.store, self.recording.sends, self.statistics)
@@ -222,9 +222,9 @@ def pull_services_of(shared: SharedServices, access: AccessControl | None = None
         pool,
         inline,
         hold_service,
-        processor(runtime, policy, config, shared.desk, shared.offsets, runner, hold_service, shared.recording.pulls),
+        processor(runtime, policy, config, shared.checks, shared.offsets, runner, hold_service, shared.recording.pulls),
         RoleProcessor(
-            shared.standing,
+            shared.role,
             shared.traits,
             hold_service,
             config.broker_name,
@@ -236,7 +236,7 @@ def pull_services_of(shared: SharedServices, access: AccessControl | None = None
             shared.store,
             hold_service,
             shared.recording.pulls,
-            notifies=config.long_polling and (not shared.standing.is_slave or shared.traits.slave_notifies),
+            notifies=config.long_polling and (not shared.role.is_slave or shared.traits.slave_notifies),
             polls=policy.notify == "dispatcher_poll",
             in_batches=policy.notify_grain == "batch",
             before_visible=policy.notify == "before_visible",
@@ -248,18 +248,18 @@ def pull_services_of(shared: SharedServices, access: AccessControl | None = None
 
 
 def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
-    events, desk = shared.recording.pulls, shared.desk
-    is_fast = shared.is_fast and tells_offsets_only(desk)
-    answers = PatchedPullAnswers(desk, events) if is_fast else PullAnswers(desk, events)
+    events, checks = shared.recording.pulls, shared.checks
+    is_fast = shared.is_fast and tells_offsets_only(checks)
+    answers = PatchedPullAnswers(checks, events) if is_fast else PullAnswers(checks, events)
     moved: Callable[[Pull, int], None] = nobody_is_told
-    if shared.traits.stores_moved_offsets and not shared.standing.is_slave:
+    if shared.traits.stores_moved_offsets and not shared.role.is_slave:
         moved = OffsetMovedEvents(shared.runtime, shared.appender, shared.config.broker_name, shared.store_host).tell
     # Accounts may get different answers.
-    kind = HerdRunner if is_fast and not shared.recording.is_on and access is None else PullRunner
+    kind = HerdRunner if is_fast and shared.recording.recorder is None and access is None else PullRunner
     return kind(
         shared.runtime,
         shared.policy,
-        desk,
+        checks,
         shared.store,
         shared.statistics,
         events,
@@ -316,7 +316,7 @@ def send_services_of(
     if shared.store_config.flush_disk_sync:
         commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
     level_count = len(shared.store_config.delay_levels_ms)
-    maker = MessageBuilder(
+    builder = MessageBuilder(
         runtime,
         config.cluster_name,
         shared.topics,
@@ -332,7 +332,7 @@ def send_services_of(
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return SendServices(
-        kind(shared.topics, maker, shared.appender, shared.recording.sends, durability, shared.traits),
+        kind(shared.topics, builder, shared.appender, shared.recording.sends, durability, shared.traits),
         SendBackProcessor(
             config,
             shared.topics,
@@ -348,7 +348,7 @@ def send_services_of(
         RecallProcessor(
             runtime,
             config,
-            shared.standing,
+            shared.role,
             shared.topics,
             shared.appender,
             shared.store_host,
@@ -372,7 +372,7 @@ class ReplicationServices:
     @property
     def status(self) -> HAStatus:
         """Returns the slaves of this master, or this slave's progress, as the answer to code 907."""
-        if self.shared.standing.is_slave:
+        if self.shared.role.is_slave:
             followed = FollowingStatus(max_offset=self.shared.store.log_end)
             if self.follower is not None:
                 followed = self.follower.status
@@ -433,7 +433,7 @@ def follower_of(
     own, ha = address_in(config.master, "masterAddress"), address_in(config.ha_master, "haMasterAddress")
     # By default the log is at the port after that of the requests.
     master = MasterAddress(own, (own[0], own[1] + 1) if ha is None and own is not None else ha)
-    if not shared.standing.is_slave:
+    if not shared.role.is_slave:
         if config.master or config.ha_master:
             raise ConfigError("only a slave can follow a master; set brokerRole=SLAVE and a brokerId above 0")
         return None, None, None
@@ -634,5 +634,5 @@ def upkeep_services_of(
         ),
         timer if shared.traits.serves_timers else None,
         saves,
-        shared.standing.is_slave,
+        shared.role.is_slave,
     )

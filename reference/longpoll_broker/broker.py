@@ -40,7 +40,7 @@ from longpoll_broker.assembly import (
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.history import BrokerHistory, NoHistory
+from longpoll_broker.history import BrokerHistory
 from longpoll_broker.io.channel import Limits, Outbox
 from longpoll_broker.io.processors import RpcHook
 from longpoll_broker.io.transport import IoLoop, Totals
@@ -227,9 +227,7 @@ class Broker(Stoppable):
             shared.store.flush,
         )
         config_files.load()
-        if not shared.standing.is_slave and correct_positions(
-            shared.offsets, shared.delays, shared.timers, shared.store
-        ):
+        if not shared.role.is_slave and correct_positions(shared.offsets, shared.delays, shared.timers, shared.store):
             config_files.save()
         access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
@@ -356,13 +354,14 @@ class Broker(Stoppable):
         config = config or BrokerConfig()
         store_config = _store_config(store_config or StoreConfig(), config, policy)
         with ExitStack() as undo:
+            # The kernel accepts connections from the first `listen` on: no request may wait for the store's recovery.
+            store = MessageStore.open(runtime, directory, store_config)
+            undo.callback(store.close)
             listeners = (open_listener(runtime, listen, undo), open_listener(runtime, name_server, undo))
             ha = ha or ha_address(config, listeners[0].address)
             ha_listener = None if ha is None else open_listener(runtime, ha, undo)
             vip_listener = None if ha is None else open_vip_listener(runtime, listeners[0].address, undo)
-            store = MessageStore.open(runtime, directory, store_config)
-            undo.callback(store.close)
-            recording = NoHistory()
+            recording = BrokerHistory()
             if record_directory is not None:
                 recording = BrokerHistory.start(runtime, record_directory, policy, config)
                 undo.callback(recording.stop)

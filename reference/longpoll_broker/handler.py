@@ -74,7 +74,7 @@ class BrokerHandler:
     def __attrs_post_init__(self) -> None:
         shared = self.shared
         self.request_counts = shared.request_counts
-        self._is_slave = shared.standing.is_slave
+        self._is_slave = shared.role.is_slave
         self.reads_fields = (
             shared.is_fast and self.access is None and not self.hooks and shared.traits.blank_topic_is_told
         )
@@ -88,7 +88,7 @@ class BrokerHandler:
         # Only sends that need just storing and an answer are stored in bursts.
         send = self.sending.send
         stores_at_once = not send.durability.keeps_messages and not send.traits.returns_transaction_id
-        serves_bursts = stores_at_once and not shared.recording.is_on and not self._is_slave
+        serves_bursts = stores_at_once and shared.recording.recorder is None and not self._is_slave
         now_ns = shared.runtime.monotonic_ns
         self.send_bursts = None
         if self.reads_fields and serves_bursts:
@@ -124,7 +124,7 @@ class BrokerHandler:
             channel.connection = TypedConnection(self.shared.config.frame_size_max)
         else:
             channel.connection.wait_for(self.shared.traits.first_size)
-        self.shared.recording.opened(channel)
+        self.shared.recording.connection("connection_opened", channel)
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """Serve a request here or in the pull pool, and answer its errors; pass a response on."""
@@ -147,14 +147,15 @@ class BrokerHandler:
         inline = self.pulling.inline
         if inline is not None and (inline.later.waiting or inline.later.spent):
             inline.turn(outbox)
-        self.administering.clients.turn(outbox)
+        if self.administering.clients.needs_turn:
+            self.administering.clients.turn(outbox)
 
     @property
     def has_more(self) -> bool:
         """Whether another pass has work to do."""
         pulling = self.pulling
         has_pulls = pulling.inline is not None and bool(pulling.inline.later.waiting)
-        return has_pulls or pulling.hold_service.has_more or self.administering.clients.has_more
+        return has_pulls or pulling.hold_service.has_more or self.administering.clients.needs_turn
 
     def appended(self, outbox: Outbox) -> None:
         """Make appended or durable messages visible, notify pulls, and send the messages to slaves."""
@@ -164,7 +165,7 @@ class BrokerHandler:
 
     def closed(self, channel: Channel) -> None:
         """Remove a closed connection's pulls and memberships."""
-        self.shared.recording.closed(channel)
+        self.shared.recording.connection("connection_closed", channel)
         if self.shared.policy.on_close == "drop":
             # RocketMQ leaves them in its table: the next scan runs them in vain.
             self.pulling.hold_service.drop_channel(channel)

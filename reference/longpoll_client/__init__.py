@@ -15,7 +15,7 @@ from longpoll_client.allocate import (
     allocate_by_machine_room,
     allocate_near,
 )
-from longpoll_client.checks import Addresses, Sql, Topics
+from longpoll_client.checks import Addresses, ConnectOptions, Sql, Topics
 from longpoll_client.consume.consumer import PullConsumer, PushConsumer
 from longpoll_client.consume.listener import Listener, Reject, Retry
 from longpoll_client.consume.statistics import TopicStatistics
@@ -69,6 +69,7 @@ __all__ = [
     "ClientError",
     "Compression",
     "ConfigError",
+    "ConnectOptions",
     "ConnectionLostError",
     "ConsumeHook",
     "ConsumerConfig",

@@ -7,13 +7,13 @@ Source: `DefaultMQAdminExtImpl.java`, `TopicListSubCommand.java`, `ConsumerProgr
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable
+from typing import Unpack
 
 from attrs import frozen
 
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.checks import Addresses, runtime_of
+from longpoll_client.checks import Addresses, ConnectOptions, refuse_unknown, runtime_of
 from longpoll_client.consume.offsets import ask_offset, ask_queue, start_request, store_request, stored_offset
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
@@ -26,8 +26,6 @@ from longpoll_protocol.bodies import ClusterInfo, ConsumerList, GroupTable, Mess
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader
 from longpoll_protocol.names import DEAD_PREFIX, DEFAULT_TOPIC, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
-from longpoll_protocol.signature import Credentials
-from longpoll_runtime import Runtime
 from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError
 
@@ -76,34 +74,30 @@ class OffsetInfo:
         return self.end - max(self.first, self.stored or 0)
 
 
-def masters() -> Steps[dict[str, str]]:
-    """The address of each broker's master by the broker's name."""
+def _masters() -> Steps[dict[str, str]]:
     answer = yield Ask(RequestCode.GET_BROKER_CLUSTER_INFO)
     brokers = ClusterInfo.decode(answer.body).broker_addr_table.items()
     return {name: broker.broker_addrs[MASTER_ID] for name, broker in brokers if MASTER_ID in broker.broker_addrs}
 
 
-def topic_names(*, with_system: bool) -> Steps[list[str]]:
-    """Every topic, sorted."""
+def _topic_names(*, with_system: bool) -> Steps[list[str]]:
     answer = yield Ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     names = sorted(set(TopicList.decode(answer.body).topic_list))
     if with_system:
         return names
     answer = yield Ask(RequestCode.GET_BROKER_CLUSTER_INFO)
     clusters = set(ClusterInfo.decode(answer.body).cluster_addr_table)
-    brokers = yield from masters()
+    brokers = yield from _masters()
     own = SYSTEM_NAMES | brokers.keys() | clusters | {name + REPLY_SUFFIX for name in clusters}
     return [name for name in names if name not in own and not name.startswith((RETRY_PREFIX, DEAD_PREFIX))]
 
 
-def topic(name: str) -> Steps[TopicInfo]:
-    """One topic."""
+def _topic(name: str) -> Steps[TopicInfo]:
     route: Route = yield FindRoute(name, is_fresh=True)
     return TopicInfo(name, tuple(sorted(route.addresses)), route.readable, route.writable)
 
 
-def create_topic(name: str, queue_count: int, permission: Permission) -> Steps[None]:
-    """Create or change a topic on every master."""
+def _create_topic(name: str, queue_count: int, permission: Permission) -> Steps[None]:
     problem = name_problem(name)
     if problem is not None:
         raise ConfigError(f"topic {name[:140]!r}: {problem}")
@@ -115,34 +109,32 @@ def create_topic(name: str, queue_count: int, permission: Permission) -> Steps[N
         perm=int(permission),
         topic_sys_flag=0,
     )
-    found = yield from masters()
+    found = yield from _masters()
     if not found:
         raise NoRouteError("the name server knows no master broker; start one")
     for address in sorted(found.values()):
         yield Ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header, address=address)
 
 
-def delete_topic(name: str) -> Steps[None]:
-    """Delete a topic on every master that has it."""
+def _delete_topic(name: str) -> Steps[None]:
     route: Route = yield FindRoute(name)
     for address in route.addresses.values():
         yield Ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=name), address=address)
 
 
-def groups() -> Steps[list[GroupInfo]]:
-    """Every consumer group that a master knows, with its members."""
+def _groups() -> Steps[list[GroupInfo]]:
     brokers: dict[str, list[str]] = {}
     members: dict[str, set[str]] = {}
-    found = yield from masters()
+    found = yield from _masters()
     for broker_name, address in sorted(found.items()):
         answer = yield Ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, address=address)
         for name in GroupTable.decode(answer.body).subscription_group_table:
             brokers.setdefault(name, []).append(broker_name)
-            members.setdefault(name, set()).update((yield from members_at(address, name)))
+            members.setdefault(name, set()).update((yield from _members_at(address, name)))
     return [GroupInfo(name, tuple(brokers[name]), tuple(sorted(members[name]))) for name in sorted(brokers)]
 
 
-def members_at(address: str, group: str) -> Steps[list[str]]:
+def _members_at(address: str, group: str) -> Steps[list[str]]:
     """The client ids of a group at one broker; none if the broker does not know the group (code 1)."""
     header = GetConsumerListByGroupRequestHeader(consumer_group=group)
     try:
@@ -154,11 +146,10 @@ def members_at(address: str, group: str) -> Steps[list[str]]:
     return ConsumerList.decode(answer.body).consumer_id_list
 
 
-def offsets(group: str, topics: Iterable[str]) -> Steps[list[OffsetInfo]]:
-    """A group's offsets in every queue of these topics."""
+def _offsets(group: str, topics: Iterable[str]) -> Steps[list[OffsetInfo]]:
     found = []
     for name in topics:
-        info = yield from topic(name)
+        info = yield from _topic(name)
         for queue in info.readable:
             first = yield from ask_offset(queue, start_request(queue, "first"))
             end = yield from ask_offset(queue, start_request(queue, "last"))
@@ -167,8 +158,7 @@ def offsets(group: str, topics: Iterable[str]) -> Steps[list[OffsetInfo]]:
     return found
 
 
-def set_offset(group: str, queue: MessageQueue, start_at: StartAt) -> Steps[int]:
-    """Store a group's offset in one queue."""
+def _set_offset(group: str, queue: MessageQueue, start_at: StartAt) -> Steps[int]:
     offset = yield from ask_offset(queue, start_request(queue, start_at))
     yield ask_queue(queue, store_request(group, queue, offset))
     return offset
@@ -180,23 +170,16 @@ class Admin(Closeable):
     Every method raises a ClientError if a server refuses or does not answer.
     """
 
-    def __init__(
-        self,
-        name_server: Addresses,
-        *,
-        tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
+    def __init__(self, name_server: Addresses, **options: Unpack[ConnectOptions]) -> None:
         """Create an administrator; it connects with its first call. Raises ConfigError.
 
         Args:
             name_server: HOST:PORT; several as a list, or separated by semicolons.
-            tls: How to connect over TLS. Default: plain connections.
-            credentials: The account, for a broker with access control.
-            runtime: For tests.
+            options: Those of `ConnectOptions`.
         """
-        self._instance = ClientInstance(runtime_of(runtime, tls), name_server, credentials=credentials)
+        refuse_unknown(options, ConnectOptions)
+        runtime = runtime_of(options.get("runtime"), options.get("tls"))
+        self._instance = ClientInstance(runtime, name_server, credentials=options.get("credentials"))
         self._closed = when_garbage_collected(self, self._instance.abandon, "an Admin")
 
     def close(self) -> None:
@@ -206,50 +189,45 @@ class Admin(Closeable):
 
     def masters(self) -> dict[str, str]:
         """The address of each broker's master, by the broker's name."""
-        return self._instance.run(masters())
+        return self._instance.run(_masters())
 
     def topic_names(self, *, with_system: bool = False) -> list[str]:
         """The names of all topics, sorted. System, retry and dead letter topics only `with_system`."""
-        return self._instance.run(topic_names(with_system=with_system))
+        return self._instance.run(_topic_names(with_system=with_system))
 
     def topic(self, name: str) -> TopicInfo:
         """One topic; raises NoRouteError if no broker has it."""
-        return self._instance.run(topic(name))
+        return self._instance.run(_topic(name))
 
     def create_topic(self, name: str, queue_count: int, permission: Permission = READ_WRITE) -> None:
         """Create a topic on every master, or change it; raises ConfigError for an invalid name."""
-        self._instance.run(create_topic(name, queue_count, permission))
+        self._instance.run(_create_topic(name, queue_count, permission))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic on every master that has it; raises NoRouteError if none has it."""
-        self._instance.run(delete_topic(name))
+        self._instance.run(_delete_topic(name))
 
     def groups(self) -> list[GroupInfo]:
         """All consumer groups that a master knows, with their members."""
-        return self._instance.run(groups())
+        return self._instance.run(_groups())
 
     def offsets(self, group: str, topics: Iterable[str]) -> list[OffsetInfo]:
         """A group's offsets in every queue of these topics."""
-        return self._instance.run(offsets(group, topics))
+        return self._instance.run(_offsets(group, topics))
 
     def set_offset(self, group: str, queue: MessageQueue, start_at: StartAt) -> int:
         """Store a group's offset in one queue, and return it. Running members may overwrite it."""
-        return self._instance.run(set_offset(group, queue, start_at))
+        return self._instance.run(_set_offset(group, queue, start_at))
 
 
 class AsyncAdmin(AsyncCloseable):
     """Lists and changes topics, groups and offsets, as `Admin` does; for one event loop."""
 
-    def __init__(
-        self,
-        name_server: Addresses,
-        *,
-        tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
+    def __init__(self, name_server: Addresses, **options: Unpack[ConnectOptions]) -> None:
         """As `Admin`; raises ConfigError."""
-        self._instance = AsyncInstance(runtime_of(runtime, tls), name_server, credentials=credentials)
+        refuse_unknown(options, ConnectOptions)
+        runtime = runtime_of(options.get("runtime"), options.get("tls"))
+        self._instance = AsyncInstance(runtime, name_server, credentials=options.get("credentials"))
 
     async def close(self) -> None:
         """Close every connection."""
@@ -257,32 +235,32 @@ class AsyncAdmin(AsyncCloseable):
 
     async def masters(self) -> dict[str, str]:
         """As `Admin.masters`."""
-        return await self._instance.run(masters())
+        return await self._instance.run(_masters())
 
     async def topic_names(self, *, with_system: bool = False) -> list[str]:
         """As `Admin.topic_names`."""
-        return await self._instance.run(topic_names(with_system=with_system))
+        return await self._instance.run(_topic_names(with_system=with_system))
 
     async def topic(self, name: str) -> TopicInfo:
         """As `Admin.topic`."""
-        return await self._instance.run(topic(name))
+        return await self._instance.run(_topic(name))
 
     async def create_topic(self, name: str, queue_count: int, permission: Permission = READ_WRITE) -> None:
         """As `Admin.create_topic`."""
-        await self._instance.run(create_topic(name, queue_count, permission))
+        await self._instance.run(_create_topic(name, queue_count, permission))
 
     async def delete_topic(self, name: str) -> None:
         """As `Admin.delete_topic`."""
-        await self._instance.run(delete_topic(name))
+        await self._instance.run(_delete_topic(name))
 
     async def groups(self) -> list[GroupInfo]:
         """As `Admin.groups`."""
-        return await self._instance.run(groups())
+        return await self._instance.run(_groups())
 
     async def offsets(self, group: str, topics: Iterable[str]) -> list[OffsetInfo]:
         """As `Admin.offsets`."""
-        return await self._instance.run(offsets(group, topics))
+        return await self._instance.run(_offsets(group, topics))
 
     async def set_offset(self, group: str, queue: MessageQueue, start_at: StartAt) -> int:
         """As `Admin.set_offset`."""
-        return await self._instance.run(set_offset(group, queue, start_at))
+        return await self._instance.run(_set_offset(group, queue, start_at))

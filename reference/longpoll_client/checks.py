@@ -10,9 +10,10 @@ from datetime import datetime
 from enum import Enum
 from inspect import CO_COROUTINE
 from types import CodeType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict
 
 from longpoll_protocol.names import DEAD_PREFIX, NAME_SIZE_MAX, RETRY_PREFIX, name_problem
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
@@ -35,6 +36,24 @@ class Sql(str):
 
 Topics: TypeAlias = str | Sequence[str] | Mapping[str, str]
 """A topic, several, or each with its expression."""
+
+
+class ConnectOptions(TypedDict, total=False):
+    """Options of every client."""
+
+    tls: ssl.SSLContext | None
+    """How to connect over TLS. Default: plain connections."""
+    credentials: Credentials | None
+    """The account, for a broker with access control."""
+    runtime: Runtime | None
+    """For tests."""
+
+
+def refuse_unknown(options: Mapping[str, object], kind: Any) -> None:
+    """Raise TypeError for an option that is not in this TypedDict."""
+    unknown = options.keys() - kind.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown option {min(unknown)}")
 
 
 def runtime_of(runtime: Runtime | None, tls: ssl.SSLContext | None) -> Runtime:

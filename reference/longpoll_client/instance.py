@@ -59,6 +59,11 @@ class InstanceCore(ABC):
         self._lifecycle = Lifecycle(runtime, "the client")
         self._lock = runtime.lock()
         self._routes = Routes()
+        self._set_up()
+
+    @abstractmethod
+    def _set_up(self) -> None:
+        """The rest of the construction."""
 
     @property
     def client_id(self) -> str:
@@ -163,22 +168,13 @@ class ClientInstance(InstanceCore, Closeable):
     to connect delays no other.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        name_server: Addresses,
-        *,
-        client_id: str | None = None,
-        on_request: Callable[[Command, str], bool] | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        super().__init__(runtime, name_server, client_id=client_id, on_request=on_request, credentials=credentials)
+    def _set_up(self) -> None:
         self._connecting: dict[tuple[str, int], Lock] = {}
         self._clients: dict[tuple[str, int], RemotingClient] = {}
-        self._single_flight = SingleFlight(runtime, "client-routes")
+        self._single_flight = SingleFlight(self.runtime, "client-routes")
         self.is_abandoned: bool = False
         """Whether it ends as soon as nothing waits any more."""
-        runtime.when_forked(self)
+        self.runtime.when_forked(self)
 
     def forked(self) -> None:
         """The child process makes new connections, because it has no reader threads (`RemotingClient.is_open`)."""

@@ -99,25 +99,22 @@ class Lifecycle:
 
     def check_created(self, asked: str) -> None:
         """Raise LifecycleError for what is done before the start only."""
-        self._check_here()
-        with self._lock:
-            self._check_not_closed()
-            if self._state is State.RUNNING:
-                raise LifecycleError(f"{self._what} is already started; call {asked} before start")
+        self._check(State.RUNNING, f"is already started; call {asked} before start")
 
     def check_running(self, asked: str) -> None:
         """Raise LifecycleError for what is done by a client that runs only."""
-        self._check_here()
-        with self._lock:
-            self._check_not_closed()
-            if self._state is State.CREATED:
-                raise LifecycleError(f"{self._what} is not started; call {asked} after start")
+        self._check(State.CREATED, f"is not started; call {asked} after start")
 
     def check_open(self) -> None:
         """Raise LifecycleError if it is closed."""
+        self._check(None, "")
+
+    def _check(self, refused: State | None, why: str) -> None:
         self._check_here()
         with self._lock:
             self._check_not_closed()
+            if self._state is refused:
+                raise LifecycleError(f"{self._what} {why}")
 
     @property
     def _is_elsewhere(self) -> bool:

@@ -6,16 +6,16 @@ Source: `DefaultMQPushConsumer.java`, `DefaultMQPushConsumerImpl.java`.
 from __future__ import annotations
 
 import enum
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
+from typing import Final, Literal, Protocol, Required, TypeAlias, Unpack
 
 from attrs import field, fields, frozen
 
 from longpoll_client.allocate import Allocate, allocate_averagely
 from longpoll_client.checks import (
     Addresses,
+    ConnectOptions,
     Topics,
     check_client_id,
     check_group,
@@ -25,6 +25,7 @@ from longpoll_client.checks import (
     check_seconds,
     check_whole,
     name_servers_text,
+    refuse_unknown,
     runtime_of,
     unix_ms,
     wanted_of,
@@ -227,7 +228,7 @@ OnQueues: TypeAlias = Callable[[Sequence[MessageQueue]], object]
 """Gets the queues of one rebalance, on the timer's thread or the loop. It must not wait."""
 
 
-class ConsumerOptions(TypedDict, total=False):
+class ConsumerOptions(ConnectOptions, total=False):
     """Options of every consumer."""
 
     group: Required[str]
@@ -242,12 +243,6 @@ class ConsumerOptions(TypedDict, total=False):
     """Called after a rebalance with all queues that this member got. It must not wait."""
     on_revoked: OnQueues
     """Called after a rebalance, before `on_assigned`, with all queues that this member gave up."""
-    tls: ssl.SSLContext | None
-    """How to connect over TLS. Default: plain connections."""
-    credentials: Credentials | None
-    """The account, for a broker with access control."""
-    runtime: Runtime
-    """For tests."""
 
 
 @frozen
@@ -269,9 +264,9 @@ def options_of(name_server: Addresses, **options: Unpack[ConsumerOptions]) -> Me
     for name in ("on_assigned", "on_revoked"):
         if options.get(name) is not None:
             check_plain(name, options[name])
-    unknown = options.keys() - ConsumerOptions.__annotations__.keys()
-    if unknown or "group" not in options:
-        raise TypeError(f"unknown option {min(unknown)}" if unknown else "missing option group")
+    refuse_unknown(options, ConsumerOptions)
+    if "group" not in options:
+        raise TypeError("missing option group")
     return MemberOptions(
         name_servers_text(name_server),
         member_config(options["group"], options.get("start_at", "first"), options.get("config")),

@@ -288,19 +288,14 @@ LACKING: Final[Mapping[str, frozenset[Capability]]] = MappingProxyType(
 """Profile -> capabilities with which its vectors are not played."""
 
 
-def _clauses() -> tuple[Clause, ...]:
-    found = [
-        Clause(name, level, sentence, source, tuple(vectors.split()), _needs(name), LACKING.get(name, frozenset()))
-        for name, level, sentence, source, vectors in _ROWS
-    ]
-    return tuple(found)
-
-
 def _needs(name: str) -> frozenset[Capability]:
     return frozenset({"name-server"}) if name.startswith("ROUTE") else frozenset()
 
 
-CLAUSES: Final = _clauses()
+CLAUSES: Final = tuple(
+    Clause(name, level, sentence, source, tuple(vectors.split()), _needs(name), LACKING.get(name, frozenset()))
+    for name, level, sentence, source, vectors in _ROWS
+)
 BY_ID: Final[Mapping[str, Clause]] = MappingProxyType({clause.id: clause for clause in CLAUSES})
 BY_VECTOR: Final[Mapping[str, Clause]] = MappingProxyType(
     {vector: clause for clause in CLAUSES for vector in clause.vectors}

@@ -56,11 +56,6 @@ RECORDED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 """Recorded version -> vector -> the bug that its recorded answer shows."""
 
 
-def bug_of(version: str, vector: str) -> str | None:
-    """The bug that a vector's recorded answer shows, if any."""
-    return RECORDED.get(version, {}).get(vector)
-
-
 def bug_of_run(policy: str, seen: str) -> str | None:
     """The bug of a RocketMQ preset that a load or a race may show; None if the policy promises the property."""
     if not (policy.startswith("rocketmq") and seen.startswith((OF_LOAD, OF_RACE))):
@@ -221,20 +216,20 @@ def sections(suite: Suite, results: Sequence[Result]) -> Sections:
         elif outcome in {"PASS", "NON-STRICT"} and known and (outcome == "PASS" or len(known) == len(mine)):
             result, bug = known[0]
             if outcome == "NON-STRICT" or isinstance(result.vector, Vector):
-                bugs.append(Bug(name, outcome, _has_it(result), bug, _seen(result)))
+                # A recorded bug is present if the answer is the recorded one; a load or race shows it by lateness.
+                has_it = (result.outcome == "PASS") == isinstance(result.vector, Vector)
+                bugs.append(Bug(name, outcome, has_it, bug, _seen(result)))
         elif outcome != "PASS":
             differences.append(Difference(name, outcome, BY_ID[name].sentence, _seen(first)))
     return Sections(Counter(clauses.values()), tuple(differences), tuple(bugs), untested)
 
 
 def _bug_of(suite: Suite, result: Result) -> str | None:
+    """The bug that a vector's recorded answer, a load or a race shows, if any."""
     shown = result.vector
-    return bug_of(shown.version, shown.id) if isinstance(shown, Vector) else bug_of_run(suite.policy, shown.id)
-
-
-def _has_it(result: Result) -> bool:
-    """A recorded bug is present if the answer is the recorded one; a load or race shows it by lateness."""
-    return (result.outcome == "PASS") == isinstance(result.vector, Vector)
+    if isinstance(shown, Vector):
+        return RECORDED.get(shown.version, {}).get(shown.id)
+    return bug_of_run(suite.policy, shown.id)
 
 
 def _seen(result: Result) -> str:

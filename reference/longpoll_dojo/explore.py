@@ -298,13 +298,10 @@ class Search:
         """Count a played order."""
         self.played += 1
         self.turns += len(played.turns)
-        self.told(f"{self.played:,} orders, now with {self._moves_done() + 1} moves")
+        self.told(f"{self.played:,} orders, now with {max(self.plain, default=0) + 1} moves")
         for turn in played.turns:
             if turn.replies and isinstance(turn.replies[-1], At):
                 self.step_points[turn.replies[-1].at] += 1
-
-    def _moves_done(self) -> int:
-        return max(self.plain, default=0)
 
     # -- orders that are drawn ---------------------------------------------------------------------------------------
 

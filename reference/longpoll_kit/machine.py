@@ -6,7 +6,7 @@
     TestMine = Mine.TestCase
 
 No rule draws inside its body, and only missing abilities of a subject are preconditions, so the choices never depend on
-time: the same seed makes the same choices, whatever the service does.
+time. The same seed makes the same choices, whatever the service does.
 
 Performing and judging steps: `example`, `model`.
 """
@@ -243,7 +243,8 @@ class LongPollMachine(RuleBasedStateMachine):
             made = "" if call == "subject()" else self.example.timeline()
             calls = [*self._calls, call] if made and call not in {"end()", "close()"} else self._calls
             code = "\n".join([f"machine = {name}()", *(f"machine.{each}" for each in calls), "machine.teardown()"])
-            self.run.failed(Failure(error, (*self._steps, call), tuple(made), code))
+            if made or self.run.failure is None:  # a service that is gone cannot begin again
+                self.run.failed(Failure(error, (*self._steps, call), tuple(made), code))
             raise
 
     def teardown(self) -> None:

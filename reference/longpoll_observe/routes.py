@@ -142,7 +142,7 @@ def _address_places(body: bytes) -> Iterator[tuple[int, int]]:
     for token in TOKEN.finditer(body):
         text = token[0]
         if text in b"{[":
-            opened.append(text == b"{" and _is_addresses(key))
+            opened.append(text == b"{" and key.startswith(b'"') and msgspec.json.decode(key) == "brokerAddrs")
             key = b""
         elif text in b"}]":
             opened.pop()
@@ -154,7 +154,3 @@ def _address_places(body: bytes) -> Iterator[tuple[int, int]]:
         elif key and opened and opened[-1] and text.startswith(b'"'):
             yield token.span()
         last = text
-
-
-def _is_addresses(key: bytes) -> bool:
-    return key.startswith(b'"') and msgspec.json.decode(key) == "brokerAddrs"

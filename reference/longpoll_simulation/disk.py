@@ -1,4 +1,4 @@
-"""A disk in memory that models kills, power cuts and bit rot.
+"""A disk in memory that models kills and power cuts.
 
 Live names and bytes are what every process sees. Bytes are durable once synced, names once their directory is synced.
 Anything else may or may not survive a power cut. An `Order` says how unsynced changes of names and lengths may survive:
@@ -12,7 +12,6 @@ Process operations and errors: `files`. Not modelled: links, permissions and cap
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import mmap
 import os
@@ -274,16 +273,6 @@ class FileBytes:
             stop = min(start + len(content), size)
             self.memory[start:stop] = content[: stop - start]
 
-    def flip(self, position: int, bit: int) -> None:
-        """Flip one bit, on the disk and for every reader."""
-        self.memory[position] ^= 1 << bit
-        page = position // PAGE_SIZE
-        if page in self._durable:
-            old = bytearray(self._durable[page])
-            with contextlib.suppress(IndexError):
-                old[position % PAGE_SIZE] ^= 1 << bit
-            self._durable[page] = bytes(old)
-
 
 ROOT: Final = "/"
 Order = Literal["none", "directory", "all"]
@@ -511,15 +500,6 @@ class Disk:
         A failed sync leaves such pages. No process may use the disk meanwhile.
         """
         return sum(self.file(path).evict(choose) for path in self.paths()) > 0
-
-    def rot(self, choose: random.Random, path: str, count: int) -> list[int]:
-        """Flip random bits of a file, on the disk and for every reader; returns the byte positions."""
-        file = self.file(path)
-        assert file.size > 0
-        positions = [choose.randrange(file.size) for _ in range(count)]
-        for position in positions:
-            file.flip(position, choose.randrange(8))
-        return positions
 
 
 def _error(code: int, path: str) -> OSError:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import errno
 import itertools
+import random
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from attrs import define, field
 
@@ -28,28 +29,23 @@ LOCAL: Final = "127.0.0.1"
 ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared
 
 
-class Weather(Protocol):
-    """The behaviour of a network."""
+@define(eq=False)
+class Weather:
+    """The behaviour of a network: by default everything arrives at once and whole."""
+
+    delay_ns_max: int = 0
+    """The longest delay of a chunk, ns."""
+    is_pieced: bool = False
+    """Whether most chunks are received in pieces."""
+    random: random.Random = field(factory=lambda: random.Random(0))
 
     def delay_ns(self) -> int:
         """The delay of the next chunk, ns."""
-        ...
+        return int(self.random.random() * self.delay_ns_max) if self.delay_ns_max else 0
 
     def piece(self, size: int) -> int:
         """How many of `size` bytes, at least one, are passed at once: 1 to `size`."""
-        ...
-
-
-class FairWeather:
-    """Everything arrives at once and whole."""
-
-    def delay_ns(self) -> int:
-        """No delay."""
-        return 0
-
-    def piece(self, size: int) -> int:
-        """All bytes."""
-        return size
+        return self.random.randint(1, size) if self.is_pieced and self.random.random() < 0.7 else size
 
 
 @define(eq=False)
@@ -426,7 +422,7 @@ class Network:
     """All addresses of a world, and its network behaviour. Invariant: `_listeners` are the open ones."""
 
     world: World
-    weather: Weather = field(factory=FairWeather)
+    weather: Weather = field(factory=Weather)
     _listeners: dict[int, SimulatedListener] = field(factory=dict)
     sockets: list[SimulatedSocket] = field(factory=list)
     """Every end of every connection so far."""

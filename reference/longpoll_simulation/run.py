@@ -26,11 +26,10 @@ from longpoll_simulation.checker import OUTCOMES, RETRY_MS, BrokenError, Checker
 from longpoll_simulation.client import SimulatedClient
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import DiskFaults, SimulatedFiles
-from longpoll_simulation.line_tracing import LineTracing
-from longpoll_simulation.network import Network, SimulatedSocket
+from longpoll_simulation.network import Network, SimulatedSocket, Weather
 from longpoll_simulation.plan import LONGEST_MS, Act, Grain, InjectedFault, Plan, Pull, Wait
 from longpoll_simulation.runtime import SimulatedRuntime
-from longpoll_simulation.world import Stalls, Strategy, Turn, World
+from longpoll_simulation.world import LineTracing, Strategy, Turn, World
 from longpoll_spec.errors import LongpollError
 from longpoll_spec.policy import Policy
 
@@ -90,21 +89,9 @@ FAILING: Final = ("", "/commitlog/", "/consumequeue/")
 JUMP_MS: Final = 3_600_000
 
 
-class RandomWeather:
-    """Delays and chunk sizes drawn from a seed."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._random = random.Random(plan.seed ^ 0x5EA)
-        self._delay_ns_max = int(plan.delay_ms_max * 1e6)
-        self._is_pieced = plan.is_pieced
-
-    def delay_ns(self) -> int:
-        """Up to the plan's longest delay."""
-        return int(self._random.random() * self._delay_ns_max) if self._delay_ns_max else 0
-
-    def piece(self, size: int) -> int:
-        """A random number of bytes, or all."""
-        return self._random.randint(1, size) if self._is_pieced and self._random.random() < 0.7 else size
+def weather_of(plan: Plan) -> Weather:
+    """The plan's network."""
+    return Weather(int(plan.delay_ms_max * 1e6), plan.is_pieced, random.Random(plan.seed ^ 0x5EA))
 
 
 @define(eq=False)
@@ -127,7 +114,7 @@ class Run:
     _random: random.Random = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.network = Network(self.world, RandomWeather(self.plan))
+        self.network = Network(self.world, weather_of(self.plan))
         cuts = any(mishap.kind == "cut" for mishap in self.plan.mishaps)
         self.account = checker_of(self.policy, self.plan.delay_ms_max, may_cut=cuts)
         self.bad_disk = DiskFaults(self.world, random.Random(self.plan.seed ^ 0xBAD2), self.plan.slow_ms_max)
@@ -227,7 +214,7 @@ class Run:
             self.broker.keeping.saves.config_files.save_names()
 
     def _spent_ms(self) -> float:
-        return self.world.stalled_ms + self.bad_disk.spent_ms + self.world.step * self.world.step_ns / 1e6
+        return self.world.paused_ms + self.bad_disk.spent_ms + self.world.step * self.world.step_ns / 1e6
 
     def _disk_failed_ms(self) -> float:
         """When the disk, or a store that remembers an error of it, last failed a call."""
@@ -305,14 +292,13 @@ def play(
     plan: Plan,
     policy: Policy,
     strategy: Strategy,
-    stalls: Stalls | None = None,
     *,
     grain: Grain = "operation",
     files: Sequence[str] = (),
     prepare: Callable[[Run], None] = lambda _run: None,
 ) -> Outcome:
     """One run under a strategy, with scheduling points at each operation, or also at each line or access of `files`."""
-    world = World(strategy, steps_max=STEPS_MAX, stalls=stalls)
+    world = World(strategy, steps_max=STEPS_MAX)
     if grain != "operation":
         LineTracing.of(world, files, grain)
     run = Run(plan, policy, world)

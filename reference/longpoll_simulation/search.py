@@ -19,9 +19,9 @@ from longpoll_broker import fast, hold, io, rocketmq, send, shared, store, upkee
 from longpoll_simulation.checker import PROMISES
 from longpoll_simulation.plan import GRAINS, Grain, Plan, plan_of
 from longpoll_simulation.run import Outcome, Run, play
-from longpoll_simulation.strategies import FewSwitches, GivenHostPauses, Priorities, RandomWalk, RareHostPauses, Replay
+from longpoll_simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay, WithPauses
 from longpoll_simulation.trace import Notes, RunToken, encode_token, tell
-from longpoll_simulation.world import Stalls, Strategy, Turn
+from longpoll_simulation.world import Strategy, Turn
 from longpoll_spec.errors import TokenError, not_known
 from longpoll_spec.policy import Policy, preset, with_knobs
 
@@ -60,10 +60,10 @@ StrategyName = Literal["mixed", "walk", "few", "priorities", "plain"]
 STRATEGIES: Final[tuple[StrategyName, ...]] = ("mixed", "walk", "few", "priorities", "plain")
 LENGTHS: Final = (100, 1_000, 5_000)
 """The range of scheduling points for the few switches of a run."""
-STALL_SHARE: Final = 0.4
+PAUSE_SHARE: Final = 0.4
 """The share of runs whose threads pause for a while."""
-STALLS_MAX: Final = 3
-STALL_MS: Final = (3, 30)
+PAUSES_MAX: Final = 3
+PAUSE_MS: Final = (3, 30)
 DEPTH_MAX: Final = 4
 SHORTENING_TRIES: Final = 400
 """The most runs for shortening one run."""
@@ -111,15 +111,16 @@ def strategy_of(name: StrategyName, seed: int) -> Strategy:
         return FewSwitches(seed, LENGTHS)
     if name == "priorities":
         return Priorities(seed, draw.randint(1, DEPTH_MAX), draw.choice(LENGTHS))
-    return Replay()
+    return Strategy()
 
 
-def stalls_of(seed: int) -> Stalls | None:
-    """The pauses of a seed: most have none, because time in which a thread is paused excuses lateness."""
+def schedule_of(name: StrategyName, seed: int) -> Strategy:
+    """The strategy of a seed with its pauses: most have none, because a paused thread's time excuses lateness."""
+    strategy = strategy_of(name, seed)
     draw = random.Random(seed ^ 0x57A11)
-    if draw.random() >= STALL_SHARE:
-        return None
-    return RareHostPauses(seed, draw.randint(1, STALLS_MAX), draw.choice(LENGTHS), draw.choice(STALL_MS))
+    if draw.random() >= PAUSE_SHARE:
+        return strategy
+    return WithPauses(strategy, seed, draw.randint(1, PAUSES_MAX), draw.choice(LENGTHS), draw.choice(PAUSE_MS))
 
 
 @cache
@@ -134,7 +135,7 @@ def code_files() -> tuple[str, ...]:
 
 def one_run(settings: Settings, seed: int) -> Outcome:
     """The run of a seed."""
-    return _play(settings, plan_of(seed), strategy_of(settings.strategy, seed), stalls_of(seed))
+    return _play(settings, plan_of(seed), schedule_of(settings.strategy, seed))
 
 
 def search(
@@ -168,9 +169,8 @@ def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int =
     def fails_without(left_out: Sequence[int]) -> bool:
         plan = whole.without(left_out)
         # With less to do the same turns seldom fit, so the strategy is also run again.
-        again_drawn = (strategy_of(settings.strategy, seed), stalls_of(seed))
-        for strategy, stalls in (_told(best[0].turns), again_drawn, _told(())):
-            again = _play(settings, plan, strategy, stalls)
+        for strategy in (Replay(best[0].turns), schedule_of(settings.strategy, seed), Strategy()):
+            again = _play(settings, plan, strategy)
             if again.kind == outcome.kind:
                 best[0] = again
                 return True
@@ -185,7 +185,7 @@ def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int =
     plan = whole.without(left_out)
 
     def fails(turns: Sequence[Turn]) -> Sequence[Turn] | None:
-        again = _play(settings, plan, *_told(turns))
+        again = _play(settings, plan, Replay(turns))
         return again.turns if again.kind == outcome.kind else None
 
     turns = tuple(shorten(best[0].turns, fails, tries_max // 2))
@@ -204,7 +204,7 @@ def story_of(settings: Settings, plan: Plan, turns: Sequence[Turn]) -> tuple[Out
         run.world.note = notes
         runs.append(run)
 
-    outcome = _play(settings, plan, *_told(turns), prepare)
+    outcome = _play(settings, plan, Replay(turns), prepare)
     names = [str(actor) for actor in runs[0].world.actors]
     return outcome, tell(notes.told, outcome.turns, names)
 
@@ -220,16 +220,11 @@ def run_again(token: RunToken) -> tuple[Settings, Outcome, str]:
     return settings, outcome, story
 
 
-def _told(turns: Sequence[Turn]) -> tuple[Strategy, Stalls]:
-    return Replay(turns), GivenHostPauses(turns)
-
-
 def _play(
     settings: Settings,
     plan: Plan,
     strategy: Strategy,
-    stalls: Stalls | None,
     prepare: Callable[[Run], None] = lambda _run: None,
 ) -> Outcome:
     files = code_files() if settings.grain != "operation" else ()
-    return play(plan, settings.policy, strategy, stalls, grain=settings.grain, files=files, prepare=prepare)
+    return play(plan, settings.policy, strategy, grain=settings.grain, files=files, prepare=prepare)

@@ -1,25 +1,20 @@
-"""Scheduling strategies: random, by priorities, by weights, or a replay of turns.
+"""Scheduling strategies: random, by priorities, with pauses, or a replay of turns.
 
-Sources: PCT, a randomized scheduler with probabilistic guarantees (Burckhardt et al., ASPLOS 2010); selectively uniform
-random walks (Zhao et al., ASPLOS 2025).
-
-Trying every schedule: `exhaust`.
+Source: PCT, a randomized scheduler with probabilistic guarantees (Burckhardt et al., ASPLOS 2010).
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Sequence
 
 from attrs import define, field
 
-from longpoll_simulation.world import NEVER, Actor, Turn, World
+from longpoll_simulation.world import NEVER, Actor, Strategy, Turn, World
 
 
 @define(eq=False)
-class RandomWalk:
+class RandomWalk(Strategy):
     """At every point a uniformly random ready actor."""
 
     seed: int
@@ -35,12 +30,9 @@ class RandomWalk:
         ready = world.ready
         return ready[int(self._random.random() * len(ready))]
 
-    def became_ready(self, world: World, actor: Actor) -> None:
-        """Do nothing: it is drawn with the others."""
-
 
 @define(eq=False)
-class FewSwitches:
+class FewSwitches(Strategy):
     """The default order with a few switches, at random points among the first ones; or one every few points.
 
     Most runs have one to `few_max` switches, within a number of points drawn from `lengths`:
@@ -72,9 +64,6 @@ class FewSwitches:
             self._plan(world)
         return world.ready[int(draw.random() * len(world.ready))]
 
-    def became_ready(self, world: World, actor: Actor) -> None:
-        """Ready actors wait for the next drawn switch."""
-
     def _plan(self, world: World) -> None:
         if self._places is None:
             world.ask_at = world.step + 1 + int(self._random.expovariate(1 / self._mean))
@@ -85,7 +74,7 @@ class FewSwitches:
 
 
 @define(eq=False)
-class Priorities:
+class Priorities(Strategy):
     """PCT: the ready actor of the highest priority; at `depth` - 1 random points of the first `length` it drops.
 
     With k actors and n points, a bug of depth d is found with a probability of at least 1 / (k n^(d-1)) per run.
@@ -124,65 +113,38 @@ class Priorities:
 
 
 @define(eq=False)
-class WeightedWalk:
-    """SURW: an actor's weight is its number of remaining points, from the count of an earlier run."""
-
-    seed: int
-    counts: Mapping[str, int]
-    """Name of an actor -> its points in a run of the default order (`count_points`)."""
-    _random: random.Random = field(init=False)
-    _left: dict[int, int] = field(init=False, factory=dict)
-
-    def begin(self, world: World) -> None:
-        """Reset all remaining points."""
-        self._random = random.Random(self.seed)
-        self._left = {}
-        world.ask_at = 0
-
-    def choose(self, world: World) -> Actor:
-        """A random actor, weighted by remaining points, at least one."""
-        left = self._left
-        if world.current is not None:
-            left[world.current.number] -= 1
-        sums = list(accumulate(max(left[actor.number], 1) for actor in world.ready))
-        drawn = self._random.random() * sums[-1]
-        return next(actor for actor, upto in zip(world.ready, sums, strict=True) if drawn < upto)
-
-    def became_ready(self, world: World, actor: Actor) -> None:  # noqa: ARG002 - as the others
-        """A new actor gets the count of its name."""
-        self._left.setdefault(actor.number, self.counts.get(str(actor), 1))
-
-
-@define(eq=False)
-class Replay:
-    """The default order except for the given turns; a turn whose actor is not ready is skipped."""
+class Replay(Strategy):
+    """The default order except for the given turns and pauses; a turn whose actor is not ready is skipped."""
 
     turns: Iterable[Turn] = ()
-    _told: dict[tuple[int, int], int] = field(init=False, factory=dict)
+    _given: dict[tuple[int, int], int] = field(init=False, factory=dict)
 
     def begin(self, world: World) -> None:
         """Go back to the first turn."""
-        self._told = {(turn.actor, turn.point): turn.to for turn in self.turns if turn.to >= 0}
-        world.ask_at = 0 if self._told else NEVER
+        self._given = {(turn.actor, turn.point): turn.to for turn in self.turns}
+        world.ask_at = 0 if any(to >= 0 for to in self._given.values()) else NEVER
+        world.pause_at = 0 if any(to < 0 for to in self._given.values()) else NEVER
 
     def choose(self, world: World) -> Actor:
         """The given turn, else the default order."""
         last = world.last
         assert last is not None
-        told = self._told.get((last.number, last.points))
+        to = self._given.get((last.number, last.points))
         for actor in world.ready:
-            if actor.number == told:
+            if actor.number == to:
                 return actor
         return world.current or world.ready[0]
 
-    def became_ready(self, world: World, actor: Actor) -> None:
-        """Do nothing: it waits for its turn."""
+    def pause_ms(self, world: World, actor: Actor) -> int:  # noqa: ARG002 - the turns name the actor's own points
+        """The given pause."""
+        return max(-self._given.get((actor.number, actor.points), 0), 0)
 
 
 @define(eq=False)
-class RareHostPauses:
-    """Some pauses, at random points of the first `length`, of up to `ms_max` each."""
+class WithPauses(Strategy):
+    """Another strategy's order with some pauses, at random points of the first `length`, of up to `ms_max` each."""
 
+    strategy: Strategy
     seed: int
     count: int
     length: int
@@ -192,11 +154,20 @@ class RareHostPauses:
 
     def begin(self, world: World) -> None:
         """Draw the points."""
+        self.strategy.begin(world)
         self._random = random.Random(self.seed)
         self._points = sorted(self._random.choices(range(1, self.length + 1), k=self.count), reverse=True)
         self._plan(world)
 
-    def due_ms(self, world: World, actor: Actor) -> int:  # noqa: ARG002 - its number does not matter
+    def choose(self, world: World) -> Actor:
+        """The other strategy's choice."""
+        return self.strategy.choose(world)
+
+    def became_ready(self, world: World, actor: Actor) -> None:
+        """Tell the other strategy."""
+        self.strategy.became_ready(world, actor)
+
+    def pause_ms(self, world: World, actor: Actor) -> int:  # noqa: ARG002 - its number does not matter
         """A pause for any actor at a drawn point."""
         self._plan(world)
         return self._random.randint(1, self.ms_max)
@@ -204,32 +175,4 @@ class RareHostPauses:
     def _plan(self, world: World) -> None:
         while self._points and self._points[-1] <= world.step:
             self._points.pop()
-        world.stall_at = self._points[-1] if self._points else NEVER
-
-
-@define(eq=False)
-class GivenHostPauses:
-    """The pauses among a run's turns."""
-
-    turns: Iterable[Turn]
-    _told: dict[tuple[int, int], int] = field(init=False, factory=dict)
-
-    def begin(self, world: World) -> None:
-        """Request a call at every point, if there are any pauses."""
-        self._told = {(turn.actor, turn.point): -turn.to for turn in self.turns if turn.to < 0}
-        world.stall_at = 0 if self._told else NEVER
-
-    def due_ms(self, world: World, actor: Actor) -> int:  # noqa: ARG002 - the actor's own points are told
-        """The pause given by the turns."""
-        return self._told.get((actor.number, actor.points), 0)
-
-
-class PointCount:
-    """Counts the points of each actor: a world's `note`."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def __call__(self, actor: Actor, _operation: str, _thing: object) -> None:
-        """Count a point."""
-        self.counts[str(actor)] += 1
+        world.pause_at = self._points[-1] if self._points else NEVER

@@ -1,20 +1,24 @@
 """A world of actors on one thread: a strategy chooses who runs, and time passes only when no actor can.
 
 An actor is a greenlet that runs from one scheduling point to the next. A point is an operation of the runtime, such as
-acquiring a lock, or with `line_tracing` a line or bytecode. At each point the strategy may switch to another ready
+acquiring a lock, or with `LineTracing` a line or bytecode. At each point the strategy may switch to another ready
 actor. In the default order an actor runs until it must wait or has ended, then the one with the lowest number follows.
 A run is determined by its seed and its `Turn`s, the deviations from that order.
 
-Locks, sockets and disks: `sync`, `network`, `disk`. Choosing turns: `strategies`.
+Locks, sockets and disks: `sync`, `network`, `disk`. Other orders: `strategies`.
 """
 
 from __future__ import annotations
 
+import dis
+import functools
 import heapq
 import itertools
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, Final, Protocol, TypeVar, cast
+from types import CodeType, FrameType
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 from attrs import define, field, frozen
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped] # its types are a package of their own
@@ -109,54 +113,30 @@ class Actor:
         return f"{self.process}/{self.name}" if self.process else self.name
 
 
-class Strategy(Protocol):
-    """Chooses who runs."""
+class Strategy:
+    """Chooses who runs, and who pauses: here the default order, without pauses."""
 
     def begin(self, world: World) -> None:
-        """A run begins: forget the last one."""
-        ...
+        """A run begins: forget the last one. Sets `world.ask_at` and `world.pause_at`."""
+        world.ask_at = NEVER
 
     def choose(self, world: World) -> Actor:
         """Choose from `world.ready`, which has two or more; possibly `world.current`.
 
         May set `world.ask_at`: before the point of that number it is not called again while the chosen actor can run.
         """
-        ...
+        return world.current or world.ready[0]
 
     def became_ready(self, world: World, actor: Actor) -> None:
         """An actor became ready; set `world.ask_at` to 0 if that matters."""
-        ...
 
+    def pause_ms(self, world: World, actor: Actor) -> int:  # noqa: ARG002 - here no one pauses
+        """The milliseconds for which an actor pauses at this point, like a thread without a processor; 0 for none.
 
-class Stalls(Protocol):
-    """Says when an actor pauses, like a thread without a processor."""
-
-    def begin(self, world: World) -> None:
-        """A run begins: set `world.stall_at`."""
-        ...
-
-    def due_ms(self, world: World, actor: Actor) -> int:
-        """The milliseconds for which an actor pauses at this point; 0 for none.
-
-        Sets `world.stall_at` to the next point for which to call it.
+        Sets `world.pause_at` to the next point for which to call it.
         """
-        ...
-
-
-class Tracer(Protocol):
-    """Adds scheduling points inside the code of actors."""
-
-    def act(self, target: Callable[[], None]) -> None:
-        """Run an actor's target with tracing."""
-        ...
-
-    def go_on(self) -> None:
-        """Continue after an actor was ended at its position."""
-        ...
-
-    def stop(self) -> None:
-        """End the run."""
-        ...
+        world.pause_at = NEVER
+        return 0
 
 
 @define(eq=False)
@@ -175,10 +155,9 @@ class World:
     """Points so far."""
     ask_at: int = 0
     """The strategy is not called before this point while the current actor can run."""
-    stalls: Stalls | None = None
-    stall_at: int = NEVER
-    """`stalls` is not called before this point."""
-    stalled_ms: int = 0
+    pause_at: int = NEVER
+    """The strategy is not asked for pauses before this point."""
+    paused_ms: int = 0
     """The total pauses so far."""
     current: Actor | None = None
     last: Actor | None = None
@@ -189,8 +168,8 @@ class World:
     turns: list[Turn] = field(factory=list)
     note: Callable[[Actor, str, object], None] | None = None
     """Called at every point with the actor, the operation, and its object."""
-    tracer: Tracer | None = None
-    """Adds scheduling points inside the code (`line_tracing`)."""
+    tracer: LineTracing | None = None
+    """Adds scheduling points inside the code."""
     over: bool = False
     lock_count: int = 0
     """Numbers for locks, for stories."""
@@ -211,8 +190,6 @@ class World:
         results: list[T] = []
         self._hub = current_greenlet()
         self.strategy.begin(self)
-        if self.stalls is not None:
-            self.stalls.begin(self)
         first = self.spawn("main", lambda: results.append(main()))
         with ExitStack() as stack:
             stack.callback(self.close)
@@ -265,7 +242,7 @@ class World:
             self._fire()
         if step > self.steps_max:
             self.give_up()
-        if step >= self.stall_at and self._stall(me):
+        if step >= self.pause_at and self._pauses(me):
             return
         if step >= self.ask_at and len(self.ready) > 1:
             self.offer_turn()
@@ -281,13 +258,12 @@ class World:
         self._failure = StuckError(f"no end after {self.steps_max} steps: {self.who_waits()}")
         self._hub.switch()
 
-    def _stall(self, me: Actor) -> bool:
+    def _pauses(self, me: Actor) -> bool:
         """Pause the current actor if a pause is due; returns whether it did."""
-        assert self.stalls is not None
-        for_ms = self.stalls.due_ms(self, me)
+        for_ms = self.strategy.pause_ms(self, me)
         if for_ms:
             self.turns.append(Turn(me.number, me.points, -for_ms))
-            self.stalled_ms += for_ms
+            self.paused_ms += for_ms
             self.wait([], "a processor", for_ms / 1000)
         return for_ms > 0
 
@@ -452,3 +428,102 @@ class World:
         self._timers.clear()
         if self.tracer is not None:
             self.tracer.stop()
+
+
+Grain = Literal["line", "access"]
+Trace = Callable[[FrameType, str, Any], Any]
+SHARED: Final = ("ATTR", "METHOD", "SUBSCR", "CONTAINS_OP", "FOR_ITER", "GET_ITER", "CALL", "GLOBAL", "DEREF")
+"""Parts of the names of instructions that may read or change what another actor sees, or call code that does."""
+
+
+@define(eq=False)
+class LineTracing:
+    """Scheduling points in some files: before each line, or before each access to shared state.
+
+    `sys.settrace` calls back for code of these files only, in every actor. A switch inside the callback leaves the
+    interpreter's tracing state with the old actor (`sys.call_tracing`), so each actor continues with its own state.
+    `sys.monitoring` (Python 3.12), which would cost other files nothing, is not used.
+
+    Invariant: `_known` says for every code object seen how it is traced.
+    """
+
+    world: World
+    files: frozenset[str]
+    grain: Grain
+    _known: dict[CodeType, Trace | None] = field(factory=dict)
+
+    @classmethod
+    def of(cls, world: World, files: Iterable[str], grain: Grain = "line") -> LineTracing:
+        """Add scheduling points in these files to a world's next run."""
+        lines = cls(world, frozenset(files), grain)
+        world.tracer = lines
+        return lines
+
+    def act(self, target: Callable[[], None]) -> None:
+        """Run an actor's target; called in the actor."""
+        # A greenlet begins untraced, whatever the thread's state.
+        sys.settrace(self._called)
+        target()
+
+    def go_on(self) -> None:
+        """Trace again: an exception that leaves the callback, such as the end of a killed actor, stops all tracing."""
+        sys.settrace(self._called)
+
+    def stop(self) -> None:
+        """End the run."""
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, _event: str, _argument: Any) -> Trace | None:
+        code = frame.f_code
+        if code not in self._known:
+            self._known[code] = self._trace_of(code)
+        trace = self._known[code]
+        if trace is not None and self.grain == "access":
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return trace
+
+    def _trace_of(self, code: CodeType) -> Trace | None:
+        if code.co_filename not in self.files:
+            return None
+        return self._line_trace() if self.grain == "line" else self._access_trace(code)
+
+    def _line_trace(self) -> Trace:
+        reached = self._reached
+
+        def trace(frame: FrameType, event: str, _argument: Any) -> Trace:
+            if event == "line":
+                reached(frame)
+            return trace
+
+        return trace
+
+    def _access_trace(self, code: CodeType) -> Trace:
+        reached = self._reached
+        places = shared_places(code)
+
+        def trace(frame: FrameType, event: str, _argument: Any) -> Trace:
+            if event == "opcode" and frame.f_lasti in places:
+                reached(frame)
+            return trace
+
+        return trace
+
+    def _reached(self, frame: FrameType) -> None:
+        world = self.world
+        me = world.current
+        if me is None or world.over:
+            return
+        world.step += 1
+        me.points += 1
+        if world.step > world.steps_max:
+            sys.call_tracing(world.give_up, ())
+        if world.note is not None:
+            world.note(me, "line", f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        if world.step >= world.ask_at and len(world.ready) > 1:
+            sys.call_tracing(world.offer_turn, ())
+
+
+@functools.lru_cache(maxsize=4096)
+def shared_places(code: CodeType) -> frozenset[int]:
+    """The positions in a function's bytecode that read, change or call something shared between actors."""
+    return frozenset(each.offset for each in dis.get_instructions(code) if any(part in each.opname for part in SHARED))

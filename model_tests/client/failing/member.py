@@ -18,15 +18,8 @@ from typing import Final
 
 from model_tests.support.broker.client_scenarios import member_options, share_options
 
-from longpoll_client import (
-    AsyncPushConsumer,
-    MessageQueue,
-    PushConsumer,
-    ReceivedMessage,
-    Retry,
-)
+from longpoll_client import AsyncPushConsumer, ClientError, MessageQueue, PushConsumer, ReceivedMessage, Retry
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.errors import ClientError
 from longpoll_client.link import exchange
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime.log_stream import logging_to

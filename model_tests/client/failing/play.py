@@ -1,29 +1,113 @@
-"""Plays one schedule: servers behind proxies behind relays, senders, members, and what fails as the plan says.
+"""Draws schedules of failures and plays them: servers behind proxies behind relays, senders, members.
 
-Leaves out what is drawn (`plan`) and what is made of it (`accounts`).
+What is made of them: see `accounts`. A schedule mostly waits, so eight of them take hardly longer than one. To repeat
+one by hand:
+
+    python -m model_tests.client.failing.play --seed 7 --seconds 180
 """
 
 from __future__ import annotations
 
+import argparse
+import logging
 import random
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from attrs import define, field, frozen
 from model_tests.client.failing.accounts import Facts, Happening, Possible, Report, account
 from model_tests.client.failing.members import LEAVE_S, Java, Member, Told, java_command, python_command
-from model_tests.client.failing.plan import NAMES, NETWORK, SERVERS, Event, Plan
 from model_tests.client.failing.sending import Sends, plant, senders
-from model_tests.client.failing.servers import Observed, Server, judged
+from model_tests.client.failing.servers import Observed, OurServer, Server, judged
 from model_tests.support.broker import client_scenarios as stories
 
 from longpoll.wire.relay import Fault, Relay
-from longpoll_client import Admin, Producer, PullConsumer
-from longpoll_client.errors import ClientError, NoRouteError
+from longpoll_client import Admin, ClientError, NoRouteError, Producer, PullConsumer
+
+Kind = Literal[
+    "reset",
+    "slow",
+    "black hole",
+    "half-open",
+    "restart",
+    "kill",
+    "names refuse",
+    "names mute",
+    "names half-open",
+    "join",
+    "leave",
+    "die",
+]
+NETWORK: Final[tuple[Kind, ...]] = ("reset", "slow", "black hole", "half-open")
+SERVERS: Final[tuple[Kind, ...]] = ("restart", "kill")
+NAMES: Final[tuple[Kind, ...]] = ("names refuse", "names mute", "names half-open")
+MEMBERS_MAX: Final = 3
+CALM_S: Final = 2.0
+"""Nothing begins in the first and the last seconds of a schedule."""
+
+
+@frozen
+class Event:
+    """Something that happens."""
+
+    at_s: float
+    """From the schedule's begin."""
+    kind: Kind
+    lasts_s: float = field(default=0.0)
+    pick: int = field(default=0)
+    """A number for what is still to be chosen: which member dies, or of which kind one that joins is."""
+
+
+@frozen
+class Plan:
+    """One schedule."""
+
+    seed: int
+    length_s: float
+    events: tuple[Event, ...]
+    """In order of time; of each kind none begins before the one before it has ended."""
+
+
+def draw(seed: int, length_s: float, pace: float = 1.0) -> Plan:
+    """A schedule of so many seconds; with a higher pace more happens in it."""
+    chance = random.Random(seed)
+
+    def line(kinds: tuple[Kind, ...], gap_s: tuple[float, float], lasts_s: tuple[float, float]) -> Iterator[Event]:
+        at_s = CALM_S
+        while True:
+            at_s += chance.uniform(*gap_s) / pace
+            kind = chance.choice(kinds)
+            lasts = 0.0 if kind.endswith("half-open") else chance.uniform(*lasts_s)
+            if at_s + lasts > length_s - CALM_S:
+                return
+            yield Event(at_s, kind, lasts, chance.randrange(1 << 16))
+            at_s += lasts
+
+    events = [
+        *line(NETWORK, (5.0, 20.0), (0.3, 6.0)),
+        *line(SERVERS, (20.0, 50.0), (0.2, 4.0)),
+        *line(NAMES, (15.0, 40.0), (2.0, 20.0)),
+        *_membership(line(("join",), (6.0, 18.0), (0.0, 0.0)), chance.random),
+    ]
+    return Plan(seed, length_s, tuple(sorted(events, key=lambda event: event.at_s)))
+
+
+def _membership(moments: Iterator[Event], chance: Callable[[], float]) -> Iterator[Event]:
+    """At each moment a member joins, leaves or dies; there are one to three, and two at the begin."""
+    count = 2
+    for moment in moments:
+        joins = count == 1 or (count < MEMBERS_MAX and chance() < 0.5)
+        kind: Kind = "join" if joins else "leave" if chance() < 0.5 else "die"
+        count += 1 if joins else -1
+        yield Event(moment.at_s, kind, 0.0, moment.pick)
+
 
 QUEUES: Final = 4
 DRAIN_S: Final = 90.0
@@ -313,10 +397,7 @@ def _joined(threads: Sequence[threading.Thread]) -> list[str]:
 def everything(name_server: str, topic: str) -> dict[tuple[int, int], int]:
     """All messages of a topic that the broker has: queue id and offset -> number."""
     found: dict[tuple[int, int], int] = {}
-    with (
-        Admin(name_server) as admin,
-        closing(PullConsumer(name_server, group=f"reads-{topic}", topics=())) as consumer,
-    ):
+    with Admin(name_server) as admin, closing(PullConsumer(name_server, group=f"reads-{topic}", topics=())) as consumer:
 
         def is_known() -> bool:
             try:
@@ -353,3 +434,59 @@ def convictions(verdict: object, findings: Sequence[dict[str, str]], known: froz
         return ()
     broken = {finding["clause"]: finding["why"] for finding in reversed(findings) if finding["clause"] not in known}
     return tuple(f"{clause}: {why}" for clause, why in broken.items()) if findings else ("it names nothing",)
+
+
+LENGTH_S: Final = 180.0
+OUR_LATE_MS: Final = 3_000.0
+"""Our broker wakes and expires pulls at once; the machine has some forty processes for each processor meanwhile."""
+JAVA_LATE_MS: Final = 9_000.0
+"""Java's does both at a scan every 5 s when a race has lost a wakeup."""
+
+
+def at_once(plans: Sequence[Plan], setting: Callable[[Plan, Path], Setting], directory: Path) -> list[Played]:
+    """Play all of them at the same time, each in a separate folder."""
+
+    def one(plan: Plan) -> Played:
+        home = directory / f"seed-{plan.seed}"
+        home.mkdir()
+        return play(plan, setting(plan, home))
+
+    with ThreadPoolExecutor(len(plans)) as pool:
+        return list(pool.map(one, plans))
+
+
+def ours(plan: Plan, home: Path) -> Setting:
+    """With our broker and members of the Python client; every other one is orderly."""
+    return Setting(OurServer(home), home, None, plan.seed % 2 == 1, OUR_LATE_MS)
+
+
+def said(played: Played) -> str:
+    """One schedule in a few lines."""
+    report = played.report
+    return (
+        f"seed {played.plan.seed}: {len(played.plan.events)} events, {report.acknowledged} acknowledged, "
+        f"{len(report.lost)} lost, {len(report.stuck)} stuck, sent again {dict(report.again_sent)}, "
+        f"given again {dict(report.again_given)}, {len(report.out_of_order)} out of order, "
+        f"back after {report.back_s:.1f} s, failures {played.errors}; "
+        f"{played.events} events {played.verdict} {played.why}"
+    )
+
+
+def main() -> None:
+    """Play one schedule, or several."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=LENGTH_S)
+    parser.add_argument("--pace", type=float, default=1.0)
+    asked = parser.parse_args()
+    logging.getLogger("longpoll_client").setLevel(logging.ERROR)
+    directory = Path(tempfile.mkdtemp(prefix="failing-"))
+    plans = [draw(asked.seed + number, asked.seconds, asked.pace) for number in range(asked.count)]
+    sys.stdout.write(f"{directory}\n")
+    for played in at_once(plans, ours, directory):
+        sys.stdout.write("\n".join([said(played), *played.faults()]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

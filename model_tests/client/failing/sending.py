@@ -16,11 +16,9 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_client import AsyncProducer, MessageQueue, Producer, QueueSelector, SendResult
-from longpoll_client.errors import ClientError
+from longpoll_client import AsyncProducer, ClientError, LongpollError, MessageQueue, Producer, QueueSelector, SendResult
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import LongpollError
 
 RUNTIME: Final = RealRuntime()
 GAP_S: Final = 0.12

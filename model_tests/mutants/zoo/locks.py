@@ -81,12 +81,12 @@ LOCKS: Final = (
     ),
     _shard(
         "walk-start",
-        "taken = walk.start()",
+        "taken = traversal.start()",
         LOST + "a walk meets a bucket that changes under its hands, and ends by an error; those in it are not told.",
     ),
     _shard(
         "walk-end",
-        "walk.end()\n            return None",
+        "traversal.end()\n            return None",
         LOST + "channels and deadlines are forgotten twice or not at all after a large herd was woken.",
         indent=16,
     ),
@@ -96,7 +96,9 @@ LOCKS: Final = (
         LOST + "a pull whose connection closes is run while it is forgotten.",
         indent=16,
     ),
-    _shard("keep", "kept = walk.end()", LOST + "what a notifier puts back is put into a bucket that is being taken."),
+    _shard(
+        "keep", "kept = traversal.end()", LOST + "what a notifier puts back is put into a bucket that is being taken."
+    ),
     _shard(
         "wait",
         "deadline_ms = shard.table.deadline_next_ms()",
@@ -221,16 +223,16 @@ LOCKS: Final = (
         "stands in it cannot be read.",
         MESSAGE_STORE,
         "            with self._flush_lock, self._dispatch_lock, self._append_lock:\n"
-        "                count = self._count_expired(needed_from, at_any_hour=at_any_hour)\n",
-        "            if True:\n                count = self._count_expired(needed_from, at_any_hour=at_any_hour)\n",
+        "                count = expired()\n",
+        "            if True:\n                count = expired()\n",
         units=("store/test_store_door.py", "store/test_retention.py"),
     ),
     _lock(
         "lock-flush-queues",
         "Two threads make the queues durable at once: one says that a queue is while the other has not done it.",
         MESSAGE_STORE,
-        "            with self._queues_lock:\n                for queue in queues[start : start + a_turn]:\n",
-        "            if True:\n                for queue in queues[start : start + a_turn]:\n",
+        "                with self._queues_lock:\n                    for queue in queues[start : start + a_turn]:\n",
+        "                if True:\n                    for queue in queues[start : start + a_turn]:\n",
         units=("store/test_message_store.py", "store/test_store_door.py"),
     ),
     _lock(
@@ -247,8 +249,8 @@ LOCKS: Final = (
         "Which queues there are is asked while a topic begins to leave, or stays after all: for a moment it is in "
         "neither table, its queues are not made durable, and the checkpoint says that they are.",
         MESSAGE_STORE,
-        "        with self._dispatch_lock:\n            # Under the lock, so that",
-        "        if True:\n            # Under the lock, so that",
+        "            with self._dispatch_lock:\n                # Under the lock, so that",
+        "            if True:\n                # Under the lock, so that",
         units=("store/test_store_troubles.py",),
     ),
     _lock(
@@ -256,8 +258,8 @@ LOCKS: Final = (
         "Two threads write the checkpoint at once: it forgets what the other wrote into it, and a recovery walks a log "
         "that needs no walk.",
         MESSAGE_STORE,
-        "        with self._queues_lock:\n            known = self._checkpoint\n",
-        "        if True:\n            known = self._checkpoint\n",
+        "            with self._queues_lock:\n                known = self._checkpoint\n",
+        "            if True:\n                known = self._checkpoint\n",
         units=("store/test_store_troubles.py",),
     ),
     _lock(

@@ -269,10 +269,10 @@ class _Counted:
 
 def steps(entry: Entry, deadline_s: float) -> Seen | None:
     """Drive the hold service step by step against the spec: tiny scopes completely, larger ones randomly."""
+    from model_tests.simulate import exploration as tried
     from model_tests.simulate.stress import RAISED
     from model_tests.simulate.test_refinement import LARGER, TINIEST
 
-    from longpoll_simulation import refinement as tried
     from longpoll_spec.policy import STRICT, STRICT_CLONE
 
     counted = _Counted(getattr(tried, "run"), deadline_s)  # noqa: B009 - the same

@@ -174,7 +174,7 @@ OURS: Final = (
         "Of several acknowledgements that one message is at odds with the judge shows the one that was read first: "
         "what is told of a history, and under which name, hangs on how its files are cut.",
         Change(
-            f"{RULES}/breaches.py",
+            f"{RULES}/cross_queue.py",
             "    ordered = in_order(events, members)\n"
             "    return ordered[np.sort(np.unique(cause[ordered], return_index=True)[1])]\n",
             "    return members[np.sort(np.unique(cause[members], return_index=True)[1])]\n",
@@ -264,10 +264,10 @@ OURS: Final = (
         "Handing a large herd out fails in the middle, and what it has taken is never settled.",
         Change(
             HOLD_SERVICE,
-            "            try:\n                self._hand_out(steps, shard, walk, outbox)\n"
-            "            finally:\n                with shard.lock:\n                    walk.end()\n",
-            "            self._hand_out(steps, shard, walk, outbox)\n            with shard.lock:\n"
-            "                walk.end()\n",
+            "            try:\n                self._hand_out(steps, shard, traversal, outbox)\n"
+            "            finally:\n                with shard.lock:\n                    traversal.end()\n",
+            "            self._hand_out(steps, shard, traversal, outbox)\n            with shard.lock:\n"
+            "                traversal.end()\n",
         ),
     ),
     _slip(
@@ -377,7 +377,7 @@ OURS: Final = (
         "Of many deadlines at one millisecond those over the count of one turn are forgotten.",
         Change(
             HOLD,
-            "                for item in due[len(due) - room :]:\n                    del items[item]\n"
+            "                for item in due[len(due) - left :]:\n                    del items[item]\n"
             "                break\n",
             "                del self._due[heapq.heappop(self._heap)]\n                break\n",
         ),
@@ -392,8 +392,8 @@ OURS: Final = (
         "A scan tells the end that it has read before, so who waits for less than that is passed over.",
         Change(
             HOLD_SERVICE,
-            "                    self._walk(SCAN, key, visible_end, None, outbox)\n",
-            "                    self._walk(SCAN, key, 0, None, outbox) if visible_end else None\n",
+            "                    self._traverse(SCAN, key, visible_end, None, outbox)\n",
+            "                    self._traverse(SCAN, key, 0, None, outbox) if visible_end else None\n",
         ),
     ),
     _slip(

@@ -92,7 +92,7 @@ PEERS: Final = (
         Change(
             HOLD_SERVICE,
             "            with shard.lock:\n                deadline_ms = shard.table.deadline_next_ms()\n",
-            "            with self._room.guard, shard.lock:\n"
+            "            with self._hold_limit.guard, shard.lock:\n"
             "                deadline_ms = shard.table.deadline_next_ms()\n",
         ),
     ),
@@ -103,9 +103,9 @@ PEERS: Final = (
         "That one has looked already: the request waits for its deadline although all it needs is there.",
         Change(
             HOLD_SERVICE,
-            "        with shard.lock:\n            taken = walk.start()\n",
+            "        with shard.lock:\n            taken = traversal.start()\n",
             "        if not shard.lock.acquire(blocking=False):\n            return None\n        try:\n"
-            "            taken = walk.start()\n        finally:\n            shard.lock.release()\n",
+            "            taken = traversal.start()\n        finally:\n            shard.lock.release()\n",
         ),
     ),
     _bug(
@@ -155,8 +155,10 @@ PEERS: Final = (
             HOLD,
             "        if bucket is not None and self.queue_limit is not None and bucket.known >= "
             "self.queue_limit:\n            return False\n"
-            "        if self.room is not None and not self._take_room(pull, self.room):\n            return False\n",
-            "        if self.room is not None and not self._take_room(pull, self.room):\n            return False\n"
+            "        if self.hold_limit is not None and not self._reserve(pull, self.hold_limit):\n"
+            "            return False\n",
+            "        if self.hold_limit is not None and not self._reserve(pull, self.hold_limit):\n"
+            "            return False\n"
             "        if bucket is not None and self.queue_limit is not None and bucket.known >= "
             "self.queue_limit:\n            return False\n",
         ),
@@ -214,8 +216,9 @@ PEERS: Final = (
         "read for. Here a walk that has taken pulls ends without putting them back when it wakes none.",
         Change(
             HOLD_SERVICE,
-            '        return self._keep(steps, shard, walk, outbox) if self._policy.take == "clone_and_clear" else None',
-            "        return self._keep(steps, shard, walk, outbox) if len(walk._kept) != 1 else None",
+            "        return self._keep(steps, shard, traversal, outbox)"
+            ' if self._policy.take == "clone_and_clear" else None',
+            "        return self._keep(steps, shard, traversal, outbox) if len(traversal._kept) != 1 else None",
         ),
     ),
     _bug(
@@ -276,7 +279,7 @@ PEERS: Final = (
         Change(
             f"{CLIENT}/consume/puller.py",
             "                timeout_s=self._config.pull_timeout_s,\n",
-            "                timeout_s=self._config.hold_ms / 1000,\n",
+            "                timeout_s=self._config.hold_s,\n",
         ),
     ),
     _bug(
@@ -325,7 +328,7 @@ PEERS: Final = (
         "waits its whole time for a queue that is gone.",
         Change(
             PULL_PROCESSOR,
-            '                if self.desk.topics.get(pull.topic) is None and self.policy.on_truncate == "wake":\n',
+            '                if self.checks.topics.get(pull.topic) is None and self.policy.on_truncate == "wake":\n',
             '                if False and self.policy.on_truncate == "wake":\n',
         ),
         units=("service/test_delete_topic.py",),

@@ -33,8 +33,8 @@ ROCKETMQ: Final = (
         "and that pull is answered when the next one is due.",
         Change(
             HOLD_SERVICE,
-            '        self._clock_sleeps_until_ms = float("inf")\n        if not self._room.used:\n',
-            "        if not self._room.used:\n",
+            '        self._clock_sleeps_until_ms = float("inf")\n        if not self._hold_limit.used:\n',
+            "        if not self._hold_limit.used:\n",
         ),
     ),
     _bug(
@@ -91,11 +91,12 @@ ROCKETMQ: Final = (
         "without an answer. Under load clients hang for as long as they are ready to wait.",
         Change(
             HOLD,
-            "        if self.room is not None and not self._take_room(pull, self.room):\n            return False\n",
-            "        if self.room is not None and not self._take_room(pull, self.room):\n"
+            "        if self.hold_limit is not None and not self._reserve(pull, self.hold_limit):\n"
+            "            return False\n",
+            "        if self.hold_limit is not None and not self._reserve(pull, self.hold_limit):\n"
             "            if not self._held:\n                return False\n"
             "            oldest = next(pull for bucket in self._buckets.values() for pull in bucket.pulls)\n"
-            "            self._remove([oldest])\n            self._take_room(pull, self.room)\n",
+            "            self._remove([oldest])\n            self._reserve(pull, self.hold_limit)\n",
         ),
     ),
     _bug(
@@ -213,8 +214,8 @@ ROCKETMQ: Final = (
         "so consumers of a slave are seconds behind those of its master.",
         Change(
             PULLING,
-            "(not shared.standing.is_slave or shared.traits.slave_notifies)",
-            "(not shared.standing.is_slave)",
+            "(not shared.role.is_slave or shared.traits.slave_notifies)",
+            "(not shared.role.is_slave)",
         ),
         units=("service/test_slave.py",),
     ),

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from attrs import Factory, define, evolve, frozen
-from model_tests.support.broker.stores import SMALL, message
+from model_tests.support.broker.stores import SMALL, message, result_of
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.consume_queue import OTHER_MAPS
@@ -176,7 +176,7 @@ class StoreModel:
 
     def find(self, store: MessageStore, wanted: Sent) -> bool:
         """Whether a message is found by its key."""
-        return wanted.record in store.query(wanted.topic, wanted.key, FOUND_COUNT_MAX, 0, EVER_MS).records
+        return wanted.record in result_of(store.query(wanted.topic, wanted.key, FOUND_COUNT_MAX, 0, EVER_MS))[0].records
 
 
 def _is_listed(store: MessageStore, sent: Sent) -> bool:

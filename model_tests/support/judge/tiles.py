@@ -18,9 +18,8 @@ import pyarrow as pa
 from attrs import evolve, frozen
 
 from longpoll_judge.generate import MS, Load, simulate, simulated_meta
-from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.parquet import write_part
-from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, coded, fill
+from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, coded, compute, fill
 from longpoll_spec.history import META_FILE, PARQUET_SUFFIX, Event
 
 TILE_EVENTS: Final = 250_000

@@ -70,7 +70,10 @@ def show(suite: Suite, results: Sequence[Result], identity: Identity, code: Exit
     for name in suite.silenced_by:
         out.print(styled("[bold red]silenced[/]: the broker stopped answering after {}", name))
     if changed is not None:
-        _show_change(changed)
+        for name in changed.new:
+            out.print(styled("[bold red]new[/]: {} fails and is not a known failure", name))
+        for name in changed.mended:
+            out.print(styled("[yellow]mended[/]: {} no longer fails: remove it from the list", name))
     say(f"\n{badge(suite.policy, results)}")
 
 
@@ -115,13 +118,6 @@ def _show_failure(result: Result) -> None:
         say(f"  ({result.left_out} steps of the vector are left out: the mismatch does not need them)")
     for line in lines_of(result.spoken):
         say(f"  {line}")
-
-
-def _show_change(changed: Change) -> None:
-    for name in changed.new:
-        out.print(styled("[bold red]new[/]: {} fails and is not a known failure", name))
-    for name in changed.mended:
-        out.print(styled("[yellow]mended[/]: {} no longer fails: remove it from the list", name))
 
 
 NAME_SERVER_PORT: Final = 9876

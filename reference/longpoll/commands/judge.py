@@ -43,9 +43,8 @@ from longpoll_judge.run.incremental.state_file import STATE_FILE
 from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.run.pipeline import judge as judge_paths
 from longpoll_judge.run.user_properties import USERS_FAULTS, OwnProperty
-from longpoll_judge.show.page.gather import Drawn, gather
-from longpoll_judge.show.page.render import render_html
-from longpoll_judge.show.report_text import render_junit, render_markdown, told_of
+from longpoll_judge.show.page import Drawn, gather, render_html
+from longpoll_judge.show.report import render_junit, render_markdown, told_of
 from longpoll_judge.show.window import write_evidence, write_windows
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import META_FILE, PART_FILES

@@ -178,7 +178,8 @@ def observe(
 
 def _record_inside(jars: Jars, directory: Path, size: Size, *, as_json: bool) -> None:
     """Record a Java broker's internal steps and print how many."""
-    _refuse_used(directory)
+    if directory.exists():
+        raise click.UsageError(f"{directory} already exists; choose a new directory")
     with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:
         task = progress.add_task(f"sending to Java {jars.version}", total=size.messages)
         done = record_inside(jars, directory, size, lambda sent: progress.update(task, completed=sent))
@@ -190,11 +191,6 @@ def _record_inside(jars: Jars, directory: Path, size: Size, *, as_json: bool) ->
         f"pulls in {done.seconds:.1f} s; next: longpoll judge {directory}",
         soft_wrap=True,
     )
-
-
-def _refuse_used(directory: Path) -> None:
-    if directory.exists():
-        raise click.UsageError(f"{directory} already exists; choose a new directory")
 
 
 def _say_ready(observer: Observer, record: Path, *, as_json: bool) -> None:

@@ -137,9 +137,9 @@ def check(
 ) -> None:
     """Explore every state that a policy can reach within bounds, and check its properties.
 
-    The output is the verdict, the worst violations with one sentence each, and the next command. --all prints every
-    property with its verdict, the counts, and a counterexample for each violation. A counterexample is a token of a
-    shortest run, with the fewest context switches.
+    The output is the verdict, the worst violations with one sentence each, and the next command. With --all, it is
+    every property with its verdict, the counts, and a counterexample for each violation. A counterexample is a token of
+    a shortest run, with the fewest context switches.
 
     The bounds tiny, small, wide and bench have no features. After them, the command explores each feature alone, such
     as several queues or offset commits. If you choose a size, a feature or another engine, it explores only your
@@ -291,11 +291,11 @@ def prove(
     If a property is not inductive, the command looks for a run from the first state that violates it. Such a run is a
     token for `longpoll explain`. A refuted step without a token shows a state that may be unreachable.
 
-    For any number of requests the command proves several configurations. plain has no features, and bare has two
-    queues. whole has two queues, two tags and every feature. uncut is whole without the feature truncate, with which
-    the policy promises fewer properties. The other configurations together cover every three features
-    that occur in one proof obligation. --queues, --tags and --aspect change a configuration. The command also looks
-    for each situation that must occur: if one does not, the proof counts as unknown.
+    For any number of requests the command proves several configurations. Of these, plain has no features, and bare has
+    two queues. The configuration whole has two queues, two tags and every feature. The configuration uncut is whole
+    without the feature truncate, with which the policy promises fewer properties. The other configurations together
+    cover every three features that occur in one proof obligation. --queues, --tags and --aspect change a configuration.
+    The command also looks for each situation that must occur: if one does not, the proof counts as unknown.
 
     \b
     Examples:

@@ -5,6 +5,7 @@ Each engine's `explore` documents its options, `longpoll_judge.run.spark.session
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -140,7 +141,8 @@ def opened(engine: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             )
         yield options
         return
-    # Importing Spark takes a second, and only this engine needs it.
+    # Importing Spark takes a second, and only this engine needs it. Its extra has all that the others import.
+    importlib.import_module("pyspark")
     from longpoll_judge.run.spark.code_archive import travelling  # noqa: PLC0415
     from longpoll_judge.run.spark.session import open_cluster  # noqa: PLC0415
 

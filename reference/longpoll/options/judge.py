@@ -20,7 +20,7 @@ from attrs import frozen
 from longpoll import extras
 from longpoll.views.follow import Places
 from longpoll_judge.read import files
-from longpoll_judge.read.arrow import parquet
+from longpoll_judge.read.schema import parquet
 from longpoll_judge.read.source import kind_of
 from longpoll_judge.run.pipeline import EngineName
 from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES

@@ -38,10 +38,8 @@ from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, ReportNotWrittenError
 from longpoll_judge.run.follow import Progress
 from longpoll_judge.run.tally import NOT_TOLD, what_is_left
-from longpoll_judge.show.checkpoint import open_checkpoint
-from longpoll_judge.show.names import Names
+from longpoll_judge.show.findings_file import Names, Stream, open_checkpoint, open_stream
 from longpoll_judge.show.standing import STANDING_VERDICTS, standing
-from longpoll_judge.show.stream import Stream, open_stream
 from longpoll_runtime.threads import RealQueue, RealThread, spawn
 from longpoll_spec.errors import ConfigError
 

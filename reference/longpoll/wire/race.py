@@ -454,7 +454,8 @@ class _Race:
                 f"{step} of queue {queue.number}: code {answer.code} {(answer.remark or '')[:REMARK_MAX]}"
             )
         if queue.is_done:
-            self._look_whether_late(queue)
+            if (queue.answered_ns - queue.due_ns) / 1e6 > self.plan.late_ms:
+                self.late.append(self._delivery(queue, queue.answered_ns, is_missing=False))
             queue.offset += 1
             if now_ns < self.stop_ns:
                 self.begin(queue, now_ns)
@@ -473,10 +474,6 @@ class _Race:
         self.delivered_count += 1
         sent_ms, asked_ms, answered_ms = (each / 1e6 for each in (queue.sent_ns, queue.asked_ns, now_ns))
         self.aim.learn(sent_ms, asked_ms, answered_ms)
-
-    def _look_whether_late(self, queue: _Queue) -> None:
-        if (queue.answered_ns - queue.due_ns) / 1e6 > self.plan.late_ms:
-            self.late.append(self._delivery(queue, queue.answered_ns, is_missing=False))
 
     def overdue(self, now_ns: int) -> list[_Queue]:
         """The queues whose answer is overdue."""

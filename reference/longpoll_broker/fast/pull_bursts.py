@@ -35,9 +35,9 @@ from longpoll_protocol.frames import Command, Serialisation
 from longpoll_protocol.headers import PullMessageRequestHeader
 
 
-def tells_offsets_only(desk: PullChecks) -> bool:
+def tells_offsets_only(checks: PullChecks) -> bool:
     """Whether answers have no fields except the offsets: on a lone master before 5.x."""
-    return desk.standing.is_plain and not desk.traits.explains_refusals
+    return checks.role.is_plain and not checks.traits.explains_refusals
 
 
 @define(slots=True, eq=False)
@@ -150,18 +150,18 @@ class QuickPullProcessor(PullProcessor):
 
     def check(self, pull: Pull) -> Filter | Refused:
         """Reuse the last result for the same topic, group and subscription."""
-        passed, desk = self._passed, self.desk
+        passed, checks = self._passed, self.checks
         if (
             passed is not None
             and pull.sys_flag & FLAG_SUBSCRIPTION
-            and passed.topic is desk.topics.get(pull.topic)
-            and passed.group is desk.groups.find(pull.group, pull.channel)
+            and passed.topic is checks.topics.get(pull.topic)
+            and passed.group is checks.groups.find(pull.group, pull.channel)
             and 0 <= pull.queue_id < passed.topic.read_queue_nums
             and passed.subscription == pull.subscription
             and passed.expression_type == pull.expression_type
         ):
             return passed.filter
-        topic, group = desk.topics.get(pull.topic), desk.groups.find(pull.group, pull.channel)
+        topic, group = checks.topics.get(pull.topic), checks.groups.find(pull.group, pull.channel)
         wanted = super().check(pull)
         if not isinstance(wanted, Refused) and pull.sys_flag & FLAG_SUBSCRIPTION and topic and group:
             takes_all = isinstance(wanted, TagFilter) and wanted.all_tags
@@ -178,15 +178,15 @@ class QuickPullProcessor(PullProcessor):
 
         Creates no `Pull` and skips checks, because the answer depends only on the read.
         """
-        passed, desk, header = self._passed, self.desk, command.header
+        passed, checks, header = self._passed, self.checks, command.header
         if passed is None or not self._is_like(command, passed) or not passed.takes_all:
             return None
         topic, queue_id = header.topic, header.queue_id
         if (
             self.runner.store.visible_end(topic, queue_id) <= header.queue_offset
-            or desk.topics.get(topic) is not passed.topic
-            or desk.groups.find(header.consumer_group) is not passed.group
-            or not desk.standing.is_plain
+            or checks.topics.get(topic) is not passed.topic
+            or checks.groups.find(header.consumer_group) is not passed.group
+            or not checks.role.is_plain
         ):
             return None
         self.runtime.step("pull_read")
@@ -224,11 +224,11 @@ class QuickPullProcessor(PullProcessor):
 
         Holds none if holding needs more than the table (`HoldService.holds_together`).
         """
-        passed, desk = self._passed, self.desk
-        if passed is None or not self.hold_service.holds_together or not desk.standing.is_plain:
+        passed, checks = self._passed, self.checks
+        if passed is None or not self.hold_service.holds_together or not checks.role.is_plain:
             return 0
         topic, group = passed.topic.topic_name, passed.group.group_name
-        if desk.topics.get(topic) is not passed.topic or desk.groups.find(group) is not passed.group:
+        if checks.topics.get(topic) is not passed.topic or checks.groups.find(group) is not passed.group:
             return 0
         pulls: list[Pull] = []
         for command in commands:
@@ -242,7 +242,7 @@ class QuickPullProcessor(PullProcessor):
             pulls[-1].filter = passed.filter
         if pulls:
             self.hold_service.hold_together(pulls, outbox)
-            if desk.topics.get(topic) is None and self.policy.on_truncate == "wake":
+            if checks.topics.get(topic) is None and self.policy.on_truncate == "wake":
                 # As in `receive`: deleted between check and insert.
                 self.hold_service.topic_deleted(topic, outbox)
         return len(pulls)
@@ -253,7 +253,7 @@ class QuickPullProcessor(PullProcessor):
         if (
             runner.store.visible_end(pull.topic, pull.queue_id) == pull.offset
             and pull.count_max >= 0
-            and self.desk.standing.is_plain
+            and self.checks.role.is_plain
             and self.may_be_held(pull)
         ):
             return _MISS

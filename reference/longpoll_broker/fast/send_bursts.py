@@ -120,20 +120,20 @@ class SendBursts:
 
     def _plain(self, channel: Channel, command: SendCommand) -> MessageToStore | None:
         """Returns the message of a valid send without special handling; None for any other."""
-        header, maker = command.header, self.send.maker
-        topic, queue_id = maker.topics.get(header.topic), header.queue_id
+        header, builder = command.header, self.send.builder
+        topic, queue_id = builder.topics.get(header.topic), header.queue_id
         if topic is None or header.batch or header.topic in NOT_FOR_SENDING or header.topic.startswith(RETRY_PREFIX):
             return None
         if not 0 <= queue_id < max(topic.write_queue_nums, topic.read_queue_nums) or not channel.host_bytes:
             return None
-        if not header.properties and not maker.traits.stores_region:
-            stored, tag = maker.added_properties, ""
+        if not header.properties and not builder.traits.stores_region:
+            stored, tag = builder.added_properties, ""
         else:
-            properties = maker.properties(header)
+            properties = builder.properties(header)
             if not _LEADING_ELSEWHERE.isdisjoint(properties):
                 return None
-            stored, tag = maker.stored(properties), properties.get(TAGS, "")
-        return maker.message(channel, header, queue_id, command.body, stored, tag, header.flag)
+            stored, tag = builder.stored(properties), properties.get(TAGS, "")
+        return builder.message(channel, header, queue_id, command.body, stored, tag, header.flag)
 
     def _put(self, channel: Channel, commands: Sequence[SendCommand], outbox: Outbox) -> int:
         """Store and answer the first plain sends; returns their number.

@@ -145,9 +145,9 @@ class HerdRunner(PullRunner):
         """
         if not pull.sys_flag & FLAG_SUBSCRIPTION or pull.flag & ONE_WAY or pull.serialize:
             return None
-        desk, store = self.desk, self.store
+        checks, store = self.checks, self.store
         return HerdKey(
-            desk.topics.get(pull.topic), pull.queue_id, pull.offset, desk.groups.find(pull.group),
+            checks.topics.get(pull.topic), pull.queue_id, pull.offset, checks.groups.find(pull.group),
             pull.count_max, pull.filter, pull.flag, store.ends(pull.topic, pull.queue_id), store.log_start,
             self._since,
         )  # fmt: skip

@@ -152,7 +152,7 @@ class HoldService:
         self._executor = executor
         self._refuse = refuse
         self._held_count_max = held_count_max
-        self._room = HoldLimit(held_count_max if policy.hold_limit == "in_lock" else None, runtime.lock())
+        self._hold_limit = HoldLimit(held_count_max if policy.hold_limit == "in_lock" else None, runtime.lock())
         self._events = events or PullEvents()
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
@@ -166,7 +166,7 @@ class HoldService:
                 HoldTable(
                     own_deadlines=own_deadlines,
                     one_shot=one_shot,
-                    room=self._room,
+                    hold_limit=self._hold_limit,
                     queue_limit=queue_held_count_max if policy.hold_limit == "in_lock" else None,
                     channel_limit=connection_limit if policy.hold_limit == "in_lock" else None,
                     keeps_empty=policy.bucket_removal != "rechecked_under_lock",
@@ -189,11 +189,11 @@ class HoldService:
         """Index of the shard whose deadlines `run` checks first."""
         self._closed: deque[Channel] = deque()
         """Closed channels that may still have pulls."""
-        self.texts = self._room.texts
+        self.texts = self._hold_limit.texts
 
     def __len__(self) -> int:
         """Returns the number of pulls that are held or taken."""
-        return self._room.used
+        return self._hold_limit.used
 
     @property
     def has_more(self) -> bool:
@@ -246,7 +246,7 @@ class HoldService:
 
         Takes each shard's lock once for all its pulls.
         """
-        if not self._room.take(len(pulls)):
+        if not self._hold_limit.take(len(pulls)):
             for pull in pulls:
                 self.hold(pull, outbox)
             return
@@ -265,7 +265,7 @@ class HoldService:
         self._recheck_all(pulls, outbox)
         if left_out:
             # `hold` finds the reason for each: a queue's limit, or a stop in the meantime.
-            self._room.give(left_out)
+            self._hold_limit.give(left_out)
             for pull in pulls:
                 if pull.phase is MISSED:
                     self.hold(pull, outbox)
@@ -315,7 +315,7 @@ class HoldService:
         if removed:
             self._queue(pull, "woken", outbox)
         elif walks:
-            self._walk(RECHECK, (pull.topic, pull.queue_id), visible_end, None, outbox)
+            self._traverse(RECHECK, (pull.topic, pull.queue_id), visible_end, None, outbox)
 
     def _has_news(self, pull: Pull) -> bool:
         return self._ends.visible_end(pull.topic, pull.queue_id) > pull.offset
@@ -324,9 +324,11 @@ class HoldService:
 
     def notify(self, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
         """Traverse one bucket after an arrival. Under `on_throw=drop_rest`, raises what a filter raises."""
-        self._walk(NOTIFY, key, visible_end, tags_code, outbox)
+        self._traverse(NOTIFY, key, visible_end, tags_code, outbox)
 
-    def _walk(self, steps: TraversalPoints, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
+    def _traverse(
+        self, steps: TraversalPoints, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox
+    ) -> None:
         """Traverse a bucket; repeat without the message while the recheck after the put-back finds a reason."""
         shard = self._shards[shard_of(*key, len(self._shards))]
         again: int | None = visible_end
@@ -334,10 +336,10 @@ class HoldService:
             # Safe without the lock: a pull inserted after this check rechecks the end, which has moved already.
             if self._policy.empty_shortcut and not shard.table.has(key):
                 return
-            again = self._walk_once(steps, shard, self._new_walk(shard, key, again, tags_code), outbox)
+            again = self._traverse_once(steps, shard, self._new_traversal(shard, key, again, tags_code), outbox)
             tags_code = None
 
-    def _new_walk(self, shard: Shard, key: Key, visible_end: int, tags_code: int | None) -> BucketTraversal:
+    def _new_traversal(self, shard: Shard, key: Key, visible_end: int, tags_code: int | None) -> BucketTraversal:
         topic, queue_id = key
         return BucketTraversal(
             self._policy,
@@ -351,30 +353,32 @@ class HoldService:
             lambda: self._ends.properties_at(topic, queue_id, visible_end - 1),
         )
 
-    def _walk_once(self, steps: TraversalPoints, shard: Shard, walk: BucketTraversal, outbox: Outbox) -> int | None:
+    def _traverse_once(
+        self, steps: TraversalPoints, shard: Shard, traversal: BucketTraversal, outbox: Outbox
+    ) -> int | None:
         """Traverse a bucket once; returns the visible end for a second traversal, or None."""
         after_ns = self._events.now_ns()
         self._runtime.step(steps.start)
         with shard.lock:
-            taken = walk.start()
-        self._events.record("take", taken, after_ns, walk.visible_end)
+            taken = traversal.start()
+        self._events.record("take", taken, after_ns, traversal.visible_end)
         if not taken and self._policy.empty_shortcut:
             # Another notifier emptied the bucket after the check; there is nothing to put back or recheck.
             return None
-        if walk.unsettled:
+        if traversal.unsettled:
             try:
-                self._hand_out(steps, shard, walk, outbox)
+                self._hand_out(steps, shard, traversal, outbox)
             finally:
                 with shard.lock:
-                    walk.end()
+                    traversal.end()
             return None
-        self._look_at_each(steps, shard, walk, outbox)
-        return self._keep(steps, shard, walk, outbox) if self._policy.take == "clone_and_clear" else None
+        self._look_at_each(steps, shard, traversal, outbox)
+        return self._keep(steps, shard, traversal, outbox) if self._policy.take == "clone_and_clear" else None
 
-    def _hand_out(self, steps: TraversalPoints, shard: Shard, walk: BucketTraversal, outbox: Outbox) -> None:
+    def _hand_out(self, steps: TraversalPoints, shard: Shard, traversal: BucketTraversal, outbox: Outbox) -> None:
         """Queue a large herd in growing batches; the first pull is answered at once; all are settled at the end."""
         count = 1
-        while herd := walk.herd(count):
+        while herd := traversal.herd(count):
             for _pull in herd:
                 self._runtime.step(steps.each)
             for pull in self._executor.submit_herd(herd, outbox):
@@ -384,13 +388,13 @@ class HoldService:
             else:
                 outbox.flush_busy()
             count = min(max(2 * count, HERD_PART), HERD_PART_MAX)
-        self._look_at_each(steps, shard, walk, outbox)
+        self._look_at_each(steps, shard, traversal, outbox)
         outbox.flush()
 
-    def _look_at_each(self, steps: TraversalPoints, shard: Shard, walk: BucketTraversal, outbox: Outbox) -> None:
-        while walk.unseen:
+    def _look_at_each(self, steps: TraversalPoints, shard: Shard, traversal: BucketTraversal, outbox: Outbox) -> None:
+        while traversal.unseen:
             self._runtime.step(steps.each)
-            wake = walk.each()
+            wake = traversal.each()
             if wake is None:
                 continue
             if wake.pull.phase is not QUEUED:
@@ -399,20 +403,20 @@ class HoldService:
                         continue
             self._queue(wake.pull, wake.cause, outbox)
 
-    def _keep(self, steps: TraversalPoints, shard: Shard, walk: BucketTraversal, outbox: Outbox) -> int | None:
+    def _keep(self, steps: TraversalPoints, shard: Shard, traversal: BucketTraversal, outbox: Outbox) -> int | None:
         after_ns = self._events.now_ns()
         self._runtime.step(steps.end)
         with shard.lock:
-            kept = walk.end()
-        self._events.record("keep", kept, after_ns, walk.visible_end)
+            kept = traversal.end()
+        self._events.record("keep", kept, after_ns, traversal.visible_end)
         if kept and self._policy.expiry == "own_deadline":
             self._tell_clock(min(pull.deadline_ms for pull in kept), outbox)
         if not self._policy.recheck_after_keep:
             return None
         self._runtime.step("recheck")
-        visible_end = self._ends.visible_end(*walk.key)
+        visible_end = self._ends.visible_end(*traversal.key)
         with shard.lock:
-            held = shard.table.held(walk.key)
+            held = shard.table.held(traversal.key)
         return visible_end if any(wants_visible(pull, self._ends, visible_end) for pull in held) else None
 
     def scan(self, outbox: Outbox) -> None:
@@ -433,7 +437,7 @@ class HoldService:
                     log.exception("the scan cannot read %s", key)
                     continue
                 try:
-                    self._walk(SCAN, key, visible_end, None, outbox)
+                    self._traverse(SCAN, key, visible_end, None, outbox)
                 except FAULTS:
                     log.exception("the scan of %s failed", key)
                 if self._policy.bucket_removal == "if_empty_unsafe":
@@ -460,7 +464,7 @@ class HoldService:
         """Returns the seconds until the next deadline; None without deadlines."""
         # From here on every hold wakes the clock, so no deadline is missed between this check and the sleep.
         self._clock_sleeps_until_ms = float("inf")
-        if not self._room.used:
+        if not self._hold_limit.used:
             return None
         deadlines_ms: list[int] = []
         for shard in self._shards:

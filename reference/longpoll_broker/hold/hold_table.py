@@ -78,10 +78,10 @@ class Deadlines(Generic[Item]):
         due: list[Item] = []
         while self._heap and self._heap[0] <= now_ms:
             items = self._due.get(self._heap[0], {})
-            room = len(items) if count_max is None else count_max - len(due)
-            if len(items) > room:
-                due.extend(islice(items, room))
-                for item in due[len(due) - room :]:
+            left = len(items) if count_max is None else count_max - len(due)
+            if len(items) > left:
+                due.extend(islice(items, left))
+                for item in due[len(due) - left :]:
                     del items[item]
                 break
             due.extend(self._due.pop(heapq.heappop(self._heap), ()))
@@ -232,7 +232,7 @@ class HoldTable:
 
     - A pull is in its bucket's `pulls` exactly when its phase is HELD.
     - Unless `keeps_empty`, the table has exactly the buckets with held or taken pulls.
-    - `_held` and `room` count exactly the pulls that are HELD or TAKEN.
+    - `_held` and `hold_limit` count exactly the pulls that are HELD or TAKEN.
     - `_channels` has these pulls, and the `_unsettled` ones between `wake_in_place` and `settle`.
     - With `own_deadlines`, `_deadlines` has every HELD pull and every TAKEN one that is not `spent`. It may have
       unsettled pulls.
@@ -242,7 +242,7 @@ class HoldTable:
 
     own_deadlines: bool = True
     one_shot: bool = False
-    room: HoldLimit | None = None
+    hold_limit: HoldLimit | None = None
     """Shared by the shards of one table; None means no limit."""
     queue_limit: int | None = None
     """Maximum held and taken pulls of one queue."""
@@ -309,7 +309,7 @@ class HoldTable:
             bucket = self._buckets.get((pull.topic, pull.queue_id))
         if bucket is not None and self.queue_limit is not None and bucket.known >= self.queue_limit:
             return False
-        if self.room is not None and not self._take_room(pull, self.room):
+        if self.hold_limit is not None and not self._reserve(pull, self.hold_limit):
             return False
         if bucket is None:
             key = (pull.topic, pull.queue_id)
@@ -317,12 +317,12 @@ class HoldTable:
         self._insert(pull, bucket)
         return True
 
-    def _take_room(self, pull: Pull, room: HoldLimit) -> bool:
-        if not room.take():
+    def _reserve(self, pull: Pull, hold_limit: HoldLimit) -> bool:
+        if not hold_limit.take():
             return False
-        if self.channel_limit is None or room.take_texts(pull):
+        if self.channel_limit is None or hold_limit.take_texts(pull):
             return True
-        room.give(1)
+        hold_limit.give(1)
         return False
 
     def hold_together(self, pulls: Sequence[Pull]) -> int:
@@ -333,7 +333,7 @@ class HoldTable:
         limit, left_out = self.queue_limit, 0
         for pull in pulls:
             assert pull.phase is MISSED
-            if self._is_full_of(pull.channel) or (self.room is not None and not self.room.take_texts(pull)):
+            if self._is_full_of(pull.channel) or (self.hold_limit is not None and not self.hold_limit.take_texts(pull)):
                 left_out += 1
                 continue
             key = (pull.topic, pull.queue_id)
@@ -342,8 +342,8 @@ class HoldTable:
                 bucket = self._buckets[key] = Bucket(key)
             elif limit is not None and bucket.known >= limit:
                 left_out += 1
-                if self.room is not None:
-                    self.room.give_texts([pull])
+                if self.hold_limit is not None:
+                    self.hold_limit.give_texts([pull])
                 continue
             self._insert(pull, bucket)
         return left_out
@@ -520,12 +520,12 @@ class HoldTable:
 
     def _leave(self, count: int) -> None:
         self._held -= count
-        if self.room is not None:
-            self.room.give(count)
+        if self.hold_limit is not None:
+            self.hold_limit.give(count)
 
     def _unlink(self, pulls: Sequence[Pull]) -> None:
-        if self.room is not None and self.room.texts.used:
-            self.room.give_texts(pulls)
+        if self.hold_limit is not None and self.hold_limit.texts.used:
+            self.hold_limit.give_texts(pulls)
         channels, own_deadlines, disarm = self._channels, self.own_deadlines, self._deadlines.remove
         for pull in pulls:
             pull.bucket = None

@@ -119,17 +119,17 @@ class PullChecks:
     """`enablePropertyFilter`: whether a subscription may have a type other than TAG."""
     broker_ip: str = "127.0.0.1"
     traits: Traits = STRICT_TRAITS
-    standing: BrokerRole = field(factory=BrokerRole)
+    role: BrokerRole = field(factory=BrokerRole)
     """The broker's role, which changes answers on a slave."""
 
 
-def decide(pull: Pull, desk: PullChecks, store: Store) -> Decision:
+def decide(pull: Pull, checks: PullChecks, store: Store) -> Decision:
     """Decide one pull. Raises what the store raises; the caller answers that with code 1."""
-    wanted = check(pull, desk)
+    wanted = check(pull, checks)
     if isinstance(wanted, Refused):
         return wanted
     decision = look(pull, wanted, store)
-    return of_negative_count(pull, decision, desk) if pull.count_max < 0 else decision
+    return of_negative_count(pull, decision, checks) if pull.count_max < 0 else decision
 
 
 def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved:
@@ -146,17 +146,17 @@ def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved
 _SCANNED: Final = frozenset({GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING})
 
 
-def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, desk: PullChecks) -> Decision:
+def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, checks: PullChecks) -> Decision:
     """Returns the decision for a negative message count: 4.9 fails when it allocates the result list."""
-    if desk.traits.refuses_negative_count and decision.read.status in _SCANNED:
+    if checks.traits.refuses_negative_count and decision.read.status in _SCANNED:
         return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
     return decision
 
 
-def as_placed(decision: Found | Miss | OffsetMoved, desk: PullChecks) -> Found | Miss | OffsetMoved:
+def as_placed(decision: Found | Miss | OffsetMoved, checks: PullChecks) -> Found | Miss | OffsetMoved:
     """Adapt a decision to the broker's role; a lone master's stays unchanged."""
     read = decision.read
-    code = desk.standing.code(decision.code, read.status, desk.traits, suggests_slave=read.suggest_slave)
+    code = checks.role.code(decision.code, read.status, checks.traits, suggests_slave=read.suggest_slave)
     return decision if code == decision.code else OffsetMoved(read, code)
 
 
@@ -205,23 +205,23 @@ def code_of(status: GetStatus, offset: int) -> int:
     return PULL_NOT_FOUND if offset == 0 else PULL_OFFSET_MOVED
 
 
-def check(pull: Pull, desk: PullChecks) -> Filter | Refused:  # noqa: PLR0911 - one return a check, in order
+def check(pull: Pull, checks: PullChecks) -> Filter | Refused:  # noqa: PLR0911 - one return a check, in order
     """Run every check before the read, in order; returns the filter to read with, or the refusal."""
-    if not desk.is_readable:
-        return Refused(NO_PERMISSION, f"the broker[{desk.broker_ip}] pulling message is forbidden", FORBIDDEN_BROKER)
-    group = desk.groups.find(pull.group, pull.channel)
+    if not checks.is_readable:
+        return Refused(NO_PERMISSION, f"the broker[{checks.broker_ip}] pulling message is forbidden", FORBIDDEN_BROKER)
+    group = checks.groups.find(pull.group, pull.channel)
     if group is None:
         return Refused(SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{pull.group}] does not exist, {FAQ}")
     if not group.consume_enable:
         return Refused(NO_PERMISSION, f"subscription group no permission, {pull.group}", FORBIDDEN_GROUP)
-    topic = desk.topics.get(pull.topic)
+    topic = checks.topics.get(pull.topic)
     if topic is None:
         return Refused(TOPIC_NOT_EXIST, f"topic[{pull.topic[:128]}] not exist, apply first please! {FAQ}")
     if not topic.is_readable:
         return Refused(NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden", FORBIDDEN_TOPIC)
     if not 0 <= pull.queue_id < topic.read_queue_nums:
         return Refused(
-            desk.traits.bad_parameter_code,
+            checks.traits.bad_parameter_code,
             f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{pull.channel}]",
         )
@@ -229,36 +229,36 @@ def check(pull: Pull, desk: PullChecks) -> Filter | Refused:  # noqa: PLR0911 - 
         # The pull was held, so its subscription was accepted. This saves time when a hundred thousand expire
         # together.
         return pull.filter
-    wanted = _wanted(pull, desk, broadcast_enabled=group.consume_broadcast_enable)
+    wanted = _wanted(pull, checks, broadcast_enabled=group.consume_broadcast_enable)
     if isinstance(wanted, Refused):
         return wanted
-    if not desk.property_filter and not is_tag_type(wanted.expression_type):
+    if not checks.property_filter and not is_tag_type(wanted.expression_type):
         return Refused(SYSTEM_ERROR, not_supported(wanted.expression_type))
     return wanted
 
 
-def _brought(pull: Pull, desk: PullChecks) -> Filter | Refused:
+def _brought(pull: Pull, checks: PullChecks) -> Filter | Refused:
     if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
         return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
-    if pull.subscription and pull.expression_type and not (desk.property_filter or is_tag_type(pull.expression_type)):
+    if pull.subscription and pull.expression_type and not (checks.property_filter or is_tag_type(pull.expression_type)):
         # The type is refused in any case, so the expression is not compiled.
         return Refused(SYSTEM_ERROR, not_supported(pull.expression_type))
     try:
-        brought = filter_of(pull.subscription, pull.expression_type, with_parts=desk.traits.filters_with_parts)
+        brought = filter_of(pull.subscription, pull.expression_type, with_parts=checks.traits.filters_with_parts)
     except ExpressionError:
         return Refused(SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
-    if desk.property_filter and isinstance(brought, SqlFilter) and brought.over_limit:
+    if checks.property_filter and isinstance(brought, SqlFilter) and brought.over_limit:
         return Refused(SUBSCRIPTION_PARSE_FAILED, brought.problem)
     return brought
 
 
 def _wanted(  # noqa: PLR0911 - one return a check, in order
-    pull: Pull, desk: PullChecks, *, broadcast_enabled: bool
+    pull: Pull, checks: PullChecks, *, broadcast_enabled: bool
 ) -> Filter | Refused:
     """Returns the filter: from the request's subscription or from the group's heartbeats."""
     if pull.sys_flag & FLAG_SUBSCRIPTION:
-        return _brought(pull, desk)
-    group = desk.clients.group(pull.group)
+        return _brought(pull, checks)
+    group = checks.clients.group(pull.group)
     if group is None:
         return Refused(SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist {FAQ}")
     if not broadcast_enabled and group.message_model == BROADCASTING:
@@ -272,7 +272,7 @@ def _wanted(  # noqa: PLR0911 - one return a check, in order
         return Refused(SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
     if subscription.is_by_tag:
         return subscription.tags
-    known = desk.clients.filters.get(pull.topic, pull.group)
+    known = checks.clients.filters.get(pull.topic, pull.group)
     if known is None:
         return Refused(
             FILTER_DATA_NOT_EXIST, "The broker's consumer filter data is not exist!Your expression may be wrong!"

@@ -70,7 +70,7 @@ KINDS: Final = (Serialisation.JSON, Serialisation.ROCKETMQ)
 class PullAnswers:
     """Encodes decisions; callable from any thread."""
 
-    desk: PullChecks
+    checks: PullChecks
     events: PullEvents
 
     def encode(self, pull: Pull, decision: Decision, cause: Cause, kind: Serialisation, outbox: Outbox) -> Parts:
@@ -97,34 +97,34 @@ class PullAnswers:
             "minOffset": str(read.offset_min),
             "maxOffset": str(read.offset_max),
         }
-        if self.desk.traits.explains_refusals:
+        if self.checks.traits.explains_refusals:
             fields |= self._flag_fields(pull)
-        if not self.desk.standing.is_plain:
-            fields |= self._standing_fields(pull, read)
+        if not self.checks.role.is_plain:
+            fields |= self._role_fields(pull, read)
         command = Command(code, pull.opaque, RESPONSE, fields, remark=read.status.name, serialisation=kind)
         return encode_head(command, body_size)
 
     def _refusal_fields(self, decision: Refused) -> dict[str, str] | None:
-        if decision.forbidden_type is None or not self.desk.traits.explains_refusals:
+        if decision.forbidden_type is None or not self.checks.traits.explains_refusals:
             return None
         return {"forbiddenType": str(decision.forbidden_type)}
 
     def _flag_fields(self, pull: Pull) -> dict[str, str]:
         """Returns the fields that 5.x adds about the topic and the group."""
-        topic, group = self.desk.topics.get(pull.topic), self.desk.groups.by_name.get(pull.group)
+        topic, group = self.checks.topics.get(pull.topic), self.checks.groups.by_name.get(pull.group)
         return {
             "topicSysFlag": str(topic.topic_sys_flag if topic is not None else 0),
             "groupSysFlag": str(group.group_sys_flag if group is not None else 0),
         }
 
-    def _standing_fields(self, pull: Pull, read: GetResult) -> dict[str, str]:
+    def _role_fields(self, pull: Pull, read: GetResult) -> dict[str, str]:
         """Returns the fields that differ on a slave, or on a master that may redirect readers to one."""
-        standing, status = self.desk.standing, read.status
-        group = self.desk.groups.by_name.get(pull.group)
-        suggested = standing.suggested_broker(
-            group, code_of(status, pull.offset), self.desk.traits, suggests_slave=read.suggest_slave
+        role, status = self.checks.role, read.status
+        group = self.checks.groups.by_name.get(pull.group)
+        suggested = role.suggested_broker(
+            group, code_of(status, pull.offset), self.checks.traits, suggests_slave=read.suggest_slave
         )
-        offset_next = standing.offset_next(pull.offset, read.offset_next, status)
+        offset_next = role.offset_next(pull.offset, read.offset_next, status)
         return {"suggestWhichBrokerId": str(suggested), "nextBeginOffset": str(offset_next)}
 
 
@@ -144,7 +144,7 @@ class PullRunner:
 
     runtime: Runtime
     policy: Policy
-    desk: PullChecks
+    checks: PullChecks
     store: MessageStore
     statistics: Statistics
     events: PullEvents
@@ -160,16 +160,16 @@ class PullRunner:
         if (
             isinstance(found, OffsetMoved)
             and self.policy.on_truncate == "wake"
-            and not self.desk.topics.get(pull.topic)
+            and not self.checks.topics.get(pull.topic)
         ):
             # The topic was deleted between check and read, so the client should get that error.
-            refused = check(pull, self.desk)
+            refused = check(pull, self.checks)
             if isinstance(refused, Refused):
                 return refused
-        decision = found if pull.count_max >= 0 else of_negative_count(pull, found, self.desk)
-        if self.desk.standing.is_plain or isinstance(decision, Refused):
+        decision = found if pull.count_max >= 0 else of_negative_count(pull, found, self.checks)
+        if self.checks.role.is_plain or isinstance(decision, Refused):
             return decision
-        return as_placed(decision, self.desk)
+        return as_placed(decision, self.checks)
 
     def count(self, pull: Pull, decision: Decision, begun_ns: int) -> None:
         """Count the messages that a group gets, and report a moved offset."""
@@ -193,7 +193,7 @@ class PullRunner:
         """Run a pull after the step point; returns the decision. `after_ns` is an event time before the step."""
         begun_ns = self.runtime.monotonic_ns()
         try:
-            wanted = check(pull, self.desk)
+            wanted = check(pull, self.checks)
             if self.may_still_pull is not None and not self.may_still_pull(pull):
                 wanted = Refused(NO_PERMISSION, f"its account may no longer pull from the topic[{pull.topic}]")
             decision: Decision = wanted if isinstance(wanted, Refused) else self.look(pull, wanted)
@@ -227,7 +227,7 @@ class PullRunner:
 
     def answer(self, pull: Pull, decision: Decision, cause: Cause, outbox: Outbox) -> None:
         """Queue the answer to a pull that left the table, unless it is one-way."""
-        channel, traits = pull.channel, self.desk.traits
+        channel, traits = pull.channel, self.checks.traits
         assert isinstance(channel, Channel)
         if pull.flag & ONE_WAY and not traits.answers_woken_one_way:
             pull.phase = ANSWERED
@@ -252,7 +252,7 @@ class PullProcessor:
     runtime: Runtime
     policy: Policy
     config: BrokerConfig
-    desk: PullChecks
+    checks: PullChecks
     offsets: Offsets
     runner: PullRunner
     hold_service: HoldService
@@ -262,7 +262,7 @@ class PullProcessor:
     def processors(self) -> Mapping[int, Processor]:
         """Code 11, and the lite pull of a 5.x broker."""
         served: dict[int, Processor] = {RequestCode.PULL_MESSAGE: self.receive}
-        if self.desk.traits.serves_lite_pull:
+        if self.checks.traits.serves_lite_pull:
             served[RequestCode.LITE_PULL_MESSAGE] = self.receive
         return served
 
@@ -289,7 +289,7 @@ class PullProcessor:
             if commits and self.policy.commit == "after_hold":
                 self._commit(pull)
             if is_held:
-                if self.desk.topics.get(pull.topic) is None and self.policy.on_truncate == "wake":
+                if self.checks.topics.get(pull.topic) is None and self.policy.on_truncate == "wake":
                     # The topic was deleted between check and insert, perhaps before the pull was in its bucket.
                     self.hold_service.topic_deleted(pull.topic, outbox)
                 return None
@@ -302,7 +302,7 @@ class PullProcessor:
 
     def check(self, pull: Pull) -> Filter | Refused:
         """Run every check before the read; returns the filter to read with, or the refusal."""
-        return check(pull, self.desk)
+        return check(pull, self.checks)
 
     def look(self, pull: Pull, wanted: Filter) -> Decision:
         """Read for a pull. A held pull's `read` is never used."""
@@ -310,12 +310,12 @@ class PullProcessor:
 
     def may_be_held(self, pull: Pull) -> bool:
         """Whether a pull that missed may wait; some brokers drop a one-way pull instead."""
-        is_dropped = bool(pull.flag & ONE_WAY) and self.desk.traits.drops_one_way_pull
+        is_dropped = bool(pull.flag & ONE_WAY) and self.checks.traits.drops_one_way_pull
         return bool(pull.sys_flag & FLAG_SUSPEND) and not is_dropped
 
     @property
     def _takes_commits(self) -> bool:
-        return not self.desk.standing.is_slave or self.desk.traits.commits_as_slave
+        return not self.checks.role.is_slave or self.checks.traits.commits_as_slave
 
     def _commit(self, pull: Pull) -> None:
         forward_only = self.policy.commit == "monotone_max"
@@ -352,7 +352,7 @@ class PullProcessor:
         """Returns how long a pull may be held, ms; RocketMQ sets no maximum."""
         if not self.config.long_polling:
             return SHORT_POLLING_MS
-        if not self.desk.traits.caps_hold:
+        if not self.checks.traits.caps_hold:
             return asked_ms
         return min(max(asked_ms, 0), self.config.hold_timeout_ms_max)
 

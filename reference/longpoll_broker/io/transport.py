@@ -107,7 +107,7 @@ class Totals:
 
 
 @define(slots=True, eq=False)
-class _Door:
+class _Binding:
     listener: Listener
     handler: Handler
 
@@ -145,7 +145,7 @@ class IoLoop:
         """Shared with the broker's other loops."""
         self.poller: Poller = runtime.poller()
         self.outbox = Outbox()
-        self._doors: list[_Door] = []
+        self._bindings: list[_Binding] = []
         self._channels: dict[Channel, None] = {}
         self._to_close: deque[Channel] = deque()
         self._leaving: dict[Channel, tuple[str, ConnectionLimit | None]] = {}
@@ -162,7 +162,7 @@ class IoLoop:
         self._stopping = False
         self._numbers = 0
         self._idle_check_ns = 0
-        self._paused: list[_Door] = []
+        self._paused: list[_Binding] = []
         self._resume_ns = 0
         self._buffer = bytearray(RECEIVE_SIZE)
         self._view = memoryview(self._buffer)
@@ -178,9 +178,9 @@ class IoLoop:
 
     def add_listener(self, listener: Listener, handler: Handler) -> None:
         """Serve a listener. Call before `start`."""
-        door = _Door(listener, handler)
-        self._doors.append(door)
-        self.poller.register(listener, read=True, write=False, data=door)
+        binding = _Binding(listener, handler)
+        self._bindings.append(binding)
+        self.poller.register(listener, read=True, write=False, data=binding)
 
     def share_with(self, loops: Sequence[IoLoop]) -> None:
         """Distribute accepted connections over these loops in turn. Call before `start`."""
@@ -255,7 +255,7 @@ class IoLoop:
                     unfinished[data] = None
                 elif size:
                     self._serve(data)
-            elif type(data) is _Door:
+            elif type(data) is _Binding:
                 with KeepGoing(log, "a connection could not be accepted"):
                     self._accept(data)
         self._receive_slow(list(slow), unfinished, now_ns)
@@ -395,10 +395,10 @@ class IoLoop:
             for most, had in unfinished.note(channel, size):
                 most.give_up(ConnectionLimit.UNFINISHED_BYTES, unfinished.bytes_max, had)
 
-    def _accept(self, door: _Door) -> None:
+    def _accept(self, binding: _Binding) -> None:
         for _ in range(ACCEPTS_MAX):
             try:
-                sock, peer = door.listener.accept()
+                sock, peer = binding.listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -409,21 +409,21 @@ class IoLoop:
                     ACCEPT_PAUSE_S,
                     extra=event("connection_refused", reason=str(error)),
                 )
-                self._paused.append(door)
+                self._paused.append(binding)
                 self._resume_ns = self._runtime.monotonic_ns() + int(ACCEPT_PAUSE_S * 1e9)
-                self.poller.modify(door.listener, read=False, write=False, data=door)
+                self.poller.modify(binding.listener, read=False, write=False, data=binding)
                 return
             self._numbers += 1
             loop = self._peers[self._numbers % len(self._peers)]
-            accepted = _Accepted(sock, peer, door.handler, self._numbers)
+            accepted = _Accepted(sock, peer, binding.handler, self._numbers)
             if loop is self:
                 self._adopt(accepted)
             else:
                 loop.adopt_soon(accepted)
 
     def _resume_accepting(self) -> None:
-        for door in self._paused:
-            self.poller.modify(door.listener, read=True, write=False, data=door)
+        for binding in self._paused:
+            self.poller.modify(binding.listener, read=True, write=False, data=binding)
         self._paused.clear()
 
     def adopt_soon(self, accepted: _Accepted) -> None:
@@ -546,9 +546,9 @@ class IoLoop:
                     data.flush()
 
     def _close_all(self) -> None:
-        for door in self._doors:
-            self.poller.unregister(door.listener)
-            door.listener.close()
+        for binding in self._bindings:
+            self.poller.unregister(binding.listener)
+            binding.listener.close()
         for channel in list(self._channels):
             self._close(channel, STOPPING)
         # A peer that was accepted but not served would wait forever.

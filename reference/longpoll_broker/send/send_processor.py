@@ -197,7 +197,7 @@ class SendProcessor(Serving):
     """The processor of the send codes."""
 
     topics: Topics
-    maker: MessageBuilder
+    builder: MessageBuilder
     appender: Appender
     events: SendEvents
     durability: Durability
@@ -210,7 +210,7 @@ class SendProcessor(Serving):
     """First part of a message id: the broker's address in hexadecimal."""
 
     def __attrs_post_init__(self) -> None:
-        self.host_digits = self.maker.store_host.hex().upper().encode()
+        self.host_digits = self.builder.store_host.hex().upper().encode()
         self._long_batches = LongBatches(self.appender.runtime.lock())
         self._batches = BatchLimits.of(self.appender.store.message_size_max, len(self.host_digits), self.traits)
 
@@ -304,9 +304,9 @@ class SendProcessor(Serving):
 
     def _put_one(self, asked: Asked, queue_id: int, outbox: Outbox) -> Parts | None:
         channel, command, header = asked.channel, asked.command, asked.header
-        properties = self.maker.properties(header)
+        properties = self.builder.properties(header)
         tag = properties.get(TAGS, "")
-        message = self.maker.of_request(channel, header, queue_id, command.body, properties)
+        message = self.builder.of_request(channel, header, queue_id, command.body, properties)
         stored = (message, tag, self.appender.append(message, tag))
         if stored[2].queue_offset == FIRST_OFFSET:
             channel.gives_way = True
@@ -326,7 +326,7 @@ class SendProcessor(Serving):
         is_told = traits.returns_transaction_id or (traits.returns_prepared_id and stored[0].topic == HALF_TOPIC)
         if is_told and UNIQUE_KEY in properties:
             fields["transactionId"] = properties[UNIQUE_KEY]
-        handle = self.maker.recall_handle(stored[0], properties)
+        handle = self.builder.recall_handle(stored[0], properties)
         if handle is not None:
             fields["recallHandle"] = handle
         return self._acknowledge(
@@ -373,7 +373,7 @@ class SendProcessor(Serving):
         """Store all messages of a batch, or none; a long batch in turns."""
         properties = self._batch_properties(asked)
         # A message's own properties stay unchanged; 4.9 adds the request's after them, with CLUSTER.
-        shared = properties | {CLUSTER: self.maker.cluster_name} if self.traits.merges_batch_properties else {}
+        shared = properties | {CLUSTER: self.builder.cluster_name} if self.traits.merges_batch_properties else {}
         messages = self._batch_messages(asked, queue_id, shared)
         if len(asked.command.body) > LONG_SIZE:
             turns = self._put_in_turns(asked, queue_id, properties, messages)
@@ -436,8 +436,8 @@ class SendProcessor(Serving):
             )
         if not len(asked.command.body):
             raise no_message()
-        properties = self.maker.without_offsets(header.properties)
-        if header.sys_flag & TRANSACTION_MASK or self.maker.level(properties) > 0:
+        properties = self.builder.without_offsets(header.properties)
+        if header.sys_flag & TRANSACTION_MASK or self.builder.level(properties) > 0:
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch as a whole can be neither part of a transaction nor delayed"
             )
@@ -450,12 +450,12 @@ class SendProcessor(Serving):
         shared_text = write_properties(shared, without=WAIT)
         for part in self._batches.read(asked.command.body):
             own = part.properties.encode("utf-8", "surrogatepass")
-            if self.maker.inner_queues is not None and INNER_OFFSETS in part.properties:
-                own = write_properties(self.maker.without_offsets(part.properties), self.traits.properties_form)
+            if self.builder.inner_queues is not None and INNER_OFFSETS in part.properties:
+                own = write_properties(self.builder.without_offsets(part.properties), self.traits.properties_form)
             mark = b"\x02" if shared_text and own and not own.endswith(b"\x02") else b""
             # The request's properties come last, and a reader uses the last of two equal names.
             tag = shared.get(TAGS) or read_properties(part.properties).get(TAGS, "")
-            message = self.maker.message(
+            message = self.builder.message(
                 asked.channel, asked.header, queue_id, part.body, own + mark + shared_text, tag, part.flag
             )
             yield message, tag

@@ -97,9 +97,10 @@ class MessageStore:
     def __init__(self, runtime: Runtime, directory: str, config: StoreConfig, unlock: Callable[[], None]) -> None:
         """Use `open`."""
         self._runtime = runtime
-        self._directory = directory
+        self.directory = directory
         self._config = config if config.memory_size else evolve(config, memory_size=runtime.memory_size())
-        self._message_size_max = config.message_size_max
+        self.message_size_max = config.message_size_max
+        """Maximum bytes of a message's body, or of a whole batch (`maxMessageSize`)."""
         self._levels_ms = config.delay_levels_ms
         self._unlock = unlock
         self._append_lock = runtime.lock()
@@ -159,7 +160,7 @@ class MessageStore:
     def _recover(self) -> None:
         files = self._runtime.files
         for name in ("commitlog", "consumequeue"):
-            files.make_directory(f"{self._directory}/{name}")
+            files.make_directory(f"{self.directory}/{name}")
         self._table.load()
         if not (self._config.multi_dispatch and self._config.light_queues) and any(
             topic.startswith(LMQ_PREFIX) for topic in self._table.topics
@@ -167,7 +168,7 @@ class MessageStore:
             _lines.warning(
                 "%s has light queues, which get no messages with these settings, nor again after a crash: set "
                 "enableLmq=true and enableMultiDispatch=true",
-                self._directory,
+                self.directory,
             )
         self._finish_deletions()
         queues = self._table.all()
@@ -175,7 +176,7 @@ class MessageStore:
         sane = of_the_past(known, self._runtime.unix_ms)
         self._checkpoint = believed(self._log, queues, sane, had_queues=self._had_queues)
         if self._checkpoint != known:
-            files.write_atomic(f"{self._directory}/checkpoint", encode_checkpoint(self._checkpoint))
+            files.write_atomic(f"{self.directory}/checkpoint", encode_checkpoint(self._checkpoint))
         gone = gone_count(queues, sane, had_queues=self._had_queues)
         recovered = recover(
             self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues, gone=gone
@@ -196,7 +197,7 @@ class MessageStore:
             self._append_lock,
             self._inner_of,
             self.delete_topic,
-            self._message_size_max,
+            self.message_size_max,
             self._levels_ms,
             self._runtime.unix_ms,
         )
@@ -210,7 +211,7 @@ class MessageStore:
         if self._indexer is not None:
             self._indexer.recover(crashed=self._crashed, durable_ms=self._checkpoint.index_ms)
         if not self._crashed:
-            files.write_atomic(f"{self._directory}/abort", b"")
+            files.write_atomic(f"{self.directory}/abort", b"")
         self._dispatcher.only_durable = self._config.visible_when_durable
 
     def _finish_deletions(self) -> None:
@@ -241,8 +242,8 @@ class MessageStore:
 
         Raises MessageRefusedError above a limit and OSError when the disk is full; the message is then not stored.
         """
-        if not is_storable(message, self._message_size_max):
-            message = storable(message, self._message_size_max)
+        if not is_storable(message, self.message_size_max):
+            message = storable(message, self.message_size_max)
         if self._troubles:
             self._check_log()
         with self._append_lock:
@@ -259,7 +260,7 @@ class MessageStore:
             return []
         with self._append_lock:
             store_ms = max(self._runtime.unix_ms(), self._store_ms)
-            burst = append_burst(self._log, self._table, messages, store_ms, self._message_size_max)
+            burst = append_burst(self._log, self._table, messages, store_ms, self.message_size_max)
             if burst:
                 self._store_ms = store_ms
                 self._dispatcher.hand(burst, burst[0][1].physical_offset)
@@ -270,7 +271,7 @@ class MessageStore:
 
         Raises MessageRefusedError and OSError as `put` does, also if no file can hold them all; none is stored then.
         """
-        checked = [storable(message, self._message_size_max) for message in messages]
+        checked = [storable(message, self.message_size_max) for message in messages]
         if self._troubles:
             self._check_log()
         with self._append_lock:
@@ -294,7 +295,7 @@ class MessageStore:
     def prepare(self, topic: str, queue_id: int) -> PreparedBatch:
         """Create an empty batch of one queue, to be filled without a lock; raises MessageRefusedError."""
         check_place(topic, queue_id)
-        return PreparedBatch(topic, queue_id, self._message_size_max)
+        return PreparedBatch(topic, queue_id, self.message_size_max)
 
     def put_prepared(self, batch: PreparedBatch) -> PutResult:
         """Append a batch as `put_batch` does, at the cost of one message; returns the first message's result.
@@ -495,16 +496,6 @@ class MessageStore:
         return arrivals
 
     @property
-    def directory(self) -> str:
-        """The store's directory."""
-        return self._directory
-
-    @property
-    def message_size_max(self) -> int:
-        """Maximum bytes of a message's body, or of a whole batch (`maxMessageSize`)."""
-        return self._message_size_max
-
-    @property
     def dispatched_end(self) -> int:
         """Physical offset up to which every message is visible, except those that are behind."""
         return self._dispatcher.cursor
@@ -592,7 +583,8 @@ class MessageStore:
         if tags is not None and queue.extended is not None:
             matches = queue.extended.matching(tags), properties
         elif tags is not None and self._had_extended:
-            matches = _matching_addresses(tags), properties
+            # As in Java, where an invalid address matches: the client checks the message's tag.
+            matches = (lambda code: is_address(code) or tags(code)), properties
         return read_queue(self._log, queue, self._config, offset, count_max, matches=matches)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
@@ -649,23 +641,14 @@ class MessageStore:
         with self._noting(INDEX):
             return self._indexer.build(self._dispatcher.cursor, count_max)
 
-    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> QueryResult:
+    def query(
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
+    ) -> Generator[None, None, QueryResult]:
         """Find the newest messages with a key, up to `count_max` (at most 64), stored from `begin_ms` to `end_ms`.
 
         Times are compared by the second. Messages with an equal hash are found too: the caller compares the keys.
+        Yields after every few milliseconds of work.
         """
-        turns = self.query_in_turns(topic, key, count_max, begin_ms, end_ms)
-        while True:
-            try:
-                next(turns)
-            except StopIteration as ended:
-                result: QueryResult = ended.value
-                return result
-
-    def query_in_turns(
-        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
-    ) -> Generator[None, None, QueryResult]:
-        """Run `query` as a generator that yields after every few milliseconds of work."""
         if self._indexer is None:
             return QueryResult([], 0, 0)
         return (yield from self._indexer.query(topic, key, count_max, (begin_ms, end_ms), self._dispatcher.cursor))
@@ -681,16 +664,24 @@ class MessageStore:
         needed_from = min(self._dispatcher.visible_end, log.flushed_end)
         if self._indexer is not None:
             needed_from = min(needed_from, self._indexer.cursor)
-        if not self._count_expired(needed_from, at_any_hour=at_any_hour):
+        files = self._runtime.files
+
+        def expired() -> int:
+            return count_expired(
+                self._config, log.segments.segments, needed_from, now_ms=self._runtime.unix_ms(),
+                used_ratio=files.used_ratio(self.directory), changed_ms=files.changed_ms, at_any_hour=at_any_hour,
+            )  # fmt: skip
+
+        if not expired():
             return 0
         # Without the log's record, only its queue files show that a queue had messages.
         self.flush_queues()
         with self._queues_lock, self._deletion_lock:
             with self._flush_lock, self._dispatch_lock, self._append_lock:
-                count = self._count_expired(needed_from, at_any_hour=at_any_hour)
+                count = expired()
                 log.segments.remove(count)
                 # A deletion is dropped once the log begins after it, so names of earlier files must not return.
-                self._runtime.files.sync_directory(log.segments.directory)
+                files.sync_directory(log.segments.directory)
                 queues = self._table.all()
             for start in range(0, len(queues), QUEUES_A_TURN):
                 # In turns, so that dispatching can go on; a reader meanwhile finds that the record is gone.
@@ -700,19 +691,6 @@ class MessageStore:
         if self._indexer is not None:
             self._indexer.remove_before(log.start)
         return count
-
-    def _count_expired(self, needed_from: int, *, at_any_hour: bool) -> int:
-        """Returns how many of the log's oldest files may be removed, of those that end before `needed_from`."""
-        files = self._runtime.files
-        return count_expired(
-            self._config,
-            self._log.segments.segments,
-            needed_from,
-            now_ms=self._runtime.unix_ms(),
-            used_ratio=files.used_ratio(self._directory),
-            changed_ms=files.changed_ms,
-            at_any_hour=at_any_hour,
-        )
 
     # ------------------------------------------------------------------ flush and close
 
@@ -740,8 +718,7 @@ class MessageStore:
         except OSError as error:
             self._troubles[part] = error
             raise
-        if self._troubles:
-            self._troubles.pop(part, None)
+        self._troubles.pop(part, None)
 
     def flush_queues(self) -> None:
         """Make every visible unit durable, then write the checkpoint, which makes recovery short. Raises OSError."""
@@ -754,34 +731,32 @@ class MessageStore:
         Appends, reads and log flushes do not wait for it. An abandoned generator has no effect.
         """
         with self._noting(QUEUES):
-            yield from self._flush_queues_in_turns(a_turn)
-
-    def _flush_queues_in_turns(self, a_turn: int) -> Generator[None, None, None]:
-        with self._dispatch_lock:
-            # Under the lock, so that no topic is between the two tables.
-            queues = self._table.all()
-            store_ms, dispatched_ms, shown_offset = self._store_ms, self._dispatched_ms, self._dispatcher.shown_offset
-            if self._dispatcher.behind:
-                # Recovery must begin before the first of those.
-                dispatched_ms, shown_offset = 0, -1
-        self.flush()
-        for start in range(0, len(queues), a_turn):
+            with self._dispatch_lock:
+                # Under the lock, so that no topic is between the two tables.
+                queues = self._table.all()
+                dispatcher, store_ms = self._dispatcher, self._store_ms
+                dispatched_ms, shown_offset = self._dispatched_ms, dispatcher.shown_offset
+                if dispatcher.behind:
+                    # Recovery must begin before the first of those.
+                    dispatched_ms, shown_offset = 0, -1
+            self.flush()
+            for start in range(0, len(queues), a_turn):
+                with self._queues_lock:
+                    for queue in queues[start : start + a_turn]:
+                        queue.flush()
+                yield
             with self._queues_lock:
-                for queue in queues[start : start + a_turn]:
-                    queue.flush()
-            yield
-        with self._queues_lock:
-            known = self._checkpoint
-            index_ms = self._indexer.flushed_ms if self._indexer is not None else 0
-            checkpoint = Checkpoint(
-                max(known.physic_ms, store_ms),
-                max(known.logics_ms, dispatched_ms),
-                max(known.index_ms, index_ms),
-                durable_offset=max(known.durable_offset, shown_offset),
-                queue_file_count=file_count(queues),
-            )
-            self._runtime.files.write_atomic(f"{self._directory}/checkpoint", encode_checkpoint(checkpoint))
-            self._checkpoint = checkpoint
+                known = self._checkpoint
+                index_ms = self._indexer.flushed_ms if self._indexer is not None else 0
+                checkpoint = Checkpoint(
+                    max(known.physic_ms, store_ms),
+                    max(known.logics_ms, dispatched_ms),
+                    max(known.index_ms, index_ms),
+                    durable_offset=max(known.durable_offset, shown_offset),
+                    queue_file_count=file_count(queues),
+                )
+                self._runtime.files.write_atomic(f"{self.directory}/checkpoint", encode_checkpoint(checkpoint))
+                self._checkpoint = checkpoint
 
     def close(self) -> None:
         """Stop cleanly: make everything visible and durable, remove `abort`, unlock. A second call does nothing.
@@ -802,7 +777,7 @@ class MessageStore:
             if self._indexer is not None:
                 self._indexer.flush()
             self.flush_queues()
-            self._runtime.files.remove(f"{self._directory}/abort")
+            self._runtime.files.remove(f"{self.directory}/abort")
         finally:
             self._unmap()
 
@@ -820,11 +795,3 @@ class MessageStore:
             self._indexer.close()
         self._log.segments.close()
         self._unlock()
-
-
-def _matching_addresses(matches: Callable[[int], bool]) -> Callable[[int], bool]:
-    """Returns a tags-code test that also accepts every address of an extended queue, which is not read any more.
-
-    As in Java, where an invalid address matches: the client checks the message's tag.
-    """
-    return lambda tags_code: is_address(tags_code) or matches(tags_code)

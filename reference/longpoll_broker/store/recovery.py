@@ -164,12 +164,11 @@ def recover(
     # In reverse order, because at the limit of maps the files used last stay mapped for the recovery.
     _check_firsts(log, reversed(queues))
     holed = [] if crashed else [queue for queue in queues if _has_hole(log, queue)]
-    if gone and not crashed:
-        _lines.error("%d files of queues are gone since the store was closed: all are made anew from the log", gone)
-        found = recover_crashed(log, queues, Checkpoint(physic_ms=checkpoint.physic_ms))
-    elif crashed:
+    if crashed:
         found = recover_crashed(log, queues, checkpoint)
-    elif holed:
+    elif gone or holed:
+        if gone:
+            _lines.error("%d files of queues are gone since the store was closed: all are made anew from the log", gone)
         for queue in holed:
             _lines.error(
                 "%s lacks units before others: all queues are made anew from the log", queue.segments.directory

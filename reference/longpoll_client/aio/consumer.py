@@ -77,14 +77,6 @@ class AsyncMember(GroupMember):
         """Run a coroutine in a task, unless the member is closed. Errors are logged."""
         self._instance.begin(work)
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """As `GroupMember.after`, on the loop."""
-        self._instance.after(delay_s, action)
-
-    def every(self, period_s: float, action: Callable[[], None]) -> None:
-        """As `GroupMember.every`, on the loop."""
-        self._instance.every(period_s, action)
-
     def subscribe(self, topic: str, expression: str) -> None:
         """As `GroupMember.subscribe`."""
         subscription = self.membership.make(topic, expression)

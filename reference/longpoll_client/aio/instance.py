@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from longpoll_client.aio.connection import AsyncConnection
-from longpoll_client.checks import Addresses
 from longpoll_client.errors import ClientError, LifecycleError, UnreachableError
 from longpoll_client.instance import InstanceCore
 from longpoll_client.lifecycle import Closing
@@ -35,8 +34,6 @@ from longpoll_client.link.steps import (
 )
 from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header
-from longpoll_protocol.signature import Credentials
-from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import LongpollError
 
@@ -54,16 +51,7 @@ class AsyncInstance(InstanceCore):
     task of `begin` and every timer; `close` and `end_jobs` end them.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        name_server: Addresses,
-        *,
-        client_id: str | None = None,
-        on_request: Callable[[Command, str], bool] | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        super().__init__(runtime, name_server, client_id=client_id, on_request=on_request, credentials=credentials)
+    def _set_up(self) -> None:
         self.closing: Closing = Closing()
         """Of the client that it is of."""
         self._loop: asyncio.AbstractEventLoop | None = None

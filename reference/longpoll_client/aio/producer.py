@@ -23,7 +23,6 @@ from longpoll_client.produce.attempts import Attempt, QueueSelector, SendResult,
 from longpoll_client.produce.hooks import Outcome, SendMetrics
 from longpoll_client.produce.outgoing import OutgoingMessage, Parcel, as_given
 from longpoll_client.produce.producer import (
-    REQUEST_NAMES,
     MessageOptions,
     ProducerCore,
     ProducerOptions,
@@ -166,7 +165,7 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
     async def request(self, topic: str, body: bytes, **options: Unpack[RequestOptions]) -> ReceivedMessage:
         """As `Producer.request`, with its errors."""
         self._instance.check()
-        return await self._replied(topic, *read_options(topic, body, options, REQUEST_NAMES))
+        return await self._replied(topic, *read_options(topic, body, options, RequestOptions))
 
     def _request_later(
         self,
@@ -417,7 +416,7 @@ class AsyncTransactionProducer(TransactionCore, AsyncCloseable):
         """
         self._lifecycle.check_open()
         check_callable("local_transaction", local_transaction)
-        given = read_options(topic, body, options, REQUEST_NAMES)
+        given = read_options(topic, body, options, RequestOptions)
         if not self._has_heartbeat:
             self._has_heartbeat = True
             again = self._heartbeat.heartbeat_all

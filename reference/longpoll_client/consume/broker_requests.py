@@ -121,8 +121,15 @@ class BrokerRequests:
             with self._lock:
                 self._direct_count -= 1
             took_ms = (runtime.monotonic_ns() - began_ns) / 1e6
-            body = direct_body(is_consumed=is_consumed, is_orderly=self._member.is_orderly, took_ms=took_ms)
-            reply(ResponseCode.SUCCESS, None, body)
+            # A listener that raises retries the message.
+            body = {
+                "autoCommit": True,
+                "consumeResult": "CR_SUCCESS" if is_consumed else "CR_LATER",
+                "order": self._member.is_orderly,
+                "remark": None,
+                "spentTimeMills": int(took_ms),
+            }
+            reply(ResponseCode.SUCCESS, None, msgspec.json.encode(body))
 
         self._direct(as_first_sent(messages[0], RETRY_PREFIX + group), told)
 
@@ -164,20 +171,6 @@ def running_body(member: GroupMember, now_ms: int) -> bytes:
         "subscriptionSet": list(member.membership.subscriptions.values()),
     }
     return msgspec.json.encode(body)
-
-
-def direct_body(*, is_consumed: bool, is_orderly: bool, took_ms: float) -> bytes:
-    """The answer to 309. A listener that raises retries the message."""
-    result = "CR_SUCCESS" if is_consumed else "CR_LATER"
-    return msgspec.json.encode(
-        {
-            "autoCommit": True,
-            "consumeResult": result,
-            "order": is_orderly,
-            "remark": None,
-            "spentTimeMills": int(took_ms),
-        }
-    )
 
 
 def _queue_row(puller: Puller) -> dict[str, object]:

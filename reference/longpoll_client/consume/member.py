@@ -142,13 +142,13 @@ class GroupMember(ABC):
     def soon(self, make: Callable[[], Steps[object]], delay_s: float = 0.0, *, rebalances: bool = False) -> None:
         """Run an exchange after the delay, unless the member is closed by then. One at a time `rebalances`."""
 
-    @abstractmethod
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do something after the delay, unless the member is closed by then. It must not wait."""
+        self._scheduler.after(delay_s, action)
 
-    @abstractmethod
     def every(self, period_s: float, action: Callable[[], None]) -> None:
-        """Do something after each period, until the member is closed."""
+        """Do something after each period, until the member is closed. It must not wait."""
+        self._scheduler.every(period_s, action)
 
     def rebalance_soon(self) -> None:
         """Rebalance."""
@@ -350,7 +350,7 @@ class GroupMember(ABC):
         delay_level: int,
         give_again: Callable[[list[ReceivedMessage]], None],
     ) -> Steps[None]:
-        """Send messages back, and be done with them here. The listener gets messages that a broker does not take again from here."""
+        """Send messages back, and be done with them here. A listener gets again what a broker does not take."""
         kept = []
         if self.config.is_broadcasting:
             self.log_not_retried(messages)
@@ -455,14 +455,6 @@ class Member(GroupMember):
         with ExitStack() as stack:
             stack.callback(self.rebalancing.release)
             self.run(make())
-
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """As `GroupMember.after`, on the timer's thread."""
-        self._timer.after(delay_s, action)
-
-    def every(self, period_s: float, action: Callable[[], None]) -> None:
-        """As `GroupMember.every`, on the timer's thread."""
-        self._timer.every(period_s, action)
 
     def subscribe(self, topic: str, expression: str) -> None:
         """As `GroupMember.subscribe`."""

@@ -100,21 +100,36 @@ def _asked(subscription: SubscriptionData | None) -> str:
     return "everything" if tags is None else f"{subscription.expression_type} {subscription.sub_string[:140]}"
 
 
-class SubscriptionState:
-    """The subscriptions of one member: topics with expressions, or assigned queues.
+class Membership:
+    """One client's membership of one group: its subscriptions, topics with expressions, or assigned queues.
+
+    A member with assigned queues is not in the group and sends nothing.
 
     Invariant: `subscriptions` and `assigned` are replaced under `_lock` and never changed. `assigned` is None for a
-    member that shares its topics' queues; then no queue is assigned.
+    member that shares its topics' queues; then no queue is assigned. `_addresses` had the last heartbeat; `_has` is the
+    last subscription that each broker accepted.
     """
 
-    def __init__(self, runtime: Runtime, config: MemberConfig) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: MemberConfig,
+        consume_type: ConsumeType,
+        client_id: Callable[[], str],
+        statistics: Statistics,
+    ) -> None:
         self.config = config
+        self.client_id = client_id
         self.subscriptions: Mapping[str, SubscriptionData] = {}
         """By topic."""
         self.assigned: frozenset[MessageQueue] | None = None
         """The queues that were chosen by hand."""
         self._runtime = runtime
         self._lock = runtime.lock()
+        self._consume_type = consume_type
+        self._subscription_check = SubscriptionCheck(config, statistics)
+        self._addresses: list[str] = []
+        self._has: dict[str, Mapping[str, SubscriptionData]] = {}
 
     def make(self, topic: str, expression: str) -> SubscriptionData:
         """A subscription for `subscribe`; raises ConfigError.
@@ -159,28 +174,6 @@ class SubscriptionState:
                     f"group {self.config.group} has subscribed topics; use either subscribe or assign, not both"
                 )
             self.assigned, self.subscriptions = chosen, made
-
-
-class Membership(SubscriptionState):
-    """One client's membership of one group. A member with assigned queues is not in the group and sends nothing.
-
-    Invariant: `_addresses` had the last heartbeat; `_has` is the last subscription that each broker accepted.
-    """
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        config: MemberConfig,
-        consume_type: ConsumeType,
-        client_id: Callable[[], str],
-        statistics: Statistics,
-    ) -> None:
-        super().__init__(runtime, config)
-        self.client_id = client_id
-        self._consume_type = consume_type
-        self._subscription_check = SubscriptionCheck(config, statistics)
-        self._addresses: list[str] = []
-        self._has: dict[str, Mapping[str, SubscriptionData]] = {}
 
     def check_filter(self, subscription: SubscriptionData, route: Route) -> Steps[None]:
         """Ask every broker about a filter other than tags (`checkClientInBroker`); raises a ClientError."""

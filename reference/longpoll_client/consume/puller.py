@@ -134,10 +134,14 @@ class Batch:
 
 
 class Scheduler(Protocol):
-    """Does something later: `Timer` on a thread, or an event loop."""
+    """Does something later: `Timer` on a thread, or an event loop. Nothing once the client is closed."""
 
     def after(self, delay_s: float, action: Callable[[], None], /) -> None:
-        """Do something after the delay, unless the client is closed by then."""
+        """Do something after the delay."""
+        ...
+
+    def every(self, period_s: float, action: Callable[[], None], /) -> None:
+        """Do something after each period."""
         ...
 
 
@@ -348,7 +352,7 @@ class Puller:
         """Whether flow control stops pulling; `done` tries again. Each stop is counted once."""
         stop = self._cached.stop(self._config, is_orderly=self._is_orderly)
         if stop is not None and stop != self._stopped_by:
-            self._statistics.stopped(self.queue.topic, stop)
+            self._statistics.add(self.queue.topic, **{f"stopped_by_{stop}": 1})
         self._stopped_by = stop
         return stop is not None
 

@@ -22,6 +22,8 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.tables import with_table
 
+log: logging.Logger = logging.getLogger(__name__)
+
 Stop: TypeAlias = Literal["count", "size", "span"]
 """Which limit keeps a queue from being pulled."""
 GIVEN_COUNT_MAX: Final = 256
@@ -125,13 +127,6 @@ class Statistics:
         if counts is None:
             counts = self._topics[topic] = TopicStatistics()
         return counts
-
-    def stopped(self, topic: str, stop: Stop) -> None:
-        """Note that flow control stopped a queue."""
-        self.add(topic, **{f"stopped_by_{stop}": 1})
-
-
-log: logging.Logger = logging.getLogger(__name__)
 
 
 class HookCalls:

@@ -9,7 +9,6 @@ Source: `DefaultMQProducerImpl.java`, `MQClientAPIImpl.onExceptionImpl`.
 from __future__ import annotations
 
 import logging
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -20,7 +19,7 @@ from typing import Any, Final, TypeAlias, TypedDict, Unpack, cast, overload
 
 import msgspec
 
-from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
+from longpoll_client.checks import Addresses, ConnectOptions, check_group, check_plain, refuse_unknown, runtime_of
 from longpoll_client.errors import AnswerTimeoutError, ClientError, LifecycleError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import when_garbage_collected
@@ -65,6 +64,8 @@ from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
 from longpoll_spec.tables import with_table
 
+log: logging.Logger = logging.getLogger(__name__)
+
 SendCallback: TypeAlias = Callable[[SendResult | LongpollError], object]
 """Is called once with where a message went, or why it did not; it must not wait."""
 ReadHeader: TypeAlias = Callable[[Command], SendMessageResponseHeader]
@@ -72,21 +73,15 @@ ReadHeader: TypeAlias = Callable[[Command], SendMessageResponseHeader]
 _UNENDED: Final = ClientError("the send did not finish: it was interrupted, or its queue selector failed")
 
 
-class ProducerOptions(TypedDict, total=False):
+class ProducerOptions(ConnectOptions, total=False):
     """Options of every producer."""
 
-    tls: ssl.SSLContext | None
-    """How to connect over TLS. Default: plain connections."""
-    credentials: Credentials | None
-    """The account, for a broker with access control."""
     compression: Compression | None
     """How to compress bodies of `compress_over_bytes` or more; None: not at all. Batches never are."""
     compress_over_bytes: int
     """The least size of a body that is compressed; 4,096 by default."""
     hooks: Sequence[SendHook]
     """Called before and after every send."""
-    runtime: Runtime | None
-    """For tests."""
 
 
 class MessageOptions(TypedDict, total=False):
@@ -119,17 +114,6 @@ class SendOptions(RequestOptions, total=False):
     """The queue, in place of `queue_selector`."""
 
 
-_SEND_NAMES: Final = SendOptions.__annotations__.keys()
-REQUEST_NAMES: Final = RequestOptions.__annotations__.keys()
-_MESSAGE_NAMES: Final = MessageOptions.__annotations__.keys()
-
-
-def _refuse_unknown(options: Mapping[str, object], known: Any) -> None:
-    unknown = options.keys() - known
-    if unknown:
-        raise TypeError(f"unknown option {min(unknown)}")
-
-
 @with_table
 class StartedSend(msgspec.Struct, eq=False):
     """One send, with all its tries."""
@@ -142,12 +126,12 @@ class StartedSend(msgspec.Struct, eq=False):
 
 
 def read_options(
-    topic: str, body: bytes, options: MessageOptions, names: Any = _SEND_NAMES
+    topic: str, body: bytes, options: MessageOptions, kind: Any = SendOptions
 ) -> tuple[OutgoingMessage, QueueSelector | None, float]:
     """The message, queue selector and time-out of a send; raises ConfigError, and TypeError for an unknown option."""
     if not options:
         return OutgoingMessage(body), None, CALL_TIMEOUT_S
-    _refuse_unknown(options, names)
+    refuse_unknown(options, kind)
     given = cast("SendOptions", options)
     timeout_s = given.pop("timeout_s", CALL_TIMEOUT_S)
     chosen = selector(topic, given.pop("queue_id", None), given.pop("queue_selector", None))
@@ -157,7 +141,7 @@ def read_options(
 
 def message_of(topic: str, body: bytes, options: MessageOptions) -> OutgoingMessage:
     """The message of a one-way send; raises as `read_options`."""
-    return read_options(topic, body, options, _MESSAGE_NAMES)[0]
+    return read_options(topic, body, options, MessageOptions)[0]
 
 
 class Sender:
@@ -167,7 +151,7 @@ class Sender:
         self, group: str, options: ProducerOptions, read: ReadHeader, *, avoids_slow_brokers: bool = False
     ) -> None:
         """Check the options; raises ConfigError, and TypeError for an unknown one."""
-        _refuse_unknown(options, ProducerOptions.__annotations__.keys())
+        refuse_unknown(options, ProducerOptions)
         check_group(group)
         self.group: str = group
         self.runtime: Runtime = runtime_of(options.get("runtime"), options.get("tls"))
@@ -263,7 +247,7 @@ class ProducerCore(ABC):
         called.
         """
         check_plain("callback", callback)
-        self._request_later(topic, *read_options(topic, body, options, REQUEST_NAMES), callback)
+        self._request_later(topic, *read_options(topic, body, options, RequestOptions), callback)
 
     @abstractmethod
     def _request_later(
@@ -275,9 +259,6 @@ class ProducerCore(ABC):
         on_reply: ReplyCallback,
     ) -> None:
         """Send the request."""
-
-
-log: logging.Logger = logging.getLogger(__name__)
 
 
 class InFlightSends:

@@ -30,7 +30,6 @@ from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_client.produce.attempts import SendResult
 from longpoll_client.produce.hooks import SendMetrics
 from longpoll_client.produce.producer import (
-    REQUEST_NAMES,
     PreparedProducer,
     ProducerOptions,
     RequestOptions,
@@ -240,7 +239,7 @@ class TransactionProducer(TransactionCore, Closeable):
         """
         check_plain("local_transaction", local_transaction)
         self._heartbeat_later()
-        given = read_options(topic, body, options, REQUEST_NAMES)
+        given = read_options(topic, body, options, RequestOptions)
         prepare = partial(self._producer.send_prepared, topic, *given)
         return self._instance.run(self._send_steps(prepare, local_transaction))
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from attrs import define, field
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.batch import Integers
+from longpoll_judge.columns.lookup import Integers
 from longpoll_judge.read.schema import coded_texts
 
 Keys = NDArray[np.uint64]

@@ -14,6 +14,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
 
 _SPREAD_MAX: Final = 4
 """Most places for each number that a table may have to be made; offsets of a log have about one."""

@@ -1,9 +1,9 @@
 """One queue's messages: which offsets exist, their tags, and between which moments each became visible.
 
-Inside the broker (white-box) `append` tells a message's tag and `make_visible` the moment. Outside it (black-box) only
-`message_acknowledged` is seen. There a message counts as visible from its acknowledgement on where a wakeup is judged,
-which is what a producer is promised; where an answer's content is judged it may have been visible earlier, and must be
-`slack_ns` later. Leaves out requests. One incarnation of a queue: its visible end never moves back.
+Inside the broker (white-box) `append` has a message's tag and `make_visible` the time. Outside it (black-box) only
+`message_acknowledged` is seen. Where a wakeup is judged, a message is visible from its acknowledgement, as the producer
+is promised. Where an answer's content is judged, it may have been visible earlier, and must be `slack_ns` later. The
+visible end of one generation of a queue never moves back. Parts of a log that are not loaded are summarized.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.expression import Expression
-from longpoll_judge.columns.lookup import Ascending
+from longpoll_judge.columns.lookup import Ascending, Integers
 from longpoll_judge.read.schema import INTEGER_LIMIT
-
-Integers = NDArray[np.int64]
 
 NEVER: Final = INTEGER_LIMIT
 """Later than every moment of a history, and higher than every offset."""
@@ -190,3 +188,42 @@ class Matching:
         after_ns, before_ns = self._visible
         place = self._ranks.below(offset)
         return after_ns[place], before_ns[place]
+
+
+@frozen
+class Gap:
+    """A summary of a queue's log between two loaded parts."""
+
+    reach: int
+    """It shows no offset below this."""
+    begins_ns: int
+    """Nothing that it shows happened before this moment."""
+    ended_ns: int
+    """All that it, or what lies before both pieces, shows happened at this moment or before."""
+    floor: int
+    """Neither it nor what lies before both pieces shows an offset at or above this, or a higher visible end."""
+
+
+@frozen
+class Outlook:
+    """A summary of one queue's log outside a window and its neighbours."""
+
+    is_white_box: bool
+    """Whether visibility was seen from within the broker, anywhere."""
+    first_known: int
+    """The first offset whose message was seen anywhere; `NEVER` when none was."""
+    first_before: int = NEVER
+    """The first offset whose message earlier windows show; `NEVER` when they show none."""
+    floor: int = BEGINNING
+    """Earlier windows show no offset at or above this, and no higher visible end."""
+    end_before: int = 0
+    """The highest visible end that they show."""
+    ended_before_ns: int = BEGINNING
+    """All that they show of the log happened at this moment or before."""
+    reach: int = NEVER
+    """Later windows show no offset below this."""
+    begins_after_ns: int = NEVER
+    """Nothing that they show of the log happened before this moment."""
+    gap: Gap | None = None
+    """What lies between the piece around an offset and the piece around a moment, where these are apart. Then all but
+    `floor` that is told here of earlier windows is of the gap as well."""

@@ -1,8 +1,8 @@
 """The judge's contract as data: what a correct broker may do on the pull path, clause by clause.
 
 Every finding and every gap names its clause by id. `docs/contract.md` prints these clauses and their definitions, and a
-test injects a fault for each. The rules that judge them: `rightness`, `promptness`, `holding`, `logs`, `sends`,
-`commits`, `holds`, `conformance`, `survey`.
+test injects a fault for each. The rules that judge them: `pull_answers`, `promptness`, `holding`, `logs`, `sends`,
+`commits`, `conformance`, `survey`. The clauses about pulls: `pulls`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,324 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from longpoll_judge.contract.clause import Clause
-from longpoll_judge.contract.messages import MESSAGE_CLAUSES
-from longpoll_judge.contract.others import COMMIT_CLAUSES, EVIDENCE_CLAUSES, LAW_CLAUSES, LOG_CLAUSES, SEND_CLAUSES
-from longpoll_judge.contract.pulls import PULL_CLAUSES
-from longpoll_judge.contract.result import Finding, FindingVerdict
+from longpoll_judge.contract.clause import SEND_ANSWERS, SEND_MS, SHOWN_MS, UNHELD_MS, Clause
+from longpoll_judge.contract.pulls import MESSAGE_CLAUSES, PULL_CLAUSES
+from longpoll_judge.contract.result import (
+    COMMIT_IS_TOLD,
+    COMMIT_NEVER_REGRESSES,
+    EVIDENCE,
+    FOLLOWS_THE_LAW,
+    OFFSETS_IN_ORDER,
+    SEND_IS_KEPT,
+    VISIBLE_IS_MONOTONE,
+    Finding,
+    FindingVerdict,
+)
+
+LOG_CLAUSES: Final = (
+    Clause(
+        "log.append.once",
+        OFFSETS_IN_ORDER,
+        "No two messages are appended with one queue offset.",
+        "ConsumeQueue.putMessagePositionInfo",
+        ("append(queue_offset)",),
+        seen="inside",
+    ),
+    Clause(
+        "log.append.ordered",
+        OFFSETS_IN_ORDER,
+        "No message is appended with an offset below one that was certainly appended before.",
+        "ConsumeQueue.putMessagePositionInfo",
+        ("append(queue_offset)",),
+        seen="inside",
+    ),
+    Clause(
+        "log.append.gapless",
+        OFFSETS_IN_ORDER,
+        "Every offset between the lowest and the highest that were appended was appended.",
+        "ConsumeQueue.putMessagePositionInfo",
+        ("append(queue_offset)",),
+        seen="inside",
+        whole_record=True,
+    ),
+    Clause(
+        "log.acknowledged.once",
+        OFFSETS_IN_ORDER,
+        "No two messages are acknowledged with one queue offset.",
+        "ConsumeQueue.putMessagePositionInfo",
+        ("message_acknowledged(queue_offset)",),
+    ),
+    Clause(
+        "log.visible.monotone",
+        VISIBLE_IS_MONOTONE,
+        "The visible end never lies below one that was certainly there before.",
+        "the law's visible_is_monotone",
+        ("make_visible(visible_end)",),
+        seen="inside",
+    ),
+    Clause(
+        "log.visible.appended",
+        VISIBLE_IS_MONOTONE,
+        "What is made visible was appended: of a make_visible whose visible_end is greater than the first offset that "
+        "its source appended, the message before that end has an append, not certainly after it.",
+        "DefaultMessageStore.ReputMessageService: dispatches what is in the log",
+        ("append(queue_offset)", "make_visible(visible_end)"),
+        seen="inside",
+        whole_record=True,
+    ),
+)
+
+SEND_CLAUSES: Final = (
+    Clause(
+        "send.acknowledged.after_request",
+        SEND_IS_KEPT,
+        "A message is not acknowledged before its send was received: not acknowledgement.before_ns < request.after_ns, "
+        "of a send whose identifier came once, with whatever requests.",
+        "cause and effect",
+        ("request_received(code, request)", "message_acknowledged(request)"),
+    ),
+    Clause(
+        "send.acknowledged.same_connection",
+        SEND_IS_KEPT,
+        "An acknowledgement uses its send's connection, if both name one and no other request has the send's "
+        "identifier.",
+        "NettyRemotingAbstract.writeResponse: on the request's channel",
+        ("request_received(code, request, connection)", "message_acknowledged(request, connection)"),
+    ),
+    Clause(
+        "send.acknowledged.open_connection",
+        SEND_IS_KEPT,
+        "No message is acknowledged on a connection that was closed before: not close.before_ns < "
+        "acknowledgement.after_ns, of the first close of this connection in this source that is not before its send, "
+        "whose identifier came once, with whatever requests.",
+        "NettyRemotingAbstract.writeResponse",
+        ("request_received(code, request)", "message_acknowledged(request, connection)", "connection_closed"),
+    ),
+    Clause(
+        "send.acknowledged.once",
+        SEND_IS_KEPT,
+        "A send whose identifier came once, with whatever requests, is answered once: it has no answer_sent beside an "
+        "acknowledgement, and no acknowledgement that comes certainly after another one (those of a batch come "
+        "together).",
+        "SendMessageProcessor: one response a request",
+        ("request_received(code, request)", "message_acknowledged(request)", "answer_sent(request)"),
+    ),
+    Clause(
+        "send.acknowledged.place",
+        SEND_IS_KEPT,
+        "A send whose identifier came once, with whatever requests, is acknowledged in its topic, and in its queue "
+        "where it names one (not -1). Topics of the broker's own are excused: %..., RMQ_SYS_..., rmq_sys_..., "
+        "SCHEDULE_TOPIC_..., TRANS_CHECK_....",
+        "SendMessageProcessor.sendMessage: the queue is the one that was asked for",
+        ("request_received(code, request, topic, queue)", "message_acknowledged(request, topic, queue)"),
+    ),
+    Clause(
+        "send.answered",
+        SEND_IS_KEPT,
+        f"A send that has an identifier is acknowledged or refused, if its connection and its source go on for more "
+        f"than {SEND_MS} ms after it came. Unknown where the connection was not read in that time, and where an "
+        "acknowledgement comes later than that. Asked of sources all of whose acknowledgements name their send.",
+        "SendMessageProcessor.processRequest",
+        (
+            "request_received(code, request)",
+            "message_acknowledged(request)",
+            "answer_sent(request)",
+            "the source's end",
+        ),
+        whole_record=True,
+    ),
+    Clause(
+        "send.acknowledged.appended",
+        SEND_IS_KEPT,
+        "Inside, an acknowledged message has an append of the same source with its queue and offset, not certainly "
+        "after the acknowledgement; asked of sources that write appends. It may be in a hole since its send came, or, "
+        "where that is not known once, in any before.",
+        "SendMessageProcessor.handlePutMessageResult: queueOffset is the appended one",
+        ("append(queue_offset)", "message_acknowledged(queue_offset)"),
+        seen="inside",
+        whole_record=True,
+    ),
+    Clause(
+        "send.acknowledged.tag",
+        SEND_IS_KEPT,
+        "Inside, an acknowledged message has the tag that was appended.",
+        "SendMessageProcessor, CommitLog.putMessage",
+        ("append(queue_offset, tag)", "message_acknowledged(queue_offset, tag)"),
+        seen="inside",
+    ),
+    Clause(
+        "send.shown",
+        SEND_IS_KEPT,
+        "Inside, what was acknowledged is visible soon: a make_visible of its source past the offset may have begun "
+        f"by {SHOWN_MS} ms after the acknowledgement, if the source goes on for certainly longer; what was appended "
+        "and is not acknowledged makes it unknown. Asked of queues of which the source has a make_visible, where sends "
+        "are told; a deletion of the topic (215) that may lie in between excuses. The first of a queue's life is told.",
+        "DefaultMessageStore.ReputMessageService: dispatches what is in the log",
+        ("message_acknowledged(queue_offset)", "append(queue_offset)", "make_visible(visible_end)", "the source's end"),
+        seen="inside",
+        whole_record=True,
+    ),
+    Clause(
+        "send.sequential",
+        SEND_IS_KEPT,
+        "Of two sends of one source to one queue, the later one received certainly after the earlier was acknowledged "
+        "(acknowledgement.before_ns < request.after_ns), the later one's offsets are greater, if each has an "
+        "identifier that came once, with whatever requests. The same of two sources of one named broker, if both "
+        "watched at both moments. A deletion of the topic (215) or a hole of the record that may lie in between "
+        "excuses.",
+        "CommitLog.putMessage: offsets are given under the lock of its append",
+        ("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
+    ),
+    Clause(
+        "send.code.known",
+        SEND_IS_KEPT,
+        "An answer to a send whose identifier came once, with whatever requests, has one of the codes "
+        f"{', '.join(map(str, SEND_ANSWERS))}.",
+        "SendMessageProcessor.processRequest, handlePutMessageResult; RemotingSysResponseCode",
+        ("request_received(code, request)", "answer_sent(code, request)"),
+    ),
+    Clause(
+        "send.batch.gapless",
+        SEND_IS_KEPT,
+        "The messages of one send, whose identifier came once, with whatever requests, have consecutive offsets in "
+        "each queue in which they were acknowledged, in the order of its ids. A send that lists ids is acknowledged "
+        "for each of its messages.",
+        "CommitLog.putMessages: one lock for the whole batch",
+        ("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
+        whole_record=True,
+    ),
+    Clause(
+        "send.delivered.after_request",
+        SEND_IS_KEPT,
+        "No answer delivers a message before its send was received: not answer.before_ns < the send's "
+        "request.after_ns, of one source and a send whose identifier came once, with whatever requests. A deletion or "
+        "a hole in between excuses, as in send.sequential, and so does an answer that names another queue than its "
+        "request.",
+        "cause and effect",
+        ("request_received(code, request)", "message_acknowledged(request, queue_offset)", "answer_sent(offsets)"),
+    ),
+)
+
+COMMIT_CLAUSES: Final = (
+    Clause(
+        "commit.told.kept",
+        COMMIT_NEVER_REGRESSES,
+        "A group is told no offset below one that it had certainly committed (answer.before_ns < the query's "
+        "request.after_ns), unless a commit of no more than what was told may have come after that one: an update (15) "
+        "that was not certainly done before, or a pull that was not certainly received before, since a client may put "
+        "its own offset back.",
+        "the law's commit_never_regresses; ConsumerOffsetManager.commitOffset",
+        ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
+        whole_record=True,
+    ),
+    Clause(
+        "commit.told.most",
+        COMMIT_IS_TOLD,
+        "A group is told no offset above 0 and above every one that it may have committed by then (request.after_ns "
+        "<= the answer's before_ns), once an earlier query was certainly answered by then with a lower one or with "
+        "none; unknown where a commit is certain to have been there, and what was there before the record is not.",
+        "ConsumerOffsetManager.queryOffset: what was committed last",
+        ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
+        whole_record=True,
+    ),
+    Clause(
+        "commit.told.some",
+        COMMIT_IS_TOLD,
+        "A group that has certainly committed, or was certainly told an offset above 0, is not told that it has none "
+        "(22).",
+        "ConsumerManageProcessor.queryConsumerOffset: 22 only if offsetTable has none",
+        ("request_received(code, group, commit_offset)", "answer_sent(code)"),
+        whole_record=True,
+    ),
+    Clause(
+        "commit.told.written",
+        COMMIT_IS_TOLD,
+        "Once another offset was certainly there, since an earlier query was told it (or none) or an update (15) of it "
+        "was answered 0, a group is told only what may have been committed later, by a request that was not certainly "
+        "over before that began, or what another query was told since; 0 also where it may have none. Unknown where "
+        "no earlier query was told anything else, since an offset that was reset before the record may be told.",
+        "ConsumerOffsetManager.commitOffset, queryOffset: what was committed last",
+        ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
+        whole_record=True,
+    ),
+    Clause(
+        "commit.told.within",
+        COMMIT_IS_TOLD,
+        "A group is told no offset above the greatest offset_max that any answer about the queue tells, unless a "
+        "commit of that much may have come by then (request.after_ns <= the answer's before_ns). A client may commit "
+        "any offset, also before the record. Asked of queues of which an answer tells an end.",
+        "ConsumerOffsetManager.queryOffset: what was committed last",
+        ("request_received(code, group, commit_offset)", "answer_sent(code, offset)", "answer_sent(offset_max)"),
+        verdict="unknown",
+    ),
+    Clause(
+        "commit.answered",
+        COMMIT_IS_TOLD,
+        f"A query (14) or an update (15) that has an identifier is answered within {UNHELD_MS} "
+        "ms plus --late-ms, or "
+        "the history does not go on for longer than that with its connection open.",
+        "ConsumerManageProcessor",
+        ("request_received(code, request)", "answer_sent(request)", "connection_closed", "the source's end"),
+        whole_record=True,
+    ),
+    Clause(
+        "commit.code.known",
+        COMMIT_IS_TOLD,
+        "An answer to a query has one of the codes 0, 1, 2, 16, 17, 22, 26, 29, 215, 501, 1500; one to an update one "
+        "of these but 22.",
+        "ConsumerManageProcessor",
+        ("request_received(code)", "answer_sent(code)"),
+    ),
+)
+
+LAW_CLAUSES: Final = (
+    Clause(
+        "law.step",
+        FOLLOWS_THE_LAW,
+        "In a history that declares its law every step is one that the law allows, in some order that the moments "
+        "leave open.",
+        "the law",
+        ("the law's actions", "policy and law of meta.json"),
+        whole_record=True,
+    ),
+)
+
+
+def _evidence(kind: str, says: str, *needs: str) -> Clause:
+    name = kind.replace(" ", "_")
+    return Clause(f"{EVIDENCE}.{name}", EVIDENCE, says, "history files", needs or ("every event",), verdict="unknown")
+
+
+EVIDENCE_CLAUSES: Final = (
+    _evidence("damage", "Every part and every line can be read, and every directory has its meta.json."),
+    _evidence("field missing", "Every event has the fields that its kind needs."),
+    _evidence("undeclared source", "Every source is declared in meta.json.", "source"),
+    _evidence("source silent", "Every source that meta.json declares has events.", "meta.json"),
+    _evidence("source start", "Every source begins with source_started: one, with sequence 0.", "source_started"),
+    _evidence("source end", "Every source ends with source_stopped: one, with its highest sequence.", "source_stopped"),
+    _evidence("unknown policy", "The policy that meta.json names is one that there is.", "meta.json"),
+    _evidence("unknown law", "The law that meta.json declares is one that there is.", "meta.json"),
+    _evidence("unknown event", "Every event has a name of the schema.", "event"),
+    _evidence("lost", "No source says that it lost events.", "lost"),
+    _evidence("excerpt", "Nothing is left out: an excerpt is asked one clause and acquits nobody.", "omitted"),
+    _evidence("sequence gap", "The sequence numbers of a source leave none out.", "sequence"),
+    _evidence("sequence repeated", "The sequence numbers of a source are each there once.", "sequence"),
+    _evidence("clock jump", "No source's clock was set back.", "after_ns", "sequence"),
+    _evidence(
+        "begun anew",
+        "No source outside sees a queue give offset 0 to two sends without a deletion between: who does not pass it "
+        "may have deleted the topic.",
+        "message_acknowledged",
+    ),
+    _evidence(
+        "not judged",
+        "Every request can be judged: notes say how many could not, and why. Answers, steps of pulls and, where their "
+        "source tells of sends, acknowledgements have their requests in the history.",
+    ),
+    _evidence("nothing judged", "Something was judged: a pull, a question for a committed offset, or a step of a law."),
+    _evidence("empty", "There are events."),
+)
+
 
 CLAUSES: Final = (
     *PULL_CLAUSES, *LOG_CLAUSES, *SEND_CLAUSES, *MESSAGE_CLAUSES, *COMMIT_CLAUSES, *LAW_CLAUSES, *EVIDENCE_CLAUSES

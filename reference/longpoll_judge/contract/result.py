@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 import msgspec
 from attrs import frozen
 
-from longpoll_judge.contract.rate import Rate
 from longpoll_spec.tables import with_table
+
+Z: Final = 1.959964
+"""The normal quantile of a two-sided 95 % interval."""
+MILLION: Final = 1_000_000
+
+
+@with_table
+class Rate(msgspec.Struct, frozen=True):
+    """Violations per million chances to violate, between `low` and `high` with 95 % confidence."""
+
+    violated: int
+    of: int
+    """Pulls that could have broken the property: that a message woke, or whose deadline came."""
+    per_million: float
+    low: float
+    high: float
+
+
+def rate(violated: int, of: int) -> Rate:
+    """The rate of `violated` in `of` chances, of which there are at least `violated`, with its 95 % interval."""
+    chances = max(of, violated)
+    if not chances:
+        return Rate(0, 0, 0.0, 0.0, 0.0)
+    share = violated / chances
+    square = Z * Z / chances
+    middle = (share + square / 2) / (1 + square)
+    half = math.sqrt(share * (1 - share) * square + square * square / 4) / (1 + square)
+    low = 0.0 if not violated else max(0.0, middle - half)
+    return Rate(
+        violated,
+        chances,
+        round(share * MILLION, 3),
+        round(low * MILLION, 3),
+        round(min(1.0, middle + half) * MILLION, 3),
+    )
+
 
 Verdict = Literal["valid", "invalid", "unknown"]
 FindingVerdict = Literal["violated", "unknown", "observed"]
@@ -100,7 +136,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     meta: dict[str, Any] = {}
     """The content of the evidence's `meta.json`."""
     id: str = ""
-    """The same however often it is found (`longpoll_judge.contract.identity`)."""
+    """The same however often it is found (`longpoll_judge.contract.causes`)."""
 
     def told(self) -> list[Finding | Follow]:
         """Itself, and what follows from the same cause."""

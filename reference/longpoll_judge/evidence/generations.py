@@ -10,14 +10,17 @@ How changes are found: `survey`.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Final, NamedTuple
+
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
 
-from longpoll_judge.evidence.record_gaps import Integers, RecordGaps
+from longpoll_judge.columns.lookup import Booleans, Integers
+from longpoll_judge.evidence.source_survey import NO_GAPS, Interval, RecordGaps, SourceSurvey, gaps_of, union
 from longpoll_judge.read.schema import INTEGER_LIMIT
 
-Booleans = NDArray[np.bool_]
 NEITHER = -1
 """In place of a life: of what touches a change."""
 
@@ -77,3 +80,103 @@ class Generation:
         found: Booleans = (numbers == NEITHER) | (numbers <= self.number)
         since: Booleans = before_ns >= (-INTEGER_LIMIT if self.emptied_ns is None else self.emptied_ns)
         return found & since
+
+
+DELETION_NS: Final = 5_000 * 1_000_000
+"""How long after its receipt a deletion may take effect; its answer is not recorded."""
+
+
+class GenerationStart(NamedTuple):
+    """A sign that a new generation begins, of one queue or of all queues of a topic."""
+
+    broker: str
+    topic: str
+    queue: int
+    """-1 for all of the topic's."""
+    after_ns: int
+    before_ns: int
+    source: str
+    request: str = ""
+
+
+def deletions(
+    deleted: Iterable[GenerationStart], sources: Mapping[str, SourceSurvey], settable: Collection[str]
+) -> tuple[dict[tuple[str, str], RecordGaps], RecordGaps]:
+    """When each topic was deleted, and when a topic of some broker was. Later times follow a clock that may be set.
+
+    A deletion without a broker's name belongs to the one broker of its source. If the source has none or several, the
+    deletion may concern any of them.
+    """
+    found: dict[tuple[str, str], list[Interval]] = {}
+    unplaced: list[Interval] = []
+    for each in deleted:
+        end_ns = INTEGER_LIMIT if each.source in settable else each.before_ns + DELETION_NS
+        told = {each.broker} if each.broker else sources[each.source].brokers
+        if len(told) > 1 or (not told and any(seen.brokers for seen in sources.values())):
+            unplaced.append((each.after_ns, end_ns))
+        else:
+            found.setdefault((min(told, default=""), each.topic), []).append((each.after_ns, end_ns))
+    return {name: gaps_of(intervals) for name, intervals in found.items()}, gaps_of(unplaced)
+
+
+def begun_anew(
+    first: Iterable[GenerationStart], deleted: dict[tuple[str, str], RecordGaps], inside: Collection[str]
+) -> dict[tuple[str, str, int], RecordGaps]:
+    """When a queue got a new generation without a visible deletion: one source had its offset 0 acknowledged twice.
+
+    A client that an outside observer does not see may have deleted the topic at any time between the two. An observer
+    inside the broker sees every request. Nor does one send that is acknowledged twice have messages in two generations.
+    """
+    told: dict[tuple[str, tuple[str, str, int]], list[GenerationStart]] = {}
+    for each in first:
+        if each.source not in inside:
+            told.setdefault((each.source, (each.broker, each.topic, each.queue)), []).append(each)
+    found: dict[tuple[str, str, int], list[Interval]] = {}
+    for (_source, name), firsts in told.items():
+        firsts.sort(key=lambda one: (one.after_ns, one.before_ns))
+        known = union(deleted.get((name[0], topic), NO_GAPS) for topic in {name[1], ""})
+        for one, other in pairwise(firsts):
+            between = np.array([[one.after_ns], [other.before_ns]], dtype=np.int64)
+            is_one_send = bool(one.request) and one.request == other.request
+            if not is_one_send and not known.touch(*between)[0]:
+                found.setdefault(name, []).append((one.after_ns, other.before_ns))
+    return {name: gaps_of(intervals) for name, intervals in found.items()}
+
+
+def lasting(holes: RecordGaps, *, is_settable: bool) -> RecordGaps:
+    """The holes of a source, each with the time in which a deletion may take effect that was asked for in it."""
+    ends = np.full_like(holes.ends, INTEGER_LIMIT) if is_settable else holes.ends + DELETION_NS
+    return gaps_of(zip(holes.starts.tolist(), np.minimum(ends, INTEGER_LIMIT).tolist(), strict=True))
+
+
+def broker_holes(
+    sources: Mapping[str, SourceSurvey], holes_of_source: Mapping[str, RecordGaps], inside: Collection[str]
+) -> dict[str, RecordGaps]:
+    """Intervals in which no source watched a broker, so that anything may have happened to its queues.
+
+    A source without a broker's name may belong to any broker. If a source has no end, its gap lasts until the next
+    source of the same broker begins. An outside observer leaves a gap after it ends; an observer inside the broker that
+    ends in order ends with its broker.
+    """
+    found = {}
+    for broker in {broker for seen in sources.values() for broker in seen.brokers}:
+        mine = {name: seen for name, seen in sources.items() if broker in seen.brokers or not seen.brokers}
+        intervals: list[Interval] = []
+        for name, seen in mine.items():
+            starts = [other.first_ns for other in mine.values() if other.first_ns > seen.last_ns]
+            until_ns = min(starts, default=INTEGER_LIMIT)
+            holes = holes_of_source[name]
+            ends = zip(holes.starts.tolist(), holes.ends.tolist(), strict=True)
+            intervals += [(start, max(min(end, until_ns), start)) for start, end in ends]
+        found[broker] = gaps_of((*intervals, *_unwatched(mine, inside)))
+    return found
+
+
+def _unwatched(sources: Mapping[str, SourceSurvey], inside: Collection[str]) -> Iterator[Interval]:
+    """The intervals in which no source in `sources` stood before the broker."""
+    last_ns, is_over = INTEGER_LIMIT, False
+    for name, seen in sorted(sources.items(), key=lambda item: item[1].first_ns):
+        if seen.first_ns > last_ns and not is_over:
+            yield last_ns, seen.first_ns
+        if last_ns == INTEGER_LIMIT or seen.last_ns > last_ns:
+            last_ns, is_over = seen.last_ns, name in inside

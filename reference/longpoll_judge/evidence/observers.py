@@ -14,12 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.lookup import are_of, is_one_of
+from longpoll_judge.columns.lookup import Booleans, Integers, are_of, is_one_of
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import SEND_CODES
 from longpoll_judge.contract.result import Gap
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import NAMES, are_named, coded, coded_texts
+from longpoll_judge.read.schema import NAMES, are_named, coded, coded_texts, compute
 from longpoll_judge.read.source import History
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.history import WHITE_BOX
@@ -45,8 +44,6 @@ NEEDED: Final = {
 """Fields that an event needs whatever else is there; those that pulls need stand with their answers (`case`)."""
 Deletion = tuple[str, str, int, int]
 """(source, topic, after_ns, before_ns) of a request to delete a topic; an empty topic is any."""
-Booleans = NDArray[np.bool_]
-Integers = NDArray[np.int64]
 
 
 @with_table

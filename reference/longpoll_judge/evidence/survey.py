@@ -16,10 +16,16 @@ import pyarrow as pa
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.lookup import are_of, run_starts
+from longpoll_judge.columns.lookup import Integers, are_of, run_starts
 from longpoll_judge.contract.result import Gap
-from longpoll_judge.evidence.generation_starts import GenerationStart, begun_anew, broker_holes, deletions, lasting
-from longpoll_judge.evidence.generations import Generations
+from longpoll_judge.evidence.generations import (
+    Generations,
+    GenerationStart,
+    begun_anew,
+    broker_holes,
+    deletions,
+    lasting,
+)
 from longpoll_judge.evidence.observers import (
     DELETE_TOPIC,
     Deletion,
@@ -34,19 +40,22 @@ from longpoll_judge.evidence.observers import (
     observer_gaps,
     stops_silently,
 )
-from longpoll_judge.evidence.record_gaps import NO_GAPS, Interval, RecordGaps, gaps_of, union
 from longpoll_judge.evidence.source_survey import (
+    NO_GAPS,
+    Interval,
+    RecordGaps,
     SequenceFaults,
     SourceSurvey,
+    gaps_of,
     holes_in,
     merge_source,
     sequence_faults,
     survey_source,
+    union,
     whole_of,
 )
-from longpoll_judge.read.schema import INTEGER_LIMIT, are_named, coded, coded_texts
+from longpoll_judge.read.schema import INTEGER_LIMIT, Damage, are_named, coded, coded_texts
 from longpoll_judge.read.source import History
-from longpoll_judge.read.unreadable import Damage
 from longpoll_spec.history import BLACK_BOX, WHITE_BOX
 from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.tables import with_table
@@ -62,7 +71,6 @@ UPDATE_CONSUMER_OFFSET: Final = 15
 """The one that commits it by itself."""
 NOT_CLOSED: Final[Interval] = (INTEGER_LIMIT, INTEGER_LIMIT)
 """When a connection closed that never did."""
-Integers = NDArray[np.int64]
 _NOTHING: Final[Integers] = np.empty(0, dtype=np.int64)
 
 

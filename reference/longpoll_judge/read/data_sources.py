@@ -18,16 +18,64 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from longpoll_judge.errors import JudgeUserError
+from longpoll_judge.read.growing_history import stamps_of, whole_end
 from longpoll_judge.read.rocketmq_store import SCHEMAS, FileRange, Part, ranges, read_records, read_units
-from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA
-from longpoll_judge.read.source import InputSplit, find
-from longpoll_judge.read.stream import HistoryStream, read_columns
-from longpoll_judge.read.unreadable import Damage
+from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA, REQUIRED, Damage, fill
+from longpoll_judge.read.source import SPLIT_BYTES, InputSplit, find, kind_of, read_split
+from longpoll_spec.history import NDJSON_SUFFIX
+
+
+class HistoryStream(DataSourceStreamReader):
+    """The new events of one directory."""
+
+    def __init__(self, directory: Path | str, columns: Sequence[str] = PLAIN_SCHEMA.names) -> None:
+        self._directory = directory
+        self._columns = columns
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Nothing has been read."""
+        return {}
+
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """By part how far it can be read."""
+        return {
+            part: whole_end(part) if kind_of(part) == NDJSON_SUFFIX else stamp.size
+            for part, stamp in stamps_of([self._directory]).items()
+        }
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """The splits of what is new."""
+        return [InputPartition(each) for part in find([self._directory]).splits for each in _new(part, start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The events of a split."""
+        table, _damages = read_columns(cast("InputSplit", partition.value), self._columns)
+        yield from table.to_batches()
+
+
+def read_columns(part: InputSplit, names: Sequence[str]) -> tuple[pa.Table, list[Damage]]:
+    """These columns of a split's events as plain Arrow, and what could not be read."""
+    table, damages = read_split(part, tuple(dict.fromkeys((*REQUIRED, *names))))
+    return fill(table, names).cast(pa.schema([PLAIN_SCHEMA.field(name) for name in names])), damages
+
+
+def _new(part: InputSplit, start: dict[str, int], end: dict[str, int]) -> Iterator[InputSplit]:
+    """The part of the split between two offsets."""
+    if kind_of(part.path) != NDJSON_SUFFIX:
+        if part.path not in start and part.path in end:
+            yield part
+        return
+    first = max(part.start, start.get(part.path, 0))
+    last = min(part.start + SPLIT_BYTES, end.get(part.path, 0))
+    if first < last:
+        yield msgspec.structs.replace(part, start=first, end=last)
+
 
 DAMAGE: Final = "damage"
 _SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint", pa.bool_(): "boolean", pa.binary(): "binary"}

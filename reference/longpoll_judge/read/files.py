@@ -26,7 +26,7 @@ import pyarrow as pa
 from attrs import frozen
 
 from longpoll_judge.errors import HistoryNotFoundError
-from longpoll_judge.read.arrow import filesystems
+from longpoll_judge.read.schema import filesystems
 
 READ_AHEAD_BYTES: Final = 1 << 20
 """How much of a file elsewhere is asked for at once at least."""

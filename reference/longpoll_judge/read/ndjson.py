@@ -16,10 +16,19 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from longpoll_judge.read.arrow import compute, json
 from longpoll_judge.read.files import BOM, open_file
-from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_FIELDS, INTEGER_LIMIT, LISTS, PLAIN_SCHEMA, REQUIRED, fill
-from longpoll_judge.read.unreadable import Damage
+from longpoll_judge.read.schema import (
+    EVENT_SCHEMA,
+    INTEGER_FIELDS,
+    INTEGER_LIMIT,
+    LISTS,
+    PLAIN_SCHEMA,
+    REQUIRED,
+    Damage,
+    compute,
+    fill,
+    json,
+)
 from longpoll_spec.history import FIELD_TYPES, Event
 
 LINE_BYTES_MAX: Final = 16 << 20

@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from longpoll_judge.read.arrow import compute, parquet
 from longpoll_judge.read.files import first_line, is_uri, to_arrow
 from longpoll_judge.read.ndjson import NAMED_DAMAGES_MAX, are_filled, are_intervals, is_in_range
 from longpoll_judge.read.schema import (
@@ -25,11 +24,13 @@ from longpoll_judge.read.schema import (
     LISTS,
     NAMES,
     REQUIRED,
+    Damage,
     coded,
+    compute,
     fill,
     fill_present,
+    parquet,
 )
-from longpoll_judge.read.unreadable import Damage
 
 ROW_GROUP_EVENTS: Final = 262_144
 """Events of one row group as it is written: about 40 MB when held by the judge."""

@@ -6,6 +6,7 @@ out where the rows come from (`source`) and what they mean (`steps`).
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,6 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from longpoll_spec.history import FIELD_TYPES, Event
+from longpoll_spec.tables import with_table
+
+compute: Final[Any] = importlib.import_module("pyarrow.compute")
+json: Final[Any] = importlib.import_module("pyarrow.json")
+parquet: Final[Any] = importlib.import_module("pyarrow.parquet")
+filesystems: Final[Any] = importlib.import_module("pyarrow.fs")
+
 
 _ARROW_TYPES: Final[dict[type, pa.DataType]] = {
     str: pa.string(),
@@ -169,3 +177,14 @@ def _values(table: pa.Table, name: str) -> list[Any]:
 def order_of(event: Mapping[str, Any]) -> tuple[int, int, str, int]:
     """The place of an event among others: its moment, and what tells those of one moment apart."""
     return event["after_ns"], event["before_ns"], event["source"], event["sequence"]
+
+
+@with_table
+class Damage(msgspec.Struct, frozen=True, order=True):
+    """Something in the files that could not be read: evidence that is missing."""
+
+    file: str
+    position: int
+    """Byte offset of the line in the file, or number of the row; -1 for the file as a whole."""
+    reason: str
+    count: int = 1

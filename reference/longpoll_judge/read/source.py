@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.read import files, ndjson, parquet
 from longpoll_judge.read.files import Entry, Stamp, first_line
-from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_LIMIT, coded
-from longpoll_judge.read.unreadable import Damage
+from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_LIMIT, Damage, coded
 from longpoll_spec.history import (
     FORMAT_VERSION,
     META_FILE,

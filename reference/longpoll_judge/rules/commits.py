@@ -31,7 +31,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.keys import NO_KEYS, Keys, repeated, request_keys
-from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.lookup import Integers, is_one_of
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import (
     NOTE_REFUSED,
@@ -43,12 +43,10 @@ from longpoll_judge.contract.clause import (
 )
 from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import Finding, Gap, Share
-from longpoll_judge.evidence.generation_starts import DELETION_NS
-from longpoll_judge.evidence.record_gaps import NO_GAPS, gaps_of, union
-from longpoll_judge.evidence.source_survey import DISORDER_NS
+from longpoll_judge.evidence.generations import DELETION_NS
+from longpoll_judge.evidence.source_survey import DISORDER_NS, NO_GAPS, gaps_of, union
 from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE_CONSUMER_OFFSET, Context
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
+from longpoll_judge.read.schema import EVENT_SCHEMA, REQUIRED, coded, compute, event_dict
 from longpoll_judge.read.source import History, read_split
 from longpoll_judge.rules.cross_queue import have_request, highest_before, rows_where
 from longpoll_judge.rules.queue_columns import MS, PULL_CODES
@@ -69,7 +67,6 @@ CODE_KNOWN: Final = "commit.code.known"
 """A finding that depends on no timestamp and no missing event."""
 UNWATCHED: Final = "; another observer saw that, and the broker may have lost it in between"
 _NOTHING: Final = EVENT_SCHEMA.empty_table().select(COLUMNS)
-Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 

@@ -6,7 +6,7 @@ possible at once than is followed. The window begins at the last moment at which
 with the step that no state allows: after that nothing is known, so a source has one finding at most.
 
 Histories of steps are judged in this process on both engines: a step takes microseconds, and one run is one chain.
-Leaves out the search (`longpoll_spec.engines.conform`) and the reading of events as steps (`step_reader`).
+The search: `longpoll_spec.engines.conform`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Gap, Share
 from longpoll_judge.evidence.survey import UNSEEN, Context
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import REQUIRED, event_dict
+from longpoll_judge.read.schema import REQUIRED, compute, event_dict
 from longpoll_judge.read.source import History, read_split
 from longpoll_judge.rules.queue_columns import MS
 from longpoll_judge.rules.step_reader import COLUMNS, is_step, model_of, reader_of, reason

@@ -1,7 +1,6 @@
 """pull.filter.agrees: what a subscription was given is not passed over for one that takes at least as much.
 
-Needs no tags: only what answers deliver and pass over. Which answers are gathered, and which ends they tell:
-`offset_regression`.
+Needs no tags: only what answers deliver and pass over. Which answers are gathered, and which ends they tell: `logs`.
 
 Source: `ExpressionMessageFilter`, `DefaultMessageStore.getMessage`.
 """
@@ -16,14 +15,14 @@ from attrs import define, field
 
 from longpoll_judge.columns.expression import parse
 from longpoll_judge.columns.keys import Keys
-from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import NEVER, Integers
+from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
+from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clauses import finding_of
 from longpoll_judge.contract.result import Finding, FindingVerdict
 from longpoll_judge.evidence.survey import UNSEEN, Context, queue_text
 from longpoll_judge.read.schema import coded, order_of
-from longpoll_judge.rules.answers import FOUND, NO_MATCHED_MSG
-from longpoll_judge.rules.cross_queue import WEIGHT, Booleans, Gathered, Tables, events_at, generations, queue_keys
+from longpoll_judge.rules.cross_queue import WEIGHT, Gathered, Tables, events_at, generations, queue_keys
+from longpoll_judge.rules.queue_case import FOUND, NO_MATCHED_MSG
 
 NO_FILTER: Final = -1
 Text = tuple[str, str]

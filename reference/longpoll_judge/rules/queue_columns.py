@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import Events
 from longpoll_judge.columns.expression import Expression, parse
-from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.outlook import Outlook
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Growth, Integers, QueueLog
+from longpoll_judge.columns.lookup import Integers, is_one_of
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Growth, Outlook, QueueLog
 from longpoll_judge.evidence.generations import Generation
 from longpoll_judge.evidence.survey import UNSEEN, Context, SourceFacts
 from longpoll_protocol.properties import java_hash

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.batch import Integers, make_batch
-from longpoll_judge.columns.exchange import joined, taken
+from longpoll_judge.columns.batch import joined, make_batch, taken
+from longpoll_judge.columns.lookup import Integers
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.evidence.source_survey import Run, SourceSurvey

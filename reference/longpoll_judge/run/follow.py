@@ -23,16 +23,14 @@ import msgspec
 import pyarrow as pa
 from attrs import asdict, define, evolve, field
 
-from longpoll_judge.columns.exchange import joined
+from longpoll_judge.columns.batch import joined
 from longpoll_judge.contract.result import Finding, Gap, Result
 from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.evidence.survey import context_and_gaps, survey_split
 from longpoll_judge.read.files import Stamp, absolute
-from longpoll_judge.read.growing_history import GrowingHistory, stamps_of
-from longpoll_judge.read.incremental import IncrementalRead
-from longpoll_judge.read.schema import fill
+from longpoll_judge.read.growing_history import GrowingHistory, IncrementalRead, stamps_of
+from longpoll_judge.read.schema import Damage, fill
 from longpoll_judge.read.source import History
-from longpoll_judge.read.unreadable import Damage
 from longpoll_judge.run.excerpt import completed
 from longpoll_judge.run.incremental.queue_judge import Growing, SoFar
 from longpoll_judge.run.incremental.state_file import (

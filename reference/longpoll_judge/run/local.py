@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.exchange import joined
+from longpoll_judge.columns.batch import joined
 from longpoll_judge.columns.keys import NO_KEYS, Keys, open_keys, request_keys
 from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read import source
-from longpoll_judge.read.checksum import checksum_before
+from longpoll_judge.read.growing_history import checksum_before
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import InputSplit, is_cheap, kind_of, read_split
 from longpoll_judge.run.queue_verdict import judge_table, queue_rows

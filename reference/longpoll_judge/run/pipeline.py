@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -18,10 +20,8 @@ import msgspec
 import pyarrow as pa
 from attrs import define
 
-from longpoll_judge.contract.causes import Cause, alone, finding_order, told_once
+from longpoll_judge.contract.causes import Cause, alone, finding_order, identified, told_once
 from longpoll_judge.contract.clause import NOTE_REFUSED, are_many_refused
-from longpoll_judge.contract.identity import identified
-from longpoll_judge.contract.rate import Rate, rate
 from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
     COMMIT_IS_TOLD,
@@ -36,22 +36,25 @@ from longpoll_judge.contract.result import (
     VISIBLE_IS_MONOTONE,
     Finding,
     Gap,
+    Rate,
     Result,
     Share,
     Verdict,
     overall,
+    rate,
 )
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
 from longpoll_judge.read.source import History, InputSplit, find
 from longpoll_judge.rules.conformance import judge_conformance
-from longpoll_judge.rules.counting import PULLS
 from longpoll_judge.rules.cross_queue import Tables
-from longpoll_judge.rules.holds import judge_holds
-from longpoll_judge.rules.latency import histogram, percentiles
+from longpoll_judge.rules.holding import judge_holds
+from longpoll_judge.rules.promptness import histogram, percentiles
+from longpoll_judge.rules.queue_case import PULLS
 from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.local import LocalEngine
-from longpoll_judge.run.queue_verdict import FINDING, LOOKED_AT_MAX, NOTE_PROPERTIES, Found
+from longpoll_judge.run.queue_verdict import LOOKED_AT_MAX, NOTE_PROPERTIES, Found
+from longpoll_judge.run.tally import Tally
 from longpoll_judge.run.user_properties import OwnProperty, judge_own
 from longpoll_judge.run.wide_pulls import COMMITS, FALLS, SENDS, Outcome, Rule, rules_of
 
@@ -217,7 +220,7 @@ def added_up(
 ) -> Result:
     """The result of the rows of queues and of other findings, as many as were kept."""
     others = Others(judged=_counts_of(survey, history), findings=list(beside))
-    return _add_up(rows, others, gaps, pick=pick, looked_at_max=None)
+    return _add_up(rows, others, gaps, pick)
 
 
 def _with_own(result: Result, properties: Sequence[OwnProperty], tables: Tables, context: Context) -> Result:
@@ -293,34 +296,21 @@ def _counts_of(survey: Survey, history: History) -> dict[str, int]:
     }
 
 
-def _add_up(
-    rows: pa.Table,
-    others: Others,
-    gaps: list[Gap],
-    *,
-    pick: Pick | None = None,
-    looked_at_max: int | None = LOOKED_AT_MAX,
-) -> Result:
+def _add_up(rows: pa.Table, others: Others, gaps: list[Gap], pick: Pick | None = None) -> Result:
     """One result from the rows of all queues, in any order, and the results that belong to no single queue."""
+    tally = Tally(LOOKED_AT_MAX if pick is None else sys.maxsize)
+    tally.add(rows)
     counts: Counter[tuple[str, str]] = Counter()
     buckets: dict[str, Counter[int]] = {"wake": Counter(), "late": Counter()}
-    highest = {"wake_max": 0, "late_max": 0}
-    found: dict[str, list[Found]] = {}
-    for row in rows.to_pylist():
-        kind, count = row["kind"], row["count"]
-        if kind == FINDING:
-            one = msgspec.json.decode(row["text"], type=Found)
-            found.setdefault(one.group, []).append(one)
-        elif kind in buckets:
-            buckets[kind][row["bucket"]] += count
-        elif kind in highest:
-            highest[kind] = max(highest[kind], count)
+    for (kind, bucket, text), count in tally.counts.items():
+        if kind in buckets:
+            buckets[kind][bucket] += count
         else:
-            counts[kind, row["text"]] += count
-    looked_at = [sorted(group, key=lambda one: one.order)[:looked_at_max] for group in found.values()]
-    by_queue = (Cause(one.finding, one.keys) for group in looked_at for one in group)
+            counts[kind, text] += count
+    found = {group: sorted(each, key=attrgetter("order")) for group, each in tally.found.items()}
+    by_queue = (Cause(one.finding, one.keys) for group in found.values() for one in group)
     findings, left_out = (pick or listed)(told_once([*by_queue, *alone(others.findings)]))
-    left_out += others.left_out + sum(map(len, found.values())) - sum(map(len, looked_at))
+    left_out += others.left_out + sum(count for (kind, _text), count in counts.items() if kind == "left_out")
     notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
     refused = counts["refused", ""]
     if are_many_refused(refused, counts["pulls", ""]):
@@ -348,12 +338,14 @@ def _add_up(
         start_seconds=0.0,
         engine="",
         findings=findings,
-        findings_left_out=left_out + sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
+        findings_left_out=left_out
+        + others.left_out
+        + sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
         gaps=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in gaps],
         notes=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in limits],
         latency={
-            "wake_ms": percentiles(buckets["wake"], highest["wake_max"]),
-            "late_ms": percentiles(buckets["late"], highest["late_max"]),
+            "wake_ms": percentiles(buckets["wake"], tally.highest.get("wake_max", 0)),
+            "late_ms": percentiles(buckets["late"], tally.highest.get("late_max", 0)),
         },
         thresholds={},
         histogram={"wake_ms": histogram(buckets["wake"]), "late_ms": histogram(buckets["late"])},

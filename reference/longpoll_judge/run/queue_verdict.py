@@ -15,25 +15,29 @@ import pyarrow as pa
 from attrs import evolve, frozen
 
 from longpoll_judge.columns.batch import Batch, Events, QueueName, make_batch
-from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import Integers
+from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
 from longpoll_judge.contract.causes import keys_of
 from longpoll_judge.contract.clause import BUSY_CODES, PULL_RESULTS
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
 from longpoll_judge.evidence.generations import NEITHER
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import order_of
-from longpoll_judge.rules.answers import FOUND, NO_MATCHED_MSG
-from longpoll_judge.rules.counting import judged_counts
-from longpoll_judge.rules.latency import bucket_counts
+from longpoll_judge.rules.connections import judge_connections
+from longpoll_judge.rules.holding import judge_handling, judge_holding
 from longpoll_judge.rules.logs import judge_log
-from longpoll_judge.rules.pulls.codes import judge_codes
-from longpoll_judge.rules.pulls.connections import judge_connections
-from longpoll_judge.rules.pulls.handling import judge_handling
-from longpoll_judge.rules.pulls.holding import judge_holding
-from longpoll_judge.rules.pulls.promptness import judge_promptness
-from longpoll_judge.rules.pulls.rightness import judge_once, judge_order, judge_rightness
-from longpoll_judge.rules.queue_case import Booleans, Case, Explanation, Log, Suspects, make_cases, make_log
+from longpoll_judge.rules.promptness import bucket_counts, judge_promptness
+from longpoll_judge.rules.pull_answers import judge_codes, judge_once, judge_order, judge_rightness
+from longpoll_judge.rules.queue_case import (
+    FOUND,
+    NO_MATCHED_MSG,
+    Case,
+    Explanation,
+    Log,
+    Suspects,
+    judged_counts,
+    make_cases,
+    make_log,
+)
 from longpoll_judge.rules.queue_columns import MS, PULL_CODES, REQUEST_EVENTS, STEPS
 from longpoll_spec.tables import with_table
 

@@ -15,10 +15,9 @@ import msgspec
 import pyarrow as pa
 from attrs import define, field
 
-from longpoll_judge.contract.causes import finding_order
-from longpoll_judge.contract.identity import identified
+from longpoll_judge.contract.causes import finding_order, identified
 from longpoll_judge.contract.result import Finding, Gap
-from longpoll_judge.read.arrow import compute
+from longpoll_judge.read.schema import compute
 from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.queue_verdict import FINDING, LEFT_OUT, LOOKED_AT_MAX, Found, Row, as_table, is_violated
 
@@ -65,10 +64,12 @@ FIRST_KEPT: Final = 10
 class Tally:
     """The sum of some result rows.
 
-    Invariant: each group of findings keeps `LOOKED_AT_MAX`, and counts the others as left out. A tally keeps
+    Invariant: each group of findings keeps `most`, and counts the others as left out. A tally keeps
     the earliest ones; a follower's keeps the latest and a few of the first.
     """
 
+    most: int = LOOKED_AT_MAX
+    """Findings that are kept of a group."""
     keeps_latest: bool = False
     """Whether those that came last are kept."""
     untold: int = 0
@@ -93,16 +94,16 @@ class Tally:
                 self.counts[kind, bucket, text] += count
                 self.untold += count if kind == LEFT_OUT and is_violated(text) else 0
         for group, found in self.found.items():
-            if len(found) > LOOKED_AT_MAX:
+            if len(found) > self.most:
                 self._shorten(group, found)
 
     def _shorten(self, group: str, found: list[Found]) -> None:
         """Let go of what is too much of a group."""
-        more = len(found) - LOOKED_AT_MAX
+        more = len(found) - self.most
         self.counts[LEFT_OUT, 0, group] += more
         if not self.keeps_latest:
             found.sort(key=attrgetter("order"))
-            del found[LOOKED_AT_MAX:]
+            del found[self.most :]
             return
         first_fresh = len(found) - self._fresh[group]
         gone_fresh = max(FIRST_KEPT + more - max(first_fresh, FIRST_KEPT), 0)

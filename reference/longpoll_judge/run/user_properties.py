@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from longpoll_judge.contract.result import Finding, FindingVerdict, Gap
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import EVENT_SCHEMA, NAMES, event_dict
+from longpoll_judge.read.schema import EVENT_SCHEMA, NAMES, compute, event_dict
 from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 

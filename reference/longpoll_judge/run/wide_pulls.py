@@ -19,8 +19,7 @@ import pyarrow as pa
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.batch import Batch, Events, QueueName, make_batch
-from longpoll_judge.columns.exchange import joined
+from longpoll_judge.columns.batch import Batch, Events, QueueName, joined, make_batch
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context, Survey
@@ -28,7 +27,7 @@ from longpoll_judge.read.schema import coded, coded_texts
 from longpoll_judge.read.source import History
 from longpoll_judge.rules.commits import judge_commits
 from longpoll_judge.rules.cross_queue import Tables
-from longpoll_judge.rules.offset_regression import judge_offset_regression
+from longpoll_judge.rules.logs import judge_offset_regression
 from longpoll_judge.rules.queue_case import make_log
 from longpoll_judge.rules.queue_columns import PULL_CODES
 from longpoll_judge.rules.sends import judge_sends

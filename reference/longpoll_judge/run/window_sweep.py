@@ -34,22 +34,30 @@ import pyarrow as pa
 from attrs import define, field, frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.batch import Batch, Events, Integers, QueueName, make_batch, queue_numbers
-from longpoll_judge.columns.exchange import compacted, decode, encode, joined, taken
+from longpoll_judge.columns.batch import (
+    Batch,
+    Events,
+    QueueName,
+    compacted,
+    decode,
+    encode,
+    joined,
+    make_batch,
+    place_answers,
+    queue_numbers,
+    taken,
+)
 from longpoll_judge.columns.keys import NO_KEYS, Keys, request_keys
-from longpoll_judge.columns.lookup import are_of, is_one_of
+from longpoll_judge.columns.lookup import Booleans, Integers, are_of, is_one_of
 from longpoll_judge.columns.memory import give_back_memory
-from longpoll_judge.columns.outlook import Gap, Outlook
-from longpoll_judge.columns.placing import place_answers
-from longpoll_judge.columns.queue_log import NEVER, Matching
+from longpoll_judge.columns.queue_log import NEVER, Gap, Matching, Outlook
 from longpoll_judge.contract.clause import SEND_CODES
 from longpoll_judge.evidence.generations import NEITHER
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import are_named, coded, coded_texts, fill
 from longpoll_judge.read.source import InputSplit
-from longpoll_judge.rules.answers import NO_NEW_MSG
 from longpoll_judge.rules.logs import judge_log
-from longpoll_judge.rules.queue_case import Booleans, Case, Log, make_cases, make_log
+from longpoll_judge.rules.queue_case import NO_NEW_MSG, Case, Log, make_cases, make_log
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.queue_verdict import LOG_EVENTS, RESULT_SCHEMA, Judged, judge_case, rows_of
 from longpoll_judge.run.tally import Tally

@@ -18,16 +18,13 @@ import pyarrow as pa
 from attrs import define, evolve, frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.batch import Integers, QueueName, queue_numbers
-from longpoll_judge.columns.lookup import are_of, order_by
-from longpoll_judge.columns.outlook import Gap, Outlook
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+from longpoll_judge.columns.batch import QueueName, queue_numbers
+from longpoll_judge.columns.lookup import Booleans, Integers, are_of, order_by
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Gap, Outlook
 from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.evidence.survey import SURVEY_COLUMNS, Survey, survey_split
-from longpoll_judge.read.schema import DEFAULTS, coded
+from longpoll_judge.read.schema import DEFAULTS, Damage, coded
 from longpoll_judge.read.source import InputSplit, read_split
-from longpoll_judge.read.unreadable import Damage
-from longpoll_judge.rules.queue_case import Booleans
 from longpoll_judge.run.queue_verdict import LOG_EVENTS
 from longpoll_spec.tables import with_table
 

@@ -30,10 +30,10 @@ _OPTIONS: Final = {
     "packed": ("symmetry", "workers", "memory_mb"),
     "python": (),
     "spark": ("session", "parallel", "travelling", "checkpoint"),
-    "simulate": ("runs", "steps", "seed"),
+    "simulate": ("runs", "steps", "seed", "once"),
 }
 """Engine -> its options besides those that every engine has."""
-_USUAL: Final = {"symmetry": False, "workers": 1}
+_USUAL: Final = {"symmetry": False, "workers": 1, "once": False}
 """The neutral value of an option; None for all others."""
 
 
@@ -51,8 +51,8 @@ def explore(
     `report` is called with the progress about every second. Past `limit_states` the search ends at the next level, and
     undecided properties are `unknown`; Ctrl-C has the same effect. Each engine's `explore` documents its options:
     `symmetry`, `workers` and `memory_mb` of packed, `session`, `parallel`, `travelling` and `checkpoint` of spark,
-    `runs`, `steps` and `seed` of simulate. Raises `UnknownEngineError`, `SymmetryError`, `BoundsError` for bounds that
-    the engine cannot take, and `EngineLimitError` for a run beyond its limits.
+    `runs`, `steps`, `seed` and `once` of simulate. Raises `UnknownEngineError`, `SymmetryError`, `BoundsError` for
+    bounds that the engine cannot take, and `EngineLimitError` for a run beyond its limits.
     """
     if engine not in ENGINES:
         raise UnknownEngineError(not_known("engine", engine, ENGINES))

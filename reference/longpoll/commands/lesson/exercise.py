@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from attrs import frozen
 
@@ -174,3 +176,28 @@ def program_of(answer: str) -> Path:
     if path.stat().st_size > FILE_MAX:
         raise UserError(f"{answer} has {path.stat().st_size} bytes; a program may have at most {FILE_MAX}")
     return path
+
+
+TEXT_MAX: Final = 300
+"""Most characters shown of an exception's text."""
+
+
+@frozen
+class UserCodeErrors:
+    """A block that turns the program's exceptions into a UserError with file and line."""
+
+    path: Path
+
+    def __enter__(self) -> Self:
+        """Nothing to prepare."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raise UserError for an exception; Ctrl-C and UserError pass unchanged."""
+        if error is None or isinstance(error, (UserError, KeyboardInterrupt)):
+            return
+        lines = [each.lineno for each in traceback.extract_tb(trace) if Path(each.filename) == self.path]
+        place = f"{self.path}, line {lines[-1]}" if lines else str(self.path)
+        raise UserError(f"{place}: {type(error).__name__}: {str(error)[:TEXT_MAX]}") from None

@@ -9,45 +9,19 @@ from __future__ import annotations
 
 import builtins
 import linecache
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
-from typing import Any, Final, NoReturn, Self
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn
 
 from attrs import define, field, frozen
 
-from longpoll_simulation.line_tracing import LineTracing
+from longpoll.commands.lesson.exercise import UserCodeErrors
 from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock
-from longpoll_simulation.world import Actor, StuckError, World
+from longpoll_simulation.world import Actor, LineTracing, Strategy, StuckError, World
 from longpoll_spec.errors import UserError
-
-TEXT_MAX: Final = 300
-"""Most characters shown of an exception's text."""
-
-
-@frozen
-class UserCodeErrors:
-    """A block that turns the program's exceptions into a UserError with file and line."""
-
-    path: Path
-
-    def __enter__(self) -> Self:
-        """Nothing to prepare."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Raise UserError for an exception; Ctrl-C and UserError pass unchanged."""
-        if error is None or isinstance(error, (UserError, KeyboardInterrupt)):
-            return
-        lines = [each.lineno for each in traceback.extract_tb(trace) if Path(each.filename) == self.path]
-        place = f"{self.path}, line {lines[-1]}" if lines else str(self.path)
-        raise UserError(f"{place}: {type(error).__name__}: {str(error)[:TEXT_MAX]}") from None
-
 
 HARMLESS: Final = frozenset(
     {"__future__", "collections", "dataclasses", "functools", "heapq", "itertools", "sys", "typing"}
@@ -138,7 +112,7 @@ Thread = Callable[[Any, World], object]
 
 
 @define
-class _Chosen:
+class _Chosen(Strategy):
     """A strategy: some prescribed choices, then the running actor, else the first. Records the alternatives."""
 
     told: tuple[int, ...]
@@ -161,9 +135,6 @@ class _Chosen:
         running = None if current is None else current.number
         self.made.append((chosen.number, tuple(each.number for each in world.ready), running))
         return chosen
-
-    def became_ready(self, world: World, actor: Actor) -> None:
-        """Ignore it: `choose` gets the ready actors."""
 
 
 @frozen

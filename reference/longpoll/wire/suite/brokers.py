@@ -6,7 +6,7 @@ log space.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import attrs
 from attrs import Factory, define, field, frozen
@@ -21,44 +21,13 @@ from longpoll_spec.policy import STRICT as STRICT_POLICY
 from longpoll_spec.policy import Policy
 
 
-class TestedBroker(Protocol):
-    """A broker under test."""
-
-    @property
-    def address(self) -> Address:
-        """Its current address; may change at a restart."""
-        ...
-
-    @property
-    def expectations(self) -> Expectations:
-        """The requirements on it."""
-        ...
-
-    @property
-    def can_restart(self) -> bool:
-        """Whether `restart` may be called."""
-        ...
-
-    def restart(self) -> None:
-        """Stop it cleanly and start it again on the same store."""
-        ...
-
-
 @frozen
 class RemoteBroker:
-    """An external broker, by its address."""
+    """An external broker, by its address; it is never restarted."""
 
     address: Address
     expectations: Expectations = STRICT
-
-    @property
-    def can_restart(self) -> bool:
-        """Never, because it is external."""
-        return False
-
-    def restart(self) -> None:
-        """Must not be called."""
-        raise AssertionError("an external broker cannot be restarted")
+    can_restart: bool = field(default=False, init=False)
 
 
 SMALL_FILES: Final = StoreConfig(
@@ -133,3 +102,6 @@ def expectations_of(policy: Policy, config: BrokerConfig, store_config: StoreCon
         answers_on_stop=policy.on_stop == "answer",
         queue_file_units=store_config.consume_queue_file_size // 20,
     )
+
+
+TestedBroker: TypeAlias = RemoteBroker | EmbeddedBroker

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any, Final, TypeVar
 
 from longpoll.wire.requests import MALFORMED, Draft, Form, PullTerms, pull_header, send_request
-from longpoll.wire.suite.brokers import TestedBroker
+from longpoll.wire.suite.brokers import EmbeddedBroker, TestedBroker
 from longpoll.wire.suite.connection import Link
 from longpoll.wire.suite.model import FOUND, NOT_FOUND, OFFSET_MOVED, RETRY_IMMEDIATELY, Answer, Stored, broken
 from longpoll_client.errors import UnreachableError
@@ -244,6 +244,7 @@ class RestartableSubject(RocketMQSubject):
             self.end_of(number, self.settling_queue)
         read = [(self.links[number], set(self.links[number].asked)) for number in numbers]
         self._is_stopping = True
+        assert isinstance(self.broker, EmbeddedBroker)
         self.broker.restart()
         for link in self.links.values():
             if not link.wait_closed(self.left_s()):

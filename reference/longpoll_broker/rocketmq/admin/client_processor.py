@@ -315,6 +315,8 @@ class ClientProcessor(Serving):
     """Closed connections that still have groups to leave; protected by `lock`."""
     _leaves_left: int = field(default=LEAVES_MAX, init=False)
     """Number of groups that may still be left in this pass."""
+    needs_turn: bool = field(default=False, init=False)
+    """Whether `turn` has work: groups to leave, notices to send, or a limit of this pass to reset."""
     notices: MemberNotifications = field(
         init=False, default=Factory(lambda self: MemberNotifications(self.clients, self.lock), takes_self=True)
     )
@@ -345,6 +347,7 @@ class ClientProcessor(Serving):
                 changed = self._register(channel, data, consumer)
             if changed and (group is None or group.notify_consumer_ids_changed_enable):
                 self.notices.changed(consumer.group_name, outbox)
+                self.needs_turn = True
         return answer(command, ResponseCode.SUCCESS, None, self._heartbeat_fields(data, wants_subscriptions))
 
     def _check_sizes(self, data: HeartbeatData) -> None:
@@ -375,6 +378,7 @@ class ClientProcessor(Serving):
                 changed = self.clients.unregister(channel, header.consumer_group)
             if changed:
                 self.notices.changed(header.consumer_group, outbox)
+                self.needs_turn = True
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
@@ -502,6 +506,7 @@ class ClientProcessor(Serving):
         with self.lock:
             self._closing[channel] = None
         self._close_some(outbox)
+        self.needs_turn = True
 
     @property
     def has_more(self) -> bool:
@@ -510,10 +515,14 @@ class ClientProcessor(Serving):
 
     def turn(self, outbox: Outbox) -> None:
         """End a pass: continue with closed connections in many groups, and with notices."""
+        # First, because another loop's thread may set it meanwhile.
+        self.needs_turn = False
         self._leaves_left = LEAVES_MAX
         if self._closing:
             self._close_some(outbox)
         self.notices.turn(outbox)
+        if self.has_more:
+            self.needs_turn = True
 
     def _close_some(self, outbox: Outbox) -> None:
         """Remove closed connections from their groups, as many as one pass may."""

@@ -187,7 +187,7 @@ class OffsetProcessor(Serving):
             count_max = UNIQUE_KEY_COUNT
         if count_max < 0:
             raise HeaderError("QueryMessageRequestHeader", "maxNum", f"is {count_max}, less than 0")
-        found = yield from self.store.query_in_turns(
+        found = yield from self.store.query(
             header.topic, header.key, count_max, header.begin_timestamp, header.end_timestamp
         )
         fields = {

@@ -48,7 +48,7 @@ _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSA
 class RoleProcessor:
     """The restrictions by a broker's role, and changes of the role."""
 
-    standing: BrokerRole
+    role: BrokerRole
     traits: Traits
     hold_service: HoldService
     broker_name: str
@@ -66,10 +66,10 @@ class RoleProcessor:
 
     def refusal(self, command: Command) -> Parts | None:
         """Returns the refusal of a request that a slave must not serve, or None."""
-        assert self.standing.is_slave
+        assert self.role.is_slave
         code = command.code
         if self.traits.rejects_as_slave:
-            if code in _SENDS or (code in _PULLS and not self.standing.slave_read):
+            if code in _SENDS or (code in _PULLS and not self.role.slave_read):
                 return answer(
                     command, ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"
                 )
@@ -98,11 +98,11 @@ class RoleProcessor:
     def member_changed(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """905: update the lowest living broker id of this name."""
         header = NotifyMinBrokerIdChangeRequestHeader.decode(command.ext_fields)
-        standing = self.standing
-        takes_notice = standing.broker_id != MASTER_ID and (self.acting_master or self.always_notices)
+        role = self.role
+        takes_notice = role.broker_id != MASTER_ID and (self.acting_master or self.always_notices)
         if header.broker_name in {None, self.broker_name} and header.min_broker_id is not None and takes_notice:
-            changed = standing.least_broker_id != header.min_broker_id
-            standing.least_broker_id = header.min_broker_id
-            if changed and standing.has_living_master:
+            changed = role.least_broker_id != header.min_broker_id
+            role.least_broker_id = header.min_broker_id
+            if changed and role.has_living_master:
                 self.hold_service.master_returned(outbox)
         return answer(command, ResponseCode.SUCCESS)

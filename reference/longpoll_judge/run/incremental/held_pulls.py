@@ -1,11 +1,11 @@
-"""Counts pulls held at once while a history grows, for sources that promise a limit (`rules.holds`).
+"""Counts pulls held at once while a history grows, for sources that promise a limit (`rules.holding`).
 
 The events of pulls that are held or may become held stay in memory. Events before the settled time are dropped once
 their pull is answered. So the count equals that of the whole history unless a pull is held again later. A bound from
 columns comes first; only above the limit are pulls counted one by one. Pulls that are dropped too early, or came
 without their request, are not counted; the result reports that.
 
-Which pulls are certainly held: `rules.holds`.
+Which pulls are certainly held: `rules.holding`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import pyarrow as pa
 from attrs import define, field, frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.exchange import joined, taken
+from longpoll_judge.columns.batch import joined, taken
 from longpoll_judge.columns.keys import request_keys, text_hashes
-from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
-from longpoll_judge.contract.identity import identified
+from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+from longpoll_judge.contract.causes import identified
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import are_named, coded, coded_texts, fill
-from longpoll_judge.rules.cross_queue import WEIGHT, Booleans, have_request, rows_where
-from longpoll_judge.rules.holds import BEGINS, ENDS, judge_source
+from longpoll_judge.rules.cross_queue import WEIGHT, have_request, rows_where
+from longpoll_judge.rules.holding import BEGINS, ENDS, judge_source
 from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 
 EVENTS_MAX: Final = 2_000_000

@@ -8,7 +8,7 @@ numbers are kept for each queue (`Before`). Other requests wait.
 Later events may change such a result: an event from before the settled time, a lower offset, a gap. `doubts` names each
 one that came. So the sum serves while a record goes on, and the final verdict is a judgement of the whole.
 
-Sends and other events without a single queue: `recent_events`. Reading: `read.incremental`.
+Sends and other events without a single queue: `recent_events`. Reading: `read.growing_history`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,18 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, evolve, field, frozen
 
-from longpoll_judge.columns.batch import QueueName, make_batch
-from longpoll_judge.columns.exchange import joined, taken
+from longpoll_judge.columns.batch import QueueName, joined, make_batch, taken
 from longpoll_judge.columns.keys import request_keys
-from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.lookup import Booleans, is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 from longpoll_judge.contract.clause import SEND_CODES, STOPPED_MS
 from longpoll_judge.contract.result import ANSWERED_ON_STOP, Finding, Gap
 from longpoll_judge.evidence.source_survey import DISORDER_NS, MS, Run, SourceSurvey, Span
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import fill
+from longpoll_judge.read.schema import compute, fill
 from longpoll_judge.read.source import History
-from longpoll_judge.rules.answers import NO_NEW_MSG
 from longpoll_judge.rules.cross_queue import have_request, rows_where
-from longpoll_judge.rules.queue_case import Booleans, Case
+from longpoll_judge.rules.queue_case import NO_NEW_MSG, Case
 from longpoll_judge.run.excerpt import with_rare
 from longpoll_judge.run.incremental.recent_events import Beside
 from longpoll_judge.run.queue_verdict import (

@@ -8,9 +8,9 @@ show which request it answers. The first request may be judged by then. It stays
 later requests with that identifier are left to a judgement of the whole. Recorders number their requests, so `7-1`,
 `7-2` and `7-3` are stored as one span. Any other one takes 24 bytes. Too many are all forgotten, a separate doubt.
 
-**Committed offsets.** Requests that may explain an offset at any time stay in memory: those without an answer, such as
-one-way commits; those with a repeated identifier; and those that move offsets. Anything that depends on older commits
-is left to a judgement of the whole. So is everything once memory is full.
+**Committed offsets.** Requests that may explain an offset at any time stay in memory. They have no answer (one-way
+commits), have a repeated identifier, or move offsets. Anything that depends on older commits is left to a judgement of
+the whole. So is everything once memory is full.
 
 The count of held pulls needs more events in memory (`held_pulls`). The rules: `rules.sends`, `rules.commits`.
 """
@@ -25,20 +25,18 @@ import pyarrow as pa
 from attrs import define, evolve, field
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.exchange import joined, taken
+from longpoll_judge.columns.batch import joined, taken
 from longpoll_judge.columns.keys import NO_KEYS, Keys, repeated, request_keys, text_hashes
-from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import BEGINNING, Integers
-from longpoll_judge.contract.identity import identified
+from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
+from longpoll_judge.columns.queue_log import BEGINNING
+from longpoll_judge.contract.causes import identified
 from longpoll_judge.contract.result import Finding
-from longpoll_judge.evidence.record_gaps import RecordGaps, gaps_of, union
-from longpoll_judge.evidence.source_survey import DISORDER_NS
+from longpoll_judge.evidence.source_survey import DISORDER_NS, RecordGaps, gaps_of, union
 from longpoll_judge.evidence.survey import Context, Survey
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import coded, coded_texts, fill
+from longpoll_judge.read.schema import coded, coded_texts, compute, fill
 from longpoll_judge.rules.commits import OFFSET_CODES, RESETS, exchanges, judge_exchanges
-from longpoll_judge.rules.cross_queue import WEIGHT, Booleans, have_request, rows_where
-from longpoll_judge.rules.offset_regression import judge_offset_regression
+from longpoll_judge.rules.cross_queue import WEIGHT, have_request, rows_where
+from longpoll_judge.rules.logs import judge_offset_regression
 from longpoll_judge.rules.queue_columns import MS, REQUEST_EVENTS
 from longpoll_judge.rules.sends import judge_sends
 from longpoll_judge.run.incremental.held_pulls import Held

@@ -2,10 +2,10 @@
 
 The file `judging.state` has a line with its name and version, a checksum, and the contents of a `Growing` as
 MessagePack, with events as Arrow streams. It is written under another name and renamed, so it is always complete. It
-also holds how far each part was read, and a checksum of some earlier bytes (`read.checksum`). So a rewritten part is
-noticed, and a deleted one is not read.
+also holds how far each part was read, and a checksum of some earlier bytes (`read.growing_history`). So a rewritten
+part is noticed, and a deleted one is not read.
 
-Reported findings are stored separately (`show.checkpoint`): findings that are judged again are not reported again.
+Reported findings are stored separately (`show.findings_file`): findings that are judged again are not reported again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.exchange import decode, encode
+from longpoll_judge.columns.batch import decode, encode
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import CheckpointError
 from longpoll_judge.read import files
-from longpoll_judge.read.checksum import GONE, checksum_before
 from longpoll_judge.read.files import Stamp
+from longpoll_judge.read.growing_history import GONE, checksum_before
 from longpoll_judge.run.incremental.queue_judge import Growing
 
 STATE_FILE: Final = "judging.state"

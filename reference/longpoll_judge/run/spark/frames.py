@@ -24,10 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.data_sources import DAMAGE
-from longpoll_judge.read.schema import PLAIN_SCHEMA, REQUIRED
+from longpoll_judge.read.schema import PLAIN_SCHEMA, REQUIRED, Damage
 from longpoll_judge.read.source import MONOTONIC, History, find
-from longpoll_judge.read.unreadable import Damage
-from longpoll_judge.run.spark.scan import sql_type
+from longpoll_judge.run.spark.engine import sql_type
 from longpoll_judge.run.spark.session import is_local, is_remote
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Meta, Source
 

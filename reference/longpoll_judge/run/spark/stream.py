@@ -36,17 +36,14 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from longpoll_judge.columns.batch import queue_numbers
-from longpoll_judge.columns.exchange import decode, encode, joined, taken
+from longpoll_judge.columns.batch import decode, encode, joined, queue_numbers, taken
 from longpoll_judge.columns.lookup import are_of
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.evidence.survey import Survey, merge, survey_split
-from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.checksum import checksum_before
-from longpoll_judge.read.growing_history import GrowingHistory, stamps_of
-from longpoll_judge.read.schema import EVENT_SCHEMA, coded
+from longpoll_judge.read.growing_history import GrowingHistory, checksum_before, stamps_of
+from longpoll_judge.read.schema import EVENT_SCHEMA, coded, compute
 from longpoll_judge.read.source import History, InputSplit, find, kind_of, read_split
 from longpoll_judge.rules.cross_queue import rows_where
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
@@ -62,9 +59,8 @@ from longpoll_judge.run.incremental.state_file import (
     unpacked,
 )
 from longpoll_judge.run.queue_verdict import FINDING, LOG_EVENTS, RESULT_SCHEMA, Found, Row, as_table
-from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.run.spark.engine import SparkEngine, ddl_of
 from longpoll_judge.run.spark.queue_groups import bucket_of
-from longpoll_judge.run.spark.scan import ddl_of
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored, with_settings
 from longpoll_spec.history import NDJSON_SUFFIX
 
@@ -331,7 +327,7 @@ class StreamJudge:
     begun: int = 0
     """How many queries were begun since a batch was taken."""
     _query: StreamingQuery | None = None
-    _waiting: queue.Queue[Batch] = field(factory=lambda: queue.Queue(1))
+    _waiting: queue.SimpleQueue[Batch] = field(factory=queue.SimpleQueue)
     _closed: threading.Event = field(factory=threading.Event)
 
     def outcomes(self) -> DataFrame:

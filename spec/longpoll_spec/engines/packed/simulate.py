@@ -160,11 +160,12 @@ def explore(
     runs: int = RUNS,
     steps: int = STEPS,
     seed: int = 0,
+    once: bool = False,
 ) -> Exploration:
     """Try `runs` random runs of at most `steps` steps; equal seeds give equal runs. Ctrl-C keeps the results so far.
 
     Counts cover what was seen: distinct states, steps taken, longest run. Undecided properties are `unknown`. Past
-    `limit_states` no more runs begin.
+    `limit_states` no more runs begin, nor, with `once`, when a run has decided each property.
     """
     began = time.perf_counter()
     layout = layout_of(model)
@@ -181,7 +182,11 @@ def explore(
     )
     compiled = time.perf_counter()
     try:
-        while simulation.runs < runs and (limit_states is None or simulation.visited.used < limit_states):
+        while (
+            simulation.runs < runs
+            and (limit_states is None or simulation.visited.used < limit_states)
+            and not (once and len(simulation.found) == len(properties))
+        ):
             simulation.batch(min(BATCH_RUNS, runs - simulation.runs), report)
     except KeyboardInterrupt:
         simulation.runs = runs  # no more begin, and what was seen is reported

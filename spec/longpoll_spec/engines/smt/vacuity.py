@@ -36,6 +36,7 @@ TRIES: Final[tuple[tuple[bool, Mapping[str, Any]], ...]] = (
     (True, {"runs": 512, "steps": 40}),
     (False, {"runs": 512, "steps": 40}),
     (True, {"runs": 8_192, "steps": 40}),
+    (False, {"runs": 16_384, "steps": 60}),
     (True, {"limit_states": 2_000_000}),
     (False, {"runs": 40_960, "steps": 60}),
     (True, {"runs": 81_920, "steps": 80}),
@@ -92,7 +93,7 @@ def _runs(model: Model, sought: Sequence[Property]) -> Iterable[tuple[str, str]]
     left = list(sought)
     for seed, (quiet, options) in enumerate(TRIES):
         if left:
-            random: Mapping[str, Any] = {"engine": "simulate", "seed": seed} if "runs" in options else {}
+            random: Mapping[str, Any] = {"engine": "simulate", "seed": seed, "once": True} if "runs" in options else {}
             tried = explore(_quiet(model) if quiet else model, left, **random, **options)
             yield from ((each.name, each.token) for each in tried.verdicts if each.token is not None)
             done = {each.name for each in tried.verdicts if each.token is not None}

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import attrs
 
-from longpoll.commands.lesson.exercise import Exercise, Grade, missing, program_of, right
-from longpoll.commands.lesson.schedules import UserCodeErrors
+from longpoll.commands.lesson.exercise import Exercise, Grade, UserCodeErrors, missing, program_of, right
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines import explore

@@ -1,0 +1,328 @@
+"""Starters, variants, slips and hostile programs: each has its result, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from longpoll_dojo.errors import HINTS, ProgramError, StarterError, StartError
+from longpoll_dojo.explore import Bounds, Finding, Search, given, play, replayed
+from longpoll_dojo.model import Allowances, steps_of, token_of
+from longpoll_dojo.program import Program
+from longpoll_dojo.starters import LANGUAGES, RIGHT, Starter, faults, starters, write
+from longpoll_dojo.trace import lines_of
+
+FOUND_S = 10.0
+QUICK = Bounds(moves=3, interleaved=2)
+PYTHON = list(starters("python"))
+
+
+def words_of(program: Starter, directory: Path) -> list[str]:
+    """How a program that was written into a directory and made there is run from anywhere."""
+    if program.language.name == "python":
+        return [sys.executable, "-S", str(directory / program.file)]
+    words = program.words(program.language.run)
+    return [str(directory / word) if (directory / word).exists() else word for word in words]
+
+
+def searched(words: list[str], bounds: Bounds) -> Search:
+    """The dojo's result for a program."""
+    search = Search(bounds, Allowances())
+    search.run(lambda: Program(words), seed=None, seconds=0)
+    return search
+
+
+def assert_judged(program: Starter, directory: Path, bounds: Bounds) -> None:
+    """A right program passes; a wrong one breaks what it is said to break, soon, and does so again from its token."""
+    words = words_of(program, directory)
+    begun_s = time.monotonic()
+    search = searched(words, bounds)
+    if program.name == RIGHT:
+        assert search.finding is None
+        assert search.is_whole
+        assert len(search.step_points) == 3
+        return
+    assert time.monotonic() - begun_s < FOUND_S
+    assert search.finding is not None, program.name
+    assert search.finding.violation.property == program.breaks
+    moves = steps_of(token_of(search.finding.played.moves))
+    with Program(words) as partner:
+        again = play(partner, Allowances(), given(moves))
+    assert again.violation is not None
+    assert again.violation.property == program.breaks
+
+
+@pytest.mark.parametrize("program", PYTHON, ids=lambda program: program.name)
+def test_python(program: Starter, tmp_path: Path) -> None:
+    """The quick half: no toolchain but ours."""
+    (tmp_path / program.file).write_text(program.source)
+
+    assert_judged(program, tmp_path, QUICK if program.name == RIGHT else Bounds())
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("language", [name for name in LANGUAGES if name != "python"])
+def test_other_languages(language: str, tmp_path: Path) -> None:
+    """Each program is made as its language makes programs; without its compiler that is said, and nothing tried."""
+    programs = write(language, tmp_path)
+    needed = programs[0].language.build or programs[0].language.run
+    if shutil.which(needed[0]) is None:
+        pytest.skip(f"no {needed[0]} on PATH: the starters in {language} were not tried")
+    for program in programs:
+        if program.language.build:
+            subprocess.run(program.words(program.language.build), cwd=tmp_path, check=True, timeout=200)
+        assert_judged(program, tmp_path, QUICK if program.name == RIGHT else Bounds())
+
+
+def test_faults_are_in_every_language() -> None:
+    """Eight, each with the property that it breaks; none is the right program itself."""
+    assert len(faults()) >= 6
+    for name in LANGUAGES:
+        programs = list(starters(name))
+        assert [program.name for program in programs] == [RIGHT, *faults()]
+        assert len({program.source for program in programs}) == len(programs)
+        assert {program.breaks for program in programs[1:]} <= HINTS.keys()
+    assert len(Counter(fault["breaks"] for fault in faults().values())) >= 5
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    """Existing files stay, and an error reports them."""
+    (tmp_path / "right.py").write_text("mine")
+
+    with pytest.raises(StarterError, match=r"right\.py already exists"):
+        write("python", tmp_path)
+    assert (tmp_path / "right.py").read_text() == "mine"
+    with pytest.raises(StarterError, match="choose another"):
+        write("python", tmp_path / "right.py" / "below")
+
+
+VARIED = next(starters("python")).source
+SCAN = "        self.held = [pull for pull in self.held if not self.look(pull)]\n        yield from ()\n"
+KEEP = """        taken, self.held = self.held, []
+        kept = [pull for pull in taken if not self.look(pull)]
+        yield "between_take_and_keep"
+        self.held += [pull for pull in kept if pull["connection"] not in self.closed]
+"""
+RECHECK = """        yield "between_keep_and_recheck"
+        for pull in kept:
+            self.wake(pull["queue"])
+"""
+FIRST = "        while self.held and self.look(self.held[0]):\n            self.held.pop(0)\n        yield from ()\n"
+LISTED = '[pull["offset"] :]'
+DUE = 'self.now_ms < pull["deadline_ms"]'
+RENEWED = 'self.wake(message["queue"])'
+SLIPS = {
+    "a notifier that keeps what it took, and does not look again": (SCAN, KEEP, "no_lost_wakeup"),
+    "a queue of deadlines of which only the first is looked at": (SCAN, FIRST, "answered_by_deadline"),
+    "a deadline that must have passed": (DUE, 'self.now_ms <= pull["deadline_ms"]', "answered_by_deadline"),
+    "an offset that is passed over": (LISTED, "", "answer_is_right"),
+    "a deadline that is renewed by every wake": (
+        RENEWED,
+        RENEWED + '\n        for pull in self.held:\n            pull["deadline_ms"] = self.now_ms + pull["wait_ms"]',
+        "answered_by_deadline",
+    ),
+    "an offset that is counted from the queue's end": (
+        '"offset_next": pull["offset"] + len(messages)',
+        '"offset_next": len(self.logs.get(pull["queue"], [])) + (not messages)',
+        "offset_goes_on",
+    ),
+}
+
+APPEND = '        self.logs.setdefault(message["queue"], []).append(message["message"])\n'
+SAYS = '"messages": messages,'
+EXTREMES = {
+    "a wait of 1 ms that never ends": (DUE, f'({DUE} or pull["wait_ms"] == 1)', "answered_by_deadline", 1),
+    "a wait of an hour that is none": (DUE, f'{DUE} and pull["wait_ms"] < 1_000_000', "not_answered_early", 1),
+    "room for 128 messages": (APPEND, f'        if message["offset"] < 128:\n    {APPEND}', "no_lost_wakeup", 132),
+    "an answer of at most 10,000 letters": (
+        SAYS,
+        '"messages": messages[: 10_000 // max(map(len, messages), default=1)],',
+        "offset_goes_on",
+        26,
+    ),
+}
+"""The old line, the new one, the property, and how many moves show it at most, without those of `go`."""
+SHORT = Bounds(moves=2, interleaved=1)
+
+
+def searched_source(source: str, directory: Path, bounds: Bounds) -> Search:
+    """The dojo's result for a program's text."""
+    (directory / "program.py").write_text(source)
+    return searched([sys.executable, "-S", str(directory / "program.py")], bounds)
+
+
+@pytest.mark.parametrize("name", SLIPS)
+def test_a_slip_is_found(name: str, tmp_path: Path) -> None:
+    """Of each the same program without it is right."""
+    old, new, prop = SLIPS[name]
+    assert VARIED.count(old) == 1
+    search = searched_source(VARIED.replace(old, new), tmp_path, Bounds())
+
+    assert search.finding is not None
+    assert search.finding.violation.property == prop
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_an_extreme_is_found_by_the_fewest_moves(name: str, tmp_path: Path) -> None:
+    """By default, also where no short order shows it."""
+    old, new, prop, moves_max = EXTREMES[name]
+    assert VARIED.count(old) == 1
+    search = searched_source(VARIED.replace(old, new), tmp_path, SHORT)
+
+    assert search.finding is not None
+    assert search.finding.violation.property == prop
+    assert sum(move.kind != "go" for move in search.finding.played.moves) <= moves_max
+    assert len(str(search.finding.violation)) < 1_000
+    again = Search(SHORT, Allowances())
+    program = [sys.executable, "-S", str(tmp_path / "program.py")]
+    moves = steps_of(token_of(search.finding.played.moves))
+    found = replayed(moves, lambda: Program(program), Allowances(), again)
+    assert found is not None
+    assert found.violation.property == prop
+
+
+def test_a_notifier_that_looks_again_after_it_kept_is_right(tmp_path: Path) -> None:
+    """The pulls that it had taken were in no table meanwhile, and none was late."""
+    search = searched_source(VARIED.replace(SCAN, KEEP + RECHECK), tmp_path, Bounds(moves=3, interleaved=2))
+
+    assert search.finding is None
+    assert search.step_points["between_keep_and_recheck"] > 100
+
+
+BOUNDS = Bounds(moves=2, interleaved=1)
+ANSWER_S = 0.6
+RESET = b'{"type": "reset", "id": 0, "now_ms": 0, "wall_ms": 0}'
+PLACE = '    table.now_ms = message["now_ms"]\n'
+RIGHT_PROGRAM = next(starters("python")).source.replace(
+    "import json\n", "import json\nimport os\nimport signal\nimport subprocess\n"
+)
+
+
+def odd(does: str) -> str:
+    """The right program, which does something else first when a message has come."""
+    assert RIGHT_PROGRAM.count(PLACE) == 1
+    return RIGHT_PROGRAM.replace(PLACE, PLACE + does + "\n")
+
+
+PROTOCOL = {
+    "garbage": ("print('Starting up...', flush=True)", "'Starting up...', which is not valid"),
+    "a huge line": ("print('x' * 10_000_000, flush=True)", "a line of more than 65536 bytes"),
+    "no end of line": (
+        """sys.stdout.write('{"done"'); sys.stdout.flush(); signal.pause()""",
+        "without a line end",
+    ),
+    "the end with 0": ("sys.exit(0)", "exited with code 0"),
+    "the end on half a line": ("""sys.stdout.write('{"done"'); sys.exit(0)""", "without a line end"),
+    "a signal": ("os.kill(os.getpid(), 9)", "ended by signal 9"),
+    "a flood": (
+        """while True: print('{"answer": 1, "messages": [], "offset_next": 0}')""",
+        "1000 answers to one message",
+    ),
+    "silence": ("signal.pause()", "did not end the message within 0.6 s"),
+    "a child that keeps the pipe": (
+        "subprocess.Popen(['sleep', '1000']); os._exit(3)",
+        "did not end the message within 0.6 s",
+    ),
+    "another's end": ("number = 77", "with the id 77"),
+    "twice done": ("""os.write(1, b'{"done": %d}\\n{"done": %d}\\n' % (number, number)); continue""", "after it had"),
+    "stops for ever": ("""say({"at": "here", "id": number}); continue""", "must not stop"),
+    "no UTF-8": (r"os.write(1, b'\xff\xfe{}\n')", "is not valid"),
+    "deep JSON": ("print('[' * 60_000, flush=True)", "is not valid"),
+    "a number without end": ("""print('{"done": ' + '9' * 400 + '}', flush=True)""", "is not valid"),
+    "an unknown key": ("""say({"done": 1, "x": 2})""", "unknown field"),
+    "what steers a terminal": (r"print('\x1b[2J\x1b[31m', flush=True)", r"\\u001b[2J"),
+    "a closed output": ("os.close(1); signal.pause()", "closed its standard output"),
+}  # fmt: skip
+"""What a program does when a tick comes, or its work goes on -> what is said of that."""
+
+
+def found_in(source: str, directory: Path, *, bounds: Bounds = BOUNDS, answer_s: float = ANSWER_S) -> Finding:
+    """The dojo's findings about a program."""
+    (directory / "program.py").write_text(source)
+    words = [sys.executable, "-S", str(directory / "program.py")]
+    search = Search(bounds, Allowances())
+    search.run(lambda: Program(words, answer_s=answer_s), seed=None, seconds=0)
+    assert search.finding is not None
+    return search.finding
+
+
+@pytest.mark.parametrize("name", PROTOCOL)
+def test_what_is_not_of_the_protocol_is_told(name: str, tmp_path: Path) -> None:
+    """By the order in which it comes about, and never by a traceback."""
+    does, said = PROTOCOL[name]
+    finding = found_in(odd(f"    if kind in ('tick', 'go'):\n        {does}"), tmp_path)
+
+    assert finding.violation.property == "speaks_the_protocol"
+    assert said in str(finding.violation)
+    assert not any("\x1b" in line for line in (*lines_of(finding.played), str(finding.violation)))
+
+
+def test_a_complaint_is_kept(tmp_path: Path) -> None:
+    """The end of a program's standard error is shown."""
+    does = "    if kind == 'tick': sys.stderr.write('x' * 300_000); raise ValueError('odd tick')"
+    finding = found_in(odd(does), tmp_path)
+
+    assert "ValueError: odd tick" in finding.complaint
+    assert len(finding.complaint) <= 1_000
+
+
+def test_a_program_that_remembers_is_told_so(tmp_path: Path) -> None:
+    """One whose answers depend on what came before the reset, in the same order played twice."""
+    does = """    count = globals().setdefault('count', []); count.append(1)
+    if kind == 'tick' and len(count) > 9: say({"done": number}); continue"""
+    finding = found_in(odd(does), tmp_path)
+
+    assert finding.violation.property == "forgets_at_reset"
+    assert "run twice with a reset in between: to message 2" in str(finding.violation)
+
+
+def test_what_is_left_of_another_order_is_told(tmp_path: Path) -> None:
+    """Messages that are there before any has arrived, in an order that has none itself."""
+    finding = found_in(odd("    table.logs = globals().setdefault('logs', {})"), tmp_path)
+
+    assert finding.violation.property == "forgets_at_reset"
+    assert "after other schedules" in str(finding.violation)
+    assert "messages=('a0',)" in str(finding.violation)
+
+
+def test_a_program_that_differs_from_itself_is_told_so(tmp_path: Path) -> None:
+    """By its process number, for instance."""
+    source = RIGHT_PROGRAM.replace('yield "between_append_and_wake"', 'yield f"process_{os.getpid()}"')
+    finding = found_in(source, tmp_path, bounds=Bounds(moves=2, interleaved=1, closes=0, set_backs=0))
+
+    assert finding.violation.property == "same_again"
+    assert "process_" in str(finding.violation)
+
+
+def test_nothing_is_left_of_a_program(tmp_path: Path) -> None:
+    """Neither it nor what it started: their pipe has no writer any more."""
+    (tmp_path / "program.py").write_text(odd("    subprocess.Popen(['sleep', '1000'])"))
+    with Program([sys.executable, "-S", str(tmp_path / "program.py")]) as program:
+        program.turn(RESET)
+        output = os.dup(program._out.fileno())
+
+    assert os.read(output, 1) == b""
+    os.close(output)
+
+
+@pytest.mark.parametrize("words", [["/nowhere/program"], ["/"], ["\0"]])
+def test_what_cannot_be_run_is_a_mistake(words: list[str]) -> None:
+    with pytest.raises(StartError, match="cannot be run"):
+        Program(words)
+
+
+def test_a_program_may_start_slowly(tmp_path: Path) -> None:
+    """The limit of a step does not apply to the first one."""
+    (tmp_path / "program.py").write_text("import select\nselect.select([], [], [], 0.5)\n" + RIGHT_PROGRAM)
+    words = [sys.executable, "-S", str(tmp_path / "program.py")]
+    with Program(words, answer_s=0.4, start_s=20) as program:
+        assert len(program.turn(RESET)) == 1
+    with Program(words, answer_s=0.4, start_s=0.4) as program, pytest.raises(ProgramError, match=r"within 0\.4 s"):
+        program.turn(RESET)

@@ -1,0 +1,149 @@
+"""A recorded history in memory, to be changed, and ways to pick one of its exchanges.
+
+Leaves out what is changed (`plant`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from attrs import define, frozen
+
+from longpoll_judge.contract.result import Verdict
+from longpoll_judge.errors import HistoryNotFoundError, JudgeUserError
+from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
+
+MS: Final = 1_000_000
+PULLS: Final = (11, 361)
+
+
+class NoVictimError(JudgeUserError):
+    """The history has no event that this fault could be planted in."""
+
+
+class DamagedHistoryError(JudgeUserError):
+    """A history cannot be read to its end."""
+
+
+@define
+class Recording:
+    """A history in memory, to be changed."""
+
+    events: list[Event]
+    meta: Meta | None
+    damaged_tail: bytes = b""
+    """Bytes to write after the last line."""
+
+    def exchanges(self) -> Iterator[tuple[Event, Event]]:
+        """Every answered pull with its answer, in order of the answers."""
+        requests = {
+            (event.source, event.request): event
+            for event in self.events
+            if event.event == "request_received" and event.code in PULLS
+        }
+        for event in self.events:
+            request = requests.get((event.source, event.request))
+            if event.event == "answer_sent" and request is not None:
+                yield request, event
+
+    def replace(self, old: Event, *new: Event) -> None:
+        """Replace an event by others and renumber the later events of their source."""
+        at = next(place for place, event in enumerate(self.events) if event is old)
+        self.events[at : at + 1] = new
+        shift = len(new) - 1
+        for place in range(len(self.events)) if shift else ():
+            event = self.events[place]
+            is_later = (
+                event.source == old.source and event.sequence >= old.sequence and event is not (new or (None,))[0]
+            )
+            if is_later:
+                self.events[place] = change(event, sequence=event.sequence + shift)
+
+    def delay(self, event: Event, delay_ns: int) -> None:
+        """Have an event happen later, with the number that its observer would have given it then."""
+        self.replace(event)
+        late = moved(event, delay_ns)
+        mine = [place for place, one in enumerate(self.events) if one.source == event.source]
+        later = [place for place in mine if self.events[place].after_ns > late.after_ns]
+        place = min(later, default=mine[-1])  # nothing comes after the end of a source
+        number = self.events[place].sequence
+        for other in mine:
+            if self.events[other].sequence >= number:
+                self.events[other] = change(self.events[other], sequence=self.events[other].sequence + 1)
+        self.events.insert(place, change(late, sequence=number))
+
+
+def change(event: Event, /, **fields: object) -> Event:
+    """The event with some fields changed."""
+    return msgspec.structs.replace(event, **fields)
+
+
+def lost(event: Event, count: int) -> Event:
+    """In place of an event, that its source dropped some."""
+    return Event(
+        event="lost",
+        after_ns=event.after_ns,
+        before_ns=event.before_ns,
+        source=event.source,
+        sequence=event.sequence,
+        lost_count=count,
+    )
+
+
+def moved(event: Event, delay_ns: int) -> Event:
+    """The event that much later."""
+    return change(event, after_ns=event.after_ns + delay_ns, before_ns=event.before_ns + delay_ns)
+
+
+def deadline_ns(request: Event) -> int:
+    """When a pull must be answered, on its source's clock."""
+    return request.before_ns + max(request.timeout_ms, 0) * MS
+
+
+def last_ns(recording: Recording, source: str) -> int:
+    """The last timestamp of the source."""
+    return max(event.after_ns for event in recording.events if event.source == source)
+
+
+def closed_connections(recording: Recording) -> set[tuple[str, str]]:
+    """Source and connection of every close."""
+    return {(event.source, event.connection) for event in recording.events if event.event == "connection_closed"}
+
+
+def pick(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[Event, Event]:
+    """The first exchange that suits; raises `NoVictimError`."""
+    for request, answer in recording.exchanges():
+        if suits(request, answer):
+            return request, answer
+    raise NoVictimError("no answer of this history suits the fault; record a longer run")
+
+
+def load(directory: Path) -> Recording:
+    """Read a history that is whole; raises `HistoryNotFoundError` and `DamagedHistoryError`."""
+    parts = sorted(directory.glob(PART_GLOB))
+    if not parts or not (directory / META_FILE).exists():
+        raise HistoryNotFoundError(f"{directory} is not a complete history: it needs {META_FILE} and {PART_GLOB}")
+    decoder = msgspec.json.Decoder(Event)
+    try:
+        meta = msgspec.json.decode((directory / META_FILE).read_bytes(), type=Meta)
+        return Recording([event for part in parts for event in decoder.decode_lines(part.read_bytes())], meta)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
+        raise DamagedHistoryError(
+            f"{directory} is not a complete history: {error}; `longpoll judge` shows where"
+        ) from error
+
+
+@frozen
+class Fault:
+    """A fault, and the judge's expected finding."""
+
+    sentence: str
+    apply: Callable[[Recording], None]
+    verdict: Verdict
+    properties: frozenset[str]
+    """One of them must be named by a finding, and no other."""
+    clause: str = ""
+    """The clause of the contract that it breaks, and no other; empty where it may break several."""

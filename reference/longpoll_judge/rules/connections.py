@@ -1,0 +1,221 @@
+"""Answers and their connections: sent where the request came from, and not after the close.
+
+Judged for every request of a queue, pull or not. Second answers: `pull_answers`.
+
+A connection does not outlive its broker. It certainly lasts from when it was opened, or first answered on, until it was
+last answered on. Connections of one broker that certainly overlap belong to one run, and so do those that others link.
+
+Source: `NettyRemotingAbstract.writeResponse`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import frozen
+
+from longpoll_judge.columns.keys import Keys
+from longpoll_judge.columns.lookup import Booleans, Integers
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+from longpoll_judge.contract.result import ANSWERED_ONCE
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.rules.cross_queue import WEIGHT, Gathered, first_of, hashes_of
+from longpoll_judge.rules.queue_case import Case, Explanation, Suspects, ms
+
+
+def judge_connections(case: Case) -> list[Suspects]:
+    """Judge where the answers of one queue were sent; a member is an answer's row."""
+    events = case.events
+    rows = events.rows("answer_sent")
+    rows = rows[(events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
+    if not len(rows):
+        return []
+    asked = events.answer_to(events.request_key[rows], "request_received")
+    connections, names = events.codes("connection", rows)
+    named = _are_named(names)
+    came, _names = events.codes("connection", np.maximum(asked, 0))
+    # Codes are of names, and an empty name is none; -1 is cut to 0 only to pick something, and `asked >= 0` leaves it
+    # out.
+    elsewhere = (asked >= 0) & (came != connections) & named[came] & named[connections]
+    after_ns = events.integers("after_ns", rows)
+    # The name of a connection that was closed before the request came is that of another one.
+    since_ns = np.where(asked >= 0, events.integers("after_ns", np.maximum(asked, 0)), BEGINNING)
+    # Of an answer without its request nobody knows on which of them that came: it counts by the last close.
+    closed_ns = np.where(asked >= 0, next_closes_of(case, rows, since_ns)[1], closes_of(case, rows)[1])
+    # Certainly closed before it was sent; one sent elsewhere says nothing of its own connection.
+    late = ~elsewhere & (closed_ns < after_ns)
+    wrong = np.flatnonzero(elsewhere | late)
+    if len(wrong):
+        # Of an identifier that came again neither connection is that of what was answered, nor either close.
+        again = wrong[events.is_asked_again(rows[wrong])]
+        elsewhere[again] = late[again] = False
+
+    def explain_elsewhere(row: int) -> Explanation:
+        (place,) = np.flatnonzero(rows == row).tolist()
+        request = int(asked[place])
+        why = (
+            f"an answer was sent on connection {events.text('connection', row)[:80]!r}, and its request came on "
+            f"{events.text('connection', request)[:80]!r}"
+        )
+        return Explanation("answer.same_connection", why, [request, row])
+
+    def explain_late(row: int) -> Explanation:
+        (place,) = np.flatnonzero(rows == row).tolist()
+        request = [int(asked[place])] if asked[place] >= 0 else []
+        why = (
+            f"an answer was sent on connection {events.text('connection', row)[:80]!r} "
+            f"{ms(after_ns[place] - closed_ns[place])} after that was closed"
+        )
+        return Explanation("answer.open_connection", why, [*request, row])
+
+    found = []
+    for flags, explain in ((elsewhere, explain_elsewhere), (late, explain_late)):
+        if flags.any():
+            is_timeless = explain is explain_elsewhere
+            found.append(Suspects(ANSWERED_ONCE, "violated", rows[flags], rows[flags], explain, is_timeless))
+    return found
+
+
+def _are_named(names: list[str]) -> Booleans:
+    named: Booleans = np.array([bool(name) for name in names], dtype=np.bool_)
+    return named
+
+
+def next_closes_of(case: Case, rows: Integers, since_ns: Integers) -> tuple[Integers, Integers]:
+    """Between which moments the connection of each event was closed, by the first of its closes not before a moment."""
+    after_ns, before_ns = closes_of(case, rows)
+    is_gone = before_ns < since_ns
+    after_ns[is_gone], before_ns[is_gone] = NEVER, NEVER
+    often = case.context.closed_often
+    if often:
+        again = {connection for _source, connection in often}
+        connections, names = case.events.codes("connection", rows)
+        may_be = np.array([name in again for name in names], dtype=np.bool_)[connections]
+        for place in np.flatnonzero(may_be).tolist():
+            name = case.events.text("source", int(rows[place])), case.events.text("connection", int(rows[place]))
+            after_ns[place], before_ns[place] = case.context.closed_between(name, int(since_ns[place]))
+    return after_ns, before_ns
+
+
+def closes_of(case: Case, rows: Integers) -> tuple[Integers, Integers]:
+    """Between which moments the connection of each event was closed; `NEVER` when it was not."""
+    closes, events = case.context.closes, case.events
+    if not closes or not len(rows):
+        return np.full(len(rows), NEVER, dtype=np.int64), np.full(len(rows), NEVER, dtype=np.int64)
+    connections, names = events.codes("connection", rows)
+    sources, source_names = events.codes("source", rows)
+    pair = connections.astype(np.int64) * len(source_names) + sources
+    moments = np.full((2, int(pair.max()) + 1), NEVER, dtype=np.int64)
+    for code in np.flatnonzero(np.bincount(pair)).tolist():
+        connection, source = divmod(code, len(source_names))
+        moments[:, code] = closes.get((source_names[source], names[connection]), (NEVER, NEVER))
+    return moments[0, pair], moments[1, pair]
+
+
+Place = tuple[int, int]
+"""InputSplit and row of an event."""
+
+
+@frozen(eq=False)
+class Spans:
+    """How long connections certainly lasted; a row each."""
+
+    of: Integers
+    """By answer the row of its connection."""
+    start_ns: Integers
+    end_ns: Integers
+    places: Integers
+    """InputSplit and row of each event that shows a connection."""
+    first: Integers
+    """By row the place of the event that shows its beginning."""
+    last: Integers
+    component: Integers
+    """Equal for those of one life."""
+
+    @property
+    def life(self) -> Keys:
+        """By answer the life of the broker."""
+        return self.component[self.of].astype(np.uint64) + np.uint64(1)
+
+    def path(self, earlier: int, later: int) -> list[Place]:
+        """The events that show that two answers are of one life; none where they came on one connection."""
+        start, goal = int(self.of[earlier]), int(self.of[later])
+        if start == goal:
+            return []
+        mine = np.flatnonzero(self.component == self.component[start])
+        came: dict[int, int] = {start: start}
+        wave = [start]
+        while goal not in came:
+            reached: list[int] = []
+            for one in wave:
+                overlap = (self.start_ns[mine] < self.end_ns[one]) & (self.start_ns[one] < self.end_ns[mine])
+                fresh = [row for row in mine[overlap].tolist() if row not in came]
+                came |= dict.fromkeys(fresh, one)
+                reached += fresh
+            wave = reached
+        found, at = [goal], goal
+        while at != start:
+            at = came[at]
+            found.append(at)
+        rows = [row for connection in found for row in (self.first[connection], self.last[connection])]
+        return [(int(slice_), int(row)) for slice_, row in self.places[rows].tolist()]
+
+
+def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context: Context) -> Spans:
+    """The connections of these answers to these requests; `opened` has the times when connections were opened.
+
+    Connections of an unnamed broker are linked only within their source. The same holds for a clock whose timestamps
+    order nothing. The name of a closed connection may come again, so such a connection is linked with none.
+    """
+    keys = np.concatenate([answers.source * WEIGHT + answers.connection, opened.source * WEIGHT + opened.connection])
+    names, of = np.unique(keys, return_inverse=True)
+    count = len(names)
+    before_ns = np.concatenate([answers.before_ns, opened.before_ns])
+    places = np.concatenate([np.stack([kind.split, kind.row], axis=1) for kind in (answers, opened)])
+    by_start = np.argsort(before_ns, kind="stable")
+    begins = by_start[np.unique(of[by_start], return_index=True)[1]]
+    own = of[: len(answers)]
+    # Of a connection on which nothing was answered nothing shows how long the broker lived.
+    end_ns = np.full(count, np.iinfo(np.int64).min, dtype=np.int64)
+    np.maximum.at(end_ns, own, answers.after_ns)
+    by_end = np.argsort(answers.after_ns, kind="stable")[::-1]
+    ends = np.full(count, -1, dtype=np.int64)
+    seen, at = np.unique(own[by_end], return_index=True)
+    ends[seen] = by_end[at]
+    start_ns = before_ns[begins]
+    group = _groups(asked, own, count, context)
+    component = np.arange(count) + count
+    # Those of a name that was closed before its last answer.
+    closes = context.closes | dict.fromkeys(context.closed_often, (0, -NEVER))
+    sources, connections = ([name[place] for name in closes] for place in range(2))
+    keys = hashes_of(sources) * WEIGHT + hashes_of(connections)
+    closed_ns = np.full(count, NEVER, dtype=np.int64)
+    at = first_of(names, keys)
+    closed_ns[at >= 0] = np.array([close[1] for close in closes.values()], dtype=np.int64)[at[at >= 0]]
+    is_single = closed_ns < end_ns
+    usable = np.flatnonzero(~is_single & (start_ns < end_ns)) if count else np.arange(0)
+    order = usable[np.lexsort((start_ns[usable], group[usable]))]
+    number, reached, last = -1, 0, None
+    for row in order.tolist():
+        if group[row] != last or start_ns[row] >= reached:
+            number, last, reached = number + 1, group[row], end_ns[row]
+        component[row] = number
+        reached = max(reached, end_ns[row])
+    return Spans(
+        of=own,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        places=places,
+        first=begins,
+        last=ends,
+        component=component,
+    )
+
+
+def _groups(asked: Gathered, own: Integers, count: int, context: Context) -> Keys:
+    """By connection what it may be linked with: those of its broker, or of its source alone."""
+    steady = hashes_of([name for name, facts in context.sources.items() if facts.is_steady])
+    unsteady = hashes_of(context.unsteady_brokers)
+    is_shared = (asked.broker != 0) & np.isin(asked.source, steady) & ~np.isin(asked.broker, unsteady)
+    found = np.zeros(count, dtype=np.uint64)
+    found[own] = np.where(is_shared, asked.broker, asked.source * WEIGHT + asked.broker)
+    return found

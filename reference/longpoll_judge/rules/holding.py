@@ -1,0 +1,572 @@
+"""held_as_asked and hold_limit_kept: when a pull is held, what happens to it meanwhile, and how many are held.
+
+A pull is held if it may be, once, at the end of its queue, and no shorter than it asked for. Seen from outside, only
+the time of the answer shows how long it was held; inside, a `hold` does. A held pull is taken out of the table and put
+back, expires at its deadline, is run again, or is answered by a stop. The look at the log after a hold (`recheck`) may
+come after the answer. Pulls held too long: `promptness`.
+
+A broker holds no more pulls at once than the `hold_limit` of its source in meta.json. Only an observer inside the
+broker sees held pulls. A pull is certainly held from the end of its `hold`, or of a traversal's `keep`, to the
+beginning of the step that takes it out of the table. A `take` ends that too, because the pull's state is then unknown.
+So the count is never too high. Each source has at most one finding, at the first time with too many pulls. The limit of
+one queue is not judged.
+
+Source: `PullMessageProcessor.processRequest`, `PullRequestHoldService` 4.9 and 5.x, and the specification's phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import define, evolve, field, frozen
+
+from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+from longpoll_judge.contract.clause import PULL_RESULTS, SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
+from longpoll_judge.contract.result import HELD_AS_ASKED, HOLD_LIMIT_KEPT, Finding
+from longpoll_judge.evidence.generations import NEITHER
+from longpoll_judge.evidence.survey import Context, SourceFacts, Survey
+from longpoll_judge.read.schema import EVENT_SCHEMA, compute, event_dict
+from longpoll_judge.read.source import History, read_split
+from longpoll_judge.rules.connections import next_closes_of
+from longpoll_judge.rules.queue_case import NO_NEW_MSG, OFFSET_ILLEGAL, Case, Explanation, Suspects, ms, suspects
+from longpoll_judge.rules.queue_columns import MS, STEPS
+
+STOPPED: Final = "stopped"
+"""The cause of an answer that a stopping broker gave without looking at the store again."""
+
+
+def judge_holding(case: Case) -> list[Suspects]:
+    """Judge how the pulls of one queue were held; members are indices of pulls."""
+    if not len(case.pulls):
+        return []
+    return [*_early(case), *_unheld(case), *_holds(case)]
+
+
+def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
+    """Which of these pulls were likely, and which possibly, answered because their broker stopped.
+
+    Inside, the answer shows it and its source ends. Outside, its connection closes soon after, and probably every other
+    connection too; a proxy continues.
+    """
+    pulls = case.pulls
+    told, _perhaps = is_told_to_stop(case, pull)
+    soon_ns = pulls.answered_before_ns[pull] + STOPPING_MS * MS
+    # A stop closes what it has answered: a connection that stays open for long was not stopped.
+    closes = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull])[0] <= soon_ns
+    if case.context.stops_silently:
+        closes &= False
+    last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
+    ends = last_ns <= soon_ns
+    sources, names = case.events.codes("source", pulls.row[pull])
+    for number, name in enumerate(names):
+        mine = (sources == number) & case.is_outside[pull]
+        ends |= mine & (case.context.all_closed_ns(name, pulls.answered_after_ns[pull]) <= soon_ns)
+    return told | (closes & ends), closes
+
+
+def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
+    """Which pulls were answered because their broker stopped, as the broker itself reports: certainly, and possibly.
+
+    Only a source inside the broker shows it, by its end: a source that continues for long did not stop. A role change
+    gets the same answer text, and no event records it.
+    """
+    pulls = case.pulls
+    causes, names = case.events.codes("cause", pulls.answer_row[pull])
+    if STOPPED not in names and not len(case.events.rows("stop")):
+        return np.zeros(len(pull), dtype=np.bool_), np.zeros(len(pull), dtype=np.bool_)
+    # From outside nobody tells a cause.
+    says = np.array([name == STOPPED for name in names], dtype=np.bool_)[causes] & ~case.is_outside[pull]
+    told = says | (case.events.answer_to(case.events.request_key[pulls.row[pull]], "stop") >= 0)
+    last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
+    went_on_ns = last_ns - pulls.answered_before_ns[pull]
+    # A source that goes on did not stop, whatever it says; in between, or where roles change, it may have been so.
+    ends = went_on_ns <= STOPPING_MS * MS
+    may_end = (went_on_ns <= STOPPED_MS * MS) | (says & (not case.context.keeps_role))
+    return told & ends, told & ~ends & may_end
+
+
+def may_have_stopped(case: Case, pull: Integers) -> Booleans:
+    """Of which of these answered pulls it is not known whether their broker stopped: what would show it may be hidden.
+
+    It may lie in a hole, behind the end of the record, or, from outside, look late by a clock that was set forward.
+    """
+    pulls = case.pulls
+    if case.context.stops_silently:
+        return np.zeros(len(pull), dtype=np.bool_)
+    until_ns = pulls.answered_before_ns + STOPPING_MS * MS
+    hidden = ~case.is_watched(pulls.received_after_ns, until_ns)
+    last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source]
+    sources, names = case.events.codes("source", pulls.row)
+    settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
+    closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
+    closed_ns[pull], _before_ns = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull])
+    outside = case.is_outside
+    # No close in the record, but the record ends before one would have to be there.
+    unseen = outside & (closed_ns == NEVER) & (last_ns < until_ns)
+    late = outside & settable & (closed_ns < NEVER)
+    _told, perhaps = is_told_to_stop(case, pull)
+    found: Booleans = (hidden | unseen | late)[pull] | perhaps
+    return found
+
+
+def _early(case: Case) -> list[Suspects]:
+    pulls, late_ns = case.pulls, case.context.late_ns
+    early_ns = pulls.received_after_ns + pulls.timeout_ns - pulls.answered_before_ns
+    pull = np.flatnonzero(
+        case.is_sound & pulls.may_hold & pulls.is_answered & (case.answer_code == NO_NEW_MSG) & (early_ns > late_ns)
+    )
+    if not len(pull):
+        return []
+    excused, weak = is_stopping(case, pull)
+    for source, topic, after_ns, before_ns in case.context.deletions:
+        if topic in {"", case.name[1]}:
+            mine = np.array([case.events.text("source", row) == source for row in pulls.row[pull].tolist()])
+            excused |= (
+                mine & (before_ns >= pulls.received_after_ns[pull]) & (after_ns <= pulls.answered_before_ns[pull])
+            )
+    held_ns = pulls.answered_before_ns - pulls.received_after_ns
+    weak |= may_have_stopped(case, pull)
+    # A broker whose long polling is off answers after `shortPollingTimeMills`; from outside both look alike.
+    weak |= case.is_outside[pull] & (held_ns[pull] >= SHORT_POLLING_MS * MS)
+
+    def explain(member: int) -> Explanation:
+        one = int(pull[member])
+        asked = f"a pull at offset {pulls.offset[one]} that may be held for {ms(pulls.timeout_ns[one])}"
+        why = f"{asked} was told that there is nothing new {ms(early_ns[one])} before its deadline, without a cause"
+        return Explanation("pull.hold.not_early", why, [int(pulls.row[one]), int(pulls.answer_row[one])])
+
+    return suspects(HELD_AS_ASKED, ~excused & ~weak, ~excused & weak, pulls.row[pull], explain)
+
+
+def _unheld(case: Case) -> list[Suspects]:
+    pulls = case.pulls
+    allowed_ns = UNHELD_MS * MS + case.context.late_ns
+    least = pulls.answered_after_ns - pulls.received_before_ns
+    most = pulls.answered_before_ns - pulls.received_after_ns
+    unheld, slow = ~pulls.may_hold & pulls.hold_is_told & case.is_answered, _cannot_be_held(case)
+    is_judged = unheld | slow
+    # Late whatever the true moments were, or late by some of them; a slow read is told from the limit of a wake on.
+    late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
+    if not case.log.is_white_box:
+        may_be_late |= slow & (least > case.context.wake_ns)
+
+    def explain(pull: int) -> Explanation:
+        took = f"{ms(max(least[pull], 0))} to {ms(most[pull])} after its receipt (allowed {ms(allowed_ns)})"
+        kind = "that may not be held" if unheld[pull] else f"whose answer {case.answer_code[pull]} is never held"
+        slowly = "" if unheld[pull] else "slowly, "
+        why = f"a pull at offset {pulls.offset[pull]} {kind} was answered {slowly}{took}"
+        return Explanation("pull.unheld.prompt", why, [int(pulls.row[pull]), int(pulls.answer_row[pull])])
+
+    unread = case.is_unread(late, pulls.received_after_ns, pulls.answered_before_ns)
+    violated = late & ~unread
+    return suspects(HELD_AS_ASKED, violated, may_be_late & ~violated, pulls.row, explain)
+
+
+def _cannot_be_held(case: Case) -> Booleans:
+    """Which pulls could be held by their own word, and found something at their first read, which is then answered."""
+    pulls, log = case.pulls, case.log
+    found: Booleans = pulls.may_hold & case.is_sound & is_one_of(case.answer_code, PULL_RESULTS)
+    is_there = log.end_at_least(pulls.received_after_ns) > pulls.offset
+    if case.life is None or case.life.number != NEITHER:
+        # Past the end: it never falls, so the offset was past it when the pull came. A deletion empties the queue.
+        is_there |= (case.answer_code == OFFSET_ILLEGAL) & (pulls.offset > case.told("offset_max"))
+    found &= is_there
+    if log.is_white_box:
+        # What was held all the same is a matter of its wake.
+        found &= ~pulls.was_held
+    return found
+
+
+def _holds(case: Case) -> list[Suspects]:
+    """The `hold` events; none for a source outside the broker."""
+    pulls, events = case.pulls, case.events
+    holds = events.rows("hold")
+    holds = holds[events.request_key[holds] >= 0]
+    if not len(holds):
+        return []
+    row = np.arange(len(pulls))
+    pull = events.batch.look_up(events.request_key[holds], events.request_key[pulls.row], row)
+    # A hold whose request is not in the record is nobody's.
+    holds, pull = holds[pull >= 0], pull[pull >= 0]
+    first = events.firsts(holds, "hold")
+    # A damaged answer may be another's: the pull counts as open.
+    answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
+    # One from before its request is told as that, and the log of so long ago may not be at hand (`run.window_sweep`).
+    moment_ns = np.minimum(events.integers("before_ns", holds), answered_ns)
+    moment_ns = np.maximum(moment_ns, pulls.received_after_ns[pull])
+    end_most = case.log.end_at_most(moment_ns)
+    whole = case.is_log_whole(moment_ns)
+    nothing = np.zeros(len(holds), dtype=np.bool_)
+    after_ns = events.integers("after_ns", holds)
+    # Only an offset at the end is held; one past it is answered at once (21).
+    past = pulls.offset[pull] > end_most
+
+    def told(clause: str, say: Callable[[int, int], str]) -> Callable[[int], Explanation]:
+        def explain(member: int) -> Explanation:
+            one, hold = int(pull[member]), int(holds[member])
+            rows = [int(pulls.row[one]), int(first[member]), hold]
+            rows += [int(pulls.answer_row[one])] if pulls.answer_row[one] >= 0 else []
+            return Explanation(clause, f"a pull at offset {pulls.offset[one]} {say(one, member)}", rows)
+
+        return explain
+
+    rules: tuple[tuple[str, Booleans, Booleans, Callable[[int, int], str]], ...] = (
+        (
+            "pull.hold.allowed",
+            (~pulls.may_hold & pulls.hold_is_told)[pull],
+            nothing,
+            lambda _one, _hold: "was held, and did not ask for it",
+        ),
+        (
+            "pull.hold.after_request",
+            events.integers("before_ns", holds) < pulls.received_after_ns[pull],
+            nothing,
+            lambda _one, _hold: "was held before it came",
+        ),
+        ("pull.hold.once", first < holds, nothing, lambda _one, _hold: "was held twice"),
+        (
+            "pull.hold.unanswered",
+            answered_ns < after_ns,
+            nothing,
+            lambda one, hold: f"was held {ms(after_ns[hold] - pulls.answered_before_ns[one])} after its answer",
+        ),
+        (
+            "pull.hold.at_end",
+            past & whole,
+            past & ~whole,
+            lambda _one, hold: f"was held, though no more than {end_most[hold]} can have been visible",
+        ),
+    )
+    found: list[Suspects] = []
+    for clause, violated, unknown, say in rules:
+        is_timeless = case.is_timeless(clause)
+        found += suspects(HELD_AS_ASKED, violated, unknown, holds, told(clause, say), is_timeless=is_timeless)
+    return found
+
+
+AT_TABLE: Final = ("take", "keep", "expire", "run")
+"""Steps that put a pull into the table of held pulls, take it out, or follow from that."""
+
+
+def judge_handling(case: Case) -> list[Suspects]:
+    """Judge what was done with the pulls of one queue; members are places among the steps."""
+    pulls, events = case.pulls, case.events
+    rows = np.sort(np.concatenate([events.rows(name) for name in STEPS]))
+    rows = rows[events.request_key[rows] >= 0]
+    if not len(rows) or not len(pulls):
+        return []
+    pull = events.batch.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))
+    # Steps of requests that are not in the record, or are no pulls of this queue, are left out.
+    rows, pull = rows[pull >= 0], pull[pull >= 0]
+    answered = case.is_answered[pull]
+
+    def told(clause: str, words: str) -> Callable[[int], Explanation]:
+        def explain(member: int) -> Explanation:
+            one, row = int(pull[member]), int(rows[member])
+            shown = [int(pulls.row[one]), row, *([int(pulls.answer_row[one])] if answered[member] else [])]
+            why = f"a pull at offset {pulls.offset[one]} has the step {events.text('event', row)!r}, and {words}"
+            return Explanation(clause, why, shown)
+
+        return explain
+
+    after_ns, before_ns = events.integers("after_ns", rows), events.integers("before_ns", rows)
+    rules: tuple[tuple[str, Booleans, str], ...] = (
+        ("pull.step.allowed", (~pulls.may_hold & pulls.hold_is_told)[pull], "may not be held"),
+        ("pull.step.after_request", before_ns < pulls.received_after_ns[pull], "came later"),
+        ("pull.step.unanswered", answered & (pulls.answered_before_ns[pull] < after_ns), "was answered before"),
+    )
+    # What is out of its time is told as that, and so is an early answer 19 (`holding`).
+    early = np.isin(rows, events.rows("expire")) & (case.is_sound & pulls.may_hold)[pull]
+    early &= (case.answer_code != NO_NEW_MSG)[pull] & ~rules[1][1] & ~rules[2][1]
+    early &= before_ns + case.context.late_ns < (pulls.received_after_ns + pulls.timeout_ns)[pull]
+    rules += (("pull.hold.not_early", early, "had time left until its deadline"),)
+    found = [*_table(case, rows, pull)]
+    for clause, broken, words in rules:
+        if broken.any():
+            nothing, is_timeless = np.zeros_like(broken), case.is_timeless(clause)
+            found += suspects(HELD_AS_ASKED, broken, nothing, rows, told(clause, words), is_timeless=is_timeless)
+    return found
+
+
+def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
+    """Contradictions in the table of held pulls: a step of a pull outside it, and a pull that is taken out twice."""
+    pulls, events = case.pulls, case.events
+    holds = events.rows("hold")
+    holds = holds[events.request_key[holds] >= 0]
+    held = events.batch.look_up(events.request_key[holds], events.request_key[pulls.row], np.arange(len(pulls)))
+    holds, held = holds[held >= 0], held[held >= 0]
+    first_ns = np.full(len(pulls), NEVER, dtype=np.int64)
+    np.minimum.at(first_ns, held, events.integers("after_ns", holds))
+    before_ns = events.integers("before_ns", rows)
+    steps = {name: events.rows(name) for name in ("hold", *AT_TABLE, "recheck")}
+    owners = {name: _owner(case, rows) for name, rows in steps.items()}
+    counts = {name: np.bincount(owner[owner >= 0], minlength=len(pulls)) for name, owner in owners.items()}
+    again = _overdrawn(case, steps, owners, ("hold", "keep"), ("take",))
+    again |= _overdrawn(case, steps, owners, ("take",), ("keep",)) | (
+        counts["expire"] > counts["hold"] + counts["keep"]
+    )
+    # What a scan has taken may expire in its hands; what has expired is not in the table, unless it is kept again.
+    expired_ns = _first(case, steps, owners, "expire")
+    again |= (expired_ns < _last(case, steps, owners, "take")) & (_last(case, steps, owners, "keep") < expired_ns)
+    # A recheck may have queued the pull a second time, as RocketMQ's does: then it may run twice.
+    kept_on = _first(case, steps, owners, "run") < _last(case, steps, owners, "keep")
+    again |= (counts["recheck"] == 0) & ((counts["run"] > counts["hold"]) | kept_on)
+    again &= counts["hold"] > 0
+    last_ns = np.zeros(len(pulls), dtype=np.int64)
+    np.maximum.at(last_ns, pull, before_ns)
+    # A field that is missing never accuses: neither does the answer of such a pull.
+    whole = case.is_watched(pulls.received_after_ns, last_ns) & case.is_sound
+    sources, names = events.codes("source", pulls.row)
+    # A law judges its own steps.
+    lawful = np.array([name in case.context.lawful for name in names], dtype=np.bool_)[sources]
+    whole_of, lawful_of = whole[pull], lawful[pull]
+    # What is not allowed to be held, not there yet, or answered, is told as that.
+    early = (before_ns < first_ns[pull]) & ~lawful_of & pulls.may_hold[pull]
+    answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
+    # So is a hold after the answer. A stop answers what it finds on its way to the table, too.
+    early &= ~np.isin(rows, events.rows("stop"))
+    early &= (first_ns[pull] == NEVER) | (first_ns[pull] <= answered_ns)
+    early &= (before_ns >= pulls.received_after_ns[pull]) & (events.integers("after_ns", rows) <= answered_ns)
+
+    def explain_early(member: int) -> Explanation:
+        one, row = int(pull[member]), int(rows[member])
+        first = holds[held == one][:1].tolist()
+        how = "is held only later" if first else "was never held"
+        why = f"a pull at offset {pulls.offset[one]} has the step {events.text('event', row)!r}, and {how}"
+        return Explanation("pull.step.held", why, [int(pulls.row[one]), *first, row])
+
+    def explain_again(one: int) -> Explanation:
+        steps = [row for row in rows[pull == one].tolist() if events.text("event", row) in AT_TABLE]
+        told = [name for name in ("hold", *AT_TABLE) if counts[name][one]]
+        times = ", ".join(f"{counts[name][one]} times by a {name}" for name in told)
+        why = f"a pull at offset {pulls.offset[one]} is told of in the table of held pulls: {times}"
+        return Explanation("pull.take.once", why, [int(pulls.row[one]), *holds[held == one].tolist(), *steps])
+
+    # The first such step of a pull is told.
+    is_first = np.zeros(len(rows), dtype=np.bool_)
+    is_first[np.unique(np.where(early, pull, -1), return_index=True)[1]] = True
+    early &= is_first
+    again &= ~lawful
+    yield from suspects(HELD_AS_ASKED, early & whole_of, early & ~whole_of, rows, explain_early)
+    yield from suspects(HELD_AS_ASKED, again & whole, again & ~whole, pulls.row, explain_again)
+
+
+def _owner(case: Case, rows: Integers) -> Integers:
+    """The pull of each step; -1 if it is not of this queue, or if another clause covers the step.
+
+    Another clause covers a step before its pull's receipt or after its answer. A step that is written twice counts
+    once.
+    """
+    events, pulls = case.events, case.pulls
+    owner = events.batch.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))
+    if not len(rows) or not len(pulls):
+        return owner
+    early = events.integers("before_ns", rows) < pulls.received_after_ns[owner]
+    late = case.is_answered[owner] & (pulls.answered_before_ns[owner] < events.integers("after_ns", rows))
+    same = np.stack([events.codes("source", rows)[0].astype(np.int64), events.integers("sequence", rows)])
+    again = np.ones(len(rows), dtype=np.bool_)
+    again[np.unique(same, axis=1, return_index=True)[1]] = False
+    return np.where(early | late | again, -1, owner)
+
+
+def _first(case: Case, steps: Mapping[str, Integers], owners: Mapping[str, Integers], name: str) -> Integers:
+    """Of each pull when the first such step was done at the latest; `NEVER` where there is none."""
+    found = np.full(len(case.pulls), NEVER, dtype=np.int64)
+    mine = owners[name] >= 0
+    np.minimum.at(found, owners[name][mine], case.events.integers("before_ns", steps[name])[mine])
+    return found
+
+
+def _last(case: Case, steps: Mapping[str, Integers], owners: Mapping[str, Integers], name: str) -> Integers:
+    """Of each pull when the last such step was begun at the earliest; `BEGINNING` where there is none."""
+    found = np.full(len(case.pulls), BEGINNING, dtype=np.int64)
+    mine = owners[name] >= 0
+    np.maximum.at(found, owners[name][mine], case.events.integers("after_ns", steps[name])[mine])
+    return found
+
+
+def _overdrawn(
+    case: Case,
+    steps: Mapping[str, Integers],
+    owners: Mapping[str, Integers],
+    ins: tuple[str, ...],
+    outs: tuple[str, ...],
+) -> Booleans:
+    """Of which pulls more steps of `outs` were done by some moment than steps of `ins` may have been begun."""
+    owner = np.concatenate([owners[name] for name in (*ins, *outs)])
+    change = np.concatenate([np.full(len(owners[name]), 1 if name in ins else -1) for name in (*ins, *outs)])
+    moment_ns = np.concatenate(
+        [case.events.integers("after_ns" if name in ins else "before_ns", steps[name]) for name in (*ins, *outs)]
+    )
+    # A step before the hold is told as that.
+    moment_ns[: len(steps[ins[0]]) if ins[0] == "hold" else 0] = BEGINNING
+    order = np.lexsort((-change, moment_ns, owner))
+    order = order[owner[order] >= 0]
+    owner, balance = owner[order], np.cumsum(change[order])
+    found = np.zeros(len(case.pulls), dtype=np.bool_)
+    if len(owner):
+        starts = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
+        before = np.append(0, balance)[starts]
+        found[owner[balance < before[np.searchsorted(starts, np.arange(len(owner)), side="right") - 1]]] = True
+    return found
+
+
+BEGINS: Final = ("hold", "keep")
+ENDS: Final = ("take", "expire", "run", "stop", "answer_sent")
+OTHERS: Final = ("request_received", "recheck", "connection_closed")
+COLUMNS: Final = tuple(EVENT_SCHEMA.names)
+"""The fields that are read, or shown as evidence."""
+Event = dict[str, Any]
+
+
+def judge_holds(history: History, survey: Survey, context: Context) -> list[Finding]:
+    """One finding for each source that certainly held too many."""
+    crowded = {
+        source: limit
+        for source, limit in history.hold_limits.items()
+        if source in survey.sources and (survey.sources[source].holds > limit or survey.excerpts)
+    }
+    found = []
+    for source, events in _events_by_source(history, crowded).items() if crowded else ():
+        facts = context.sources[source]
+        finding = judge_source(events, crowded[source], facts)
+        found += [] if finding is None else [finding]
+    return found
+
+
+def _events_by_source(history: History, crowded: Iterable[str]) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = {source: [] for source in crowded}
+    sources, names = pa.array(found, pa.string()), pa.array((*BEGINS, *ENDS, *OTHERS), pa.string())
+    for part in history.splits:
+        table, _damages = read_split(part, COLUMNS)
+        table = table.select(COLUMNS)
+        is_wanted = compute.and_(
+            compute.is_in(table["source"].cast(pa.string()), value_set=sources),
+            compute.is_in(table["event"].cast(pa.string()), value_set=names),
+        )
+        for event in table.filter(is_wanted).to_pylist():
+            found[event["source"]].append(event)
+    return found
+
+
+@frozen
+class _Held:
+    """A pull was certainly held between two moments."""
+
+    begin_ns: int
+    end_ns: int
+    event: Event
+    """The event that certainly put it into the table."""
+    ends: tuple[Event, ...] = ()
+    """The event that may have taken it out."""
+
+
+@define
+class _Table:
+    """What is certainly held. Invariant: `begun` are the pulls whose last event certainly put them into the table."""
+
+    begun: dict[str, Event] = field(factory=dict)
+    connections: dict[str, str] = field(factory=dict)
+    """On which connection each request came."""
+    received_ns: dict[str, int] = field(factory=dict)
+    """When each request had come for certain: before that it was not held, whatever a hold says."""
+    gone_ns: dict[str, int] = field(factory=dict)
+    """Until when what takes each request out of the table may have happened."""
+    closed_ns: dict[str, int] = field(factory=dict)
+    """The same of the close of each connection."""
+    held: list[_Held] = field(factory=list)
+
+    def see(self, event: Event) -> None:
+        """The next event in order of time."""
+        name, request = event["event"], event["request"]
+        if event["connection"] and request:
+            self.connections.setdefault(request, event["connection"])
+        if name == "request_received":
+            self.received_ns.setdefault(request, event["before_ns"])
+        elif name in BEGINS:
+            closed_ns = self.closed_ns.get(self.connections.get(request, ""), BEGINNING)
+            if max(self.gone_ns.get(request, BEGINNING), closed_ns) < event["after_ns"]:
+                self.begun.setdefault(request, event)
+        elif name == "connection_closed":
+            self.closed_ns[event["connection"]] = event["before_ns"]
+            of_it = [each for each in self.begun if self.connections.get(each) == event["connection"]]
+            for each in of_it:
+                self.end(each, event)
+        elif name != "recheck" or (request in self.begun and _may_find(self.begun[request], event)):
+            self.end(request, event)
+
+    def end(self, request: str, event: Event) -> None:
+        """From this event on the pull may be gone."""
+        self.gone_ns[request] = max(self.gone_ns.get(request, BEGINNING), event["before_ns"])
+        self.stop(request, event["after_ns"], event)
+
+    def stop(self, request: str, moment_ns: int, *ends: Event) -> None:
+        """Until this moment the pull was held for certain, if it was held, as these events tell."""
+        begun = self.begun.pop(request, None)
+        if begun is None:
+            return
+        begin_ns = max(begun["before_ns"], self.received_ns.get(request, BEGINNING))
+        if begin_ns < moment_ns:
+            self.held.append(_Held(begin_ns, moment_ns, begun, ends))
+
+
+def _may_find(held: Event, recheck: Event) -> bool:
+    """Whether a recheck may have seen more than the pull has read.
+
+    It did not if `hold` and recheck report the same end. A put-back reports its traversal's end, so it may have.
+    """
+    return bool(held["event"] != "hold" or not 0 <= recheck["visible_end"] == held["visible_end"])
+
+
+def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Finding | None:
+    """Judge the events of one source; a pull may be gone from where the record has a hole."""
+    table = _Table()
+    for event in sorted(events, key=lambda event: (event["after_ns"], event["before_ns"], event["sequence"])):
+        table.see(event)
+    for request in list(table.begun):
+        table.stop(request, facts.last_ns)
+    certain = _too_many(list(_whole(table.held, facts)), limit) if facts.is_steady else []
+    together = certain or _too_many(table.held, limit)
+    if not together:
+        return None
+    shown = sorted((held.event for held in together), key=lambda event: (event["after_ns"], event["sequence"]))
+    return Finding(
+        property=HOLD_LIMIT_KEPT,
+        clause="hold.limit.kept",
+        verdict="violated" if certain else "unknown",
+        topic=shown[-1]["topic"],
+        queue=shown[-1]["queue"],
+        request=shown[-1]["request"],
+        window_start_ms=shown[0]["after_ns"] / MS,
+        window_end_ms=max(held.begin_ns for held in together) / MS,
+        why=f"{len(together)} pulls were held at once, and the broker promises to hold at most {limit}",
+        evidence=[event_dict(event) for held in together for event in (held.event, *held.ends)],
+    )
+
+
+def _whole(held: list[_Held], facts: SourceFacts) -> Iterator[_Held]:
+    """The intervals of certain holding, cut at the next gap of the record, which may hide their end."""
+    begins = np.array([each.begin_ns for each in held], dtype=np.int64)
+    for each, hole_ns in zip(held, facts.holes.begin_from(begins).tolist(), strict=True):
+        yield evolve(each, end_ns=max(min(each.end_ns, hole_ns), each.begin_ns))
+
+
+def _too_many(held: list[_Held], limit: int) -> list[_Held]:
+    """The pulls that were held when these were too many for the first time; none where they never were."""
+    count = 0
+    for moment_ns, change in sorted(_changes(held)):
+        count += change
+        if count > limit:
+            return [each for each in held if each.begin_ns <= moment_ns < each.end_ns]
+    return []
+
+
+def _changes(held: Iterable[_Held]) -> Iterator[tuple[int, int]]:
+    """(moment, 1 more or 1 less), where those of one moment that go come first."""
+    for each in held:
+        yield each.begin_ns, 1
+        yield each.end_ns, -1

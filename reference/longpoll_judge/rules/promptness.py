@@ -1,0 +1,237 @@
+"""Properties of time: no_lost_wakeup, answered_by_deadline and answered_on_stop, and the latencies they measure.
+
+Every moment is an interval, so every delay has a lower and an upper bound. A lower bound over the threshold is a
+violation whatever the true moments were; an upper bound alone over it is unknown. A pull without answer is delayed at
+least until the last moment at which its source was certainly watching and its connection open. Latencies are counts in
+buckets one per cent wide, which can be added up over queues in any order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.lookup import Booleans, Integers
+from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.contract.clause import UNHELD_MS
+from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, ANSWERED_ON_STOP, NO_LOST_WAKEUP, Percentiles
+from longpoll_judge.rules.queue_case import OFFSET_ILLEGAL, Case, Explanation, Suspects, ms, suspects
+from longpoll_judge.rules.queue_columns import MS
+
+_WIDTH: Final = float(np.log(1.01))
+"""Bucket n > 0 holds (1.01**(n-1), 1.01**n] nanoseconds; bucket 0 holds 0 and 1."""
+
+
+def bucket_counts(latency_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The buckets that occur, ascending, and how many latencies fall into each."""
+    buckets = np.ceil(np.log(np.maximum(latency_ns, 1)) / _WIDTH).astype(np.int64)
+    counts = np.bincount(buckets)
+    found = np.flatnonzero(counts)
+    return found, counts[found]
+
+
+HISTOGRAM_RATIO: Final = 25
+"""Buckets of one per cent in one bar of a histogram: a step of 28 %."""
+
+
+def histogram(counts: Mapping[int, int]) -> list[tuple[float, int]]:
+    """Bars as (upper end in ms, count), ascending and without holes."""
+    bars: dict[int, int] = {}
+    for bucket, count in counts.items():
+        bar = -(-bucket // HISTOGRAM_RATIO)
+        bars[bar] = bars.get(bar, 0) + count
+    if not bars:
+        return []
+    ends = range(min(bars), max(bars) + 1)
+    return [(float(f"{np.exp(bar * HISTOGRAM_RATIO * _WIDTH) / 1e6:.3g}"), bars.get(bar, 0)) for bar in ends]
+
+
+def percentiles(counts: Mapping[int, int], max_ns: int) -> Percentiles:
+    """Milliseconds; p50 and p99 are the upper ends of their buckets, at most 1 % too high, and max is exact."""
+    total = sum(counts.values())
+    if not total:
+        return Percentiles(count=0, p50=None, p99=None, max=None)
+    return Percentiles(
+        count=total,
+        p50=_rank(counts, (total + 1) // 2, max_ns),
+        p99=_rank(counts, -(-99 * total // 100), max_ns),
+        max=max_ns / 1e6,
+    )
+
+
+def _rank(counts: Mapping[int, int], rank: int, max_ns: int) -> float:
+    """Milliseconds of the latency of a rank, the first being 1."""
+    buckets = sorted(counts)
+    ranks = list(accumulate(counts[bucket] for bucket in buckets))
+    bucket = buckets[bisect_left(ranks, rank)]
+    return round(min(float(np.exp(bucket * _WIDTH)), max_ns) / 1e6, 6)
+
+
+UNHELD_GRACE_NS: Final = UNHELD_MS * MS
+"""How long a pull that may not be held can stay unanswered before it counts as never answered; it has no deadline, and
+a busy broker may take its time."""
+
+RACE_NS: Final = 50 * MS
+"""A message that becomes visible so soon after a pull's receipt may have come before the pull was held."""
+
+
+@frozen(eq=False)
+class Promptness:
+    """The suspects of all three properties and the latencies in nanoseconds, upper bounds."""
+
+    suspects: list[Suspects]
+    wake_ns: Integers
+    late_ns: Integers
+    missed: dict[str, int]
+    """By property how many of the certainly broken have no latency: chances to break it as well."""
+    open_at_cut: int
+    """Pulls that neither an answer, a close nor the end of their source accounts for."""
+
+
+def judge_promptness(case: Case) -> Promptness:
+    """Judge when the pulls of one queue were answered."""
+    wake_suspects, wake_ns, unwoken = _wakeups(case)
+    late_suspects, late_ns, open_at_cut, unanswered = _deadlines(case)
+    missed = {NO_LOST_WAKEUP: unwoken, ANSWERED_BY_DEADLINE: unanswered}
+    return Promptness(wake_suspects + late_suspects, wake_ns, late_ns, missed, open_at_cut)
+
+
+def _wakeups(case: Case) -> tuple[list[Suspects], Integers, int]:
+    pulls, wake_ns = case.pulls, case.context.wake_ns
+    visible_after, visible_before = case.first_visible
+    # A pull that was answered without a hold was not woken; an illegal offset is answered whatever comes.
+    is_judged = case.is_sound & case.is_decidable & (pulls.was_held | ~pulls.is_answered)
+    is_judged &= case.answer_code != OFFSET_ILLEGAL
+    if not case.log.is_white_box:
+        # What was there before the pull came is read at once, and never held: a late answer is a slow read.
+        is_judged &= ~pulls.is_answered | (visible_before + case.log.slack_ns >= pulls.received_after_ns)
+    # The delay begins when both are there: the message visible, and the pull received.
+    since_after = np.maximum(visible_after, pulls.received_after_ns)
+    since_before = np.maximum(visible_before, pulls.received_before_ns)
+    delay_least = pulls.answered_after_ns - since_before
+    delay_most = _latest(case) - since_after
+    over = is_judged & (delay_least > wake_ns)
+    # Where there is no message that it could take, since is `NEVER`, and no delay is long.
+    may_be_over = is_judged & (delay_most > wake_ns)
+    # The record has a hole before the wake was overdue, in which the answer may be.
+    missing = ~pulls.is_answered & (pulls.missing_until_ns - since_before <= wake_ns)
+    unread = case.is_unread(over, pulls.received_after_ns, _latest(case))
+
+    def explain(pull: int) -> Explanation:
+        matching = case.matchings[int(pulls.expression[pull])]
+        assert matching is not None, "only decidable pulls are judged"
+        message = int(matching.first(pulls.offset[[pull]])[0])
+        asked = f"a pull at offset {pulls.offset[pull]} could take message {message}"
+        since = "from its receipt on" if since_after[pull] == pulls.received_after_ns[pull] else "while it was held"
+        outcome = "was answered" if pulls.is_answered[pull] else "was not answered for"
+        most = f" to {ms(delay_most[pull])}" if pulls.is_answered[pull] else " or more"
+        limit = f"(allowed {ms(wake_ns)})"
+        fits = _fits(visible_after[pull], pulls.received_before_ns[pull]) if pulls.is_answered[pull] else ""
+        why = f"{asked} {since} and {outcome} {ms(max(delay_least[pull], 0))}{most} later {limit}{fits}"
+        why += _doubt(missing[pull], unread[pull])
+        return Explanation("pull.wake.prompt", why, _rows(case, pull), case.message_rows(message), [message])
+
+    doubted = missing | unread
+    # An answer from certainly before the message was visible is no wake; from outside neither is one to a pull that
+    # certainly came after the message.
+    measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
+    if not case.log.is_white_box:
+        measured &= visible_before > pulls.received_after_ns
+    return (
+        suspects(NO_LOST_WAKEUP, over & ~doubted, (over & doubted) | (may_be_over & ~over), pulls.row, explain),
+        np.maximum(delay_most[measured], 0),
+        int(np.count_nonzero(over & ~doubted & ~measured)),
+    )
+
+
+def _latest(case: Case) -> Integers:
+    """When each pull's answer came at the latest, or was certainly still looked for in vain."""
+    return np.where(case.pulls.is_answered, case.pulls.answered_before_ns, case.pulls.answered_after_ns)
+
+
+def _doubt(missing: bool, unread: bool) -> str:
+    """Why what was seen is not certain."""
+    hole = "; the record has a hole in that time, and the answer may be in it" if missing else ""
+    return hole + ("; its connection was not read in that time" if unread else "")
+
+
+def _fits(visible_after_ns: int, received_before_ns: int) -> str:
+    """The known race that a late wake resembles. It is only a hint: a history shows timestamps, not steps."""
+    if visible_after_ns < received_before_ns + RACE_NS:
+        return "; it fits a message that came between the pull's read and its hold (RocketMQ #7358)"
+    return "; it fits a notification that came while another walk had the held pulls out"
+
+
+def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int, int]:
+    pulls, late_ns = case.pulls, case.context.late_ns
+    grace_ns = np.where(pulls.may_hold, pulls.timeout_ns, UNHELD_GRACE_NS)
+    # Of one of which that is not told the later of both.
+    grace_ns = np.where(pulls.hold_is_told, grace_ns, np.maximum(pulls.timeout_ns, UNHELD_GRACE_NS))
+    due_before = pulls.received_before_ns + grace_ns
+    late_least = pulls.answered_after_ns - due_before
+    late_most = _latest(case) - pulls.received_after_ns - grace_ns
+    # A pull that may not be held has no deadline; only that it stays open is judged here.
+    is_judged = case.is_sound & (pulls.may_hold | ~pulls.is_answered)
+    over = is_judged & (late_least > late_ns)
+    may_be_over = is_judged & (late_most > late_ns)
+    forgotten = _forgotten_on_stop(case) & ~over
+    missing = ~pulls.is_answered & (pulls.missing_until_ns - due_before <= late_ns)
+    unread = case.is_unread(over | forgotten, pulls.received_after_ns, _latest(case))
+
+    def explain(pull: int) -> Explanation:
+        doubt = _doubt(missing[pull], unread[pull])
+        timeout = f"timeout of {ms(pulls.timeout_ns[pull])}" if pulls.may_hold[pull] else "no leave to be held"
+        asked = f"a pull at offset {pulls.offset[pull]} with a {timeout}"
+        if pulls.is_answered[pull]:
+            how_late = f"{ms(max(late_least[pull], 0))} to {ms(late_most[pull])} after its deadline"
+            why = f"{asked} was answered {how_late} (allowed {ms(late_ns)}){doubt}"
+            return Explanation("pull.deadline.met", why, _rows(case, pull))
+        goes_on = ms(late_least[pull]) if over[pull] else f"{ms(max(late_least[pull], 0))} to {ms(late_most[pull])}"
+        how_long = f"although the history goes on for {goes_on} after its deadline"
+        why = f"{asked} was never answered, {how_long} (allowed {ms(late_ns)}){doubt}"
+        return Explanation("pull.answered", why, _rows(case, pull))
+
+    def explain_forgotten(pull: int) -> Explanation:
+        reason = "although its connection stayed open and the policy answers held pulls when the broker stops"
+        why = f"a pull at offset {pulls.offset[pull]} was never answered, {reason}{_doubt(cut_off[pull], unread[pull])}"
+        return Explanation("pull.stop.answered", why, _rows(case, pull))
+
+    doubted = missing | unread
+    violated, unknown = over & ~doubted, (over & doubted) | (may_be_over & ~over)
+    # What no finding accounts for: it was open when its record broke off.
+    is_open = ~pulls.is_answered & ~pulls.is_closed & ~violated & ~unknown & ~forgotten
+    was_cut = np.array([facts.stopped_ns is None for facts in pulls.source_facts], dtype=np.bool_)
+    open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open]]))
+    measured = pulls.may_hold & pulls.is_answered & (late_most >= 0)
+    found = suspects(ANSWERED_BY_DEADLINE, violated, unknown, pulls.row, explain)
+    cut_off = pulls.missing_until_ns < pulls.answered_after_ns
+    open_ones = forgotten & ~cut_off & ~unread, forgotten & (cut_off | unread)
+    found += suspects(ANSWERED_ON_STOP, *open_ones, pulls.row, explain_forgotten)
+    return found, late_most[measured], open_at_cut, int(np.count_nonzero(violated & ~measured))
+
+
+def _forgotten_on_stop(case: Case) -> Booleans:
+    """Pulls that were open when their broker stopped in order, under a policy that answers them then."""
+    pulls = case.pulls
+    if not case.context.answers_on_stop or not len(pulls):
+        return np.zeros(len(pulls), dtype=np.bool_)
+    stops = [-NEVER if facts.stopped_ns is None else facts.stopped_ns for facts in pulls.source_facts]
+    stopped_ns = np.array(stops, dtype=np.int64)[pulls.source]
+    # One that came right before the stop may not have been read yet.
+    was_there = stopped_ns - pulls.received_before_ns > case.context.late_ns
+    return ~pulls.is_answered & ~pulls.is_closed & was_there
+
+
+def _rows(case: Case, pull: int) -> list[int]:
+    """The request's events: receipt, hold and answer."""
+    key = case.events.request_key[case.pulls.row[pull]]
+    holds = case.events.rows("hold")
+    held = holds[case.events.request_key[holds] == key].tolist()
+    answer = int(case.pulls.answer_row[pull])
+    return [int(case.pulls.row[pull]), *held, *([answer] if answer >= 0 else [])]

@@ -1,0 +1,573 @@
+"""Properties of answers to pulls: known response codes, answer_is_right and answered_once.
+
+An answer is right when some moment between receipt and answer exists at which a store read would have given it; so only
+what no moment explains is a violation. The rules are those of `DefaultMessageStore.getMessage` and
+`PullMessageProcessor`:
+
+code 0 FOUND: the messages in the body are exactly those in [offset, offset_next) that match by tag hash; all were
+visible; offset_next is the last one's plus 1 when the body is full or everything matches, else it may also have passed
+over messages that do not match.
+code 19 NO_NEW_MSG: nothing to take was visible at some moment; offset_next is the offset asked for.
+code 20 NO_MATCHED_MSG: offset_next has passed over at least one message, and none of those passed over matches.
+code 21 OFFSET_ILLEGAL: the offset lies outside the answer's own [offset_min, offset_max], so never at 0 of an empty
+queue; offset_next is one of the two ends (the lower for an offset that is too high only where it is 0, as in 4.9).
+
+A refusal shows that the broker read nothing; a history mostly cannot show whether it was right (`contract.pulls`). Not
+judged: SQL92, offsets reset by an administrator (5.x answers 21 within the bounds then), and slaves, which answer 20
+where a master answers 21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+import numpy as np
+from attrs import frozen
+
+from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
+from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.contract.clause import PULL_REFUSALS, PULL_RESULTS
+from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_ONCE, FindingVerdict
+from longpoll_judge.evidence.generations import NEITHER
+from longpoll_judge.rules.holding import is_stopping, is_told_to_stop, may_have_stopped
+from longpoll_judge.rules.queue_case import (
+    FOUND,
+    NO_MATCHED_MSG,
+    NO_NEW_MSG,
+    OFFSET_ILLEGAL,
+    Answers,
+    Case,
+    Explanation,
+    Suspects,
+    first_visible_before,
+    matching_counts,
+    pull_results,
+    suspects,
+    takes_everything,
+    wrong_tags,
+)
+from longpoll_spec.history import ABSENT
+
+SYSTEM_ERROR: Final = 1
+TAG: Final = "TAG"
+
+
+def judge_codes(case: Case) -> list[Suspects]:
+    """Judge the codes of the answers to one queue's pulls; members are indices of pulls."""
+    pulls = case.pulls
+    code = case.answer_code
+    # Without damaged ones, whose code is not in the record, or which may be another request's.
+    is_refused = case.is_answered & ~is_one_of(code, PULL_RESULTS)
+    if not is_refused.any():
+        return []
+    strange = is_refused & ~is_one_of(code, PULL_REFUSALS)
+    # A queue of which a message is known, a subscription of tags and a count that makes sense: nothing explains a
+    # failure.
+    has_messages = case.log.base < NEVER or (case.life is not None and case.life.number == NEITHER)
+    failed = is_refused & (code == SYSTEM_ERROR) & has_messages
+    kinds, names = case.events.codes("expression_type", pulls.row)
+    failed &= np.array([name == TAG for name in names], dtype=np.bool_)[kinds] & (pulls.count_max >= 0)
+
+    def explain(pull: int) -> Explanation:
+        rows = [int(pulls.row[pull]), int(pulls.answer_row[pull])]
+        asked = f"a pull at offset {pulls.offset[pull]} was answered with code {code[pull]}"
+        if strange[pull]:
+            return Explanation("pull.code.known", f"{asked}, which no broker gives to a pull", rows)
+        why = f"{asked}, a failure, although its queue has messages and its subscription is one of tags"
+        return Explanation("pull.error.explained", why, rows)
+
+    return suspects(ANSWER_IS_RIGHT, strange, failed, pulls.row, explain, is_timeless=True)
+
+
+REMOVABLE: Final = ("pull.found.complete", "pull.passed.none_match")
+"""Clauses that an answer may seem to break since retention removed messages."""
+TAG_SHOWN_MAX: Final = 80
+"""Letters of a tag that a finding tells; its evidence has them all."""
+RestsOn = Literal["answer", "append", "visible"]
+"""The answer alone; that and tag of its messages as they were appended; these, and what made them visible."""
+
+
+def _no_messages(_answer: int) -> list[int]:
+    return []
+
+
+@frozen(eq=False)
+class Rule:
+    """One conjunct of answer_is_right: which answers break it, which of them certainly, and the report's sentence."""
+
+    clause: str
+    broken: Booleans
+    say: Callable[[int], str]
+    needs_whole_record: bool = False
+    """Something that was not recorded could explain it away."""
+    doubted: Booleans | None = None
+    """By answer: something else could, that is not known."""
+    messages: Callable[[int], list[int]] = _no_messages
+    """Of one answer the messages that it breaks the rule by, the first one at fault."""
+    rests_on: RestsOn = "answer"
+    """The events about these messages that the record must have."""
+
+
+def judge_rightness(case: Case) -> list[Suspects]:
+    """Judge what the answers of one queue say; each answer is reported for the first rule that it breaks."""
+    answers = pull_results(case)
+    if not len(answers.pull):
+        return []
+    rules = [*_order(answers), *_found(answers), *_not_found(answers), *_bounds(answers), *_itself(answers)]
+    # An excerpt shows one clause, and may lack what another one of the same answer rests on.
+    rules = [rule for rule in rules if case.context.asks(rule.clause)]
+    if not rules:
+        return []
+    # From the last rule to the first, so that the first one that is broken stays.
+    first_rule = np.full(len(answers.pull), -1, dtype=np.int64)
+    for number, rule in reversed(list(enumerate(rules))):
+        first_rule[rule.broken] = number
+    # Where moments order nothing, what needs none of them is told first.
+    unordered = case.is_unordered[answers.pull]
+    for number, rule in reversed(list(enumerate(rules))) if unordered.any() else ():
+        if case.is_timeless(rule.clause):
+            first_rule[rule.broken & unordered] = number
+    whole = case.is_log_whole(answers.answered_before_ns)
+    # -1, of an answer that breaks no rule, picks the last one: `is_broken` masks it below.
+    weak = _weak_of(rules, first_rule, whole)
+    # What is certain is told before what retention may explain.
+    removable = np.array([rule.clause in REMOVABLE for rule in rules], dtype=np.bool_)[first_rule] & weak
+    for number, rule in enumerate(rules if removable.any() else ()):
+        better = rule.broken & removable & ~_weak(rule, whole)
+        first_rule[better] = number
+        removable &= ~better
+        weak &= ~better
+    is_broken = first_rule >= 0
+
+    def explain(answer: int) -> Explanation:
+        pull = int(answers.pull[answer])
+        rows = [int(case.pulls.row[pull]), int(case.pulls.answer_row[pull])]
+        rule = rules[int(first_rule[answer])]
+        messages = rule.messages(answer)
+        show = case.message_rows if rule.rests_on == "visible" else case.appended_rows
+        log_rows = [row for offset in messages for row in show(offset)]
+        roots: list[int] | None = [] if rule.rests_on == "answer" else None
+        return Explanation(rule.clause, rule.say(answer), rows, log_rows, messages, roots)
+
+    rows = case.pulls.row[answers.pull]
+    timeless = unordered & np.array([case.is_timeless(rule.clause) for rule in rules], dtype=np.bool_)[first_rule]
+    timeless &= ~weak
+    found = suspects(ANSWER_IS_RIGHT, is_broken & ~weak & ~timeless, is_broken & weak, rows, explain)
+    found += suspects(ANSWER_IS_RIGHT, is_broken & timeless, np.zeros_like(weak), rows, explain, is_timeless=True)
+    return found
+
+
+def _weak(rule: Rule, whole: Booleans) -> Booleans:
+    """Where a rule that is broken is not certain to be."""
+    weak = ~whole if rule.needs_whole_record else np.zeros_like(whole)
+    return weak if rule.doubted is None else weak | rule.doubted
+
+
+def _weak_of(rules: list[Rule], first_rule: Integers, whole: Booleans) -> Booleans:
+    """Which answers the rule that reports them cannot decide."""
+    weak = np.zeros_like(whole)
+    for number in np.unique(first_rule[first_rule >= 0]).tolist():
+        weak |= (first_rule == number) & _weak(rules[number], whole)
+    return weak
+
+
+def _order(answers: Answers) -> list[Rule]:
+    pulls = answers.case.pulls
+    early = answers.answered_before_ns < answers.received_after_ns
+    # The bodies stand one behind the other: the first place of each follows upon another answer's last, and breaks
+    # nothing.
+    follows = np.append(False, answers.body[1:] <= answers.body[:-1])[: len(answers.body)]
+    follows[answers.body_first[answers.body_count > 0]] = False
+    low = answers.body < answers.asked[answers.owner]
+    # Who asks for none is given one, as in RocketMQ; below 0 the count is missing, or none.
+    count_max = np.maximum(pulls.count_max[answers.pull], 1)
+    many = (pulls.count_max[answers.pull] >= 0) & (answers.body_count > count_max)
+
+    def say_count(answer: int) -> str:
+        return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages"
+
+    return [
+        Rule(
+            "answer.after_request",
+            early,
+            lambda answer: f"{_name(answers, answer)} was sent before its request was received",
+        ),
+        Rule("pull.found.some", (answers.code == FOUND) & (answers.body_count == 0), say_count),
+        Rule("pull.none.empty", (answers.code != FOUND) & (answers.body_count > 0), say_count),
+        Rule(
+            "pull.found.ordered",
+            answers.any_in_body(follows),
+            lambda answer: f"{_name(answers, answer)} carries offsets out of order",
+            messages=lambda answer: _flagged(answers, answer, follows),
+        ),
+        Rule(
+            "pull.found.from_asked",
+            answers.any_in_body(low),
+            lambda answer: f"{_name(answers, answer)} carries messages before that offset",
+            messages=lambda answer: _flagged(answers, answer, low),
+        ),
+        Rule(
+            "pull.found.at_most",
+            many,
+            lambda answer: (
+                f"{_name(answers, answer)} carries {answers.body_count[answer]} messages, asked were at most "
+                f"{count_max[answer]}"
+            ),
+        ),
+    ]
+
+
+def _bounds(answers: Answers) -> list[Rule]:
+    log = answers.case.log
+    end_least = log.end_at_least(answers.received_after_ns)
+    end_most = log.end_at_most(answers.answered_before_ns)
+    told = answers.max > ABSENT
+    return [
+        Rule(
+            "pull.max.least",
+            told & (answers.max < end_least),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_max {answers.max[answer]}, but {end_least[answer]} was "
+                "visible before its request came"
+            ),
+            doubted=_measured(answers),
+            messages=lambda answer: [int(end_least[answer]) - 1],
+            rests_on="visible",
+        ),
+        Rule(
+            "pull.max.most",
+            told & (answers.max > end_most),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_max {answers.max[answer]}, but no more than "
+                f"{end_most[answer]} can have been visible"
+            ),
+            needs_whole_record=True,
+        ),
+        Rule(
+            "pull.min.below_max",
+            told & ((answers.min > answers.max) | (answers.min < 0)),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_min {answers.min[answer]} above offset_max {answers.max[answer]}"
+                if answers.min[answer] > answers.max[answer]
+                else f"{_name(answers, answer)} says offset_min {answers.min[answer]}"
+            ),
+        ),
+        Rule(
+            "pull.next.visible",
+            is_one_of(answers.code, (FOUND, NO_MATCHED_MSG)) & (answers.next > end_most),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_next {answers.next[answer]}, but no more than "
+                f"{end_most[answer]} can have been visible"
+            ),
+            needs_whole_record=True,
+        ),
+    ]
+
+
+def _found(answers: Answers) -> list[Rule]:
+    case, log = answers.case, answers.case.log
+    is_found = answers.code == FOUND
+    last = answers.last
+    known = log.is_known(answers.body)
+    # Below the log's base the record may have begun later, and from outside appends are not seen.
+    absent = ~known & (answers.body >= log.base) & log.is_white_box
+    if absent.any():
+        absent &= ~log.may_be_there(answers.body)
+    visible_after, _ = log.visible_for_content(answers.body)
+    # Not even the latest moment of the read comes after the earliest one at which the message was visible.
+    unseen = visible_after > answers.answered_before_ns[answers.owner]
+    # Of a message that the record lacks the tag is not known.
+    wrong_tag = wrong_tags(answers) & known
+    is_full = answers.body_count >= np.maximum(case.pulls.count_max[answers.pull], 1)
+    is_full &= case.pulls.count_max[answers.pull] >= 0
+    everything = takes_everything(answers)
+    # A full body ends at its last message, and where every message matches nothing is passed over; else what follows
+    # the last message and does not match may have been passed over as well.
+    exact = is_found & (is_full | everything) & (answers.next != last + 1)
+    back = is_found & (answers.next <= last)
+    first, end = answers.asked, np.maximum(answers.next, answers.asked)
+    matching_least = answers.matching_least
+    # More messages that match lie in what was passed over than the body carries, even by the least count.
+    skipped = is_found & case.is_decidable[answers.pull] & (matching_least > answers.body_count)
+    # Retention removes the oldest messages before the queue's minimum follows: what lies before the body may be gone.
+    from_body = np.maximum(first, answers.first)
+    is_gone = skipped & (not case.context.is_own)
+    if is_gone.any():
+        is_gone &= matching_counts(answers, from_body, np.maximum(end, from_body))[0] <= answers.body_count
+        skipped &= ~(is_gone & (answers.first <= case.removed_end))
+
+    def say_next(answer: int) -> str:
+        rule = f"the last message is {last[answer]}, so it must be {last[answer] + 1}"
+        return f"{_name(answers, answer)} says offset_next {answers.next[answer]}; {rule}"
+
+    def left_out(answer: int) -> list[int]:
+        """Matching messages that the answer cannot have covered, by count; first those that it does not carry."""
+        carried = set(_body(answers, answer))
+        matching = _matching(answers, answer, int(first[answer]), int(end[answer]), len(carried) + 1)
+        missing = sorted(matching, key=lambda offset: offset in carried)
+        return missing[: len(carried) + 1]
+
+    def say_skipped(answer: int) -> str:
+        count = f"{matching_least[answer]} messages in [{first[answer]}, {end[answer]}) match"
+        doubt = "; retention may have removed those before the first that it carries" if is_gone[answer] else ""
+        return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages although {count}{doubt}"
+
+    def carries(clause: str, flags: Booleans, why: str, rests_on: RestsOn, *, needs_whole_record: bool = True) -> Rule:
+        """The answers that carry a flagged message; that message is reported first."""
+        return Rule(
+            clause,
+            answers.any_in_body(flags),
+            lambda answer: f"{_name(answers, answer)} carries {_one(answers, answer, flags)}, {why}",
+            needs_whole_record=needs_whole_record,
+            messages=lambda answer: _flagged(answers, answer, flags)[:1],
+            rests_on=rests_on,
+        )
+
+    return [
+        carries("pull.found.visible", unseen, "which was not yet visible", "visible"),
+        carries("pull.found.appended", absent, "which was never appended", "append"),
+        carries("pull.found.tag", wrong_tag, "whose tag does not match", "append", needs_whole_record=False),
+        Rule("pull.found.next", back | exact, say_next, messages=lambda answer: [int(last[answer])]),
+        Rule("pull.found.complete", skipped, say_skipped, doubted=is_gone, messages=left_out, rests_on="append"),
+    ]
+
+
+def _not_found(answers: Answers) -> list[Rule]:
+    case = answers.case
+    visible_before = first_visible_before(answers)
+    is_stopped, perhaps = is_told_to_stop(case, answers.pull)
+    no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
+    # MESSAGE_WAS_REMOVING is 20 too: retention may have removed what was passed over.
+    may_be_gone = no_match & (not case.context.is_own)
+    removed = may_be_gone & (answers.next <= case.removed_end)
+    illegal = answers.code == OFFSET_ILLEGAL
+    matching_least = answers.matching_least
+    inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
+    wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
+    # Too high leads to the end, or as in 4.9 to the beginning where that is 0; too low leads to the beginning.
+    wrong_end |= (answers.asked > answers.max) & (answers.next != answers.max) & (answers.min > 0)
+    wrong_end |= (answers.asked < answers.min) & (answers.next != answers.min)
+    return [
+        Rule(
+            "pull.none.true",
+            no_new & (visible_before < answers.received_after_ns) & ~is_stopped,
+            lambda answer: (
+                f"{_name(answers, answer)} says that there is nothing new, but a matching message was visible "
+                "before the request came"
+            ),
+            doubted=_measured(answers) | perhaps,
+            messages=lambda answer: _first_matching(answers, answer),
+            rests_on="visible",
+        ),
+        Rule(
+            "pull.none.next",
+            no_new & (answers.next != answers.asked),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_next {answers.next[answer]}; with nothing new it must be "
+                f"{answers.asked[answer]}"
+            ),
+        ),
+        Rule(
+            "pull.passed.next",
+            no_match & (answers.next <= answers.asked),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_next {answers.next[answer]}, so it passed over nothing"
+            ),
+        ),
+        Rule(
+            "pull.passed.none_match",
+            no_match & case.is_decidable[answers.pull] & (matching_least > 0) & ~removed,
+            lambda answer: (
+                f"{_name(answers, answer)} passes over {matching_least[answer]} matching messages before "
+                f"offset_next {answers.next[answer]}"
+                + ("; retention may have removed them" if may_be_gone[answer] else "")
+            ),
+            doubted=may_be_gone,
+            messages=lambda answer: _matching(
+                answers, answer, int(answers.asked[answer]), int(answers.next[answer]), 1
+            )[:1],
+            rests_on="append",
+        ),
+        Rule(
+            "pull.illegal.outside",
+            illegal & inside,
+            lambda answer: (
+                f"{_name(answers, answer)} calls the offset illegal, but it lies between offset_min "
+                f"{answers.min[answer]} and offset_max {answers.max[answer]}"
+            ),
+        ),
+        Rule(
+            "pull.illegal.next",
+            illegal & ~inside & wrong_end,
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_next {answers.next[answer]}, which is not the end of the "
+                f"queue to go to, offset_min {answers.min[answer]} or offset_max {answers.max[answer]}"
+            ),
+        ),
+    ]
+
+
+def _itself(answers: Answers) -> list[Rule]:
+    """Fields that contradict the rest of the same answer."""
+    low = answers.any_in_body(answers.body < answers.min[answers.owner])
+    # The answer's own end: no record of the log is needed.
+    is_read = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG))
+    beyond = is_read & (answers.next > answers.max)
+    # Nothing new is told at the very end of the queue, but for a broker that stops and does not read once more.
+    away = (answers.code == NO_NEW_MSG) & (answers.max != answers.asked)
+    doubted = np.zeros_like(away)
+    if away.any():
+        stopping, perhaps = is_stopping(answers.case, answers.pull)
+        away &= ~stopping
+        doubted = perhaps | may_have_stopped(answers.case, answers.pull)
+    return [
+        Rule(
+            "pull.found.above_min",
+            low,
+            lambda answer: (
+                f"{_name(answers, answer)} carries messages from before offset_min {answers.min[answer]}, which it says"
+            ),
+            messages=lambda answer: _flagged(answers, answer, answers.body < answers.min[answers.owner]),
+        ),
+        Rule(
+            "pull.next.within",
+            beyond if answers.case.context.is_own else np.zeros_like(beyond),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_next {answers.next[answer]}, which is past offset_max "
+                f"{answers.max[answer]}"
+            ),
+        ),
+        Rule(
+            "pull.found.within",
+            is_read & ((answers.asked < answers.min) | (answers.asked >= answers.max)),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_min {answers.min[answer]} and offset_max "
+                f"{answers.max[answer]}, and the offset does not lie between them"
+            ),
+        ),
+        Rule(
+            "pull.none.at_end",
+            away,
+            lambda answer: (
+                f"{_name(answers, answer)} says that there is nothing new, and offset_max {answers.max[answer]}, which "
+                "is not the offset that was asked for"
+            ),
+            doubted=doubted,
+        ),
+    ]
+
+
+def _measured(answers: Answers) -> Booleans:
+    """Of which answers "certainly visible before" rests on how long a clock that may be set says that something took.
+
+    From outside a message is visible for certain only a while after it was acknowledged.
+    """
+    case = answers.case
+    if case.log.is_white_box or not case.context.settable:
+        return np.zeros(len(answers.pull), dtype=np.bool_)
+    sources, names = case.events.codes("source", case.pulls.row[answers.pull])
+    settable: Booleans = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
+    return settable
+
+
+def _name(answers: Answers, answer: int) -> str:
+    return f"the answer {answers.code[answer]} to a pull at offset {answers.asked[answer]}"
+
+
+def _body(answers: Answers, answer: int) -> list[int]:
+    """The offsets that an answer carries."""
+    first = int(answers.body_first[answer])
+    offsets: list[int] = answers.body[first : first + int(answers.body_count[answer])].tolist()
+    return offsets
+
+
+def _flagged(answers: Answers, answer: int, flags: Booleans) -> list[int]:
+    """Of the messages in one answer those whose place among all is flagged."""
+    first = int(answers.body_first[answer])
+    mine = slice(first, first + int(answers.body_count[answer]))
+    offsets: list[int] = answers.body[mine][flags[mine]].tolist()
+    return offsets
+
+
+def _one(answers: Answers, answer: int, flags: Booleans) -> str:
+    """The first of these messages, by its offset and its tag."""
+    offset = _flagged(answers, answer, flags)[0]
+    rows = answers.case.appended_rows(offset)
+    tag = answers.case.log_events.text("tag", rows[0])[:TAG_SHOWN_MAX] if rows else ""
+    return f"message {offset} (tag {tag!r})" if tag else f"message {offset}"
+
+
+def _matching(answers: Answers, answer: int, first: int, end: int, most: int) -> list[int]:
+    """The first `most` offsets in [first, end) whose messages the subscription of `answer` is known to take."""
+    matching = answers.case.matchings[int(answers.case.pulls.expression[answers.pull[answer]])]
+    assert matching is not None, "only what tags decide is asked for this"
+    if matching.expression.takes_everything:
+        return list(range(first, min(end, first + most)))
+    place = slice(*np.searchsorted(matching.offsets, (first, end)))
+    offsets: list[int] = matching.offsets[place].tolist()
+    return offsets
+
+
+def _first_matching(answers: Answers, answer: int) -> list[int]:
+    """The first message that an answer's pull could take."""
+    pull = int(answers.pull[answer])
+    matching = answers.case.matchings[int(answers.case.pulls.expression[pull])]
+    assert matching is not None, "only what tags decide is asked for this"
+    first: list[int] = matching.first(answers.case.pulls.offset[pull : pull + 1]).tolist()
+    return first
+
+
+def judge_order(case: Case) -> list[Suspects]:
+    """Judge whether any request was answered before it came; a member is an answer's row.
+
+    For answers to a read, `judge_rightness` reports this.
+    """
+    events, pulls = case.events, case.pulls
+    rows = events.rows("answer_sent")
+    read = pulls.answer_row[is_one_of(case.answer_code, PULL_RESULTS)]
+    if len(read) == len(rows):
+        return []
+    is_left = np.ones(len(events), dtype=np.bool_)
+    is_left[read] = False
+    # Without those of which `judge_rightness` says it, and without damaged ones, which may be another request's.
+    rows = rows[(events.request_key[rows] >= 0) & is_left[rows] & ~case.is_damaged[rows]]
+    asked = events.answer_to(events.request_key[rows], "request_received")
+    early = (asked >= 0) & (events.integers("before_ns", rows) < events.integers("after_ns", asked))
+    request_of = dict(zip(rows.tolist(), asked.tolist(), strict=True))
+
+    def explain(row: int) -> Explanation:
+        code = int(events.integers("code", rows[rows == row])[0])
+        why = f"the answer {code} was sent before its request was received"
+        return Explanation("answer.after_request", why, [request_of[row], row])
+
+    return [Suspects(ANSWER_IS_RIGHT, "violated", rows[early], rows[early], explain)]
+
+
+def judge_once(case: Case) -> list[Suspects]:
+    """Judge whether any request of the queue, pull or not, was answered twice; a member is the first answer's row.
+
+    Of one whose receipt is not in the record that is not certain.
+    """
+    rows = case.events.rows("answer_sent")
+    if not case.events.batch.has_repeated("answer_sent"):
+        return []
+    # One that is damaged may be no answer at all, or another's.
+    rows = rows[(case.events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
+    first = case.events.firsts(rows, "answer_sent")
+    # Each later answer leads to the first of its request; one that is the first leads to itself.
+    twice = np.unique(first[first < rows])
+    if len(twice):
+        # Of an identifier that came again each answer may be that of another request.
+        twice = twice[~case.events.is_asked_again(twice)]
+    # Without its receipt nothing shows that it was one request: two may have borne the identifier.
+    is_asked = case.events.is_told_anywhere(twice, "request_received")
+
+    def explain(row: int) -> Explanation:
+        same = rows[case.events.request_key[rows] == case.events.request_key[row]].tolist()
+        received = case.events.rows("request_received")
+        asked = received[case.events.request_key[received] == case.events.request_key[row]].tolist()
+        return Explanation("answer.once", f"one request has {len(same)} answers", [*asked, *same])
+
+    kinds: tuple[tuple[FindingVerdict, Integers], ...] = (("violated", twice[is_asked]), ("unknown", twice[~is_asked]))
+    return [Suspects(ANSWERED_ONCE, kind, mine, mine, explain, is_timeless=True) for kind, mine in kinds if len(mine)]

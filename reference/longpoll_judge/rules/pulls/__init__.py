@@ -1,1 +1,0 @@
-"""The rules for pulls and their answers."""
