@@ -29,7 +29,6 @@ from model_tests.bench import leaving
 from model_tests.bench.served import parser_of, print_json
 from model_tests.support.spec.spin import EXHAUSTIVE, as_told, compile_spin, run_spin, why_no_spin
 
-from longpoll_judge.run.spark.session import open_session
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.errors import SpecUserError
@@ -80,6 +79,9 @@ class Way:
         if self.engine != "spark":
             yield {"workers": self.workers, "symmetry": self.symmetry, "memory_mb": self.memory_mb}
             return
+        # Spark imports NumPy, and the packed engine chooses how NumPy is imported: it must come first.
+        from longpoll_judge.run.spark.session import open_session  # noqa: PLC0415
+
         with open_session(f"local[{self.workers}]") as session:
             yield {"session": session}
 

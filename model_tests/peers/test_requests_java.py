@@ -18,8 +18,7 @@ import attrs
 import pytest
 from attrs import frozen
 from model_tests.client.failing.members import LEAVE_S, Java, Member, Told, java_command
-from model_tests.client.failing.play import Plan, Setting, draw
-from model_tests.client.failing.run import JAVA_LATE_MS, LENGTH_S, at_once, ours, said
+from model_tests.client.failing.play import JAVA_LATE_MS, LENGTH_S, Plan, Setting, at_once, draw, ours, said
 from model_tests.client.failing.servers import JavaServer
 from model_tests.client.test_hooks import lines_of
 from model_tests.conformance.java_broker import VERSIONS, running

@@ -206,6 +206,14 @@ def test_time_locked_for_ever_is_seen() -> None:
     assert proof.verdict("queued_by_deadline") == "proved"
 
 
+def test_time_can_pass_while_buckets_are_traversed_for_a_master() -> None:
+    """The traversal is at a queue that it has not visited yet; without this statement its rank need not fall."""
+    bounds = attrs.evolve(UNBOUNDED, requests=1, aspects=frozenset({"role"}))
+    proof = prove_model(specification_of(preset("rocketmq-5"), bounds), names=["time_can_pass"], depth_max=0)
+
+    assert proof.verdict("time_can_pass") == "proved"
+
+
 def test_a_solver_that_gives_up_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("z3.Solver.check", lambda *_args: "unknown")
     proof = prove(preset("strict"), requests=2, names=["answered_once"])

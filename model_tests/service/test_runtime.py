@@ -24,19 +24,12 @@ from longpoll_runtime.real import RealPoller, RealRuntime
 from longpoll_runtime.threads import EXIT_THREAD_DIED, RealEvent, RealQueue, spawn
 
 
-def test_queues_and_their_takers() -> None:
+def test_a_queue_gives_what_came_first() -> None:
     """First in, first out, never more than the capacity."""
     queue: RealQueue[int] = RealQueue(2)
     assert ([queue.offer(number) for number in (1, 2, 3)], len(queue)) == ([True, True, False], 2)
     assert (queue.take(), queue.take()) == (1, 2)
     assert queue.take(timeout=0.0) is None
-    queue = RealQueue(1)
-    taken: list[int | None] = []
-    taker = threading.Thread(target=lambda: taken.append(queue.take(timeout=10)))
-    taker.start()
-    assert queue.offer(7)
-    taker.join()
-    assert taken == [7]
 
 
 def test_a_poller_tells_what_is_ready_and_ends_a_wait_when_woken() -> None:

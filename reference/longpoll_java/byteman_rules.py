@@ -12,7 +12,7 @@ side: `breakpoints`. A rule that logs stops no thread:
 | 4, 5, 6        | topic, queue, opaque of the pull; `-` if unknown there                  |
 | 7              | whether the pull may still be held: `true`, `false`, or `-`             |
 
-Byteman's own checker checks rules before a broker starts: the agent silently skips a rule that it cannot parse, or
+Byteman's own checker checks rules before a broker starts. The agent silently skips a rule that it cannot parse, or
 whose class or method does not exist. Published jars are not checked here, because tests check the rules against them.
 
 Sources: the Byteman Programmer's Guide, version 4.0; `org.jboss.byteman.check.TestScript` of Byteman 4.0.

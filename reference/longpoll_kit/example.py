@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from attrs import define, field
 
@@ -88,6 +88,7 @@ class Example:
     Invariant: between two steps no poll in flight is owed a message.
     """
 
+    polls_max: ClassVar[int] = POLLS_MAX
     runtime: Runtime
     subject: LongPollSubject
     watch: HostPauseWatch
@@ -148,7 +149,7 @@ class Example:
 
     def poll(self, queue: Queue, place: Any, timeout_ms: int, count: int) -> str:
         """Poll from some position, `count` times at once."""
-        if len(self.polls.under_way) + count > POLLS_MAX:
+        if len(self.polls.under_way) + count > self.polls_max:
             return NOTHING_DONE
         asks = [self._begin(queue, self._first(queue, place), timeout_ms) for _ in range(count)]
         for ask in asks:

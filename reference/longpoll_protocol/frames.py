@@ -1,8 +1,8 @@
 """Frames and commands: splits a byte stream into frames, decodes each as a command, and encodes commands.
 
-Goals of the reader, in this order: a hostile length costs nothing; each byte is copied a bounded number of times; a
-body can be kept as long as its user likes. A frame inside one chunk is returned as uncopied views. A frame across
-chunks is gathered in a growing array and copied once when it is complete.
+The reader's goals, in this order: a hostile length costs nothing; the copies of a byte are bounded; a body can be kept
+for any time. A frame inside one chunk is returned as uncopied views. A frame across chunks is gathered in a growing
+array and copied once when it is complete.
 
 After a `RemoteProtocolError` the peer's connection must be closed, as RocketMQ does. Missing fields are not checked
 here: see `headers`. Bodies: see `bodies`, `message`.

@@ -14,8 +14,7 @@ import attrs
 import pytest
 from model_tests.client.failing.accounts import Facts, Happening, Possible, account
 from model_tests.client.failing.members import Delivery, Share
-from model_tests.client.failing.play import MEMBERS_MAX, convictions, draw
-from model_tests.client.failing.run import OUR_LATE_MS
+from model_tests.client.failing.play import MEMBERS_MAX, OUR_LATE_MS, convictions, draw
 from model_tests.client.failing.sending import Sent
 from model_tests.client.failing.servers import Observed, OurServer, judged
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from model_tests.client.failing.play import Event, Plan, Setting, draw
-from model_tests.client.failing.run import LENGTH_S, at_once, ours, said
+from model_tests.client.failing.play import LENGTH_S, Event, Plan, Setting, at_once, draw, ours, said
 
 COUNT = 8
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1_500), pytest.mark.whole_machine]

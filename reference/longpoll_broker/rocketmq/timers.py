@@ -1,8 +1,8 @@
 """Delivers 5.x's timed messages, from the queue of the topic `rmq_sys_wheel_timer`; recalls them before (370).
 
 A message is delivered one second after its property `TIMER_OUT_MS`: in the first whole second not before the requested
-time. A recall is a message too, which waits for the same second: messages of one second are handled together, and a
-recall removes the recalled messages and itself.
+time. A recall is a message too, which waits for the same second. Messages of one second are handled together: a recall
+removes the recalled messages and itself.
 
 Progress is in `config/timerOffset.json`, saved twice a second. As in RocketMQ, messages delivered after the last save
 are delivered again after a crash. RocketMQ's files (`timerwheel`, `timerlog`) are not written. Unlike RocketMQ, which

@@ -1,8 +1,9 @@
 """Selects the messages for a pull: `DefaultMessageStore.getMessage` of 4.9, with its statuses, limits and next offset.
 
 Also finds the message of a queue stored nearest to a time, by 4.9's rule (`ConsumeQueue.getOffsetInQueueByTime`): an
-exact match wins, else the nearer neighbour, the earlier one on a tie; after the last message the last one. Java first
-picks one file by its modification time; we search the whole queue. 5.x's rule: see `rocketmq.admin.offset_processor`.
+exact match wins, else the nearer neighbour. The earlier one wins a tie; after the last message it is the last one. Java
+first picks one file by its modification time; we search the whole queue. 5.x's rule: see
+`rocketmq.admin.offset_processor`.
 
 Extended queues: see `store.consume_queue`. A slave's offsets: see `shared.broker_role`.
 """

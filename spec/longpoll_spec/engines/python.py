@@ -6,10 +6,10 @@ finished before the next begins, so the first witness is a shortest one. The fas
 
 `unanswered` checks progress: no fair run leaves a pull unanswered for ever. That every deadline is kept in ticks is a
 safety property, which is empty if time stops: a run may append, show and truncate a message for ever. The fairness
-assumed is `specification.fairness_of`. A fair run in which one pull stays open from some point on ends up in one
-strongly connected part of the states in which the pull is open; for each part it checks whether fairness allows staying
-there (Emerson and Lei, 1987). A run may also stutter for ever, as in TLA+: each state is a part, and a step that
-changes nothing is not a step of an action. Bounds must be small: the states are in Python's memory.
+assumed is `specification.fairness_of`. A fair run in which one pull stays open ends up in one strongly connected part
+of the states with this pull open. For each part it checks whether fairness allows staying there (Emerson and Lei,
+1987). A run may also stutter for ever, as in TLA+: each state is a part, and a step that changes nothing is not a step
+of an action. Bounds must be small: the states are in Python's memory.
 """
 
 from __future__ import annotations

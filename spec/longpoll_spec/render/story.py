@@ -1,8 +1,8 @@
 """Describe a trace step by step: actor, target, changes, and at the end what is wrong.
 
 Every sentence is made from the states before and after its step, so it describes this run and not the action in general
-(`step_texts`). What is wrong, and between which Java methods the window lies, is derived from the last state and the
-steps before it; for the properties of features the text is fixed (`WRONG`). The trace is already known to be a
+(`step_texts`). The violation, and the Java methods around the window, are derived from the last state and the steps
+before it. For the properties of features the text is fixed (`WRONG`). The trace is already known to be a
 counterexample; a trace of a `sometimes` property has no fault.
 """
 

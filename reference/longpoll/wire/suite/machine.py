@@ -102,6 +102,7 @@ unheld = st.builds(
 class RocketMQExample(Example):
     """One example: fresh topics and groups."""
 
+    polls_max = 24
     committed: dict[tuple[int, str], int] = field(factory=dict)
     """(group, queue) -> the group's offset."""
 
@@ -185,7 +186,7 @@ class RocketMQExample(Example):
         """Send one message without a reply; the queue's end shows when it is stored.
 
         Such a send is not acknowledged, and a busy broker may drop it silently (`BrokerFastFailure`), so it is
-        repeated; a message that is dropped every time is a violation.
+        repeated. A message that is dropped every time is a violation.
         """
         code, fields = send_request(queue.topic, queue.queue_id, draft.properties, draft.form)
         begun_ns = self.runtime.monotonic_ns()
@@ -422,11 +423,13 @@ class RocketMQMachine(LongPollMachine):
         """Pull, to be held if there is nothing; 0 for long."""
         return self.example.poll(self._queue(queue), place, timeout_ms or self.long_ms, count)
 
-    @rule(queue=queues, payload=drafts, count=st.sampled_from([1, 2, 4]), place=held)
+    @rule(queue=queues, payload=drafts, places=st.lists(held, min_size=1, max_size=4))
     @step
-    def wake(self, queue: int, payload: Draft, count: int, place: PullTerms) -> str:
-        """Send after pulls have waited for some time."""
-        return self.example.wake(self._queue(queue), payload, count, place)
+    def wake(self, queue: int, payload: Draft, places: list[PullTerms]) -> str:
+        """Send after different pulls have waited for some time."""
+        for place in places[1:]:
+            self.example.poll(self._queue(queue), place, self.long_ms, 1)
+        return self.example.wake(self._queue(queue), payload, 1, places[0])
 
     @rule(queue=queues, which=st.integers(0, len(SHORT_MS) - 1), place=ends)
     @step

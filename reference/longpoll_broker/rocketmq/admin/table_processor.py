@@ -2,7 +2,7 @@
 
 Only settings that may change at run time can be changed (25); others are refused by name, where RocketMQ accepts
 everything and reports success. Slaves copy the tables by these requests. Of the requests that clean up (306, 316, 329)
-only 329 has work, because a topic's queues are deleted with the topic, and queue files with their part of the log.
+only 329 has work. A topic's queues are deleted with the topic, and queue files with their part of the log.
 
 Source: `AdminBrokerProcessor.java` 4.9.7: `getAllTopicConfig`, `updateBrokerConfig`, `getBrokerConfig`,
 `prepareRuntimeInfo`, `getAllConsumerOffset`, `getAllDelayOffset`, `viewBrokerStatsData`,

@@ -8,9 +8,9 @@ show which request it answers. The first request may be judged by then. It stays
 later requests with that identifier are left to a judgement of the whole. Recorders number their requests, so `7-1`,
 `7-2` and `7-3` are stored as one span. Any other one takes 24 bytes. Too many are all forgotten, a separate doubt.
 
-**Committed offsets.** Requests that may explain an offset at any time stay in memory: those without an answer, such as
-one-way commits; those with a repeated identifier; and those that move offsets. Anything that depends on older commits
-is left to a judgement of the whole. So is everything once memory is full.
+**Committed offsets.** Requests that may explain an offset at any time stay in memory. They have no answer (one-way
+commits), have a repeated identifier, or move offsets. Anything that depends on older commits is left to a judgement of
+the whole. So is everything once memory is full.
 
 The count of held pulls needs more events in memory (`held_pulls`). The rules: `rules.sends`, `rules.commits`.
 """

@@ -4,9 +4,9 @@ Alone, it owns every state; one of several workers owns the states whose heads l
 ownership and the end of a level; `store` keeps the states.
 
 A search without parent pointers keeps, for each level, the states first reached at that depth. `runs_backwards`
-rebuilds counterexamples from these levels: from a witness's state it finds the least state in the previous level that
-leads to it, and so on to the first state. One pass over the levels serves every witness. The result does not depend on
-how workers shared the search.
+rebuilds counterexamples from these levels. From a witness's state it finds the least state in the previous level that
+leads to it, and so on. One pass over the levels serves every witness. The result does not depend on how workers shared
+the search.
 """
 
 from __future__ import annotations

@@ -10,9 +10,8 @@ that the statement reads, the statement, or the condition of a step. This is see
 feature and without it, so nothing has to be declared.
 
 `worlds_of` chooses worlds in which every combination of at most `TOGETHER` features of one question is taken.
-`not_taken` names the others. Purely restrictive features, such as a limit on held requests or an executor that rejects
-only next to another request, are parameters that a proof leaves open (`variables.SWITCHES`), so every world but the
-first takes both.
+`not_taken` names the others. Purely restrictive features, such as a limit on held requests, are parameters that a proof
+leaves open (`variables.SWITCHES`). So every world but the first takes both.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The other modules of this package decide what is drawn where. There are no scripts, external fonts or images, and every
 text is escaped.
 
-The widths are those of DejaVu Sans, which is wider than the usual `sans-serif` and `system-ui` fonts, so that no text
-overflows; a test measures pictures in a browser.
+The widths are those of DejaVu Sans, which is wider than the usual fonts, so that no text overflows. A test measures
+pictures in a browser.
 """
 
 from __future__ import annotations
