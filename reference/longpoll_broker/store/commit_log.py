@@ -241,7 +241,7 @@ class CommitLog:
     def append_copy(self, record: Buffer) -> None:
         """Write a record of another log that ends where this one does; raises OSError.
 
-        It leaves room for a blank in its file (`copies.next_piece`).
+        It leaves room for a blank in its file (`replica_append.next_piece`).
         """
         self.make_room(len(record))
         self._write(record)
