@@ -25,6 +25,7 @@ QUICK: Final = frozenset(
         ("strict-clone", "capacity+sql"),
         ("rocketmq-4.9", "capacity+role"),
         ("rocketmq-4.9", "commits+capacity"),
+        ("rocketmq-4.9", "commits+crash"),
         ("rocketmq-5", "capacity+role"),
         ("rocketmq-5", "commits+channels"),
         ("rocketmq-lmq", "buckets+commits"),
