@@ -23,6 +23,7 @@ QUICK: Final = frozenset(
         ("strict", "truncate+sql"),
         ("strict", "sql+crash"),
         ("strict-clone", "capacity+sql"),
+        ("strict-clone", "commits+channels"),
         ("rocketmq-4.9", "capacity+role"),
         ("rocketmq-4.9", "commits+capacity"),
         ("rocketmq-4.9", "commits+crash"),
