@@ -17,7 +17,7 @@ import longpoll
 PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"
 (SHOWN,) = re.findall(r"```python test_mine.py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 BROKEN = """
-from longpoll_judge.faults.plant import plant
+from model_tests.support.judge.faults import plant
 
 
 def test_broken(rocketmq_broker, rocketmq_client, rocketmq_topic, rocketmq_history, tmp_path):

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.judge.faults import plant
 
 from longpoll.wire.load import LoadPlan, drive
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, MESSAGE_IS_DELIVERED, NO_LOST_WAKEUP, Result
-from longpoll_judge.faults.plant import plant
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer
 from longpoll_runtime.real import RealRuntime
@@ -97,7 +97,7 @@ def test_planted_faults_are_found_from_outside(
 ) -> None:
     """The same faults as in histories from inside, with the same verdicts and names."""
     history, limit_ms = strict
-    monkeypatch.setattr("longpoll_judge.faults.plant.ALLOWANCE_MS", math.ceil(limit_ms) + 500)
+    monkeypatch.setattr("longpoll_judge.faults.ALLOWANCE_MS", math.ceil(limit_ms) + 500)
     fault = plant(history, name, tmp_path / "planted")
     result = judged(tmp_path / "planted", limit_ms)
     named = {finding.property for finding in result.findings}

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from model_tests.judge.browser import Browser, open_browser
 from model_tests.judge.test_picture import EVIL, LOST, hostile, looked
+from model_tests.support.judge.faults import FAULTS, plant
 from model_tests.support.judge.histories import RECORDINGS
 
-from longpoll_judge.faults.plant import FAULTS, plant
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.show.page import render_html
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from model_tests.support.judge.faults import plant
 
 from longpoll import exit_codes
 from longpoll.cli import main
-from longpoll_judge.faults.plant import plant
-from longpoll_judge.faults.recording import load
 from longpoll_judge.generate import simulated_meta, write
+from longpoll_judge.recording import load
 from longpoll_spec.history import Event
 
 

@@ -17,9 +17,9 @@ from model_tests.support.judge.histories import are_found, certain, follow_piece
 
 from longpoll_broker.broker import Broker
 from longpoll_judge.contract.result import COMMIT_NEVER_REGRESSES
-from longpoll_judge.faults.recording import Recording, load
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
 from longpoll_judge.read.convert import convert
+from longpoll_judge.recording import Recording, load
 from longpoll_judge.run.incremental import recent_events
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer

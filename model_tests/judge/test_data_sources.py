@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_tests.support.judge.faults import plant
 from pyspark.errors import PySparkException
 
 import longpoll
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_judge.errors import StoreNotFoundError
-from longpoll_judge.faults.plant import plant
-from longpoll_judge.faults.recording import load
 from longpoll_judge.read import rocketmq_store
 from longpoll_judge.read.data_sources import DAMAGE, register
 from longpoll_judge.read.rocketmq_store import FileRange, ranges, read_records, read_units
+from longpoll_judge.recording import load
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.spark.frames import findings_frame
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored

@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 import pytest
+from model_tests.support.judge.contract_faults import CONTRACT_FAULTS, EXCHANGE_FAULTS
+from model_tests.support.judge.faults import FAULTS, plant
 from model_tests.support.judge.histories import judged
 
 from longpoll_judge.contract.clauses import CLAUSES, clause_tables
@@ -20,10 +22,8 @@ from longpoll_judge.contract.result import (
     PROPERTIES,
     VISIBLE_IS_MONOTONE,
 )
-from longpoll_judge.faults.plant import FAULTS, plant
-from longpoll_judge.faults.plant_contract import CONTRACT_FAULTS, EXCHANGE_FAULTS
-from longpoll_judge.faults.recording import NoVictimError, change, load
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.recording import NoVictimError, change, load
 from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import PART_GLOB, Event
 

@@ -11,18 +11,18 @@ import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from model_tests.support.judge.faults import FAULTS, plant
 from model_tests.support.judge.histories import numbered, on_spark, without_time
 from model_tests.support.spec.cases import quick_if
 
 from longpoll.cli import main
 from longpoll_judge.errors import HistoryChangedError, HistoryNotFoundError
-from longpoll_judge.faults.plant import FAULTS, plant
-from longpoll_judge.faults.recording import load
 from longpoll_judge.generate import simulated_meta, write
 from longpoll_judge.read.convert import DamagedHistoryError, TargetExistsError, convert
 from longpoll_judge.read.parquet import read_row_groups
 from longpoll_judge.read.schema import NAMES, PLAIN_SCHEMA, REQUIRED, compute, event_dict, fill, parquet
 from longpoll_judge.read.source import InputSplit, find, read_split
+from longpoll_judge.recording import load
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine

@@ -14,8 +14,8 @@ from model_tests.judge.test_holds import meta_with
 from model_tests.support.judge.histories import certain, follow_pieces, shown, simulated, written
 
 from longpoll_judge.evidence.survey import SourceFacts
-from longpoll_judge.faults.recording import Recording
 from longpoll_judge.read.schema import EVENT_SCHEMA, fill
+from longpoll_judge.recording import Recording
 from longpoll_judge.rules.holding import BEGINS, ENDS
 from longpoll_judge.rules.queue_columns import MS
 from longpoll_judge.run.incremental import held_pulls

@@ -13,6 +13,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.judge.one_queue import asked, told
+from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import (
     RECORDINGS,
     Followed,
@@ -28,12 +29,11 @@ from msgspec.structs import replace
 
 from longpoll_judge.columns.keys import request_keys
 from longpoll_judge.contract.result import Result
-from longpoll_judge.faults.plant import FAULTS
-from longpoll_judge.faults.recording import NoVictimError, Recording, load
 from longpoll_judge.generate import simulated_meta
 from longpoll_judge.read import growing_history
 from longpoll_judge.read.schema import Damage
 from longpoll_judge.read.source import InputSplit, read_split
+from longpoll_judge.recording import NoVictimError, Recording, load
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import follow
 from longpoll_judge.run.incremental import recent_events

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from attrs import asdict, evolve, frozen
 from model_tests.judge.test_commits import Kind, events_of
+from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import certain, follow_pieces, judged, lines_of, numbered, written
 from model_tests.support.spec.cases import quick_if
 from msgspec.structs import replace
@@ -20,11 +21,10 @@ from msgspec.structs import replace
 from longpoll.views.follow import FindingReporter, Places, open_reporter
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, StreamNotReadableError
-from longpoll_judge.faults.plant import FAULTS
-from longpoll_judge.faults.recording import NoVictimError, Recording
 from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.files import absolute
 from longpoll_judge.read.source import find
+from longpoll_judge.recording import NoVictimError, Recording
 from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.follow import Progress
 from longpoll_judge.run.incremental import queue_judge, recent_events

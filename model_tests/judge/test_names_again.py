@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from model_tests.support.judge.histories import written
 
-from longpoll_judge.faults.recording import Recording
 from longpoll_judge.generate import BROKER, SOURCE, START_NS, simulated_meta
+from longpoll_judge.recording import Recording
 from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import Event, Meta
 

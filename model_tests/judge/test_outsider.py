@@ -14,6 +14,8 @@ from longpoll_judge.show.report import told_of
 CASES: Final = Path(__file__).parent / "cases"
 RIGHT: Final[dict[str, tuple[str, str]]] = {
     "acked_and_gone": ("unknown", "pull.min.kept"),
+    "batch_reversed": ("invalid", "send.batch.gapless"),
+    "batch_short": ("invalid", "send.batch.gapless"),
     "batch_torn": ("invalid", "send.batch.gapless"),
     "broker_stood_still": ("invalid", "pull.wake.prompt"),
     "busy_below_limit": ("valid", ""),
@@ -42,6 +44,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "passed_beyond_seen": ("invalid", "pull.max.never_falls"),
     "queries_refused": ("unknown", "evidence.not_judged"),
     "refuses_nearly_all": ("unknown", "evidence.not_judged"),
+    "refused_then_delivered": ("unknown", "message.committed"),
     "removed_between_20": ("unknown", "pull.filter.agrees"),
     "removed_between_found": ("unknown", "pull.filter.agrees"),
     # The client's own pull put the offset back: nothing is wrong. It is an excerpt, whose left-out events nobody sees.

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from model_tests.judge.test_picture import Page
+from model_tests.support.judge.faults import plant
 
 from longpoll.cli import main
 from longpoll_judge.contract.result import (
@@ -22,7 +23,6 @@ from longpoll_judge.contract.result import (
     SEND_IS_KEPT,
     Result,
 )
-from longpoll_judge.faults.plant import plant
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.show.report import histogram, render_junit, render_markdown, render_section, sequence_chart
 from longpoll_judge.show.window import host, itf, shiviz

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.support.judge.faults import plant
 
 from longpoll_judge.errors import HistoryNotFoundError
-from longpoll_judge.faults.plant import plant
 from longpoll_judge.generate import SOURCE, simulated_meta, write
 from longpoll_judge.read import ndjson, source
 from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_LIMIT, Damage, event_dict

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from attrs import evolve
+from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import (
     LIMITS,
     PATIENCE_S,
@@ -27,11 +28,10 @@ from model_tests.support.judge.tiles import plan, simulated_tile, write_meta, wr
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import CheckpointError
-from longpoll_judge.faults.plant import FAULTS
-from longpoll_judge.faults.recording import NoVictimError, Recording
 from longpoll_judge.generate import Load
 from longpoll_judge.read.growing_history import checksum_before
 from longpoll_judge.read.source import find
+from longpoll_judge.recording import NoVictimError, Recording
 from longpoll_judge.rules.cross_queue import rows_where
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import Steps, follow

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from attrs import define, evolve
 from model_tests.judge.test_evidence import not_convicting
+from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import LIMITS, are_found, certain, follow_pieces, simulated, written
 from model_tests.support.spec.cases import quick_if
 
@@ -21,7 +22,6 @@ from longpoll_judge.columns.batch import encode
 from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.survey import survey_split
-from longpoll_judge.faults.plant import FAULTS
 from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.source import find, read_split
 from longpoll_judge.run.follow import Listing

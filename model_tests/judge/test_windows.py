@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.judge.hostile import Hostile, hostile
 from model_tests.judge.one_queue import asked, context, event, holes, ns, told
+from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import Row, Rows, added_up, by_size, cut, in_windows, table_of, windows_of
 from model_tests.support.judge.tiles import table_of as table_of_events
 
@@ -23,10 +24,9 @@ from longpoll_judge.columns import keys
 from longpoll_judge.columns.batch import joined
 from longpoll_judge.columns.keys import LONG_BYTES, NO_KEYS, Keys, open_keys, repeated, text_hashes
 from longpoll_judge.evidence.survey import Context, SourceFacts
-from longpoll_judge.faults.plant import FAULTS
-from longpoll_judge.faults.recording import MS, Recording
 from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
+from longpoll_judge.recording import MS, Recording
 from longpoll_judge.run import window_sweep
 from longpoll_judge.run.queue_verdict import judge_table
 from longpoll_judge.run.wide_pulls import judge_rest

@@ -20,8 +20,8 @@ from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import Found, Miss
 from longpoll_broker.hold.pull_processor import PullRunner
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Result
-from longpoll_judge.faults.recording import Recording, load
 from longpoll_judge.generate import write
+from longpoll_judge.recording import Recording, load
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.specification_steps import NotProjectableError, project
 from longpoll_protocol.codes import RequestCode

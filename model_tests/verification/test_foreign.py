@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from model_tests.judge.second import observer
 from model_tests.judge.second.smallest import strictly, watched
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
+from model_tests.support.judge.faults import plant
 
 from longpoll.cli import main
 from longpoll.commands import verify as command
@@ -51,9 +52,8 @@ from longpoll_judge.contract.result import (
     Verdict,
     rate,
 )
-from longpoll_judge.faults.plant import plant
-from longpoll_judge.faults.recording import Fault
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.recording import Fault
 from longpoll_judge.run.pipeline import judge
 from longpoll_kit.errors import ViolationError
 from longpoll_protocol.codes import RequestCode

@@ -17,6 +17,7 @@ from typing import Final
 import pytest
 from click.shell_completion import BashComplete, ShellComplete, get_completion_class
 from click.testing import CliRunner
+from model_tests.support.judge.faults import plant
 from rich.cells import cell_len
 
 from longpoll import output
@@ -34,7 +35,6 @@ from longpoll.wire import load
 from longpoll.wire.load import LoadPlan, drive
 from longpoll_client.messages import decode_messages
 from longpoll_judge.contract.result import Result
-from longpoll_judge.faults.plant import plant
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
 from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS, judge, judge_on

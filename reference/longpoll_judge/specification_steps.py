@@ -22,7 +22,7 @@ from typing import Any, Final
 from attrs import define, field, frozen
 
 from longpoll_judge.errors import JudgeUserError
-from longpoll_judge.faults.recording import PULLS, Recording, change
+from longpoll_judge.recording import PULLS, Recording, change
 from longpoll_judge.rules.queue_case import FOUND
 from longpoll_spec.history import FORMAT_VERSION, Event, Law, Meta
 from longpoll_spec.policy import Policy, policy_named

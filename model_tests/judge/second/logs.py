@@ -208,6 +208,11 @@ def batch_gapless(record: Record) -> Iterator[Said]:
         if above and min(above) > one.queue_offset + 1:
             hi = max(each.hi for each in mine)
             yield from absent(record, one, send.lo, hi, f"{one.request} is acknowledged with gaps")
+        own = [each.ids[0] for each in sorted(mine, key=lambda each: each.queue_offset) if each.ids and each.ids[0]]
+        listed = [send.ids.index(each) for each in own if send.ids.count(each) == 1]
+        of_send = [each for each in record.of("message_acknowledged") if each.about == one.about]
+        if listed != sorted(listed) or len(of_send) < len(send.ids):
+            yield from absent(record, one, send.lo, one.hi, f"{one.request} is not acknowledged as it was sent")
 
 
 def _appended(record: Record, one: Seen) -> list[Seen]:

@@ -92,13 +92,21 @@ def stored_once(record: Record) -> Iterator[Said]:
             yield (violated if is_sure else unknown)(other.event, f"{one.id} is stored twice")
 
 
+def _is_refused(record: Record, send: Seen) -> bool:
+    """Whether a send was answered with a code after which its messages are not in the store."""
+    same = [one for one in record.of("request_received", "message_acknowledged") if one.about == send.about]
+    answers = [one for one in record.of("answer_sent") if one.about == send.about and one.offset_min < 0]
+    codes = {2, 3, 13, 16, 17, 26, 29, 215, 501, 1500}
+    return bool(send.request) and len(same) == 1 and any(one.code in codes for one in answers)
+
+
 def committed(record: Record) -> Iterator[Said]:
     """message.committed."""
     for one in _shown(record):
         if one.event.event != "answer_sent" or not one.id:
             continue
         sends = _sends(record, one)
-        if not sends or any(send.transaction != "prepared" for send in sends):
+        if not sends or any(send.transaction != "prepared" and not _is_refused(record, send) for send in sends):
             continue
         if any(each.lo <= one.event.hi for each in _ends(record, one, "commit")):
             continue

@@ -18,10 +18,10 @@ from attrs import frozen
 
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.faults.recording import Recording, change
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
 from longpoll_judge.read.source import find, read_split
+from longpoll_judge.recording import Recording, change
 from longpoll_judge.run.follow import Steps
 from longpoll_judge.run.incremental.state_file import Limits
 from longpoll_judge.run.local import judge_windows

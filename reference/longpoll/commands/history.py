@@ -10,10 +10,10 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.options.values import FilledPath, Whole
 from longpoll.output import emit_json, json_option, out, progress_bar, user_mistakes
-from longpoll_judge.faults.recording import load
 from longpoll_judge.generate import write
 from longpoll_judge.read.convert import FormatName, TargetExistsError
 from longpoll_judge.read.convert import convert as convert_history
+from longpoll_judge.recording import load
 from longpoll_judge.specification_steps import project
 
 

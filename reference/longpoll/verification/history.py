@@ -1,6 +1,6 @@
 """The rows of the history: the recorded run is valid for its policy, and the judge finds every injected fault.
 
-If the policy does not promise a property, its races and its scan may delay an answer up to a limit; a later answer is
+If the policy does not promise a property, its races and its scan may delay an answer up to a limit. A later answer is
 still a violation. The injected faults show that the judge does not call every history valid. The verdicts come from
 `longpoll_judge`, the policy's promises from `limits`.
 """
@@ -17,7 +17,7 @@ import msgspec
 from longpoll.verification.limits import OF_BOTH, Declared, Limits
 from longpoll.verification.report import Outcome, Row, Stopwatch
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Finding, Result, overall
-from longpoll_judge.faults.plant import ALLOWANCE_MS, WAKE_DELAY_MS, plant
+from longpoll_judge.faults import ALLOWANCE_MS, WAKE_DELAY_MS, plant
 from longpoll_judge.run.pipeline import judge
 
 OUTCOMES: Final[dict[str, Outcome]] = {"valid": "ok", "invalid": "violated", "unknown": "unknown"}

@@ -27,6 +27,8 @@ SEND_ANSWERS: Final = (0, 1, 2, 3, 10, 11, 12, 13, 14, 16, 17, 26, 29, 215, 501,
 """Answers to a send: stored (0, 10 to 12, with what was not done in time), or refused."""
 SEND_STORED: Final = (0, 10, 11, 12)
 """Those of them that tell that the messages were stored."""
+SEND_NOT_STORED: Final = (2, 3, 13, 16, 17, 26, 29, 215, 501, 1500)
+"""Those that tell that they were not: 1 and 14 may come after the store."""
 QUERY_CODES: Final = (0, 1, 2, 16, 17, 22, 26, 29, 215, 501, 1500)
 """Answers to a query of a committed offset (14)."""
 UPDATE_CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import field, frozen
 
-from longpoll_judge.columns.keys import Keys, request_keys
+from longpoll_judge.columns.keys import NO_KEYS, Keys, request_keys
 from longpoll_judge.columns.lookup import Booleans, Integers
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 from longpoll_judge.contract.clause import EARLY_MS, LATE_MS
@@ -66,6 +66,8 @@ class View:
     sent: Gathered = _NO_EVENTS
     ended: Gathered = _NO_EVENTS
     """Ends of transactions."""
+    refused: Keys = NO_KEYS
+    """Sends that the broker did not store."""
     told: Gathered = _NO_EVENTS
     """Acknowledged."""
     delivered: Gathered = _NO_EVENTS
@@ -145,7 +147,7 @@ def _most(keys: Keys, wanted: Keys, values: Integers, none: int) -> Integers:
     return -_least(keys, wanted, -values, -none)
 
 
-def _count(keys: Keys, wanted: Keys) -> Integers:
+def count_of(keys: Keys, wanted: Keys) -> Integers:
     """How often each wanted key is there."""
     names, counts = np.unique(keys, return_counts=True)
     found: Integers = np.append(counts, 0)[first_of(wanted, names)]
@@ -207,8 +209,8 @@ def _stored(view: View) -> tuple[Gathered, Integers, Integers, Integers]:
     own = all_.take(members)
     commits = view.ended.take(view.ended.values["transaction"] == OUTCOMES["commit"])
     count = np.zeros(len(all_), dtype=np.int64)
-    sends = _count(_of_message(view.sent), _of_message(own))
-    commit_count = _count(_of_message(commits, topic=False), _of_message(own, topic=False))
+    sends = count_of(_of_message(view.sent), _of_message(own))
+    commit_count = count_of(_of_message(commits, topic=False), _of_message(own, topic=False))
     # Where no send to the topic is told, as of retries, nothing tells how often it was stored.
     count[members] = np.where(sends > 0, np.maximum(sends, commit_count), 0)
     return all_, members, cause, count
@@ -234,11 +236,11 @@ def stored_again(view: View) -> Wrong:
 
 
 def committed(view: View) -> Wrong:
-    """Prepared messages that are delivered though no commit of theirs may have come before."""
+    """Prepared or refused messages that are delivered though no commit of theirs may have come before."""
     got, sent, ended = view.delivered, view.sent, view.ended
     own = _of_message(got)
-    is_prepared = (sent.values["transaction"] == OUTCOMES["prepared"]).astype(np.int64)
-    wanted = (got.values["id"] != 0) & (_least(_of_message(sent), own, is_prepared, 0) == 1)
+    is_hidden = (sent.values["transaction"] == OUTCOMES["prepared"]) | np.isin(sent.request, view.refused)
+    wanted = (got.values["id"] != 0) & (_least(_of_message(sent), own, is_hidden.astype(np.int64), 0) == 1)
     ends, key = _of_message(ended, topic=False), _of_message(got, topic=False)
     is_commit, is_back = (ended.values["transaction"] == OUTCOMES[name] for name in ("commit", "rollback"))
     commit_ns = _least(ends[is_commit], key, ended.after_ns[is_commit], NEVER)
@@ -249,7 +251,7 @@ def committed(view: View) -> Wrong:
     since_ns = np.append(sent.after_ns, BEGINNING)[send]
     weak = (_are_outside(got, view.context) & ~is_back_before) | _are_holed(got, since_ns, got.before_ns, view.context)
     events = ((got, np.arange(len(got))), (sent, send), (ended, np.where(is_back_before, back, -1)))
-    return Wrong(members, events, "a prepared message is delivered, and no commit of it came before", weak)
+    return Wrong(members, events, "a prepared or refused message is delivered, and no commit of it came before", weak)
 
 
 def _due_ns(

@@ -23,6 +23,7 @@ from longpoll_judge.contract.clause import (
     SEND_ANSWERS,
     SEND_CODES,
     SEND_MS,
+    SEND_NOT_STORED,
     SEND_STORED,
     SHOWN_MS,
     are_many_refused,
@@ -63,6 +64,7 @@ from longpoll_judge.rules.messages import (
     OF_MESSAGES,
     View,
     breaches_of,
+    count_of,
     identity,
     outcomes,
 )
@@ -160,7 +162,7 @@ def judge_sends(
     breaches = [
         *_joined(sends, told, sure, context),
         *_coded(messages, sends),
-        *_torn(sends, told, sure, context),
+        *_torn(messages, told, sure, context),
         *_as_answers(messages, sends, told, sure, context),
         *_unanswered(sends, told, messages.refused.all(), context),
         *_late(sends, told, sure, context),
@@ -171,7 +173,7 @@ def judge_sends(
             OF_MESSAGES,
             View(
                 tables, context, sent=messages.sent.all(), ended=messages.ended.all(), told=told,
-                delivered=messages.delivered.all(),
+                delivered=messages.delivered.all(), refused=_not_stored(messages, told),
             ),
         ),
     ]  # fmt: skip
@@ -268,19 +270,40 @@ def _coded(messages: Messages, sends: Gathered) -> Iterator[Breach]:
     yield breach_of("send.code.known", np.flatnonzero(strange), pair, why)
 
 
-def _torn(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:
-    """Batches of which an offset between two of its messages is not its own."""
+def _not_stored(messages: Messages, told: Gathered) -> Keys:
+    """The requests, each with an identifier of its own, that were refused with a code that means: not stored."""
+    refused = messages.refused.all()
+    mine = refused.request[is_one_of(refused.values["code"], SEND_NOT_STORED)]
+    return np.setdiff1d(mine, np.concatenate((messages.received.again, told.request)))
+
+
+def _torn(messages: Messages, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:
+    """Batches with an offset between two of their messages, in another order than they were sent, or stored in part."""
+    sends, sent = messages.sends.all(), messages.sent.all()
     key = told.request * WEIGHT + told.place
     order = np.lexsort((told.values["queue_offset"], key))
     order = order[send[order] >= 0]
     offset = told.values["queue_offset"][order]
-    is_torn = np.append(False, (key[order[1:]] == key[order[:-1]]) & (np.diff(offset) > 1))[: len(order)]
-    members = order[is_torn]
-    before = placed_at(len(told), members, np.append(-1, order[:-1])[: len(order)][is_torn])
+    own, other = (each.request * WEIGHT + each.values["id"].astype(np.uint64) for each in (told, sent))
+    # The place of a message in its send's list, where the list has its id once.
+    is_listed = (count_of(other, own) == 1) & (told.values["id"] != 0)
+    nth = np.where(is_listed, first_of(own, other), -1)[order]
+    follows = np.append(False, key[order[1:]] == key[order[:-1]])[: len(order)]
+    is_torn = follows & np.append(False, np.diff(offset) > 1)[: len(order)]
+    is_turned = follows & np.append(False, (nth[1:] >= 0) & (nth[1:] < nth[:-1]))[: len(order)]
     weak = _are_holed(told, np.append(sends.after_ns, BEGINNING)[send], context)
-    events = ((told, np.arange(len(told))), (told, before), (sends, send))
-    why = "a batch was acknowledged with offsets that do not follow one another"
-    yield breach_of("send.batch.gapless", members, events, why, weak)
+    every = np.arange(len(told))
+    for is_wrong, why in (
+        (is_torn, "a batch was acknowledged with offsets that do not follow one another"),
+        (is_turned, "the messages of a batch were stored in another order than they were sent"),
+    ):
+        members = order[is_wrong]
+        before = placed_at(len(told), members, np.append(-1, order[:-1])[: len(order)][is_wrong])
+        yield breach_of("send.batch.gapless", members, ((told, every), (told, before), (sends, send)), why, weak)
+    is_short = (send >= 0) & (count_of(told.request, told.request) < count_of(sent.request, told.request))
+    members = once(told, np.flatnonzero(is_short), send)
+    why = "a batch was acknowledged without some of its messages"
+    yield breach_of("send.batch.gapless", members, ((told, every), (sends, send)), why, weak)
 
 
 def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:

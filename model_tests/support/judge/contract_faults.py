@@ -14,7 +14,7 @@ import msgspec
 from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS
 from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import EVIDENCE, Verdict
-from longpoll_judge.faults.recording import MS, Fault, NoVictimError, Recording, change, moved, pick
+from longpoll_judge.recording import MS, Fault, NoVictimError, Recording, change, moved, pick
 from longpoll_judge.rules.queue_columns import STEPS
 from longpoll_spec.history import Event
 

@@ -1,1 +1,0 @@
-"""Faults that are injected into a recorded history, to see that the judge finds each."""
