@@ -13,8 +13,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 from attrs import define, evolve
-from longpoll_judge.faults.plant import FAULTS
 from model_tests.judge.test_evidence import not_convicting
+from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import LIMITS, are_found, certain, follow_pieces, simulated, written
 from model_tests.support.spec.cases import quick_if
 
