@@ -447,6 +447,22 @@ def test_a_member_that_its_brokers_do_not_take_says_so(
     assert f"no broker of topic {topic} has this member in group ünusual" in caplog.text
 
 
+def test_an_option_of_other_calls_is_refused() -> None:
+    """It would be ignored: a one-way send has no delay, and no client takes what it does not know."""
+    with Producer(NOWHERE) as producer:
+        calls: list[tuple[Callable[..., object], str]] = [
+            (partial(producer.send, "T", b""), "tagg"),
+            (partial(producer.send_one_way, "T", b""), "delay_s"),
+            (partial(producer.request, "T", b""), "queue_id"),
+            (partial(Producer, NOWHERE), "config"),
+            (partial(PullConsumer, NOWHERE, group="G"), "compression"),
+            (partial(Admin, NOWHERE), "group"),
+        ]
+        for call, option in calls:
+            with pytest.raises(TypeError, match=f"unknown option {option}"):
+                call(**{option: 1})
+
+
 def calls_of(kind: type) -> dict[str, set[str]]:
     """Each public call, and the making of one, with the names of its options or of the class that has them."""
     fields = {field.name for field in attrs.fields(kind)} if attrs.has(kind) else set()

@@ -23,7 +23,7 @@ from model_tests.support.spec.tlc import (
 )
 
 from longpoll_judge.read.schema import DEFAULTS
-from longpoll_judge.rules.conformance import model_of, reader_of
+from longpoll_judge.rules.step_reader import model_of, reader_of
 from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.conform import Checker, Conformance

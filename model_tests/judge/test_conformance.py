@@ -16,7 +16,8 @@ from longpoll_judge.generate import START_NS, write
 from longpoll_judge.read.convert import convert
 from longpoll_judge.read.schema import DEFAULTS
 from longpoll_judge.read.source import find
-from longpoll_judge.rules.conformance import judge_run, model_of
+from longpoll_judge.rules.conformance import judge_run
+from longpoll_judge.rules.step_reader import model_of
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored

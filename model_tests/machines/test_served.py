@@ -118,7 +118,6 @@ def test_the_served_broker_keeps_the_model_for_long(tmp_path: Path, policy: str)
         report = run(subject, max_examples=8 if scans else 200, step_count=80)
     assert not falsified(report), report
     assert report.rule_counts.keys() >= RULES
-    assert report.verdict == "valid", report
 
 
 def test_a_broker_is_driven_by_its_address_alone(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ FAULTS: Final = (
     Fault(
         "a broker that records answers pulls together",
         "reference/longpoll_broker/assembly.py",
-        "HerdRunner if is_fast and not shared.recording.is_on and access is None else",
+        "HerdRunner if is_fast and shared.recording.recorder is None and access is None else",
         "HerdRunner if is_fast and access is None else",
         f"{TESTS}/service/test_record.py::test_each_woken_pull_has_its_events",
     ),

@@ -8,13 +8,14 @@ import pytest
 from model_tests.support.spec.cases import quick_if
 from model_tests.support.spec.edges import FEATURES, PAIRS, Edges, bounds_of, edges_of, pinned
 
-from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.actions import actions_of
+from longpoll_spec.bounds import ASPECTS, Bounds, named
 from longpoll_spec.model import Action
 from longpoll_spec.mutants.generated import Change, forgetting, mutated, with_effect
 from longpoll_spec.policy import PRESETS, STRICT, preset
 from longpoll_spec.specification import specification_of
-from longpoll_spec.state import State
-from longpoll_spec.terms import Effect
+from longpoll_spec.state import State, state_of
+from longpoll_spec.terms import Effect, changes, const, substitute
 
 PINNED: Final = {(each.policy, each.bounds): each for each in pinned()}
 QUICK_STATES: Final = 600
@@ -23,8 +24,10 @@ QUICK: Final = frozenset(
         ("strict", "truncate+sql"),
         ("strict", "sql+crash"),
         ("strict-clone", "capacity+sql"),
+        ("strict-clone", "commits+channels"),
         ("rocketmq-4.9", "capacity+role"),
         ("rocketmq-4.9", "commits+capacity"),
+        ("rocketmq-4.9", "commits+crash"),
         ("rocketmq-5", "capacity+role"),
         ("rocketmq-5", "commits+channels"),
         ("rocketmq-lmq", "buckets+commits"),
@@ -91,3 +94,20 @@ def test_a_step_that_leads_elsewhere_is_seen_where_the_counts_stay() -> None:
 
     assert _counts(wrong) == _counts(right)
     assert wrong.edges != right.edges
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_step_at_one_queue_changes_no_request_of_another(name: str) -> None:
+    """Decided by the text alone, with every feature: no exploration has all of queues, commits and truncation."""
+    state = state_of(preset(name), Bounds("all", queues=2, tags=2, aspects=frozenset(ASPECTS)))
+    elsewhere = {f"queue_{each.index}": const(1) for each in state.requests}
+    steps = [each for each in actions_of(state) if "q0" in each.actors and each.name != "next_pull"]
+    wrong = {
+        (step.label, variable)
+        for step in steps
+        for variable in changes({each: substitute(term, elsewhere) for each, term in step.effect.items()})
+        if variable.endswith(("_0", "_1"))
+    }
+
+    assert {"make_visible", "truncate", "notify_start", "scan_end"} <= {each.name for each in steps}
+    assert wrong == set()

@@ -15,7 +15,7 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.fast.pull_bursts import PatchedPullAnswers, QuickPullProcessor, tells_offsets_only
 from longpoll_broker.fast.send_bursts import PatchedSendProcessor
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
-from longpoll_broker.history import NoHistory
+from longpoll_broker.history import BrokerHistory
 from longpoll_broker.hold.hold_service import DispatchService, HoldService, ScanService
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import PullChecks
@@ -84,7 +84,7 @@ class SharedServices:
     store: MessageStore
     address: Address
     """The broker's listening address."""
-    recording: NoHistory
+    recording: BrokerHistory
     is_fast: bool
     """Whether services of `fast` replace the plain ones."""
     traits: Traits = field(init=False)
@@ -255,7 +255,7 @@ def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
     if shared.traits.stores_moved_offsets and not shared.role.is_slave:
         moved = OffsetMovedEvents(shared.runtime, shared.appender, shared.config.broker_name, shared.store_host).tell
     # Accounts may get different answers.
-    kind = HerdRunner if is_fast and not shared.recording.is_on and access is None else PullRunner
+    kind = HerdRunner if is_fast and shared.recording.recorder is None and access is None else PullRunner
     return kind(
         shared.runtime,
         shared.policy,

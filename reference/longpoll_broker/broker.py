@@ -40,7 +40,7 @@ from longpoll_broker.assembly import (
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.history import BrokerHistory, NoHistory
+from longpoll_broker.history import BrokerHistory
 from longpoll_broker.io.channel import Limits, Outbox
 from longpoll_broker.io.processors import RpcHook
 from longpoll_broker.io.transport import IoLoop, Totals
@@ -361,7 +361,7 @@ class Broker(Stoppable):
             ha = ha or ha_address(config, listeners[0].address)
             ha_listener = None if ha is None else open_listener(runtime, ha, undo)
             vip_listener = None if ha is None else open_vip_listener(runtime, listeners[0].address, undo)
-            recording = NoHistory()
+            recording = BrokerHistory()
             if record_directory is not None:
                 recording = BrokerHistory.start(runtime, record_directory, policy, config)
                 undo.callback(recording.stop)

@@ -88,7 +88,7 @@ class BrokerHandler:
         # Only sends that need just storing and an answer are stored in bursts.
         send = self.sending.send
         stores_at_once = not send.durability.keeps_messages and not send.traits.returns_transaction_id
-        serves_bursts = stores_at_once and not shared.recording.is_on and not self._is_slave
+        serves_bursts = stores_at_once and shared.recording.recorder is None and not self._is_slave
         now_ns = shared.runtime.monotonic_ns
         self.send_bursts = None
         if self.reads_fields and serves_bursts:
@@ -124,7 +124,7 @@ class BrokerHandler:
             channel.connection = TypedConnection(self.shared.config.frame_size_max)
         else:
             channel.connection.wait_for(self.shared.traits.first_size)
-        self.shared.recording.opened(channel)
+        self.shared.recording.connection("connection_opened", channel)
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """Serve a request here or in the pull pool, and answer its errors; pass a response on."""
@@ -165,7 +165,7 @@ class BrokerHandler:
 
     def closed(self, channel: Channel) -> None:
         """Remove a closed connection's pulls and memberships."""
-        self.shared.recording.closed(channel)
+        self.shared.recording.connection("connection_closed", channel)
         if self.shared.policy.on_close == "drop":
             # RocketMQ leaves them in its table: the next scan runs them in vain.
             self.pulling.hold_service.drop_channel(channel)

@@ -196,33 +196,12 @@ def _fields_of(stored: Stored) -> dict[str, Any]:
 
 
 @frozen
-class NoHistory:
-    """Records nothing, so that callers need no check."""
+class BrokerHistory:
+    """The events of a broker; records nothing without a recorder."""
 
-    is_on: bool = False
+    recorder: HistoryRecorder | None = None
     pulls: PullEvents = field(factory=PullEvents)
     sends: SendEvents = field(factory=SendEvents)
-
-    def of_offsets(self, processors: Mapping[int, Processor]) -> Mapping[int, Processor]:
-        """Wrap the processors of committed offsets to record their requests and answers."""
-        return processors
-
-    def opened(self, channel: Channel) -> None:
-        """A connection was opened."""
-
-    def closed(self, channel: Channel) -> None:
-        """A connection was closed."""
-
-    def stop(self) -> str:
-        """End the history; returns what it lacks, as a sentence for the user, empty if complete."""
-        return ""
-
-
-@frozen
-class BrokerHistory(NoHistory):
-    """Writes everything to a recorder."""
-
-    recorder: HistoryRecorder = field(kw_only=True)
 
     @classmethod
     def start(cls, runtime: Runtime, directory: str, policy: Policy, config: BrokerConfig) -> BrokerHistory:
@@ -234,20 +213,17 @@ class BrokerHistory(NoHistory):
             policy=policy.name,
             hold_limit=-1 if policy.hold_limit == "none" else config.held_count_max,
         )
-        return cls(True, RecordedPullEvents(recorder), RecordedSendEvents(recorder), recorder=recorder)
+        return cls(recorder, RecordedPullEvents(recorder), RecordedSendEvents(recorder))
 
     def of_offsets(self, processors: Mapping[int, Processor]) -> Mapping[int, Processor]:
-        """Wrap the processors of offsets."""
-        return recorded(processors, self.recorder)
+        """Wrap the processors of committed offsets to record their requests and answers."""
+        return processors if self.recorder is None else recorded(processors, self.recorder)
 
-    def opened(self, channel: Channel) -> None:
-        """Write `connection_opened`."""
-        self.recorder.put("connection_opened", self.recorder.now_ns(), connection=str(channel.number))
-
-    def closed(self, channel: Channel) -> None:
-        """Write `connection_closed`."""
-        self.recorder.put("connection_closed", self.recorder.now_ns(), connection=str(channel.number))
+    def connection(self, event: str, channel: Channel) -> None:
+        """Write `connection_opened` or `connection_closed`."""
+        if self.recorder is not None:
+            self.recorder.put(event, self.recorder.now_ns(), connection=str(channel.number))
 
     def stop(self) -> str:
-        """Write the remaining events."""
-        return self.recorder.stop()
+        """Write the remaining events; returns what the history lacks, as a sentence for the user, empty if complete."""
+        return "" if self.recorder is None else self.recorder.stop()

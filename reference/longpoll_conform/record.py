@@ -2,7 +2,7 @@
 
 Values that may vary (`normalised`) are kept. Each request is sent twice, with different names: if the answers differ,
 there is no vector but a report. An answer outside the request's time window is requested again, because a busy machine
-makes any answer late, and a window around a late answer would fail the broker when it is fast.
+makes any answer late. A window around a late answer would fail the broker when it is fast.
 """
 
 from __future__ import annotations

@@ -2,5 +2,5 @@
 
 `longpoll_spec.render.java_breakpoints` maps each step to its location in each version. `byteman_rules` turns these
 locations into gates with Byteman, a Java agent. `schedule` turns a run into requests and the order in which threads
-leave gates, and `replay` executes it on a running broker and reports what happened.
+leave gates. `replay` executes it on a running broker and reports what happened.
 """

@@ -41,7 +41,7 @@ LINES: Final = 4
 PAUSE_S: Final = 0.004
 """The most time between an acknowledgement and the next send to the same queue."""
 LAG_MAX: Final = 16
-"""How many messages a consumer may be behind before its queue's sender waits: a read in the specification has no limit,
+"""How many messages a consumer may be behind before its queue's sender waits. A read in the specification has no limit,
 Java's has one of 32.
 """
 LAG_PAUSE_S: Final = 0.002

@@ -1,7 +1,7 @@
 """Record a run's publishes and polls in a history, so that the judge can check them too.
 
 `Untold` is for a run without a history: its methods do nothing. Events are observed from outside and so recorded as
-intervals: a poll was received between the start and the end of `start_poll`; an answer was sent before it was seen,
+intervals. A poll was received between the start and the end of `start_poll`. An answer was sent before it was seen,
 earlier by at least the host pauses in between.
 
 Writing: `longpoll.HistoryWriter`. Judging: `longpoll.judge`.

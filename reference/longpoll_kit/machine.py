@@ -6,7 +6,7 @@
     TestMine = Mine.TestCase
 
 No rule draws inside its body, and only missing abilities of a subject are preconditions, so the choices never depend on
-time: the same seed makes the same choices, whatever the service does.
+time. The same seed makes the same choices, whatever the service does.
 
 Performing and judging steps: `example`, `model`.
 """

@@ -1,7 +1,7 @@
 """The correct answers: the messages of each queue, and for each answer whether it can be right.
 
 Everything is observed from outside. A message is certainly available from its acknowledgement on, and possibly from the
-start of its publish on; a poll is received at some time after its start. So every violation rests on an order that the
+start of its publish on. A poll is received at some time after its start. So every violation rests on an order that the
 tester has seen, never on transit times.
 
 Time limits: `waiting`. Sending polls: `polls`.

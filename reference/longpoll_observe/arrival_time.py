@@ -16,7 +16,7 @@ A sender that used up its permission, or sent much at once, resumes later: its k
 holds the connection. So `RECOVER_NS` applies for a while.
 
 Without either rule the bound stays: it gets wider, never wrong. A third rule bounds a connection whose sender is always
-ahead: a kernel holds at most `held_max` bytes of a connection, so bytes that far beyond those arrived at a look were
+ahead. A kernel holds at most `held_max` bytes of a connection, so bytes that far beyond those arrived at a look were
 sent after it.
 
 Sockets: see `relay_loop`. Kernel data: see `longpoll_runtime.real`.

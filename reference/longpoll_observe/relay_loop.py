@@ -5,9 +5,9 @@ One pass reads every ready socket and sends the bytes to the other side at once.
 read. Then no new answers arise, and existing ones are still read at once, so the times of a busy connection stay
 precise. A side whose peer does not accept bytes is not read either: at most one chunk waits per direction.
 
-The arrival of bytes is an interval. If a poll does not report a socket, it was empty at some time after the poll began,
-so bytes of the next pass arrived later. The loop polls at least every `TICK_S`, which bounds the interval however late
-a thread wakes: a pause of this process widens the interval, but causes no false finding. Send times: see
+The arrival of bytes is an interval. If a poll does not report a socket, it was empty at some time after the poll began.
+So bytes of the next pass arrived later. The loop polls at least every `TICK_S`, which bounds the interval however late
+a thread wakes. A pause of this process widens the interval, but causes no false finding. Send times: see
 `arrival_time`.
 
 Commands: see `tap`, `routes`. Connection data: see `links`.

@@ -4,7 +4,11 @@ It sees only requests and answers with their virtual times. A pull waits at most
 acknowledged a message for it. Pulls return what was sent to a queue, in order, and acknowledged messages stay.
 `SLACK_MS` allows for rounding to milliseconds; virtual time that scheduling steps and host pauses took is subtracted.
 
-`longpoll_judge` judges the recorded history.
+`longpoll_judge` judges a recorded history by the same rules of time and content. These checks stay for three reasons:
+
+- A run ends at its first broken promise.
+- Judging would triple a run's processor time, so a search would try a third of the schedules.
+- Clients see what the broker's own history does not show: lost frames, and messages lost in a restart.
 """
 
 from __future__ import annotations

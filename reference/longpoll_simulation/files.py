@@ -225,6 +225,12 @@ class SimulatedFiles:
         self._used_ratio = used_ratio
         self._maps_max = maps_max
 
+    def _begun(self, operation: str, path: str) -> str:
+        """The normalised path, once `before` was called."""
+        path = _plain(path)
+        self.before(operation, path)
+        return path
+
     def maps_max(self) -> int:
         """The value given at construction."""
         return self._maps_max
@@ -264,8 +270,7 @@ class SimulatedFiles:
 
     def read(self, path: str) -> bytes:
         """The file's bytes."""
-        path = _plain(path)
-        self.before("read", path)
+        path = self._begun("read", path)
         return self.disk.file(path).content()
 
     def write_atomic(self, path: str, content: Buffer) -> None:
@@ -297,32 +302,27 @@ class SimulatedFiles:
 
     def open_append(self, path: str) -> SimulatedAppendFile:
         """Open a file for appending, making it if needed."""
-        path = _plain(path)
-        self.before("append", path)
+        path = self._begun("append", path)
         return SimulatedAppendFile(self, path, self._opened(path))
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or directory; raises OSError for a disk error."""
-        path = _plain(path)
-        self.before("exists", path)
+        path = self._begun("exists", path)
         return self.disk.find(path) is not None
 
     def size(self, path: str) -> int:
         """Length in bytes."""
-        path = _plain(path)
-        self.before("size", path)
+        path = self._begun("size", path)
         return self.disk.file(path).size
 
     def identity(self, path: str) -> int:
         """The identity of the file at the path now."""
-        path = _plain(path)
-        self.before("identity", path)
+        path = self._begun("identity", path)
         return id(self.disk.file(path))
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty if it is missing."""
-        path = _plain(path)
-        self.before("list", path)
+        path = self._begun("list", path)
         try:
             return sorted(self.disk.directory(path).names)
         except FileNotFoundError:
@@ -330,8 +330,7 @@ class SimulatedFiles:
 
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents; no error if it exists."""
-        path = _plain(path)
-        self.before("make_directory", path)
+        path = self._begun("make_directory", path)
         if isinstance(self.disk.find(path), Directory):
             return
         parent = posixpath.dirname(path)
@@ -342,15 +341,13 @@ class SimulatedFiles:
 
     def sync_directory(self, path: str) -> None:
         """Make the directory's list of names durable."""
-        path = _plain(path)
-        self.before("sync_directory", path)
+        path = self._begun("sync_directory", path)
         self.disk.directory(path).sync(self.disk.number)
         self.disk.commit()
 
     def changed_ms(self, path: str) -> int:
         """The time of the last change of the content, wall-clock milliseconds."""
-        path = _plain(path)
-        self.before("changed_ms", path)
+        path = self._begun("changed_ms", path)
         file = self.disk.file(path)
         if file.dirty_pages():
             file.changed_ms = self.now_ms()
@@ -358,8 +355,7 @@ class SimulatedFiles:
 
     def used_ratio(self, path: str) -> float:
         """The used part of the disk, 0 to 1."""
-        path = _plain(path)
-        self.before("used_ratio", path)
+        path = self._begun("used_ratio", path)
         if self.disk.find(path) is None:
             self.disk.file(path)
         return self._used_ratio()
@@ -370,8 +366,7 @@ class SimulatedFiles:
 
     def remove(self, path: str) -> None:
         """Remove one file; no error if it is gone."""
-        path = _plain(path)
-        self.before("remove", path)
+        path = self._begun("remove", path)
         with contextlib.suppress(FileNotFoundError):
             self.disk.file(path)
             holder, name = self.disk.place(path)
@@ -379,8 +374,7 @@ class SimulatedFiles:
 
     def lock(self, path: str) -> Callable[[], None]:
         """Lock a file against every other holder; raises BlockingIOError."""
-        path = _plain(path)
-        self.before("lock", path)
+        path = self._begun("lock", path)
         disk = self.disk
         if path in disk.locked:
             raise BlockingIOError(errno.EAGAIN, "locked by this process", path)

@@ -26,6 +26,7 @@ from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filters import TagFilter
 from longpoll_broker.shared.sql92 import Lookup
 from longpoll_broker.store.messages import ALL, GetResult, GetStatus, Matches
+from longpoll_broker.store.selection import nothing
 from longpoll_simulation.sync import SimulatedLock
 from longpoll_simulation.world import NEVER, Actor, Strategy, World
 from longpoll_spec.bounds import Bounds
@@ -74,22 +75,23 @@ class MemoryQueues:
             raise OSError(f"queue {queue_id} of {topic} cannot be read")
         return self.visible.get((topic, queue_id), 0)
 
-    def visible_start(self, topic: str, queue_id: int) -> int:
-        """The queue's first offset."""
-        return self.start.get((topic, queue_id), 0)
-
     def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
         """The properties of one visible message."""
-        if not self.visible_start(topic, queue_id) <= offset < self.visible_end(topic, queue_id):
+        if not self.start.get((topic, queue_id), 0) <= offset < self.visible_end(topic, queue_id):
             return None
         return self.messages[topic, queue_id][offset].properties.get
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
         """A read, with the store's statuses."""
-        start, end = self.visible_start(topic, queue_id), self.visible_end(topic, queue_id)
-        if end == 0 or not start <= offset < end:
-            return GetResult(_status_outside(offset, start, end), _next_outside(offset, start, end), start, end,
-                             [], [], 0, False)  # fmt: skip
+        start, end = self.start.get((topic, queue_id), 0), self.visible_end(topic, queue_id)
+        if end == 0:
+            return nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, start, end)
+        if offset < start:
+            return nothing(GetStatus.OFFSET_TOO_SMALL, start, start, end)
+        if offset >= end:
+            is_next = offset == end
+            status = GetStatus.OFFSET_OVERFLOW_ONE if is_next else GetStatus.OFFSET_OVERFLOW_BADLY
+            return nothing(status, end, start, end)
         tags, by_properties = matches
         found: list[int] = []
         offset_next = offset
@@ -102,18 +104,6 @@ class MemoryQueues:
             offset_next += 1
         status = GetStatus.FOUND if found else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, offset_next, start, end, [], found, 0, False)
-
-
-def _status_outside(offset: int, start: int, end: int) -> GetStatus:
-    if end == 0:
-        return GetStatus.NO_MESSAGE_IN_QUEUE
-    if offset < start:
-        return GetStatus.OFFSET_TOO_SMALL
-    return GetStatus.OFFSET_OVERFLOW_ONE if offset == end else GetStatus.OFFSET_OVERFLOW_BADLY
-
-
-def _next_outside(offset: int, start: int, end: int) -> int:
-    return start if offset < start else min(offset, end)
 
 
 TOPIC: Final = "T"
@@ -159,6 +149,18 @@ class FaultyFilter(TagFilter, frozen=True):
 
 
 @define(eq=False)
+class FaultyQueues(MemoryQueues):
+    """Queues whose end cannot be read, on request."""
+
+    world: Any = None
+
+    def visible_end(self, topic: str, queue_id: int) -> int:
+        """The queue's visible end."""
+        self.world.may_throw()
+        return super().visible_end(topic, queue_id)
+
+
+@define(eq=False)
 class Slot:
     """One consumer: its next offset, and its pull."""
 
@@ -189,7 +191,7 @@ class Lockstep:
     scheduler: World = field(factory=lambda: World(Strategy(), step_ns=0, now_ns=0, ask_at=NEVER))
     actors: dict[str, Actor] = field(factory=dict)
     """The actors that have not ended, by name."""
-    queues: MemoryQueues = field(factory=MemoryQueues)
+    queues: FaultyQueues = field(init=False)
     executor: list[Pull] = field(factory=list)
     walks: dict[str, BucketTraversal] = field(factory=dict)
     held_by: dict[Pull, str] = field(factory=dict)
@@ -203,11 +205,12 @@ class Lockstep:
     slots: list[Slot] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.queues = FaultyQueues(world=self)
         self.wanted = FaultyFilter("*", "TAG", frozenset(), all_tags=True, world=self)
         self.service = HoldService(
             self,  # type: ignore[arg-type]
             self.model.policy,
-            self,
+            self.queues,
             self,
             refuse=self.refuse,
             held_count_max=100,
@@ -260,25 +263,10 @@ class Lockstep:
         if actor.done:
             del self.actors[name]
 
-    # -- what a hold table asks of a store ---------------------------------------------------------------------------
-
     def may_throw(self) -> None:
         """Throw, if the next check should."""
         if self.throws:
             raise InjectedError("a look throws")
-
-    def visible_end(self, topic: str, queue_id: int) -> int:
-        """The queue's visible end."""
-        self.may_throw()
-        return self.queues.visible_end(topic, queue_id)
-
-    def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
-        """The properties of a message."""
-        return self.queues.properties_at(topic, queue_id, offset)
-
-    def get(self, *place: Any, **wanted: Any) -> GetResult:
-        """A read."""
-        return self.queues.get(*place, **wanted)
 
     # -- what the threads do ---------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Runs a broker in its own process, as a user would, and measures how long it needs for what it can answer at once.
 
 During a load, another connection repeats a small request. The limits of other answers include its slowest time and the
-delay of this process, because a thread that waits for a processor is not at fault. `limits` uses the result.
+delay of this process. A thread that waits for a processor is not at fault. `limits` uses the result.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The rows of the history: the recorded run is valid for its policy, and the judge finds every injected fault.
 
-If the policy does not promise a property, its races and its scan may delay an answer up to a limit; a later answer is
+If the policy does not promise a property, its races and its scan may delay an answer up to a limit. A later answer is
 still a violation. The injected faults show that the judge does not call every history valid. The verdicts come from
 `longpoll_judge`, the policy's promises from `limits`.
 """

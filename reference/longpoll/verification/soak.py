@@ -2,7 +2,7 @@
 
 Each round draws its plan from its seed like `simulate-broker`, with the faults of a real machine: SIGKILL, SIGTERM and
 broken connections. Holds are shorter, because time is real. The same checker checks the answers and subtracts host
-pauses. After each stop of the broker, its store is verified and its history judged; the verdict on a killed broker may
+pauses. After each stop of the broker, its store is verified and its history judged. The verdict on a killed broker may
 be `unknown` at the end.
 
 The seed determines requests and faults, but not the thread schedule, so the same seed may not fail again. Power cuts,

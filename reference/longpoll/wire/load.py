@@ -390,7 +390,7 @@ def _wait(run: _Run, consumers: Sequence[_Consumer], progress: Callable[[int, in
 def _wait_for_expiries(run: _Run, consumers: Sequence[_Consumer]) -> None:
     """Wait until every group has seen its pulls expire twice, so that each history contains deadlines.
 
-    Twice, because a broker that scans for deadlines may end the first ones late by chance; it then ends the second ones
+    Twice, because a broker that scans for deadlines may end the first ones late by chance. It then ends the second ones
     late by nearly a whole period.
     """
     due = 2 * run.plan.queue_count

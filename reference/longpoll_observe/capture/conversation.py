@@ -1,8 +1,8 @@
 """One captured connection to a broker: orders both directions and passes them to the proxy's tap.
 
-A request counts as received between the capture of its last byte and of the broker's acknowledgement of it, which is
-sent by the kernel that has the byte. The earliest time of an answer is computed as in the proxy (`arrival_time`), from
-the client's earlier acknowledgements and windows.
+A request counts as received between the capture of its last byte and of the broker's acknowledgement of it. The kernel
+that has the byte sends that. The earliest time of an answer is computed as in the proxy (`arrival_time`), from the
+client's earlier acknowledgements and windows.
 
 Segments may be out of order, repeated, overlapping, or truncated by the snap length; of copies, the first counts.
 Bytes that were acknowledged but not captured are missing. So are those before the first whole frame of a connection

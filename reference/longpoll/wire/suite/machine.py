@@ -186,7 +186,7 @@ class RocketMQExample(Example):
         """Send one message without a reply; the queue's end shows when it is stored.
 
         Such a send is not acknowledged, and a busy broker may drop it silently (`BrokerFastFailure`), so it is
-        repeated; a message that is dropped every time is a violation.
+        repeated. A message that is dropped every time is a violation.
         """
         code, fields = send_request(queue.topic, queue.queue_id, draft.properties, draft.form)
         begun_ns = self.runtime.monotonic_ns()

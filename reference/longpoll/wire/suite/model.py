@@ -3,8 +3,8 @@
 The model computes the result of a read at a given end of the queue. An answer is right if some end explains it that the
 broker may have seen between request and answer. The model shares no code with the broker, not even the hash of a tag.
 
-Not modelled: limits by bytes (bodies here are far below 256 KiB a pull), reads of more than 800 messages without a
-match, and queues whose first messages were deleted.
+Not modelled: limits by bytes, because bodies here are far below 256 KiB a pull. Nor are reads of more than 800 messages
+without a match, and queues whose first messages were deleted.
 
 Source: the specification in `longpoll_spec`; `DefaultMessageStore.getMessage`.
 """

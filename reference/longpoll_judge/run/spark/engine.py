@@ -331,7 +331,7 @@ class SparkEngine:
 def open_engine(
     master: str | None = None, conf: Mapping[str, str] | None = None, session: SparkSession | None = None
 ) -> Iterator[SparkEngine]:
-    """An engine on a new session or an existing one; see `cluster.open_cluster`."""
+    """An engine on a new session or an existing one; see `session.open_cluster`."""
     with open_cluster(master, conf, session) as running:
         parallel = running.parallel
         partitions = {"spark.sql.shuffle.partitions": str(max(_SHUFFLE_PARTITIONS_MIN, 4 * parallel))}
