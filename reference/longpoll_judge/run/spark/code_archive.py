@@ -23,7 +23,7 @@ from pyspark import cloudpickle
 
 PACKAGES: Final = ("longpoll_judge", "longpoll_protocol", "longpoll_spec", "attr", "attrs", "msgspec")
 """The packages that a worker imports; a test counts them."""
-LEFT_OUT: Final = ("__pycache__", "faults", "show")
+LEFT_OUT: Final = ("__pycache__", "show")
 """Directories of no use on a worker."""
 Batches = Iterable[pa.RecordBatch]
 Work = Callable[[Batches], Iterator[pa.RecordBatch]]
