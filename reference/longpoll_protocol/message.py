@@ -28,7 +28,7 @@ _HANDLE_PART_COUNT: Final = 5
 PROPERTIES_SIZE_MAX: Final = 2**15 - 1
 """Maximum bytes of the property text in UTF-8: a record stores its size as int16."""
 BATCH_COUNT_MAX: Final = 18_000
-"""Maximum messages of one batch: their ids are in one header of at most `frame.HEADER_SIZE_MAX` bytes.
+"""Maximum messages of one batch: their ids are in one header of at most `frames.HEADER_SIZE_MAX` bytes.
 
 An id of a broker with an IPv6 address has 56 characters. Java has no such limit.
 """

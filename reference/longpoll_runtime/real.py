@@ -463,11 +463,6 @@ class DetectingListener:
         self._listener.close()
 
 
-def listen_tls(host: str, port: int, tls: ServerTls) -> Listener:
-    """Listen for both kinds of connections, or refuse plain ones; raises OSError."""
-    return DetectingListener(RealListener(host, port), tls)
-
-
 def connect_tls(host: str, port: int, timeout_s: float, context: ssl.SSLContext) -> TlsSocket:
     """Connect and shake hands within `timeout_s` seconds; raises OSError, also for an untrusted certificate."""
     connected = socket.create_connection((host, port), timeout_s)
@@ -542,7 +537,8 @@ class RealRuntime:
 
     def listen(self, host: str, port: int) -> Listener:
         """Listen for connections; port 0 picks one. Raises OSError."""
-        return RealListener(host, port) if self._server_tls is None else listen_tls(host, port, self._server_tls)
+        listener = RealListener(host, port)
+        return listener if self._server_tls is None else DetectingListener(listener, self._server_tls)
 
     def connect(self, host: str, port: int, timeout_s: float) -> Socket:
         """Connect and return a non-blocking socket. Raises OSError."""

@@ -77,7 +77,9 @@ class PullAnswers:
         """Returns the buffers of an answer; codes 0, 19, 20 and 21 carry offsets, a refusal carries none."""
         pull.phase = ANSWERED
         if isinstance(decision, Refused):
-            refusal = self._refusal_fields(decision)
+            refusal = None
+            if decision.forbidden_type is not None and self.checks.traits.explains_refusals:
+                refusal = {"forbiddenType": str(decision.forbidden_type)}
             head = encode_head(
                 Command(decision.code, pull.opaque, RESPONSE, refusal, remark=decision.remark, serialisation=kind), 0
             )
@@ -103,11 +105,6 @@ class PullAnswers:
             fields |= self._role_fields(pull, read)
         command = Command(code, pull.opaque, RESPONSE, fields, remark=read.status.name, serialisation=kind)
         return encode_head(command, body_size)
-
-    def _refusal_fields(self, decision: Refused) -> dict[str, str] | None:
-        if decision.forbidden_type is None or not self.checks.traits.explains_refusals:
-            return None
-        return {"forbiddenType": str(decision.forbidden_type)}
 
     def _flag_fields(self, pull: Pull) -> dict[str, str]:
         """Returns the fields that 5.x adds about the topic and the group."""

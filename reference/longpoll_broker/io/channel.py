@@ -278,7 +278,9 @@ class Channel:
         with self._lock:
             self.queued_size = 0
             if self.closed or self.broken:
-                self._discard()
+                self._out.clear()
+                self._pending.clear()
+                self._unsent_size = 0
                 return
             pending = self._pending
             try:
@@ -339,16 +341,12 @@ class Channel:
         """Stop reading and writing until `close`. Loop thread only."""
         with self._lock:
             self.broken = True
-            self._discard()
+            self._out.clear()
+            self._pending.clear()
+            self._unsent_size = 0
             self._note_unsent()
             self._unwatch()
         self.rest = None
-
-    def _discard(self) -> None:
-        """Drop the unsent bytes; the caller holds the lock."""
-        self._out.clear()
-        self._pending.clear()
-        self._unsent_size = 0
 
     def _unwatch(self) -> None:
         if self._is_watched:
@@ -361,7 +359,9 @@ class Channel:
             if self.closed:
                 return
             self.closed = True
-            self._discard()
+            self._out.clear()
+            self._pending.clear()
+            self._unsent_size = 0
             self._note_unsent()
             self._unwatch()
             self._socket.close()
@@ -415,7 +415,9 @@ class Channel:
     def _break(self) -> None:
         """Mark the channel as broken; its loop closes it."""
         self.broken = True
-        self._discard()
+        self._out.clear()
+        self._pending.clear()
+        self._unsent_size = 0
         self._loop.close_soon(self)
 
 

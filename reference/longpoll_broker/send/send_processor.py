@@ -391,7 +391,7 @@ class SendProcessor(Serving):
     def _put_in_turns(
         self, asked: Asked, queue_id: int, properties: Mapping[str, str], messages: Iterator[tuple[MessageToStore, str]]
     ) -> Turns:
-        """Store a long batch's messages; see `long_batches`."""
+        """Store a long batch's messages; see `LongBatches`."""
         try:
             batch = self.appender.store.prepare(asked.header.topic, queue_id)
             tags: list[str] = []

@@ -147,12 +147,8 @@ def encode_record(message: MessageToStore, topic_part: bytes, queue_offset: int,
             message.prepared_offset, body_size,
         )  # fmt: skip
     except struct.error as error:
-        raise _out_of_range(error) from None
+        raise MessageRefusedError(f"a number of the message does not fit the record: {error}") from None
     return b"".join((content, body, topic_part, _SHORT.pack(properties_size), properties))
-
-
-def _out_of_range(error: struct.error) -> MessageRefusedError:
-    return MessageRefusedError(f"a number of the message does not fit the record: {error}")
 
 
 class CommitLog:
@@ -245,7 +241,7 @@ class CommitLog:
     def append_copy(self, record: Buffer) -> None:
         """Write a record of another log that ends where this one does; raises OSError.
 
-        It leaves room for a blank in its file (`copies.next_piece`).
+        It leaves room for a blank in its file (`replica_append.next_piece`).
         """
         self.make_room(len(record))
         self._write(record)

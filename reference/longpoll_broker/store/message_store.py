@@ -49,7 +49,6 @@ from longpoll_broker.store.recovery import (
     believed,
     encode_checkpoint,
     file_count,
-    gone_count,
     load_checkpoint,
     of_the_past,
     recover,
@@ -177,7 +176,7 @@ class MessageStore:
         self._checkpoint = believed(self._log, queues, sane, had_queues=self._had_queues)
         if self._checkpoint != known:
             files.write_atomic(f"{self.directory}/checkpoint", encode_checkpoint(self._checkpoint))
-        gone = gone_count(queues, sane, had_queues=self._had_queues)
+        gone = max(sane.queue_file_count - file_count(queues), 0) if self._had_queues else 0
         recovered = recover(
             self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues, gone=gone
         )

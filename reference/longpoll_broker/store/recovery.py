@@ -326,16 +326,13 @@ def _check_firsts(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:
             found = log.read(physical_offset) if size > 0 and size != PRE_BLANK_SIZE else None
             if not isinstance(found, Record) or found.size != size or not found.in_queue:
                 continue
-            if queue.topic != found.topic and queue.topic not in _inner_topics(found):
+            inner = (place for light in (False, True) for place in inner_places(found, light=light))
+            if queue.topic != found.topic and all(topic != queue.topic for topic, _queue_id, _offset in inner):
                 raise StoreUserError(
                     f"{segment.path} lists messages of {found.topic}, queue {found.queue_id}: this file belongs to "
                     "another queue; restore the right one, or remove the whole directory `consumequeue` to rebuild all "
                     "queues"
                 )
-
-
-def _inner_topics(record: Record) -> set[str]:
-    return {topic for light in (False, True) for topic, _id, _at in inner_places(record, light=light)}
 
 
 def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
@@ -352,11 +349,6 @@ def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
 def file_count(queues: Iterable[ConsumeQueue]) -> int:
     """Returns the number of the queues' files."""
     return sum(len(queue.segments.segments) for queue in queues)
-
-
-def gone_count(queues: Iterable[ConsumeQueue], checkpoint: Checkpoint, *, had_queues: bool) -> int:
-    """Returns how many of the queues' files are missing by the checkpoint; 0 if there were no queues."""
-    return max(checkpoint.queue_file_count - file_count(queues), 0) if had_queues else 0
 
 
 def of_the_past(checkpoint: Checkpoint, unix_ms: Callable[[], int]) -> Checkpoint:

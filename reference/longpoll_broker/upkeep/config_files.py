@@ -84,7 +84,8 @@ class ConfigFiles:
             self.topics.put(topic)
         for group in self._table(GROUPS, _groups):
             self.groups.put(group)
-        light = self.offsets.light and self._is_there(LIGHT_OFFSETS)
+        path = f"{self.directory}/{LIGHT_OFFSETS}"
+        light = self.offsets.light and any(map(self.runtime.files.exists, (path, f"{path}.bak")))
         self.offsets.by_pair.update(self._table(LIGHT_OFFSETS if light else OFFSETS, _offsets))
         self.offsets.note_loaded()
         self.delays.by_level.update(self._table(DELAYS, _delays))
@@ -161,9 +162,6 @@ class ConfigFiles:
     def _version(self) -> dict[str, int]:
         self._counter += 1
         return {"counter": self._counter, "timestamp": self.runtime.unix_ms()}
-
-    def _is_there(self, name: str) -> bool:
-        return any(self.runtime.files.exists(f"{self.directory}/{each}") for each in (name, f"{name}.bak"))
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         files = self.runtime.files

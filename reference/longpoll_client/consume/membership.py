@@ -232,7 +232,7 @@ class Membership:
     def members(self, route: Route) -> Steps[list[str]]:
         """The client ids of the group, from the first of the topic's brokers that answers.
 
-        None if that broker does not know the group (code 1). Raises a ClientError.
+        Empty if that broker does not know the group (code 1). Raises a ClientError.
         """
         header = GetConsumerListByGroupRequestHeader(consumer_group=self.config.group)
         failure: ClientError | None = None

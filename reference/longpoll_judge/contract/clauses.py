@@ -189,9 +189,9 @@ SEND_CLAUSES: Final = (
     Clause(
         "send.batch.gapless",
         SEND_IS_KEPT,
-        "The messages of one send, whose identifier came once, with whatever requests, have consecutive offsets in "
-        "each queue in which they were acknowledged, in the order of its ids. A send that lists ids is acknowledged "
-        "for each of its messages.",
+        "The messages of one send have consecutive offsets in each queue in which they were acknowledged, in the order "
+        "of its ids. A send that lists ids is acknowledged for each of its messages. Asked of sends whose identifier "
+        "came once.",
         "CommitLog.putMessages: one lock for the whole batch",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
         whole_record=True,

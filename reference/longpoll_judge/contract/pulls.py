@@ -535,8 +535,8 @@ MESSAGE_CLAUSES: Final = (
     ),
     _message(
         "committed",
-        "A message all of whose sends are prepared, or refused with another code than 1 and 14, is delivered only if a "
-        "commit of it (37) may have come before: commit.after_ns <= answer.before_ns. Outside it is unknown where no "
+        "A message whose sends are all prepared, or refused (not with 1 or 14), is delivered only after a possible "
+        "commit (37): commit.after_ns <= answer.before_ns. Outside it is unknown where no "
         "rollback of it came before either, since another send or commit may have passed the observer.",
         "TransactionalMessageServiceImpl, EndTransactionProcessor",
         "request_received(code, ids, transaction)",
