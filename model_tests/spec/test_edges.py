@@ -9,13 +9,13 @@ from model_tests.support.spec.cases import quick_if
 from model_tests.support.spec.edges import FEATURES, PAIRS, Edges, bounds_of, edges_of, pinned
 
 from longpoll_spec.actions import actions_of
-from longpoll_spec.bounds import ASPECTS, Bounds, named
+from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds, named
 from longpoll_spec.model import Action
-from longpoll_spec.mutants.generated import Change, forgetting, mutated, with_effect
+from longpoll_spec.mutants.generated import Change, called, forgetting, mutated, with_effect
 from longpoll_spec.policy import PRESETS, STRICT, preset
 from longpoll_spec.specification import specification_of
 from longpoll_spec.state import State, state_of
-from longpoll_spec.terms import Effect, changes, const, substitute
+from longpoll_spec.terms import Effect, changes, const, substitute, variables_of
 
 PINNED: Final = {(each.policy, each.bounds): each for each in pinned()}
 QUICK_STATES: Final = 600
@@ -23,11 +23,11 @@ QUICK: Final = frozenset(
     {
         ("strict", "truncate+sql"),
         ("strict", "sql+crash"),
+        ("strict", "queues+capacity"),
         ("strict-clone", "capacity+sql"),
         ("strict-clone", "commits+channels"),
         ("rocketmq-4.9", "capacity+role"),
         ("rocketmq-4.9", "commits+capacity"),
-        ("rocketmq-4.9", "commits+crash"),
         ("rocketmq-5", "capacity+role"),
         ("rocketmq-5", "commits+channels"),
         ("rocketmq-lmq", "buckets+commits"),
@@ -111,3 +111,42 @@ def test_a_step_at_one_queue_changes_no_request_of_another(name: str) -> None:
 
     assert {"make_visible", "truncate", "notify_start", "scan_end"} <= {each.name for each in steps}
     assert wrong == set()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_turn_to_another_queue_keeps_nothing_of_the_old_one(name: str) -> None:
+    state = state_of(preset(name), Bounds("all", queues=2, tags=2, aspects=frozenset(ASPECTS)))
+    kept = ("offset_0", "committed_0", "carried_0", "passes_0")
+    turns = [each for each in actions_of(state) if each.name == "next_pull" and each.actors[:2] == (0, "q0")]
+    read = {
+        (turn.label, variable)
+        for turn in turns
+        for variable in kept
+        if variables_of(substitute(turn.effect[variable], {"queue_0": const(1)})) & set(kept)
+    }
+
+    assert len(turns) == 3
+    assert read == set()
+
+
+def test_a_master_return_may_end_the_traversal_of_other_buckets() -> None:
+    """The step of finding (m); where it is missing, `return_is_whole` says nothing."""
+    model = specification_of(preset("rocketmq-5"), EXPLORATIONS["role"])
+    written = {each.label: changes(each.effect).keys() for each in model.named("return_take")}
+
+    assert {"return_due_q0", "return_due_q1"} <= written["return_take(q0)"]
+
+
+ON_DISK: Final = frozenset({"flushed_end", "committed"})
+OF_CONSUMERS: Final = frozenset({"offset", "queue", "wants", "carried"})
+OF_MODEL: Final = frozenset({"running", "changed"})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_crash_forgets_all_memory(name: str) -> None:
+    """Decided by the text alone, with every feature."""
+    state = state_of(preset(name), Bounds("all", queues=2, tags=2, aspects=frozenset(ASPECTS)))
+    (crash,) = (each for each in actions_of(state) if each.name == "crash_and_recover")
+    kept = {called(each.name) for each in state.variables} - set(map(called, changes(crash.effect)))
+
+    assert kept <= ON_DISK | OF_CONSUMERS | OF_MODEL
