@@ -160,6 +160,33 @@ def test_work_and_checks_that_raise_leave_the_end_open(
     assert len(tries) == 2
 
 
+class Stop(BaseException):
+    """Not an Exception, such as pytest's own."""
+
+
+def test_an_exit_leaves_the_end_open(name_server: str, broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """Ctrl-C in the work reaches the caller; a check that exits is answered, as one that raises."""
+    checked: list[bytes] = []
+
+    def check(message: ReceivedMessage) -> TransactionState:
+        checked.append(message.body)
+        if len(checked) == 1:
+            raise Stop
+        return COMMIT
+
+    def work() -> TransactionState:
+        raise KeyboardInterrupt
+
+    with TransactionProducer(name_server, group="PG", check_transaction=check) as producer:
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("T", b"x", work)
+        for count in (1, 2):
+            check_now(broker)
+            wait_until(lambda count=count: len(checked) == count)
+        assert [message.body for message in delivered(broker, 1)] == [b"x"]
+    assert "failed: Stop(); the broker asks again" in caplog.text
+
+
 def test_another_member_answers_for_one_that_has_gone(name_server: str, broker: Broker) -> None:
     """Once it has sent something itself, it is asked what the other one left open."""
     with TransactionProducer(name_server, group="PG", check_transaction=lambda _message: COMMIT) as second:
