@@ -47,6 +47,8 @@ from longpoll_client import (
     TransactionState,
 )
 from longpoll_client.consume import puller
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames import Command
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 CONFIG: Final = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
@@ -364,6 +366,12 @@ def test_a_callback_gets_the_reply_or_the_error_once(clients: Clients, topic: st
         producer.request(topic, b"x")
     with pytest.raises(LifecycleError):
         producer.request_nowait(topic, b"x", callback=receive)
+
+
+def test_a_producer_serves_no_other_request() -> None:
+    """The broker is told that it is not known."""
+    with Producer("127.0.0.1:1") as producer:
+        assert not producer._requests.requested(Command(RequestCode.CHECK_TRANSACTION_STATE), "127.0.0.1:1")
 
 
 def test_who_asked_and_is_gone_gets_no_reply(clients: Clients, topic: str, service: Service) -> None:
