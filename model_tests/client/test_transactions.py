@@ -182,9 +182,9 @@ def test_an_exit_leaves_the_end_open(name_server: str, broker: Broker, caplog: p
     with TransactionProducer(name_server, group="PG", check_transaction=check) as producer:
         with pytest.raises(KeyboardInterrupt):
             producer.send("T", b"x", work)
-        for count in (1, 2):
-            check_now(broker)
-            wait_until(lambda count=count: len(checked) == count)
+        check_now(broker)
+        wait_until(lambda: len(checked) == 1)
+        check_now(broker)
         assert [message.body for message in delivered(broker, 1)] == [b"x"]
     assert "failed: Stop(); the broker asks again" in caplog.text
 
