@@ -25,6 +25,7 @@ from longpoll_judge.evidence.survey import survey_split
 from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.source import find, read_split
 from longpoll_judge.run.follow import Listing
+from longpoll_judge.run.incremental.state_file import Parts
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_judge.run.spark.stream import BEGUN_MAX, Batch, NewEvents, StreamJudge, batch_of, in_groups, judge_group
@@ -96,6 +97,28 @@ def test_offsets_say_what_is_new_and_what_was_rewritten(tmp_path: Path) -> None:
     assert [(one.value[1].start, one.value[1].end) for one in (split, rest)] == [(0, half), (half, len(content))]
     assert [one.value[3] for one in (split, rest, doubt)] == [0, 0, 1]
     assert {row.column("rewritten")[0].as_py() for row in again.read(doubt)} == {1}
+
+
+def test_a_part_that_is_rewritten_while_its_end_is_noted_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it was compared with what was read, and before its new end has a checksum."""
+    part = written(simulated(1, 300), tmp_path / "history") / PART
+    content = part.read_bytes()
+    half = content.index(b"\n", len(content) // 2) + 1
+    part.write_bytes(content[:half])
+    source = NewEvents([str(part.parent)])
+    before = source.latestOffset()
+    part.write_bytes(content)
+    are_anew = Parts.are_anew
+
+    def rewritten_after(parts: Parts, stamps: Any, ends: Any) -> int:
+        count = are_anew(parts, stamps, ends)
+        part.write_bytes(content.replace(b":", b" ", 1))
+        return count
+
+    monkeypatch.setattr(Parts, "are_anew", rewritten_after)
+    after = source.latestOffset()
+    assert (before["rewritten"], after["rewritten"]) == (0, 1)
+    assert source.latestOffset() == after
 
 
 @define

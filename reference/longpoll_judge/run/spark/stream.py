@@ -42,7 +42,7 @@ from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.evidence.survey import Survey, merge, survey_split
-from longpoll_judge.read.growing_history import GrowingHistory, checksum_before, stamps_of
+from longpoll_judge.read.growing_history import GrowingHistory, stamps_of
 from longpoll_judge.read.schema import EVENT_SCHEMA, coded, compute
 from longpoll_judge.read.source import History, InputSplit, find, kind_of, read_split
 from longpoll_judge.rules.cross_queue import rows_where
@@ -133,10 +133,8 @@ class NewEvents(DataSourceStreamReader):
             ends[part.path] = part.end
             if size >= BATCH_BYTES:
                 break
-        known = self._parts.known
-        new = [part for part, end in ends.items() if part not in known or known[part][0] != end]
-        known |= {part: (ends[part], checksum_before(part, ends[part])) for part in new}
-        return {"parts": dict(known), "rewritten": self._rewritten}
+        self._rewritten += self._parts.note(ends)
+        return {"parts": dict(self._parts.known), "rewritten": self._rewritten}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The splits of what is new; a restarted query continues from `end`."""
