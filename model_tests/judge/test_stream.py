@@ -17,6 +17,7 @@ from model_tests.judge.test_evidence import not_convicting
 from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import LIMITS, are_found, certain, follow_pieces, simulated, written
 from model_tests.support.spec.cases import quick_if
+from pyspark.errors import PySparkException
 
 from longpoll_judge.columns.batch import encode
 from longpoll_judge.contract.result import Result
@@ -152,12 +153,29 @@ def failing(tmp_path: Path) -> Failing:
 
 
 def test_a_query_that_fails_is_begun_again_some_times(failing: Failing) -> None:
-    """As often as `BEGUN_MAX`; then its own words say why nothing comes."""
+    """As often as `BEGUN_MAX`; then its own words say why nothing comes, and what may help."""
     for number in range(1, BEGUN_MAX):
         assert failing.begun == number
         assert failing.look() is None
-    with pytest.raises(SparkUnavailableError, match=f"the stream of new events ended: {WHY}"):
+    with pytest.raises(SparkUnavailableError, match=rf"new events ended: {WHY}; .* remove {failing.checkpoint}"):
         failing.look()
+
+
+class Refused(StreamJudge):
+    """Spark begins no query, as for a damaged checkpoint."""
+
+    def outcomes(self) -> Any:
+        """No rows."""
+        raise PySparkException(f"An error occurred while calling o96.start.\n: {WHY}\n\tat org.apache.spark")
+
+
+def test_a_query_that_does_not_begin_names_its_checkpoint(tmp_path: Path) -> None:
+    """With the line that says why, and not with Java's frames."""
+    engine: Any = None
+    found = Refused(engine, GrowingHistory([tmp_path]), LIMITS, tmp_path / "stream")
+    with pytest.raises(SparkUnavailableError) as told:
+        found.begin()
+    assert str(told.value).startswith(f"the stream of new events ended: {WHY}; if it ends again, remove {tmp_path}")
 
 
 def test_what_a_query_brought_before_it_failed_counts(failing: Failing) -> None:

@@ -31,6 +31,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
@@ -61,7 +63,7 @@ from longpoll_judge.run.incremental.state_file import (
 from longpoll_judge.run.queue_verdict import FINDING, LOG_EVENTS, RESULT_SCHEMA, Found, Row, as_table
 from longpoll_judge.run.spark.engine import SparkEngine, ddl_of
 from longpoll_judge.run.spark.queue_groups import bucket_of
-from longpoll_judge.run.spark.session import unclosed_sockets_ignored, with_settings
+from longpoll_judge.run.spark.session import FAULT_CHARACTERS_MAX, unclosed_sockets_ignored, with_settings
 from longpoll_spec.history import NDJSON_SUFFIX
 
 SOURCE: Final = "longpoll-new-events"
@@ -337,13 +339,16 @@ class StreamJudge:
         )
 
     def begin(self) -> None:
-        """Begin a query, or continue it."""
+        """Begin a query, or continue it; raises `SparkUnavailableError`."""
         self.begun += 1
-        writer = (
-            self.outcomes().writeStream.outputMode("update").foreachBatch(self.take).trigger(processingTime=TRIGGER)
-        )
-        with with_settings(self.engine.session, _SETTINGS):
-            self._query = writer.option("checkpointLocation", str(self.checkpoint)).start()
+        try:
+            writer = (
+                self.outcomes().writeStream.outputMode("update").foreachBatch(self.take).trigger(processingTime=TRIGGER)
+            )
+            with with_settings(self.engine.session, _SETTINGS):
+                self._query = writer.option("checkpointLocation", str(self.checkpoint)).start()
+        except (PySparkException, Py4JJavaError) as error:
+            raise self._ended(error) from error
 
     def take(self, batch: DataFrame, _number: int) -> None:
         """Take a batch, on Spark's thread; returns once it was reported, and raises if it never will be."""
@@ -356,6 +361,13 @@ class StreamJudge:
         while not ready.is_told.wait(LOOK_S):
             if self._closed.is_set():
                 raise SparkUnavailableError("the follower ended")
+
+    def _ended(self, error: object) -> SparkUnavailableError:
+        # Py4J says first which call failed; the next line says why.
+        lines = [line for line in str(error).splitlines() if not line.startswith("An error occurred while calling")]
+        why = (lines or ["it says nothing"])[0].removeprefix(": ")[:FAULT_CHARACTERS_MAX]
+        remedy = f"if it ends again, remove {self.checkpoint}, and all of the history is judged again"
+        return SparkUnavailableError(f"the stream of new events ended: {why}; {remedy}")
 
     def close(self) -> None:
         """End the query; what was not reported comes again after a restart."""
@@ -373,7 +385,7 @@ class StreamJudge:
         except queue.Empty:
             if not is_active:
                 if self.begun >= BEGUN_MAX:
-                    raise SparkUnavailableError(f"the stream of new events ended: {self._query.exception()}") from None
+                    raise self._ended(self._query.exception()) from None
                 self.begin()
             return None
         self.begun = 0
