@@ -200,6 +200,16 @@ def test_another_member_answers_for_one_that_has_gone(name_server: str, broker: 
         assert [message.body for message in delivered(broker, 1)] == [b"left open"]
 
 
+def test_a_process_sends_heartbeats_from_its_first_message_on(name_server: str) -> None:
+    """A forked one has no timer of its parent; another message starts no second one."""
+    with TransactionProducer(name_server, group="PG", check_transaction=unknown) as producer:
+        producer._timer._entries.clear()
+        producer._heartbeat_process = None  # that of the parent
+        for body in (b"1", b"2"):
+            producer.send("T", body, lambda: ROLLBACK)
+            assert len(producer._timer._entries) == 1
+
+
 def test_a_user_cannot_prepare_a_message_by_a_property(name_server: str) -> None:
     """It would never be delivered."""
     with Producer(name_server) as producer, pytest.raises(ConfigError, match="TRAN_MSG is reserved for the client"):
