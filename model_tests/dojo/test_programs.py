@@ -320,9 +320,13 @@ def test_what_cannot_be_run_is_a_mistake(words: list[str]) -> None:
 
 def test_a_program_may_start_slowly(tmp_path: Path) -> None:
     """The limit of a step does not apply to the first one."""
-    (tmp_path / "program.py").write_text("import select\nselect.select([], [], [], 0.5)\n" + RIGHT_PROGRAM)
-    words = [sys.executable, "-S", str(tmp_path / "program.py")]
-    with Program(words, answer_s=0.4, start_s=20) as program:
+    slow, mute = tmp_path / "slow.py", tmp_path / "mute.py"
+    slow.write_text("import select\nselect.select([], [], [], 0.5)\n" + RIGHT_PROGRAM)
+    mute.write_text("import select\nselect.select([], [], [])\n")
+    with Program([sys.executable, "-S", str(slow)], answer_s=0.4, start_s=20) as program:
         assert len(program.turn(RESET)) == 1
-    with Program(words, answer_s=0.4, start_s=0.4) as program, pytest.raises(ProgramError, match=r"within 0\.4 s"):
+    with (
+        Program([sys.executable, "-S", str(mute)], answer_s=20, start_s=0.4) as program,
+        pytest.raises(ProgramError, match=r"within 0\.4 s"),
+    ):
         program.turn(RESET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from model_tests.support.spec.cases import quick_if
 
 import longpoll
 
-PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "embedding.md"
 (SHOWN,) = re.findall(r"```python test_mine.py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 BROKEN = """
 from model_tests.support.judge.faults import plant
@@ -140,7 +142,10 @@ def run(directory: Path, *sources: str, words: Sequence[str] = ()) -> subprocess
     for number, source in enumerate(sources):
         (directory / f"test_mine_{number}.py").write_text(source)
     call = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-rA", *words, str(directory)]
-    return subprocess.run(call, cwd=directory, capture_output=True, text=True, check=False, timeout=120)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        call, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
 
 
 def test_the_page_s_file_passes_and_what_shows_nothing_is_unknown(tmp_path: Path) -> None:

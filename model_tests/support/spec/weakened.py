@@ -64,7 +64,7 @@ SIZES: Final = {
 }
 """Small scopes, one for each feature."""
 PINNED: Final = "weakened.json"
-_MODULES: Final = ("answers", "features", "deadlines", "order", "recovery", "wakeups")
+_MODULES: Final = ("answers", "features", "deadlines", "order", "wakeups")
 Edit = Callable[[ast.AST], ast.AST]
 
 
