@@ -537,8 +537,8 @@ MESSAGE_CLAUSES: Final = (
     _message(
         "committed",
         "A message whose sends are all prepared, or refused (not with 1 or 14), is delivered only after a possible "
-        "commit (37): commit.after_ns <= answer.before_ns. Outside, or without an append at its offset, it is unknown "
-        "where no rollback of it came before either, since another send or commit may not be in the record.",
+        "commit (37): commit.after_ns <= answer.before_ns. Outside, or without its append, it is unknown where "
+        "no rollback came before: another send or commit may be missing from the record.",
         "TransactionalMessageServiceImpl, EndTransactionProcessor",
         "request_received(code, ids, transaction)",
         _GOT,
