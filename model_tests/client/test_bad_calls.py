@@ -35,6 +35,7 @@ from longpoll_client import (
     Retry,
     SendResult,
     TransactionProducer,
+    TransactionState,
 )
 from longpoll_client.checks import check_plain
 from longpoll_client.consume.membership import Membership
@@ -449,11 +450,13 @@ def test_a_member_that_its_brokers_do_not_take_says_so(
 
 def test_an_option_of_other_calls_is_refused() -> None:
     """It would be ignored: a one-way send has no delay, and no client takes what it does not know."""
-    with Producer(NOWHERE) as producer:
+    transactions = TransactionProducer(NOWHERE, group="G", check_transaction=lambda _message: TransactionState.COMMIT)
+    with Producer(NOWHERE) as producer, transactions:
         calls: list[tuple[Callable[..., object], str]] = [
             (partial(producer.send, "T", b""), "tagg"),
             (partial(producer.send_one_way, "T", b""), "delay_s"),
             (partial(producer.request, "T", b""), "queue_id"),
+            (partial(transactions.send, "T", b"", lambda: TransactionState.COMMIT), "delay_s"),
             (partial(Producer, NOWHERE), "config"),
             (partial(PullConsumer, NOWHERE, group="G"), "compression"),
             (partial(Admin, NOWHERE), "group"),

@@ -19,7 +19,7 @@ from attrs import define, field
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
-from model_tests.support.client import PATIENCE_S, Clients, Cluster, OneServer, route_of, take
+from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, Cluster, OneServer, route_of, take
 
 from longpoll.wire.relay import Relay
 from longpoll_client import (
@@ -44,6 +44,7 @@ from longpoll_client.link import exchange, routes
 from longpoll_client.link.routes import NameServers, split_address
 from longpoll_client.produce import attempts as tries
 from longpoll_client.produce.outgoing import BODY_SIZE_MAX, as_given, batch_parcel, single_parcel
+from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -294,6 +295,17 @@ def test_what_is_due_later_may_exit_too(error: type[BaseException]) -> None:
     assert runtime.died == []
 
 
+@pytest.mark.parametrize("error", EXITS)
+def test_what_a_broker_asks_may_exit_too(error: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
+    """Such as the callback of a reply: the connection's reader goes on."""
+    with OneServer().served() as server:
+        host, port = split_address(server.address)
+        with closing(RemotingClient(RUNTIME, host, port, on_request=raises(error))) as connection:
+            connection._requested(Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT))
+            assert connection.is_open
+    assert f"a request of {server.address} could not be served" in caplog.text
+
+
 class Poor(RealRuntime):
     """A machine that lacks something."""
 
@@ -453,9 +465,10 @@ def test_a_buffer_is_as_long_as_its_bytes(number: int) -> None:
 def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
     """A request on an event loop waits for a route first: its buffer and its properties may change meanwhile."""
     bodies: list[tuple[bytes, bool]] = []
-    server = OneServer()
+    server, codes = OneServer(), list[int]()
 
     def serve(peer: Peer, command: Command) -> None:
+        codes.append(command.code)
         if command.code == RequestCode.SEND_MESSAGE_V2:
             bodies.append((bytes(command.body), "late" in str(command.ext_fields)))
         server(peer, command)
@@ -464,12 +477,12 @@ def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
         is_told: list[object] = []
         async with AsyncProducer(address, group="askers") as producer:
             buffer, properties = bytearray(b"first"), {"mark": "early"}
-            message = OutgoingMessage(buffer, properties=properties)  # type: ignore[arg-type]
-            producer.request_nowait("T", message.body, callback=is_told.append, timeout_s=0.2)
+            message = OutgoingMessage(buffer)  # type: ignore[arg-type]
             asking = asyncio.create_task(
                 producer.request("T", buffer, properties=properties, timeout_s=0.2)  # type: ignore[arg-type]
             )
             await asyncio.sleep(0)
+            producer.request_nowait("T", message.body, callback=is_told.append, properties=properties, timeout_s=0.2)
             buffer[:], properties["mark"] = b"later", "late"
             with pytest.raises(ReplyTimeoutError):
                 await asking
@@ -478,6 +491,7 @@ def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
     with server.served(serve) as scripted:
         asyncio.run(story(scripted.address))
     assert bodies == [(b"first", False)] * 2
+    assert codes[-1] == RequestCode.UNREGISTER_CLIENT, "a producer that is closed leaves its group"
 
 
 def test_a_frame_that_never_ends_costs_one_connection_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

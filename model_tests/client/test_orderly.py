@@ -14,17 +14,20 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
 from model_tests.support.client import PATIENCE_S, RUNTIME, Loop, OnLoop, fill, from_first, lag, run
 
-from longpoll_client import AsyncPushConsumer, MessageQueue, Producer, PushConsumer, ReceivedMessage, Retry
+from longpoll_client import AsyncPushConsumer, MessageQueue, Producer, PushConsumer, ReceivedMessage, Reject, Retry
+from longpoll_client.consume.listener import OrderlyQueues
 from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.offsets import RemoteOffsets
+from longpoll_client.consume.puller import Batch
 from longpoll_client.consume.rebalance import Rebalancer, RevokedQueues
-from longpoll_client.link.steps import Ask, Question, Together
+from longpoll_client.link.steps import Ask, Call, Question, Together
 from longpoll_client.link.steps import run as steps_run
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import LockBatchRequest
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 
+MESSAGE: Final = ReceivedMessage("T", 0, 0, b"", {}, "id", 0, "", 0, "", 0, 0, 0, 0)
 LOOKS: Final = 5
 """So often queues are shared anew until what is to happen would have happened."""
 
@@ -326,6 +329,29 @@ def test_a_close_stores_what_a_listener_consumed_of_a_queue_that_was_given_up() 
     busy.discard(pullers[queues[0]])
     steps_run(rebalancer.leave(()), answer)
     assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 5), (RequestCode.UNLOCK_BATCH_MQ, 1)]
+
+
+def test_who_has_lost_the_lock_sends_no_dead_letter() -> None:
+    """Another member may have the queue and the message by then."""
+    puller = mock.Mock(is_locked=True, is_dropped=False, defer=lambda _later: False, first=lambda _count: [MESSAGE])
+    of: Any = mock.Mock(config=MemberConfig(group="G"), retry_topic="%RETRY%G")
+    queues = OrderlyQueues(RUNTIME, mock.Mock(), of)
+    queues.deliver(Batch(puller, (MESSAGE,)))
+
+    def listen(_messages: Sequence[ReceivedMessage]) -> Reject:
+        assert queues.is_busy(puller)
+        puller.is_locked, puller.is_dropped = False, True
+        return Reject()
+
+    def answer(question: Question) -> object:
+        assert isinstance(question, Call)
+        return question.work()
+
+    steps_run(queues.consume(puller, listen), answer)
+    assert not queues.is_busy(puller)
+    puller.done.assert_not_called()
+    of.send_back.assert_not_called()
+    of.release_soon.assert_called_once_with(puller)
 
 
 def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:

@@ -202,11 +202,15 @@ def test_what_cannot_be_sent_back_is_given_again_from_here(name_server: str, mon
     """With one more try counted, although the broker knows nothing of it."""
     monkeypatch.setattr(member, "LOCAL_RETRY_S", 0.01)
 
-    def refuse(_self: Member, _message: ReceivedMessage, _queue: MessageQueue, _level: int) -> None:
+    tries: list[int] = []
+    done: set[int] = set()
+
+    def refuse(refused: Member, _message: ReceivedMessage, queue: MessageQueue, _level: int) -> None:
+        # That of the tries before: a crash must not lose what waits here.
+        done.add(refused.assigned_queues.pullers()[queue].offset_done)
         raise RefusedError("CONSUMER_SEND_MSG_BACK", 1, "planted")
 
     monkeypatch.setattr(Member, "send_back", refuse)
-    tries: list[int] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         tries.append(messages[0].reconsume_times)
@@ -216,7 +220,7 @@ def test_what_cannot_be_sent_back_is_given_again_from_here(name_server: str, mon
         send(name_server, topic, b"x")
         with listening(name_server, topic, listen) as consumer:
             wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 1)
-    assert tries == [0, 1, 2]
+    assert (tries, done) == ([0, 1, 2], {0})
 
 
 def test_an_orderly_message_is_a_dead_letter_after_its_tries(clients: Clients, broker: Broker, topic: str) -> None:

@@ -47,6 +47,8 @@ from longpoll_client import (
     TransactionState,
 )
 from longpoll_client.consume import puller
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames import Command
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 CONFIG: Final = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
@@ -160,6 +162,33 @@ def test_work_and_checks_that_raise_leave_the_end_open(
     assert len(tries) == 2
 
 
+class Stop(BaseException):
+    """Not an Exception, such as pytest's own."""
+
+
+def test_an_exit_leaves_the_end_open(name_server: str, broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """Ctrl-C in the work reaches the caller; a check that exits is answered, as one that raises."""
+    checked: list[bytes] = []
+
+    def check(message: ReceivedMessage) -> TransactionState:
+        checked.append(message.body)
+        if len(checked) == 1:
+            raise Stop
+        return COMMIT
+
+    def work() -> TransactionState:
+        raise KeyboardInterrupt
+
+    with TransactionProducer(name_server, group="PG", check_transaction=check) as producer:
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("T", b"x", work)
+        check_now(broker)
+        wait_until(lambda: len(checked) == 1)
+        check_now(broker)
+        assert [message.body for message in delivered(broker, 1)] == [b"x"]
+    assert "failed: Stop(); the broker asks again" in caplog.text
+
+
 def test_another_member_answers_for_one_that_has_gone(name_server: str, broker: Broker) -> None:
     """Once it has sent something itself, it is asked what the other one left open."""
     with TransactionProducer(name_server, group="PG", check_transaction=lambda _message: COMMIT) as second:
@@ -169,6 +198,16 @@ def test_another_member_answers_for_one_that_has_gone(name_server: str, broker: 
             first.send("T", b"left open", lambda: UNKNOWN)
         check_now(broker)
         assert [message.body for message in delivered(broker, 1)] == [b"left open"]
+
+
+def test_a_process_sends_heartbeats_from_its_first_message_on(name_server: str) -> None:
+    """A forked one has no timer of its parent; another message starts no second one."""
+    with TransactionProducer(name_server, group="PG", check_transaction=unknown) as producer:
+        producer._timer._entries.clear()
+        producer._heartbeat_process = None  # that of the parent
+        for body in (b"1", b"2"):
+            producer.send("T", body, lambda: ROLLBACK)
+            assert len(producer._timer._entries) == 1
 
 
 def test_a_user_cannot_prepare_a_message_by_a_property(name_server: str) -> None:
@@ -337,6 +376,12 @@ def test_a_callback_gets_the_reply_or_the_error_once(clients: Clients, topic: st
         producer.request(topic, b"x")
     with pytest.raises(LifecycleError):
         producer.request_nowait(topic, b"x", callback=receive)
+
+
+def test_a_producer_serves_no_other_request() -> None:
+    """The broker is told that it is not known."""
+    with Producer("127.0.0.1:1") as producer:
+        assert not producer._requests.requested(Command(RequestCode.CHECK_TRANSACTION_STATE), "127.0.0.1:1")
 
 
 def test_who_asked_and_is_gone_gets_no_reply(clients: Clients, topic: str, service: Service) -> None:

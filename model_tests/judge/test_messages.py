@@ -11,6 +11,7 @@ from model_tests.support.judge.histories import judged
 from longpoll_judge.contract.clauses import CLAUSES
 from longpoll_judge.contract.result import MESSAGE_IS_DELIVERED, Result
 from longpoll_judge.rules.messages import OF_MESSAGES, OF_POLLS
+from longpoll_judge.rules.sends import FINDINGS_MAX
 from longpoll_spec.history import Event, Meta, Source
 
 MS: Final = 1_000_000
@@ -232,7 +233,32 @@ def test_a_hole_leaves_a_delivery_open(tmp_path: Path) -> None:
     assert ("message.committed", "unknown") in said(judge_these(tmp_path, *history))
 
 
+@pytest.mark.parametrize(("offset", "verdict"), [(5, "unknown"), (6, "violated")])
+def test_a_message_without_an_append_may_be_older_than_the_record(tmp_path: Path, offset: int, verdict: str) -> None:
+    """A producer may have sent it before the record, and again after: then one refusal or place is not all of it."""
+    inside = [at("append", 0, queue_offset=6), at("append", 1, queue_offset=7), at("make_visible", 2, visible_end=8)]
+    refused = at("request_received", 0, code=10, request="s1", ids=[1]), at("answer_sent", 2, code=2, request="s1")
+    again = sent(0, "s2", 2, offset=7)
+    pulls = [got(10, "r1", offset, [message], told={"offset_max": 8}) for message in (1, 2)]
+    for clause, history in (
+        ("message.committed", (inside, [*refused], pulls[0])),
+        ("message.stored.once", (inside, again, pulls[1])),
+    ):
+        (tmp_path / clause).mkdir()
+        assert (clause, verdict) in said(judge_these(tmp_path / clause, *history))
+
+
 def test_a_deleted_topic_begins_with_other_messages(tmp_path: Path) -> None:
     deleted = [at("request_received", 1_000, code=215, queue=-1)]
     later = got(20_000, "r2", 0, [2])
     assert said(judge_these(tmp_path, got(10, "r1", 0, [1]), deleted, later)) == set()
+
+
+def test_findings_that_are_not_listed_are_counted_once(tmp_path: Path) -> None:
+    """Each strange answer to a send is a finding, and no rule lists more than some."""
+    count = FINDINGS_MAX + 9
+    answers = ((at("request_received", 0, code=10, request=f"s{n}", ids=[n]), f"s{n}") for n in range(1, count + 1))
+    sends = [[asked, at("answer_sent", 2, code=19, request=request)] for asked, request in answers]
+    result = judge_these(tmp_path, *sends)
+    assert {one.clause for one in result.findings} == {"send.code.known"}
+    assert len(result.findings) + result.findings_left_out == count

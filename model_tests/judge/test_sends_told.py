@@ -465,6 +465,35 @@ def test_a_torn_batch_is_found() -> None:
     assert clauses(send(0), acked(5, 0), acked(5, 1)) == []
 
 
+def test_a_batch_is_held_against_nobody_where_its_list_does_not_tell() -> None:
+    """An id of 0 or one that comes again has no place in the list; an identifier that came again is of two lists."""
+
+    def of_batch(listed: Sequence[int], stored: Sequence[int], *more: Row) -> list[str]:
+        told = [acked(5, at, ids=[one] if one else []) for at, one in enumerate(stored)]
+        findings, *_rest = judged([send(0, code=320, ids=list(listed)), *more, *told])
+        return [one.clause for one in findings if one.property == "send_is_kept"]
+
+    assert of_batch([1, 2, 3], [2, 1, 3]) == of_batch([1, 2, 3], [1, 2]) == ["send.batch.gapless"]
+    for listed in ([1, 2, 1], [1, 0, 2], [0, 0]):
+        assert of_batch(listed, listed) == []
+    assert of_batch([1, 2], [1, 2], send(1, ids=[4, 5])) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_doubted"),
+    [
+        ([refused(5, code=2)], True),
+        ([refused(5, code=1)], False),
+        ([refused(5, code=14)], False),
+        ([refused(5, code=2), send(1, code=11)], False),
+        ([refused(5, code=2), acked(5, ids=[1])], False),
+    ],
+)
+def test_only_a_refusal_that_certainly_stored_nothing_forbids_a_delivery(rows: list[Row], is_doubted: bool) -> None:
+    findings, *_rest = judged([send(0, ids=[1]), *rows, delivered(9, 0, ids=[1])])
+    assert ("message.committed" in {one.clause for one in findings}) == is_doubted
+
+
 def test_a_code_that_no_send_gets_is_found() -> None:
     assert clauses(send(0), refused(5, code=19)) == ["send.code.known"]
     assert clauses(send(0), send(1), refused(5, code=19)) == []

@@ -17,6 +17,7 @@ from model_tests.judge.test_evidence import not_convicting
 from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import LIMITS, are_found, certain, follow_pieces, simulated, written
 from model_tests.support.spec.cases import quick_if
+from pyspark.errors import PySparkException
 
 from longpoll_judge.columns.batch import encode
 from longpoll_judge.contract.result import Result
@@ -25,6 +26,7 @@ from longpoll_judge.evidence.survey import survey_split
 from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.source import find, read_split
 from longpoll_judge.run.follow import Listing
+from longpoll_judge.run.incremental.state_file import Parts
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_judge.run.spark.stream import BEGUN_MAX, Batch, NewEvents, StreamJudge, batch_of, in_groups, judge_group
@@ -98,6 +100,28 @@ def test_offsets_say_what_is_new_and_what_was_rewritten(tmp_path: Path) -> None:
     assert {row.column("rewritten")[0].as_py() for row in again.read(doubt)} == {1}
 
 
+def test_a_part_that_is_rewritten_while_its_end_is_noted_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it was compared with what was read, and before its new end has a checksum."""
+    part = written(simulated(1, 300), tmp_path / "history") / PART
+    content = part.read_bytes()
+    half = content.index(b"\n", len(content) // 2) + 1
+    part.write_bytes(content[:half])
+    source = NewEvents([str(part.parent)])
+    before = source.latestOffset()
+    part.write_bytes(content)
+    are_anew = Parts.are_anew
+
+    def rewritten_after(parts: Parts, stamps: Any, ends: Any) -> int:
+        count = are_anew(parts, stamps, ends)
+        part.write_bytes(content.replace(b":", b" ", 1))
+        return count
+
+    monkeypatch.setattr(Parts, "are_anew", rewritten_after)
+    after = source.latestOffset()
+    assert (before["rewritten"], after["rewritten"]) == (0, 1)
+    assert source.latestOffset() == after
+
+
 @define
 class Query:
     """Of a streaming query what a follower asks of it; it has ended."""
@@ -129,12 +153,29 @@ def failing(tmp_path: Path) -> Failing:
 
 
 def test_a_query_that_fails_is_begun_again_some_times(failing: Failing) -> None:
-    """As often as `BEGUN_MAX`; then its own words say why nothing comes."""
+    """As often as `BEGUN_MAX`; then its own words say why nothing comes, and what may help."""
     for number in range(1, BEGUN_MAX):
         assert failing.begun == number
         assert failing.look() is None
-    with pytest.raises(SparkUnavailableError, match=f"the stream of new events ended: {WHY}"):
+    with pytest.raises(SparkUnavailableError, match=rf"new events ended: {WHY}; .* remove {failing.checkpoint}"):
         failing.look()
+
+
+class Refused(StreamJudge):
+    """Spark begins no query, as for a damaged checkpoint."""
+
+    def outcomes(self) -> Any:
+        """No rows."""
+        raise PySparkException(f"An error occurred while calling o96.start.\n: {WHY}\n\tat org.apache.spark")
+
+
+def test_a_query_that_does_not_begin_names_its_checkpoint(tmp_path: Path) -> None:
+    """With the line that says why, and not with Java's frames."""
+    engine: Any = None
+    found = Refused(engine, GrowingHistory([tmp_path]), LIMITS, tmp_path / "stream")
+    with pytest.raises(SparkUnavailableError) as told:
+        found.begin()
+    assert str(told.value).startswith(f"the stream of new events ended: {WHY}; if it ends again, remove {tmp_path}")
 
 
 def test_what_a_query_brought_before_it_failed_counts(failing: Failing) -> None:

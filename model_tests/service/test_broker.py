@@ -113,6 +113,7 @@ def test_what_cannot_be_used_is_said_in_one_line(broker: Broker, tmp_path: Path)
     other = str(tmp_path / "other")
     with pytest.raises(ListenError, match="choose another address"):
         Broker.start(RealRuntime(), other, store_config=SMALL_STORE, listen=broker.address)
+    assert not (tmp_path / "other" / "abort").exists()
     with pytest.raises(StoreUserError, match="in use"):
         Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE)
     (tmp_path / "other" / "config").mkdir(parents=True)

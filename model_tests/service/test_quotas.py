@@ -194,12 +194,12 @@ def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: p
     for number in range(100):
         tell(member, heartbeat(number, consumer=number % 2 == 0))
     tell(stayed, heartbeat(98, consumer=True))
-    clients.turn(outbox)
+    broker.handler.end_pass(outbox)
     broker.handler.closed(member.channel)
     left = []
-    while clients.has_more:
+    while broker.handler.has_more:
         left.append(clients.producers.quota.used + clients.clients.members_quota.used)
-        clients.turn(outbox)
+        broker.handler.end_pass(outbox)
     assert (left, clients.producers.quota.used) == ([61, 21], 0)
     assert clients.clients.channels("g98") == [stayed.channel]
     assert list(clients.programs) == [stayed.channel]
@@ -240,6 +240,19 @@ def test_many_members_are_reset_in_turns(broker: Broker, monkeypatch: pytest.Mon
         rest(Outbox())
     assert told == [2, 2]
     assert [b'"code":220' in member.heard() for member in members].count(True) == 1
+
+
+def test_a_refused_call_leaves_those_that_wait(broker: Broker) -> None:
+    """223 asks each member. If there is no room for all, it forgets those that it asked."""
+    for number in range(2):
+        tell(Peer(broker, 20 + number), heartbeat(0, consumer=True))
+    asked = (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TBW102", "group": "g0"}, b"")
+    calls = broker.administering.calls
+    assert tell(Peer(broker, 7), asked) == b""
+    waiting = list(calls._waiting)
+    calls.quota.size_max = 3
+    assert b'"code":2' in tell(Peer(broker, 8), asked)
+    assert (list(calls._waiting), calls.quota.used) == (waiting, 2)
 
 
 def test_who_waits_for_a_member_keeps_no_large_request(broker: Broker) -> None:

@@ -70,6 +70,8 @@ def test_the_events_of_a_wake(policy: Policy, start_broker: StartBroker, connect
         for kind in ("request_received", "hold", "recheck", "take", "run", "answer_sent")
     ]
     assert order == sorted(order)
+    ends = [one(events, kind, request=asked.request).visible_end for kind in ("hold", "recheck", "take")]
+    assert ends == [1, 1, 2]
     assert visible.after_ns <= answered.before_ns
     late = one(events, "request_received", timeout_ms=20)
     assert one(events, "expire", request=late.request)

@@ -26,9 +26,9 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.rocketmq.accounts.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.rocketmq.name_server import name_server, routes
-from longpoll_broker.rocketmq.name_server.name_server import NameServer, topic_names
+from longpoll_broker.rocketmq.name_server.name_server import NameServer, OwnBroker, topic_names
 from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes
-from longpoll_broker.shared.topics import TopicConfig
+from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_client import Credentials, Producer, PullConsumer
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BODY_SIZE_MAX, ConsumerData, HeartbeatData, SubscriptionData, TopicList
@@ -129,6 +129,21 @@ def test_a_slave_is_told_its_master_and_adds_its_address(start_broker: StartBrok
     assert answer.ext_fields is not None
     assert answer.ext_fields["masterAddr"] == ADDRESS
     assert route(client, "T")["brokerDatas"][0]["brokerAddrs"] == {"0": ADDRESS, "1": "10.0.0.8:10911"}
+
+
+def test_a_slave_is_told_the_master_of_another_slave_with_a_name_server() -> None:
+    """The name server's own broker is a slave of the same name, and not its master."""
+    own = OwnBroker(BrokerConfig(broker_name="other", role="SLAVE", broker_id=1), Topics(), "10.0.0.7:10911")
+    known = NameServer(own, now_ms=lambda: 0)
+
+    def master(**fields: Any) -> str | None:
+        command = Command(RequestCode.REGISTER_BROKER, 1, ext_fields=header(**fields), body=table("T"))
+        answer = decoded(known.register(cast("Channel", object()), command, cast("Outbox", None)))
+        assert answer.code == 0
+        return (answer.ext_fields or {}).get("masterAddr")
+
+    slave = {"broker_id": 2, "address": "10.0.0.8:10911"}
+    assert [master(**slave), master(), master(**slave)] == [None, None, ADDRESS]
 
 
 @pytest.mark.parametrize(

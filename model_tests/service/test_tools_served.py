@@ -271,8 +271,12 @@ def test_producers_topics_and_subscriptions_are_told(start_broker: StartBroker, 
     assert nothing == {"group": "G", "topic": "U"}
 
 
-def test_system_topics_are_told_and_nothing_is_to_be_cleaned(start_broker: StartBroker, connect: Connect) -> None:
+def test_system_topics_are_told_and_nothing_is_to_be_cleaned(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker, client = served(start_broker, connect)
+    cleaned: list[str] = []
+    monkeypatch.setattr(broker.administering.tables, "clean_soon", partial(cleaned.append, "log"))
     names = told(client, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
     assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", "DefaultCluster"} <= set(names)
     for name in names:
@@ -281,7 +285,7 @@ def test_system_topics_are_told_and_nothing_is_to_be_cleaned(start_broker: Start
     before = set(broker.topics.by_name)
     for code in (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC):
         assert client.call(code).code == 0
-    assert set(broker.topics.by_name) == before
+    assert (set(broker.topics.by_name), cleaned) == (before, [])
 
 
 def test_expired_files_go_when_it_is_asked_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:

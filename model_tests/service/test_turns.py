@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
-from attrs import define
+from attrs import define, field
 from model_tests.service.sockless import Peer, ThreadlessBroker
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import (
@@ -18,13 +19,16 @@ from model_tests.support.broker.raw_client import (
     send_fields,
     send_message,
 )
-from model_tests.support.service import answer_of, served, served_two
+from model_tests.support.present import present
+from model_tests.support.service import Box, answer_of, served, served_two
 
 from longpoll_broker.broker import Broker, limits_of
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.handler import BrokerHandler
+from longpoll_broker.hold.pull_processor import PASS_COST_MAX
 from longpoll_broker.io import processors, transport
 from longpoll_broker.io.channel import Channel, Outbox
+from longpoll_broker.io.processors import Turns, in_turns
 from longpoll_broker.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, TURN_NS_MIN, IoLoop
 from longpoll_broker.rocketmq.admin import client_processor, progress_processor, table_processor
 from longpoll_broker.shared import offsets, topics
@@ -106,10 +110,11 @@ def test_full_tables_are_told_in_turns(
         while peer.channel.rest is not None:
             assert told == b""
             rest, peer.channel.rest = peer.channel.rest, None
-            outbox = Outbox()
+            peer.channel.gives_way, outbox = False, Outbox()
             rest(outbox)
             outbox.flush()
             told, count = peer.heard(), count + 1
+            assert peer.channel.gives_way is (peer.channel.rest is not None)
         assert told == at_once
         assert count >= 3
 
@@ -140,6 +145,41 @@ def test_a_member_that_leaves_between_turns_is_left_out(tmp_path: Path, monkeypa
 
     assert counts == [0, 0, 0]
     assert told.count(b'"clientId"') == 4
+
+
+def test_a_fault_between_turns_is_answered() -> None:
+    def turns() -> Turns:
+        yield
+        raise LookupError("gone")
+
+    channel: Any = SimpleNamespace(rest=None, gives_way=False, peer="peer")
+    assert in_turns(channel, Command(RequestCode.QUERY_MESSAGE, 5), turns()) is None
+    rest, channel.rest, box = channel.rest, None, Box()
+    rest(box)
+    assert [(each.opaque, each.code, each.remark) for each in box.replies] == [(5, 1, "LookupError: gone")]
+    assert channel.rest is None
+
+
+def test_the_end_of_a_pass_renews_the_budget_of_pulls(broker: Broker) -> None:
+    later = present(broker.pulling.inline).later
+    assert later.spend(PASS_COST_MAX)
+    broker.handler.end_pass(Outbox())
+    assert later.spent == 0
+
+
+def test_pulls_for_a_later_pass_wake_the_first_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[IoLoop] = []
+
+    def wake(loop: IoLoop) -> None:
+        woken.append(loop)
+
+    monkeypatch.setattr(IoLoop, "wake", wake)
+    with ThreadlessBroker.start(RealRuntime(), str(tmp_path), store_config=SMALL_STORE) as broker:
+        later, pull = present(broker.pulling.inline).later, SimpleNamespace(channel=7)
+        for _ in range(2):
+            later.add([(cast("Any", pull), "expired")])
+        assert woken == [broker.loops[0]]
+        later.waiting.clear()
 
 
 def test_a_table_that_is_too_long_is_refused_at_the_limit(
@@ -302,6 +342,41 @@ def test_a_stop_closes_those_that_wait(broker: Broker, monkeypatch: pytest.Monke
         loop._stopping = True
     broker.stop()
     assert (loop.channel_count, len(loop._leaving)) == (0, 0)
+
+
+@define(eq=False)
+class Faulty:
+    """The clock and the end of a pass, which raise; the second pass is the last."""
+
+    calls: list[str] = field(factory=list)
+    loop: IoLoop = field(init=False)
+    has_more: bool = True
+
+    def wait_s(self) -> float:
+        return 0.0
+
+    def end_pass(self, _outbox: Outbox) -> None:
+        self._fail("end_pass")
+
+    def run(self, _outbox: Outbox) -> None:
+        self.loop._stopping = len(self.calls) == 3
+        self._fail("run")
+
+    def _fail(self, name: str) -> None:
+        self.calls.append(name)
+        raise LookupError(name)
+
+
+def test_a_fault_after_the_requests_ends_no_loop(caplog: pytest.LogCaptureFixture) -> None:
+    faulty = Faulty()
+    faulty.loop = IoLoop(RealRuntime(), "io", limits_of(BrokerConfig()), pass_end=faulty, clock=faulty)
+    faulty.loop._run()
+    faulty.loop.stop()
+    assert faulty.calls == ["end_pass", "run"] * 2
+    assert [record.message for record in caplog.records] == [
+        "a pass could not be ended",
+        "what was due could not be done",
+    ] * 2
 
 
 @pytest.mark.parametrize(

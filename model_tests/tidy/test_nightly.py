@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from model_tests.nightly import __main__ as nightly
 from model_tests.nightly.__main__ import Part, exit_of, main, run_tests
 from model_tests.nightly.plugin import Line
+from model_tests.support.broker.brokers import wait_until
 
 from longpoll.output import Exit
 
@@ -80,8 +81,18 @@ def test_no_test_starts_after_the_deadline(suite: list[str]) -> None:
     assert exit_of([part]) == Exit.UNKNOWN
 
 
-def test_a_test_that_does_not_end_is_ended_and_unfinished(suite: list[str]) -> None:
-    part = run_tests("alone", 0.05, 1, suite, grace_s=0.0)
+def test_a_test_that_does_not_end_is_ended_and_unfinished(
+    suite: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The minutes end once the test has begun: how long pytest takes to start does not matter."""
+    log, wait = tmp_path / "logs" / "alone.jsonl", nightly._wait
+
+    def wait_for_begin(process: subprocess.Popen[bytes], _until_s: float) -> int | None:
+        wait_until(lambda: log.exists() and b"started" in log.read_bytes())
+        return wait(process, 0.0)
+
+    monkeypatch.setattr(nightly, "_wait", wait_for_begin)
+    part = run_tests("alone", 1.0, 1, suite, grace_s=0.0)
 
     assert (part.passed, part.failed, len(part.unfinished)) == (0, (), 1)
 

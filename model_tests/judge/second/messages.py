@@ -76,6 +76,11 @@ def _ends(record: Record, shown: Shown, outcome: str) -> list[Seen]:
     return [one for one in asked if shown.id in one.ids[:1] and _are_one_broker(record, one, shown.event)]
 
 
+def _is_appended(record: Record, shown: Shown) -> bool:
+    places = ((one.place, one.queue_offset) for one in record.of("append") if _are_one_broker(record, one, shown.event))
+    return (shown.place, shown.offset) in places
+
+
 def stored_once(record: Record) -> Iterator[Said]:
     """message.stored.once."""
     for one, other in combinations(_shown(record), 2):
@@ -89,6 +94,7 @@ def stored_once(record: Record) -> Iterator[Said]:
             hi = max(one.event.hi, other.event.hi)
             tellers = {each.source for each in record.events if each.broker == one.event.broker}
             is_sure = inside and all(record.is_whole(source, -FAR, hi) for source in tellers)
+            is_sure &= _is_appended(record, one) and _is_appended(record, other)
             yield (violated if is_sure else unknown)(other.event, f"{one.id} is stored twice")
 
 
@@ -113,7 +119,8 @@ def committed(record: Record) -> Iterator[Said]:
         is_back = any(before(each, one.event) for each in _ends(record, one, "rollback"))
         tellers = {each.source for each in record.events if each.broker == one.event.broker}
         is_whole = all(record.is_whole(source, sends[0].lo, one.event.hi) for source in tellers)
-        is_sure = is_whole and (is_back or is_inside(record, one.event.source))
+        is_own = is_inside(record, one.event.source) and _is_appended(record, one)
+        is_sure = is_whole and (is_back or is_own)
         yield (violated if is_sure else unknown)(one.event, f"{one.id} is delivered uncommitted")
 
 

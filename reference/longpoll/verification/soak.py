@@ -137,7 +137,7 @@ class Counts:
 
 @define(eq=False)
 class Soak:
-    """A broker and its rounds. Invariant: inside the block `_broker` serves, except during `_end` and `_start`.
+    """A broker and its rounds. Invariant: inside the block `_broker` serves, except during `end_life` and `_start`.
 
     Peers are threads; each records its own answers, in single steps of the interpreter.
     """

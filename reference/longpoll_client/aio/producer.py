@@ -165,7 +165,8 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
     async def request(self, topic: str, body: bytes, **options: Unpack[RequestOptions]) -> ReceivedMessage:
         """As `Producer.request`, with its errors."""
         self._instance.check()
-        return await self._replied(topic, *read_options(topic, body, options, RequestOptions))
+        message, queue_selector, timeout_s = read_options(topic, body, options, RequestOptions)
+        return await self._replied(topic, as_given(topic, message), queue_selector, timeout_s)
 
     def _request_later(
         self,
@@ -183,7 +184,6 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
     async def _replied(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
     ) -> ReceivedMessage:
-        message = as_given(topic, message)
         await self._instance.publish_route(topic, timeout_s)
         (correlation_id,) = self._sender.ids.new(1)
 

@@ -12,6 +12,7 @@ Source: `DefaultMQProducerImpl.sendMessageInTransaction`, `checkTransactionState
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 from collections.abc import Callable
@@ -44,7 +45,7 @@ from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
 from longpoll_protocol.properties import PRODUCER_GROUP
 from longpoll_runtime import Runtime
-from longpoll_runtime.recoverable import FAULTS
+from longpoll_runtime.recoverable import ANYTHING
 from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
 
@@ -176,7 +177,9 @@ class TransactionCore:
         state = TransactionState.UNKNOWN
         try:
             state = state_of((yield Call(partial(self._check, question.message))))
-        except (*FAULTS, SystemExit) as error:
+        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except ANYTHING as error:
             msg_id = question.message.msg_id
             log.warning("the check of transaction %s failed: %r; the broker asks again", msg_id, error)
         yield from self._tell(address, question.answered(self.group, state))

@@ -517,7 +517,8 @@ MESSAGE_CLAUSES: Final = (
     _message(
         "stored.once",
         "A message that is sent once, and committed once at most, lies at one offset of one queue of its topic. "
-        "Outside it is unknown: its producer may have sent it again past the observer.",
+        "Outside it is unknown: its producer may have sent it again past the observer. Without an append at "
+        "both places it is unknown too: one may be from before the record.",
         "SendMessageProcessor: one append a request",
         _SENT,
         _TOLD,
@@ -536,8 +537,8 @@ MESSAGE_CLAUSES: Final = (
     _message(
         "committed",
         "A message whose sends are all prepared, or refused (not with 1 or 14), is delivered only after a possible "
-        "commit (37): commit.after_ns <= answer.before_ns. Outside it is unknown where no "
-        "rollback of it came before either, since another send or commit may have passed the observer.",
+        "commit (37): commit.after_ns <= answer.before_ns. Outside, or without its append, it is unknown where "
+        "no rollback came before: another send or commit may be missing from the record.",
         "TransactionalMessageServiceImpl, EndTransactionProcessor",
         "request_received(code, ids, transaction)",
         _GOT,

@@ -70,6 +70,7 @@ class View:
     """Sends that the broker did not store."""
     told: Gathered = _NO_EVENTS
     """Acknowledged."""
+    appended: Gathered = _NO_EVENTS
     delivered: Gathered = _NO_EVENTS
     asked: Gathered = _NO_EVENTS
     answers: Gathered = _NO_EVENTS
@@ -177,6 +178,16 @@ def _are_holed(events: Gathered, since_ns: Integers, until_ns: Integers, context
     return found
 
 
+def _appends(view: View, events: Gathered) -> Integers:
+    """Of each message the append at its place; -1 where none is seen, as of one stored before the record began."""
+    own, other = (
+        np.where(each.broker != 0, queue_keys(each), each.place) * WEIGHT
+        + each.values["queue_offset"].astype(np.uint64)
+        for each in (events, view.appended)
+    )
+    return first_of(own, other)
+
+
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
@@ -222,9 +233,12 @@ def stored_once(view: View) -> Wrong:
     members = members[count[members] == 1]
     until_ns = all_.before_ns
     since_ns = np.full_like(until_ns, BEGINNING)
+    append = _appends(view, all_)
     weak = _are_outside(all_, view.context) | _are_holed(all_, since_ns, until_ns, view.context)
+    weak |= (append < 0) | (append[cause] < 0)
     sent = first_of(_of_message(all_), _of_message(view.sent))
-    events = ((all_, np.arange(len(all_))), (all_, cause), (view.sent, sent))
+    appends = (view.appended, append), (view.appended, append[cause])
+    events = ((all_, np.arange(len(all_))), (all_, cause), (view.sent, sent), *appends)
     return Wrong(members, events, "a message that was sent once is stored twice", weak)
 
 
@@ -249,8 +263,11 @@ def committed(view: View) -> Wrong:
     send = first_of(own, _of_message(sent))
     members = once(got, np.flatnonzero(wanted & (commit_ns > got.before_ns)), send)
     since_ns = np.append(sent.after_ns, BEGINNING)[send]
-    weak = (_are_outside(got, view.context) & ~is_back_before) | _are_holed(got, since_ns, got.before_ns, view.context)
-    events = ((got, np.arange(len(got))), (sent, send), (ended, np.where(is_back_before, back, -1)))
+    append = _appends(view, got)
+    weak = (_are_outside(got, view.context) | (append < 0)) & ~is_back_before
+    weak |= _are_holed(got, since_ns, got.before_ns, view.context)
+    back = np.where(is_back_before, back, -1)
+    events = ((got, np.arange(len(got))), (sent, send), (ended, back), (view.appended, append))
     return Wrong(members, events, "a prepared or refused message is delivered, and no commit of it came before", weak)
 
 

@@ -173,7 +173,8 @@ def judge_sends(
             OF_MESSAGES,
             View(
                 tables, context, sent=messages.sent.all(), ended=messages.ended.all(), told=told,
-                delivered=messages.delivered.all(), refused=_not_stored(messages, told),
+                delivered=messages.delivered.all(), appended=messages.appended.all(),
+                refused=_not_stored(messages, told),
             ),
         ),
     ]  # fmt: skip

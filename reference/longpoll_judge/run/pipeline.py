@@ -338,9 +338,7 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap], pick: Pick | None =
         start_seconds=0.0,
         engine="",
         findings=findings,
-        findings_left_out=left_out
-        + others.left_out
-        + sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
+        findings_left_out=left_out,
         gaps=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in gaps],
         notes=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in limits],
         latency={

@@ -31,6 +31,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
@@ -42,7 +44,7 @@ from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.evidence.survey import Survey, merge, survey_split
-from longpoll_judge.read.growing_history import GrowingHistory, checksum_before, stamps_of
+from longpoll_judge.read.growing_history import GrowingHistory, stamps_of
 from longpoll_judge.read.schema import EVENT_SCHEMA, coded, compute
 from longpoll_judge.read.source import History, InputSplit, find, kind_of, read_split
 from longpoll_judge.rules.cross_queue import rows_where
@@ -61,7 +63,7 @@ from longpoll_judge.run.incremental.state_file import (
 from longpoll_judge.run.queue_verdict import FINDING, LOG_EVENTS, RESULT_SCHEMA, Found, Row, as_table
 from longpoll_judge.run.spark.engine import SparkEngine, ddl_of
 from longpoll_judge.run.spark.queue_groups import bucket_of
-from longpoll_judge.run.spark.session import unclosed_sockets_ignored, with_settings
+from longpoll_judge.run.spark.session import FAULT_CHARACTERS_MAX, unclosed_sockets_ignored, with_settings
 from longpoll_spec.history import NDJSON_SUFFIX
 
 SOURCE: Final = "longpoll-new-events"
@@ -133,10 +135,8 @@ class NewEvents(DataSourceStreamReader):
             ends[part.path] = part.end
             if size >= BATCH_BYTES:
                 break
-        known = self._parts.known
-        new = [part for part, end in ends.items() if part not in known or known[part][0] != end]
-        known |= {part: (ends[part], checksum_before(part, ends[part])) for part in new}
-        return {"parts": dict(known), "rewritten": self._rewritten}
+        self._rewritten += self._parts.note(ends)
+        return {"parts": dict(self._parts.known), "rewritten": self._rewritten}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The splits of what is new; a restarted query continues from `end`."""
@@ -339,13 +339,16 @@ class StreamJudge:
         )
 
     def begin(self) -> None:
-        """Begin a query, or continue it."""
+        """Begin a query, or continue it; raises `SparkUnavailableError`."""
         self.begun += 1
-        writer = (
-            self.outcomes().writeStream.outputMode("update").foreachBatch(self.take).trigger(processingTime=TRIGGER)
-        )
-        with with_settings(self.engine.session, _SETTINGS):
-            self._query = writer.option("checkpointLocation", str(self.checkpoint)).start()
+        try:
+            writer = (
+                self.outcomes().writeStream.outputMode("update").foreachBatch(self.take).trigger(processingTime=TRIGGER)
+            )
+            with with_settings(self.engine.session, _SETTINGS):
+                self._query = writer.option("checkpointLocation", str(self.checkpoint)).start()
+        except (PySparkException, Py4JJavaError) as error:
+            raise self._ended(error) from error
 
     def take(self, batch: DataFrame, _number: int) -> None:
         """Take a batch, on Spark's thread; returns once it was reported, and raises if it never will be."""
@@ -358,6 +361,13 @@ class StreamJudge:
         while not ready.is_told.wait(LOOK_S):
             if self._closed.is_set():
                 raise SparkUnavailableError("the follower ended")
+
+    def _ended(self, error: object) -> SparkUnavailableError:
+        # Py4J says first which call failed; the next line says why.
+        lines = [line for line in str(error).splitlines() if not line.startswith("An error occurred while calling")]
+        why = (lines or ["it says nothing"])[0].removeprefix(": ")[:FAULT_CHARACTERS_MAX]
+        remedy = f"if it ends again, remove {self.checkpoint}, and all of the history is judged again"
+        return SparkUnavailableError(f"the stream of new events ended: {why}; {remedy}")
 
     def close(self) -> None:
         """End the query; what was not reported comes again after a restart."""
@@ -375,7 +385,7 @@ class StreamJudge:
         except queue.Empty:
             if not is_active:
                 if self.begun >= BEGUN_MAX:
-                    raise SparkUnavailableError(f"the stream of new events ended: {self._query.exception()}") from None
+                    raise self._ended(self._query.exception()) from None
                 self.begin()
             return None
         self.begun = 0
