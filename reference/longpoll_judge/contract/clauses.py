@@ -44,7 +44,7 @@ LOG_CLAUSES: Final = (
     Clause(
         "log.append.gapless",
         OFFSETS_IN_ORDER,
-        "Every offset between the lowest and the highest that were appended was appended.",
+        "Every offset between the lowest and the highest appended offset was appended.",
         "ConsumeQueue.putMessagePositionInfo",
         ("append(queue_offset)",),
         seen="inside",
@@ -60,16 +60,16 @@ LOG_CLAUSES: Final = (
     Clause(
         "log.visible.monotone",
         VISIBLE_IS_MONOTONE,
-        "The visible end never lies below one that was certainly there before.",
-        "the law's visible_is_monotone",
+        "The visible end is never below one that was certainly there before.",
+        "the specification's visible_is_monotone",
         ("make_visible(visible_end)",),
         seen="inside",
     ),
     Clause(
         "log.visible.appended",
         VISIBLE_IS_MONOTONE,
-        "What is made visible was appended: of a make_visible whose visible_end is greater than the first offset that "
-        "its source appended, the message before that end has an append, not certainly after it.",
+        "Only appended messages become visible. If a make_visible has a visible_end greater than the first offset "
+        "that its source appended, the message before that end has an append, not certainly after it.",
         "DefaultMessageStore.ReputMessageService: dispatches what is in the log",
         ("append(queue_offset)", "make_visible(visible_end)"),
         seen="inside",
@@ -81,8 +81,8 @@ SEND_CLAUSES: Final = (
     Clause(
         "send.acknowledged.after_request",
         SEND_IS_KEPT,
-        "A message is not acknowledged before its send was received: not acknowledgement.before_ns < request.after_ns, "
-        "of a send whose identifier came once, with whatever requests.",
+        "A message is not acknowledged before its send was received: not acknowledgement.before_ns < "
+        "request.after_ns. Applies only to sends with a unique identifier.",
         "cause and effect",
         ("request_received(code, request)", "message_acknowledged(request)"),
     ),
@@ -98,35 +98,34 @@ SEND_CLAUSES: Final = (
         "send.acknowledged.open_connection",
         SEND_IS_KEPT,
         "No message is acknowledged on a connection that was closed before: not close.before_ns < "
-        "acknowledgement.after_ns, of the first close of this connection in this source that is not before its send, "
-        "whose identifier came once, with whatever requests.",
+        "acknowledgement.after_ns. This is the first close of the connection in this source that is not before the "
+        "send. Applies only to sends with a unique identifier.",
         "NettyRemotingAbstract.writeResponse",
         ("request_received(code, request)", "message_acknowledged(request, connection)", "connection_closed"),
     ),
     Clause(
         "send.acknowledged.once",
         SEND_IS_KEPT,
-        "A send whose identifier came once, with whatever requests, is answered once: it has no answer_sent beside an "
-        "acknowledgement, and no acknowledgement that comes certainly after another one (those of a batch come "
-        "together).",
+        "A send with a unique identifier is answered once: it has no answer_sent in addition to an acknowledgement, "
+        "and no acknowledgement that comes certainly after another one (those of a batch come together).",
         "SendMessageProcessor: one response a request",
         ("request_received(code, request)", "message_acknowledged(request)", "answer_sent(request)"),
     ),
     Clause(
         "send.acknowledged.place",
         SEND_IS_KEPT,
-        "A send whose identifier came once, with whatever requests, is acknowledged in its topic, and in its queue "
-        "where it names one (not -1). Topics of the broker's own are excused: %..., RMQ_SYS_..., rmq_sys_..., "
-        "SCHEDULE_TOPIC_..., TRANS_CHECK_....",
-        "SendMessageProcessor.sendMessage: the queue is the one that was asked for",
+        "A send with a unique identifier is acknowledged in its topic, and in its queue if it names one (not -1). The "
+        "broker's internal topics are exempt: %..., RMQ_SYS_..., rmq_sys_..., SCHEDULE_TOPIC_..., TRANS_CHECK_....",
+        "SendMessageProcessor.sendMessage: the requested queue",
         ("request_received(code, request, topic, queue)", "message_acknowledged(request, topic, queue)"),
     ),
     Clause(
         "send.answered",
         SEND_IS_KEPT,
-        f"A send that has an identifier is acknowledged or refused, if its connection and its source go on for more "
-        f"than {SEND_MS} ms after it came. Unknown where the connection was not read in that time, and where an "
-        "acknowledgement comes later than that. Asked of sources all of whose acknowledgements name their send.",
+        "A send that has an identifier is acknowledged or refused, if its connection and its source continue for more "
+        f"than {SEND_MS} ms after it came. Unknown if the connection was not read in that time, and if an "
+        "acknowledgement comes later than that. Applies only to sources all of whose acknowledgements name their "
+        "send.",
         "SendMessageProcessor.processRequest",
         (
             "request_received(code, request)",
@@ -140,8 +139,8 @@ SEND_CLAUSES: Final = (
         "send.acknowledged.appended",
         SEND_IS_KEPT,
         "Inside, an acknowledged message has an append of the same source with its queue and offset, not certainly "
-        "after the acknowledgement; asked of sources that write appends. It may be in a hole since its send came, or, "
-        "where that is not known once, in any before.",
+        "after the acknowledgement. The append may lie in a gap since its send came or, if that is not recorded "
+        "exactly once, in any earlier gap. Applies only to sources that write appends.",
         "SendMessageProcessor.handlePutMessageResult: queueOffset is the appended one",
         ("append(queue_offset)", "message_acknowledged(queue_offset)"),
         seen="inside",
@@ -158,10 +157,11 @@ SEND_CLAUSES: Final = (
     Clause(
         "send.shown",
         SEND_IS_KEPT,
-        "Inside, what was acknowledged is visible soon: a make_visible of its source past the offset may have begun "
-        f"by {SHOWN_MS} ms after the acknowledgement, if the source goes on for certainly longer; what was appended "
-        "and is not acknowledged makes it unknown. Asked of queues of which the source has a make_visible, where sends "
-        "are told; a deletion of the topic (215) that may lie in between excuses. The first of a queue's life is told.",
+        "Inside, an acknowledged message is soon visible: a make_visible of its source past the offset may have begun "
+        f"by {SHOWN_MS} ms after the acknowledgement, if the source certainly continues for longer. The same for an "
+        "appended message without an acknowledgement is unknown. Applies only to queues of which the source has a "
+        "make_visible, where sends are recorded. Does not apply if a deletion of the topic (215) may lie in between. "
+        "Only the first such message of a queue's generation is reported.",
         "DefaultMessageStore.ReputMessageService: dispatches what is in the log",
         ("message_acknowledged(queue_offset)", "append(queue_offset)", "make_visible(visible_end)", "the source's end"),
         seen="inside",
@@ -171,27 +171,25 @@ SEND_CLAUSES: Final = (
         "send.sequential",
         SEND_IS_KEPT,
         "Of two sends of one source to one queue, the later one received certainly after the earlier was acknowledged "
-        "(acknowledgement.before_ns < request.after_ns), the later one's offsets are greater, if each has an "
-        "identifier that came once, with whatever requests. The same of two sources of one named broker, if both "
-        "watched at both moments. A deletion of the topic (215) or a hole of the record that may lie in between "
-        "excuses.",
+        "(acknowledgement.before_ns < request.after_ns), the later one has the greater offsets, if both have a unique "
+        "identifier. The same holds for two sources of one named broker, if both were recording at both times. Does "
+        "not apply if a deletion of the topic (215) or a gap may lie in between.",
         "CommitLog.putMessage: offsets are given under the lock of its append",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
     ),
     Clause(
         "send.code.known",
         SEND_IS_KEPT,
-        "An answer to a send whose identifier came once, with whatever requests, has one of the codes "
-        f"{', '.join(map(str, SEND_ANSWERS))}.",
+        f"An answer to a send with a unique identifier has one of the codes {', '.join(map(str, SEND_ANSWERS))}.",
         "SendMessageProcessor.processRequest, handlePutMessageResult; RemotingSysResponseCode",
         ("request_received(code, request)", "answer_sent(code, request)"),
     ),
     Clause(
         "send.batch.gapless",
         SEND_IS_KEPT,
-        "The messages of one send have consecutive offsets in each queue in which they were acknowledged, in the order "
-        "of its ids. A send that lists ids is acknowledged for each of its messages. Asked of sends whose identifier "
-        "came once.",
+        "The messages of one send have consecutive offsets in each queue in which they were acknowledged, in the "
+        "order of the send's ids. A send that lists ids is acknowledged for each of its messages. Applies only to "
+        "sends whose identifier came once.",
         "CommitLog.putMessages: one lock for the whole batch",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
         whole_record=True,
@@ -200,9 +198,9 @@ SEND_CLAUSES: Final = (
         "send.delivered.after_request",
         SEND_IS_KEPT,
         "No answer delivers a message before its send was received: not answer.before_ns < the send's "
-        "request.after_ns, of one source and a send whose identifier came once, with whatever requests. A deletion or "
-        "a hole in between excuses, as in send.sequential, and so does an answer that names another queue than its "
-        "request.",
+        "request.after_ns, in one source. Does not apply if a deletion or a gap may lie in between, as in "
+        "send.sequential, or if the answer names another queue than its request. Applies only to sends with a unique "
+        "identifier.",
         "cause and effect",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)", "answer_sent(offsets)"),
     ),
@@ -212,20 +210,21 @@ COMMIT_CLAUSES: Final = (
     Clause(
         "commit.told.kept",
         COMMIT_NEVER_REGRESSES,
-        "A group is told no offset below one that it had certainly committed (answer.before_ns < the query's "
-        "request.after_ns), unless a commit of no more than what was told may have come after that one: an update (15) "
-        "that was not certainly done before, or a pull that was not certainly received before, since a client may put "
-        "its own offset back.",
-        "the law's commit_never_regresses; ConsumerOffsetManager.commitOffset",
+        "No query of a group returns an offset below one that the group had certainly committed (answer.before_ns < "
+        "the query's request.after_ns), unless a commit of at most the returned offset may have come after that one: "
+        "an update (15) that was not certainly done before, or a pull that was not certainly received before. A "
+        "client may move its own offset back.",
+        "the specification's commit_never_regresses; ConsumerOffsetManager.commitOffset",
         ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
         whole_record=True,
     ),
     Clause(
         "commit.told.most",
         COMMIT_IS_TOLD,
-        "A group is told no offset above 0 and above every one that it may have committed by then (request.after_ns "
-        "<= the answer's before_ns), once an earlier query was certainly answered by then with a lower one or with "
-        "none; unknown where a commit is certain to have been there, and what was there before the record is not.",
+        "No query of a group returns an offset above 0 and above every one that the group may have committed by then "
+        "(request.after_ns <= the answer's before_ns), once an earlier query was certainly answered by then with a "
+        "lower one or with none. Otherwise it is unknown if there certainly was a commit, because the offset before "
+        "the record is not known.",
         "ConsumerOffsetManager.queryOffset: what was committed last",
         ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
         whole_record=True,
@@ -233,8 +232,8 @@ COMMIT_CLAUSES: Final = (
     Clause(
         "commit.told.some",
         COMMIT_IS_TOLD,
-        "A group that has certainly committed, or was certainly told an offset above 0, is not told that it has none "
-        "(22).",
+        "If a group has certainly committed, or a query has certainly returned an offset above 0, no later query "
+        "returns that it has none (22).",
         "ConsumerManageProcessor.queryConsumerOffset: 22 only if offsetTable has none",
         ("request_received(code, group, commit_offset)", "answer_sent(code)"),
         whole_record=True,
@@ -242,10 +241,11 @@ COMMIT_CLAUSES: Final = (
     Clause(
         "commit.told.written",
         COMMIT_IS_TOLD,
-        "Once another offset was certainly there, since an earlier query was told it (or none) or an update (15) of it "
-        "was answered 0, a group is told only what may have been committed later, by a request that was not certainly "
-        "over before that began, or what another query was told since; 0 also where it may have none. Unknown where "
-        "no earlier query was told anything else, since an offset that was reset before the record may be told.",
+        "Another offset was certainly there once an earlier query returned it (or none) or an update (15) of it was "
+        "answered 0. From then on, a query of the group returns only an offset that may have been committed later, by "
+        "a request that was not certainly over before that began, or that another query returned since; also 0 if the "
+        "group may have none. Unknown if no earlier query returned another offset, because a query may return an "
+        "offset that was reset before the record.",
         "ConsumerOffsetManager.commitOffset, queryOffset: what was committed last",
         ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
         whole_record=True,
@@ -253,9 +253,9 @@ COMMIT_CLAUSES: Final = (
     Clause(
         "commit.told.within",
         COMMIT_IS_TOLD,
-        "A group is told no offset above the greatest offset_max that any answer about the queue tells, unless a "
-        "commit of that much may have come by then (request.after_ns <= the answer's before_ns). A client may commit "
-        "any offset, also before the record. Asked of queues of which an answer tells an end.",
+        "No query of a group returns an offset above the greatest offset_max of any answer about the queue, unless a "
+        "commit of at least that much may have come by then (request.after_ns <= the answer's before_ns). A client "
+        "may commit any offset, also before the record. Applies only to queues for which an answer shows an end.",
         "ConsumerOffsetManager.queryOffset: what was committed last",
         ("request_received(code, group, commit_offset)", "answer_sent(code, offset)", "answer_sent(offset_max)"),
         verdict="unknown",
@@ -263,9 +263,8 @@ COMMIT_CLAUSES: Final = (
     Clause(
         "commit.answered",
         COMMIT_IS_TOLD,
-        f"A query (14) or an update (15) that has an identifier is answered within {UNHELD_MS} "
-        "ms plus --late-ms, or "
-        "the history does not go on for longer than that with its connection open.",
+        f"A query (14) or an update (15) that has an identifier is answered within {UNHELD_MS} ms plus --late-ms, "
+        "unless the history does not continue for longer than that with its connection open.",
         "ConsumerManageProcessor",
         ("request_received(code, request)", "answer_sent(request)", "connection_closed", "the source's end"),
         whole_record=True,
@@ -273,8 +272,8 @@ COMMIT_CLAUSES: Final = (
     Clause(
         "commit.code.known",
         COMMIT_IS_TOLD,
-        "An answer to a query has one of the codes 0, 1, 2, 16, 17, 22, 26, 29, 215, 501, 1500; one to an update one "
-        "of these but 22.",
+        "An answer to a query has one of the codes 0, 1, 2, 16, 17, 22, 26, 29, 215, 501, 1500; an answer to an "
+        "update has one of these except 22.",
         "ConsumerManageProcessor",
         ("request_received(code)", "answer_sent(code)"),
     ),
@@ -284,10 +283,10 @@ LAW_CLAUSES: Final = (
     Clause(
         "law.step",
         FOLLOWS_THE_LAW,
-        "In a history that declares its law every step is one that the law allows, in some order that the moments "
-        "leave open.",
-        "the law",
-        ("the law's actions", "policy and law of meta.json"),
+        "If a history declares a specification, the specification allows every step, in some order that the recorded "
+        "times permit.",
+        "the specification",
+        ("the specification's actions", "policy and law of meta.json"),
         whole_record=True,
     ),
 )
@@ -303,29 +302,35 @@ EVIDENCE_CLAUSES: Final = (
     _evidence("field missing", "Every event has the fields that its kind needs."),
     _evidence("undeclared source", "Every source is declared in meta.json.", "source"),
     _evidence("source silent", "Every source that meta.json declares has events.", "meta.json"),
-    _evidence("source start", "Every source begins with source_started: one, with sequence 0.", "source_started"),
-    _evidence("source end", "Every source ends with source_stopped: one, with its highest sequence.", "source_stopped"),
-    _evidence("unknown policy", "The policy that meta.json names is one that there is.", "meta.json"),
-    _evidence("unknown law", "The law that meta.json declares is one that there is.", "meta.json"),
+    _evidence(
+        "source start", "Every source begins with exactly one source_started, with sequence 0.", "source_started"
+    ),
+    _evidence(
+        "source end", "Every source ends with exactly one source_stopped, with its highest sequence.", "source_stopped"
+    ),
+    _evidence("unknown policy", "The policy that meta.json names exists.", "meta.json"),
+    _evidence("unknown law", "The specification that meta.json declares exists.", "meta.json"),
     _evidence("unknown event", "Every event has a name of the schema.", "event"),
-    _evidence("lost", "No source says that it lost events.", "lost"),
-    _evidence("excerpt", "Nothing is left out: an excerpt is asked one clause and acquits nobody.", "omitted"),
-    _evidence("sequence gap", "The sequence numbers of a source leave none out.", "sequence"),
-    _evidence("sequence repeated", "The sequence numbers of a source are each there once.", "sequence"),
+    _evidence("lost", "No source reports lost events.", "lost"),
+    _evidence("excerpt", "Nothing is left out. An excerpt is judged by one clause only and is never valid.", "omitted"),
+    _evidence("sequence gap", "The sequence numbers of a source have no gaps.", "sequence"),
+    _evidence("sequence repeated", "Each sequence number of a source occurs once.", "sequence"),
     _evidence("clock jump", "No source's clock was set back.", "after_ns", "sequence"),
     _evidence(
         "begun anew",
-        "No source outside sees a queue give offset 0 to two sends without a deletion between: who does not pass it "
-        "may have deleted the topic.",
+        "No source outside sees a queue give offset 0 to two sends without a deletion in between: a client that "
+        "bypasses the observer may have deleted the topic.",
         "message_acknowledged",
     ),
     _evidence(
         "not judged",
-        "Every request can be judged: notes say how many could not, and why. Answers, steps of pulls and, where their "
-        "source tells of sends, acknowledgements have their requests in the history.",
+        "Every request can be judged; notes say how many could not, and why. Answers and steps of pulls have their "
+        "requests in the history; so do acknowledgements, if their source records sends.",
     ),
-    _evidence("nothing judged", "Something was judged: a pull, a question for a committed offset, or a step of a law."),
-    _evidence("empty", "There are events."),
+    _evidence(
+        "nothing judged", "Something was judged: a pull, a query of a committed offset, or a step of a specification."
+    ),
+    _evidence("empty", "The history has events."),
 )
 
 
@@ -369,7 +374,7 @@ def clause_tables() -> str:
         ("Sends", SEND_CLAUSES),
         ("Messages", MESSAGE_CLAUSES),
         ("Committed offsets", COMMIT_CLAUSES),
-        ("The law", LAW_CLAUSES),
+        ("The specification", LAW_CLAUSES),
         ("Evidence", EVIDENCE_CLAUSES),
     )
     return "\n".join(_table(title, clauses) for title, clauses in groups)
