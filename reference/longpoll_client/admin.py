@@ -43,7 +43,7 @@ class TopicInfo:
 
     @property
     def permission(self) -> str:
-        """What clients may do: "R", "W", "RW" or ""."""
+        """The clients' permission: "R", "W", "RW" or ""."""
         return ("R" if self.readable else "") + ("W" if self.writable else "")
 
 
@@ -64,13 +64,13 @@ class OffsetInfo:
     first: int
     """The queue's first offset."""
     end: int
-    """The offset that the next message will have."""
+    """The offset of the next message."""
     stored: int | None
-    """The group's offset. None without one, but RocketMQ reports 0 while the queue still has its first message."""
+    """The group's offset, or None. RocketMQ reports 0 instead of None while the queue has its first message."""
 
     @property
     def lag(self) -> int:
-        """The number of messages that the group has yet to consume."""
+        """The number of unconsumed messages."""
         return self.end - max(self.first, self.stored or 0)
 
 
@@ -165,13 +165,13 @@ def _set_offset(group: str, queue: MessageQueue, start_at: StartAt) -> Steps[int
 
 
 class Admin(Closeable):
-    """Lists and changes topics, groups and offsets; for one thread.
+    """Lists and changes topics, groups and offsets. Use it from one thread.
 
     Every method raises a ClientError if a server refuses or does not answer.
     """
 
     def __init__(self, name_server: Addresses, **options: Unpack[ConnectOptions]) -> None:
-        """Create an administrator; it connects with its first call. Raises ConfigError.
+        """Create an administrator, which connects on its first call. Raises ConfigError.
 
         Args:
             name_server: HOST:PORT; several as a list, or separated by semicolons.
@@ -192,7 +192,7 @@ class Admin(Closeable):
         return self._instance.run(_masters())
 
     def topic_names(self, *, with_system: bool = False) -> list[str]:
-        """The names of all topics, sorted. System, retry and dead letter topics only `with_system`."""
+        """The sorted names of topics; `with_system` adds system, retry and dead letter topics."""
         return self._instance.run(_topic_names(with_system=with_system))
 
     def topic(self, name: str) -> TopicInfo:
@@ -208,7 +208,7 @@ class Admin(Closeable):
         self._instance.run(_delete_topic(name))
 
     def groups(self) -> list[GroupInfo]:
-        """All consumer groups that a master knows, with their members."""
+        """The consumer groups that the masters know, with their members."""
         return self._instance.run(_groups())
 
     def offsets(self, group: str, topics: Iterable[str]) -> list[OffsetInfo]:
@@ -221,7 +221,7 @@ class Admin(Closeable):
 
 
 class AsyncAdmin(AsyncCloseable):
-    """Lists and changes topics, groups and offsets, as `Admin` does; for one event loop."""
+    """`Admin` for one event loop."""
 
     def __init__(self, name_server: Addresses, **options: Unpack[ConnectOptions]) -> None:
         """As `Admin`; raises ConfigError."""

@@ -29,9 +29,9 @@ FORMAT: Final = 1
 RECORDED: Final = {"4.9.7": "rocketmq-4.9.7.jsonl.xz", "5.5.0": "rocketmq-5.5.0.jsonl.xz"}
 """Each recorded version, with its file."""
 RECORDED_AS: Final[Mapping[str, str]] = MappingProxyType({"brokerName": "broker-a", "cluster": "DefaultCluster"})
-"""The names of every recorded broker."""
+"""The names that every recorded broker has."""
 SIZE_MAX: Final = 64 << 20
-"""Of an unpacked file of recordings; those in the package have one MiB."""
+"""The largest unpacked file of recordings, bytes; those in the package have one MiB."""
 STEPS: Final = ("setup", "during", "after")
 _NAME: Final = re.compile(r"(?<![A-Za-z0-9])([tg])c(\d{3})")
 """Topics and groups of a vector: `tc114`, `gc114`."""
@@ -39,7 +39,7 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class VectorError(UserError):
-    """The version was not recorded, or the file has no recordings; the text lists the versions."""
+    """The version was not recorded, or the file has no recordings. The message lists the versions."""
 
 
 @frozen
@@ -56,7 +56,7 @@ class Vector:
 
     @property
     def wait_ms(self) -> int:
-        """The expected duration of its answers: sleeps, holds, and awaited silences."""
+        """The expected duration: sleeps, holds, and awaited silences."""
         case = self.case
         steps = self.steps()
         whole = sum(step.get("sleep_ms", 0) + step.get("held_ms", 0) for step in steps)
@@ -66,25 +66,25 @@ class Vector:
 
     @property
     def needs(self) -> frozenset[Literal["name-server"]]:
-        """The requirements of its steps besides profile and clause: a name server, if a step is sent to one."""
+        """Requirements in addition to the profile: a name server, if a step is sent to one."""
         steps = (*self.steps(), self.case["request"])
         asks = any(step.get("conn", "").startswith("ns") for step in steps)
         return frozenset({"name-server"}) if asks else frozenset()
 
     def steps(self) -> Sequence[Mapping[str, Any]]:
-        """Every step but the request itself."""
+        """Every step except the request itself."""
         return [step for part in STEPS for step in self.case.get(part, [])]
 
     def named_for(self, run: str, life: int | None = None) -> Vector:
-        """The vector with topics and groups of this run, of the same length, so that it can be played again.
+        """The vector with topic and group names of this run, of the same length, so that it can be played again.
 
-        Names of two playings of one run differ; the default is the vector's own number.
+        Give each playing in a run another `life`; the default is the vector's own number.
         """
         named = _renamed(self.case, lambda text: _NAME.sub(lambda found: found[1] + _token(run, found[0], life), text))
         return Vector(self.id, self.title, self.profile, self.version, named)
 
     def with_answers(self, played: Mapping[str, Any], run: str, version: str) -> Vector:
-        """The vector with the answers of a played case, with its original names."""
+        """The vector with the answers of a played case, under its original names."""
         names = {found[1] + _token(run, found[0]): found[0] for found in _NAME.finditer(json.dumps(self.case))}
         tokens = re.compile("|".join(map(re.escape, names)) or "(?!)")
         case = _renamed(played, lambda text: tokens.sub(lambda found: names[found[0]], text))
@@ -102,7 +102,7 @@ def recorded(version: str) -> tuple[Vector, ...]:
 
 
 def read_vectors(path: Path) -> tuple[Vector, ...]:
-    """The vectors of a file of recordings, xz-packed if its name says so. Raises VectorError."""
+    """The vectors of a file of recordings; a name in `.xz` means packed. Raises VectorError."""
     try:
         text = _content(path).decode()
         vectors = tuple(_read(json.loads(line)) for line in text.splitlines())
@@ -163,7 +163,7 @@ def _renamed(value: Any, rename: Callable[[str], str]) -> Any:
 
 
 def _body(name: str, value: Any, rename: Callable[[str], str]) -> Any:
-    """Bodies of recorded messages are base64, and may contain the topic's name."""
+    """Rename topics also inside message bodies, which are base64."""
     if name == "body" and isinstance(value, str):
         with contextlib.suppress(binascii.Error, UnicodeDecodeError):
             text = base64.b64decode(value, validate=True).decode()
@@ -173,9 +173,9 @@ def _body(name: str, value: Any, rename: Callable[[str], str]) -> Any:
 
 
 def _token(run: str, name: str, life: int | None = None) -> str:
-    """A name after its first letter. Playings of a run use consecutive values, so no two are equal.
+    """A name without its first letter. Playings of a run use consecutive values, so their names differ.
 
-    Two runs at one broker share names only if their start values are less than a run's length apart, among 1,679,616
+    Two runs on one broker share names only if their start values are less than a run's length apart: one of 1,679,616
     for four characters.
     """
     begin = int.from_bytes(hashlib.sha256(run.encode()).digest()[:8])

@@ -9,21 +9,21 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 LISTED_MAX: Final = 20
-"""The most names in an error message; beyond that it names the command that lists them all."""
+"""The most names in an error message. A longer list is replaced by the command that prints it."""
 GUESSED_MAX: Final = 100
-"""The longest name, in characters, that gets a suggestion and is shown whole."""
+"""The longest name, in characters, that is shown whole and gets a suggestion."""
 
 
 def not_known(what: str, name: str, known: Iterable[str], command: str = "") -> str:
-    """The error message for an unknown name: the nearest known name, and all of them, each once.
+    """The error message for an unknown name, with the nearest known name and the list of all.
 
     Args:
         what: The kind of name, such as `policy`.
         name: The name as it was given.
         known: The names there are.
-        command: The command that lists them, for lists that are too long for a sentence.
+        command: The command that lists them, for long lists.
     """
-    from difflib import get_close_matches  # noqa: PLC0415 - who makes no mistake need not wait for it
+    from difflib import get_close_matches  # noqa: PLC0415 - only mistakes need this slow import
 
     names = list(dict.fromkeys(known))
     is_long = len(name) > GUESSED_MAX
@@ -44,7 +44,7 @@ class LongpollError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the arguments and fields. `Exception` would call `__init__` with the text alone."""
         reduced = super().__reduce__()
-        assert not isinstance(reduced, str), "an exception is no global name"
+        assert not isinstance(reduced, str), "an exception is not a global name"
         return _made_again, (type(self), reduced[1]), *reduced[2:]
 
 
@@ -55,7 +55,7 @@ def _made_again(kind: type[LongpollError], arguments: tuple[Any, ...]) -> Longpo
 
 
 class UserError(LongpollError):
-    """A mistake of the user: something that does not exist or is impossible; the text says what to do next."""
+    """A mistake of the user, such as an unknown name. The message contains the next step."""
 
 
 class ConfigError(UserError):
@@ -67,7 +67,7 @@ class SpecError(LongpollError):
 
 
 class SpecUserError(SpecError, UserError):
-    """A mistake of the user in a request to the specification; the text says what to do next."""
+    """A mistake of the user in a request to the specification. The message contains the next step."""
 
 
 class UnknownPolicyError(SpecUserError):
@@ -119,4 +119,4 @@ class TokenError(SpecUserError):
 
 
 class OutputError(SpecUserError):
-    """The output cannot be written to where the user wants it."""
+    """The output cannot be written to the requested place."""

@@ -2,9 +2,9 @@
 
 Source: `BrokerController.onMinBrokerChange` (5.x), which runs on a slave with `enableSlaveActingMaster`. It calls
 `PullRequestHoldService.notifyMasterOnline` when the master is again the least living broker of its group. This is the
-only caller: a slave that becomes master (`changeToMaster`) wakes no request. `notifyMasterOnline` asks each bucket
-whether it is empty and then takes its list. If the bucket was emptied in between there is no list, and the exception
-ends the traversal. 4.9.8 has no such call.
+only caller: a slave that becomes master (`changeToMaster`) wakes no request. `notifyMasterOnline` checks whether each
+bucket is empty, then takes its list. If another thread emptied the bucket in between, the list is null, and the
+exception ends the traversal. 4.9.8 has no such call.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def role_change(state: State) -> Step:
 
 @action(exists=_has_role, urgent=never)
 def master_returns(state: State) -> Step:
-    """The master of a slave is back. Held requests keep waiting; or a thread traverses all buckets and wakes them, so
-    that they are sent to the master; or they are answered at once under the buckets' locks, and requests outside the
-    table when they would be inserted.
+    """The master of a slave is back. Depending on the policy, held requests keep waiting, or a traversal of all buckets
+    sends them to the master, or they are answered at once under the buckets' locks. In the last case, requests
+    outside the table are answered when they would be inserted.
     """
     # GUARD
     guard = _may_change(state)
@@ -65,7 +65,7 @@ def _walks(state: State) -> bool:
 
 @action("queue", exists=_walks)
 def return_look(state: State, queue: Queue) -> Step:
-    """The traversal after the master's return asks whether the queue's bucket is empty, and skips an empty one."""
+    """The traversal after the master's return checks whether the queue's bucket is empty, and skips an empty one."""
     # GUARD
     guard = queue.return_due & state.return_queue.is_(state.no_queue)
     # EFFECT
@@ -80,7 +80,7 @@ def return_look(state: State, queue: Queue) -> Step:
 @action("queue", exists=_walks)
 def return_take(state: State, queue: Queue) -> Step:
     """The traversal after the master's return takes the bucket that it saw occupied, and wakes all its requests. If
-    another thread has emptied the bucket since, there is no list and the whole traversal ends.
+    another thread has emptied the bucket since, the list is missing and the whole traversal ends.
     """
     # GUARD
     room = all_of(each.may_be_queued for each in state.requests)

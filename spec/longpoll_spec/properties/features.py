@@ -1,6 +1,6 @@
 """Properties of the features: buckets, commits, limits, channels, truncated queues, crashes, roles.
 
-Each property is None where its feature is off, or where the policy makes no such promise.
+Each property is None if its feature is off or the policy makes no such promise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from longpoll_spec.terms import Bool, after, all_of, any_of, truth
 
 
 def no_orphan(model: Model) -> Property | None:
-    """No request is held in a bucket that is no longer in the table, where no arrival and no scan would find it."""
+    """No request is held in a bucket that was removed from the table: no arrival and no scan would find it."""
     if not model.bounds.has("buckets"):
         return None
     found = [
@@ -24,7 +24,7 @@ def no_orphan(model: Model) -> Property | None:
 
 
 def buckets_are_swept(model: Model) -> Property | None:
-    """No scan of a queue leaves its bucket in the table if the bucket is unused."""
+    """No scan of a queue leaves an unused bucket of that queue in the table."""
     if not model.bounds.has("buckets"):
         return None
     return no_step(buckets_are_swept, _unswept(model))
@@ -50,7 +50,7 @@ def _is_left(state: State, queue: Queue) -> Bool:
 
 
 def commit_never_regresses(model: Model) -> Property | None:
-    """No offset that a pull carries lowers its group's committed offset; only an explicit commit may.
+    """The offset in a pull never lowers its group's committed offset; only an explicit commit may.
 
     An explicit commit does not exceed what its consumer received.
     """
@@ -69,7 +69,7 @@ def _regressing(model: Model) -> Wrong:
 
 
 def commit_in_queue(model: Model) -> Property | None:
-    """No group has committed more than its queue has: after the queue is recreated, it would skip messages."""
+    """No group's committed offset is past the end of its queue: if the queue is recreated, the group would skip messages."""
     if not model.bounds.has("commits"):
         return None
     queues = model.state.queues
@@ -81,14 +81,14 @@ def commit_in_queue(model: Model) -> Property | None:
 
 
 def hold_limit_kept(model: Model) -> Property | None:
-    """Where the policy has a limit, no more requests are held than it allows."""
+    """If the policy has a limit, the broker holds at most that many requests."""
     if not model.bounds.has("limit") or model.policy.hold_limit == "none":
         return None
     return no_step(hold_limit_kept, _overfilling(model))
 
 
 def _overfilling(model: Model) -> Wrong:
-    """Only an acting request may become held, and only if no other is; stated so, no two requests are compared."""
+    """Only an acting request may become held, and only if no other is held. So no two requests are compared."""
     requests = model.state.requests
     for action in model.actions:
         wrong: list[Bool] = []
@@ -108,7 +108,7 @@ def closed_is_let_go(model: Model) -> Property | None:
 
 
 def moved_is_told(model: Model) -> Property | None:
-    """No time passes while a request is held whose offset is no longer in its queue."""
+    """Time does not pass while the offset of a held request is past the end of its queue."""
     if not model.bounds.has("truncate"):
         return None
     state = model.state
@@ -120,7 +120,7 @@ def moved_is_told(model: Model) -> Property | None:
 
 
 def seen_survives(model: Model) -> Property | None:
-    """No crash removes a message that was visible."""
+    """No crash removes a visible message."""
     if not model.bounds.has("crash"):
         return None
     return no_step(seen_survives, _taking_back(model))
@@ -133,7 +133,7 @@ def _taking_back(model: Model) -> Wrong:
 
 
 def told_of_role_change(model: Model) -> Property | None:
-    """A running broker holds no request whose read came before the broker, a slave, became master."""
+    """A running broker holds no request that it read as a slave, before it became master."""
     if not model.bounds.has("role"):
         return None
     waits_on = (each.is_("held") & each.role_news.is_(NEW_MASTER) for each in model.state.requests)
@@ -142,7 +142,7 @@ def told_of_role_change(model: Model) -> Property | None:
 
 
 def told_of_master_return(model: Model) -> Property | None:
-    """While a slave runs, each request that it has held since before its master's return will be traversed."""
+    """While a slave runs, a traversal is due for each request that it has held since before its master's return."""
     if not model.bounds.has("role"):
         return None
     state = model.state
@@ -160,7 +160,7 @@ def told_of_master_return(model: Model) -> Property | None:
 
 
 def _untold(model: Model, name: str, news: int) -> Wrong:
-    """Either the change itself misses a request, or a later step loses the news before the answer."""
+    """Either the role change misses a request, or a later step loses the news before the answer."""
     for action in model.actions:
         forgotten = [
             (each.has_missed if action.name == name else each.role_news.is_(news))

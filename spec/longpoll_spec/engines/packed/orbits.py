@@ -1,9 +1,9 @@
-"""Symmetry reduction: explore one state for all that differ only in the numbering of requests or queues.
+"""Symmetry reduction: explore one state of all that differ only in the numbering of requests or queues.
 
 Requests and queues are interchangeable (`symmetry` checks that), so all renamings of a state behave alike. A renaming
-of queues moves bits and maps numbers (`QueueMoves`); one of requests moves their groups of bits. The canonical state
-is, over all renamings of queues, the least of the states whose groups are sorted. It counts for all the states in its
-orbit: the number of renamings, divided by the number of those that leave it unchanged.
+of queues moves bits and maps numbers (`QueueMoves`). A renaming of requests moves their groups of bits. To find the
+canonical state, rename the queues in every way and sort the groups; the least result is canonical. Its count is the
+size of its orbit: the number of renamings, divided by the number of those that leave it unchanged.
 
 | bits                       | hold                                                                           |
 |----------------------------|--------------------------------------------------------------------------------|
@@ -33,7 +33,7 @@ from longpoll_spec.model import Action, Actor, Model, Property
 
 @frozen
 class QueueMoves:
-    """The moves of bits that one renaming makes."""
+    """One renaming of queues as moves of bits."""
 
     renaming: Renaming
     moves: tuple[tuple[Field, Field], ...]
@@ -76,9 +76,9 @@ def _value(words: Words, place: Field) -> Words:
 
 
 QUEUES_MAX: Final = 4
-"""The most queues: four have 24 renamings, and each is tried for every state."""
+"""Four queues have 24 renamings, and each is tried for every state."""
 BLOCK_STATES: Final = 1 << 15
-"""Words sorted at once: their groups stay in the second-level cache."""
+"""States sorted at once: their groups stay in the second-level cache."""
 
 
 @frozen
@@ -96,7 +96,7 @@ class Orbits:
 
     @property
     def requests(self) -> int:
-        """How many groups a state has."""
+        """The number of groups of a state."""
         return len(self.groups)
 
     def canonical(self, words: Words) -> Words:
@@ -128,10 +128,10 @@ class Orbits:
         return np.uint64(~taken & ((1 << WORD_BITS) - 1))
 
     def sizes(self, words: Words) -> npt.NDArray[np.int64]:
-        """How many states each canonical state stands for.
+        """The size of each canonical state's orbit.
 
-        A renaming of both kinds leaves a state unchanged if its renaming of queues does once the groups are sorted
-        again. Any arrangement of equal groups counts.
+        A renaming of queues leaves a state unchanged if it does so after sorting the groups. Every arrangement of
+        equal groups counts.
         """
         sizes = np.full(words.shape[1], math.factorial(self.requests) * len(self.renamings), dtype=np.int64)
         alike = np.ones(words.shape[1], dtype=np.int64)
@@ -152,7 +152,7 @@ class Orbits:
     def spread(self, fired: Sequence[int]) -> list[int]:
         """The transitions of every instance over all states, from the weighted counts over the canonical states.
 
-        Over a whole orbit every request does the same as every other, and so does every queue, so they share equally.
+        Over a whole orbit, all requests have equal counts, and so do all queues.
         """
         kinds: dict[tuple[object, ...], list[int]] = {}
         for index, action in enumerate(self.model.actions):
@@ -169,7 +169,7 @@ class Orbits:
     def run_through(self, words: Sequence[int], closing: Action | None) -> list[Action]:
         """A run of the specification through these canonical states in order, then the closing step.
 
-        The states on the way are real ones: each action leads to a state that the next canonical word stands for.
+        Each action leads to a reachable state in the orbit of the next canonical word.
         """
         state, actions = self.model.initial, list[Action]()
         for word in words[1:]:
@@ -193,7 +193,7 @@ class Orbits:
         return words_of([self.layout.pack(state)], self.layout.words)
 
     def _renamed(self, action: Action, word: int, state: Sequence[int]) -> Action:
-        """The instance that does in `state` what `action` does in its canonical state: slots are matched in order."""
+        """The instance that corresponds in `state` to `action` in its canonical state: slots match in order."""
         for moves in self.renamings:
             moved = moves.of(self._words_of(state))
             groups = [int(group[0]) for group in self._groups(moved)]
@@ -207,12 +207,12 @@ class Orbits:
 
 
 def _kind_of(actor: Actor) -> Actor:
-    """What every renaming maps `actor` to: the word for a request or a queue, otherwise the actor itself."""
+    """The kind of an actor: "request", "queue", or the actor itself."""
     return "request" if isinstance(actor, int) else "queue" if queue_acting(actor) is not None else actor
 
 
 def _comparators(count: int) -> Iterator[tuple[int, int]]:
-    """A sorting network for `count` items, as pairs to compare one after another: odd-even transposition sort."""
+    """A sorting network for `count` items, as pairs to compare in order: odd-even transposition sort."""
     for round_ in range(count):
         for low in range(round_ % 2, count - 1, 2):
             yield low, low + 1
@@ -227,7 +227,7 @@ def orbits_of(model: Model, properties: Sequence[Property]) -> Orbits:
     queues = model.bounds.queues
     if queues > QUEUES_MAX:
         raise SymmetryError(f"{queues} queues have too many renamings; check at most {QUEUES_MAX} with --symmetry")
-    decide = Simplifier(ranges_of(model)).simplify  # what can never be says nothing about who is who
+    decide = Simplifier(ranges_of(model)).simplify  # unreachable cases do not distinguish requests
     if not is_symmetric(model, [decide(item.term) for item in properties]):
         unlike = next((item.name for item in properties if not is_symmetric(model, [decide(item.term)])), "")
         what = unlike if is_symmetric(model, []) else "the law"

@@ -1,9 +1,9 @@
 """The packed engine: a state is a few 64-bit words, a level of the search is an array of them.
 
 States are kept twice: as levels, from which counterexamples are rebuilt without parent pointers, and in a table of
-whole states (sorted runs where memory is limited). Keys are exact. See `partition` for one process, `workers` for
-several, `store` for memory and disk. Of several shortest counterexamples the one with the least states is returned, so
-the result does not depend on the number of workers.
+exact states (sorted runs if memory is limited). See `partition` for one process, `workers` for several, `store` for
+memory and disk. Among the shortest counterexamples, the search returns the one with the least states. So the result
+does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NAME: Final = "packed"
 
 @define
 class _Alone:
-    """A search in one process, with the interface of a crew."""
+    """A search in one process, with the interface of `Workers`."""
 
     part: Part
     interrupted: bool = False
@@ -56,12 +56,12 @@ class _Alone:
         return self.part.before(keys, depth)
 
     def close(self) -> None:
-        """Do nothing: there is no process to end."""
+        """Do nothing: this process continues."""
 
 
 @define
 class _Search:
-    """A breadth-first search: the counts, and the processes that expand states."""
+    """A breadth-first search: its counts, and the processes that expand states."""
 
     model: Model
     ledger: Ledger
@@ -73,7 +73,7 @@ class _Search:
     complete: bool = False
 
     def grow(self, first: int, limit: int | None, report: Report | None) -> None:
-        """Expand level after level until there are no new states, or the limit is reached."""
+        """Expand levels until none has new states, or the limit is reached."""
         self.fired = [0] * len(self.model.actions)
         self.crew.begin(first)
         level = self.crew.next_level()
@@ -87,7 +87,7 @@ class _Search:
         self.complete = not self.crew.interrupted
 
     def _expand(self, level: int, report: Report | None) -> bool:
-        """Expand the level that counts for `level` states; returns whether all of it was expanded."""
+        """Expand the current level of `level` states; returns whether all of it was expanded."""
         over = False
         still_open = [self.ledger.is_open(item) for item in range(len(self.ledger.properties))]
         while not over and not self.crew.interrupted:
@@ -161,9 +161,9 @@ def explore(
 
 
 def program_mb() -> int:
-    """The memory that this process has now, in megabytes.
+    """The resident memory of this process, in megabytes.
 
-    Not its maximum (`ru_maxrss`): on Linux that includes the parent's memory before the exec.
+    `ru_maxrss` is unsuitable: on Linux it includes the parent's memory before the exec.
     """
     resident_pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return resident_pages * resource.getpagesize() >> 20

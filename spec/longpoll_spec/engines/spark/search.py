@@ -1,10 +1,10 @@
-"""The Spark engine: the packed engine's work, divided between the tasks of any cluster that Spark runs on.
+"""The Spark engine: the packed engine's search on a Spark cluster, without symmetry reduction.
 
-A state is exact 64-bit words, as in the packed engine. Heads are divided into shards, and each level takes two jobs
-with one task per shard: one expands the shard's states, one adds the states new to it (`partition`). Spark schedules
-the tasks and retries them where a worker is lost. States are passed as files in a directory that all see, so nothing is
-shuffled. A killed search resumes from the last whole level with the same result. The driver expands small levels itself
-with the same functions. Workers need this package; there is no symmetry reduction.
+A state is exact 64-bit words, as in the packed engine. Heads are divided into shards. Each level takes two jobs with
+one task per shard: one expands the shard's states, one adds the states new to it (`partition`). Spark schedules the
+tasks and retries them if a worker is lost. Tasks pass states as files in a shared directory, so nothing is shuffled.
+A killed search resumes from the last whole level with the same result. The driver expands small levels itself with the
+same functions. Workers need this package.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from longpoll_spec.model import Action, Model, Property
 NAME: Final = "spark"
 TASKS_A_CORE: Final = 2
 HERE_STATES_MAX: Final = 200_000
-"""The driver expands a level of at most this many states itself: starting a job would take longer."""
+"""The driver expands levels of at most this many states itself: a job would take longer to start."""
 _FAULT_CHARACTERS_MAX: Final = 300
 Work: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _Answer = TypeVar("_Answer")
@@ -55,7 +55,7 @@ class _Search:
     travelling: Callable[[Work], Work]
 
     def grow(self, limit: int | None, report: Report | None) -> None:
-        """Expand level after level until there are no new states, or the limit is reached."""
+        """Expand levels until none has new states, or the limit is reached."""
         state = self.checkpoint.state
         while not self.checkpoint.is_complete and (limit is None or sum(state.levels) < limit):
             self._expand(state.expanded)
@@ -119,12 +119,12 @@ def explore(
 ) -> Exploration:
     """Explore the model on a session; Ctrl-C ends the search and returns the results of whole levels.
 
-    `parallel` is the number of tasks at once, where the session cannot report it (Spark Connect). Functions for workers
-    pass through `travelling` first, which adds this package for workers that lack it.
+    `parallel` is the number of tasks at once, if the session cannot report it (Spark Connect). `travelling` wraps the
+    functions for workers, to add this package for workers that lack it.
 
-    Levels are written to `checkpoint`, and a search found there resumes. By default they go to a temporary directory,
-    which only a local master can share. `seconds` counts this call only. Raises `CheckpointError`, `SparkFailedError`,
-    and `BoundsError` as the packed engine does.
+    Levels are written to `checkpoint`, and a search found there resumes. The default is a temporary directory, which
+    works only with a local master. `seconds` covers this call only. Raises `CheckpointError`, `SparkFailedError`, and
+    `BoundsError` as the packed engine does.
     """
     began = time.perf_counter()
     layout = layout_of(model)
@@ -174,7 +174,7 @@ def _fault_told(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def _directory(session: SparkSession, checkpoint: Path | None) -> Any:
-    """A context with the path of the levels."""
+    """A context manager for the directory of the levels."""
     if checkpoint is not None:
         return nullcontext(checkpoint.absolute())
     if not _master(session).startswith("local"):

@@ -1,7 +1,7 @@
-"""Write SVG: elements, the colours of every picture in light and dark, and the width of texts without a browser.
+"""Writes SVG elements, with light and dark colours, and computes text widths without a browser.
 
-The other modules of this package decide what is drawn where. There are no scripts, external fonts or images, and every
-text is escaped.
+The other modules of this package do the layout. Pictures contain only escaped text: never scripts, external fonts or
+images.
 
 The widths are those of DejaVu Sans, which is wider than the usual fonts, so that no text overflows. A test measures
 pictures in a browser.
@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Final
 
 FONT: Final = "'DejaVu Sans',Verdana,sans-serif"
-"""The fonts of pictures; no likely substitute is wider."""
+"""No likely substitute is wider."""
 _LIGHT: Final = (
     "--ink:#1c2733;--dim:#55616c;--line:#c6cfd6;--edge:#8a98a5;--head:#eef2f5;--lane:#f3f6f8;--paper:#fff;"
     "--step:#1f5fa8;--bar:#dbe7f4;--bad:#b3261e;--badbg:#fdecea"
@@ -33,7 +33,7 @@ _PLAIN: Final = (
     615, 352, 635, 634, 278, 278, 579, 278, 974, 634, 612, 635, 635, 411, 521, 392, 634, 592, 818, 592, 592, 525, 636,
     337, 636, 838,
 )  # fmt: skip
-"""Thousandths of the size, from the space to the tilde."""
+"""Widths from the space to the tilde, in thousandths of the font size."""
 _BOLD: Final = (
     348, 456, 521, 838, 696, 1002, 872, 306, 457, 457, 523, 838, 380, 415, 380, 365, 696, 696, 696, 696, 696, 696, 696,
     696, 696, 696, 400, 400, 838, 838, 838, 580, 1000, 774, 762, 734, 830, 683, 683, 821, 837, 372, 372, 775, 637, 995,
@@ -42,13 +42,13 @@ _BOLD: Final = (
     365, 712, 838,
 )  # fmt: skip
 _OTHER: Final = 1_062
-"""The width of any other character, at most, in thousandths."""
+"""The greatest width of any other character, in thousandths."""
 
 
 def style_of(kind: str, rules: str, *, light: str = "", dark: str = "", fits: bool = True) -> str:
-    """The style of a kind of picture: the colours, for the system's theme or the page's, and its own rules.
+    """The CSS of a kind of picture: `rules`, and colours that follow the theme of the system or the page.
 
-    `light` and `dark` are further colours. A picture that `fits` shrinks with the page.
+    `light` and `dark` add colours. A picture that `fits` shrinks with the page.
     """
     light, dark = _LIGHT + light, _DARK + dark
     size = "max-width:100%;height:auto" if fits else "max-width:none"
@@ -61,9 +61,9 @@ def style_of(kind: str, rules: str, *, light: str = "", dark: str = "", fits: bo
 
 
 def picture(kind: str, size: tuple[float, float], title: str, style: str, parts: Iterable[str]) -> str:
-    """The whole `<svg>` element, of this class; `size` is its width and height, in user units.
+    """The `<svg>` element of class `kind`; `size` is its width and height, in user units.
 
-    Without a style, the page around it has one.
+    Without `style`, the page provides the CSS.
     """
     width, height = size
     return (
@@ -74,13 +74,13 @@ def picture(kind: str, size: tuple[float, float], title: str, style: str, parts:
 
 
 def element(tag: str, kind: str, inside: str = "", **places: float | str) -> str:
-    """An element of this class; `inside` is escaped already, and a number gets one decimal place."""
+    """An element of class `kind`; `inside` must be escaped. Numbers get one decimal place."""
     given = "".join(f' {name}="{at if isinstance(at, str) else f"{at:.1f}"}"' for name, at in places.items())
     return f'<{tag} class="{kind}"{given}>{inside}</{tag}>' if inside else f'<{tag} class="{kind}"{given}/>'
 
 
 def text(kind: str, x: float, y: float, words: str) -> str:
-    """A text that begins, or has its middle or end, at x."""
+    """A text; its class decides whether it starts, is centred or ends at x."""
     return element("text", kind, escape(words), x=x, y=y)
 
 
@@ -90,7 +90,7 @@ def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def tip(x: float, y: float, back: tuple[float, float], half: float) -> str:
-    """The tip of an arrow at (x, y); `back` is where its base lies from there, `half` half the width of the base."""
+    """The tip of an arrow at (x, y); `back` leads from there to its base, which is twice `half` wide."""
     along, down = back
     across = (half, 0.0) if along == 0 else (0.0, half)
     ends = [(x + along + sign * across[0], y + down + sign * across[1]) for sign in (-1, 1)]
@@ -109,7 +109,7 @@ def _letter(table: tuple[int, ...], character: str) -> int:
 
 
 def wrapped(text: str, width: float, size: float) -> list[str]:
-    """The text in lines of at most this width; a wider word is cut."""
+    """The text in lines of at most this width; a wider word is split."""
     lines: list[str] = []
     for word in (piece for whole in text.split() for piece in _pieces(whole, width, size)):
         longer = f"{lines[-1]} {word}" if lines else word
