@@ -1,13 +1,9 @@
-"""What `client_bench` measures of our clients, each in a process of its own: on an event loop, and on threads.
-
-And of a plain socket, which no client can be quicker than.
+"""One side of `client_bench`, in its own process: the async client, the threaded client, or a plain socket.
 
     python -m model_tests.bench.client_sides loop|threads|socket NAME_SERVER TO_SEND TO_TIME STORED COUNTS... MARK
 
-The arguments are those of `ClientBench.java`, and so is the line that is printed. Everything is done once without
-counting before it is counted.
-
-Leaves out brokers, Java's client, and what is made of the figures.
+The plain socket is the upper limit for any client. The arguments and the printed line are those of
+`ClientBench.java`. Each measure runs once as a warm-up.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ QUIET_S: Final = 0.5
 
 
 class Row(msgspec.Struct):
-    """The result of one measure."""
+    """The result of one measurement."""
 
     count: int
     failed: int
@@ -76,37 +72,37 @@ class Plan(msgspec.Struct, frozen=True):
     """A topic without other senders."""
     stored_topic: str
     stored: int
-    """Messages of it."""
+    """The number of its messages."""
     many: int
     few: int
     timed: int
     mark: str
-    """Of groups: no process before had it."""
+    """A suffix of group names that no earlier process used."""
 
 
 class Timer:
-    """The clock on the wall, and the process's own."""
+    """Measures wall time and processor time."""
 
     def __init__(self) -> None:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     def row(self, count: int, failed: int = 0) -> Row:
-        """The work done since then."""
+        """The row for the work since the start."""
         return Row(count, failed, time.perf_counter() - self.wall, time.process_time() - self.cpu)
 
 
 def numbered(number: int) -> bytes:
-    """A body with its message's number."""
+    """A body that contains a message's number."""
     return number.to_bytes(8, "big") + BODY[8:]
 
 
 def number_of(message: ReceivedMessage) -> int:
-    """Which message it is: one may come twice, or late from a topic's earlier use, and is then not the one awaited."""
+    """The number of a message. A duplicate, or one from an earlier use of the topic, is not the awaited one."""
     return int.from_bytes(message.body[:8], "big")
 
 
 def latency_row(took_s: Sequence[float]) -> Row:
-    """The middle and the slow ones."""
+    """The median and the 99th percentile."""
     found = sorted(took_s)
     return Row(
         len(found), 0, sum(found), 0.0, found[len(found) // 2] * 1e3, found[len(found) * 99 // 100] * 1e3
@@ -117,7 +113,7 @@ def latency_row(took_s: Sequence[float]) -> Row:
 
 
 async def on_loop(plan: Plan) -> dict[str, Row]:
-    """Callbacks, then tasks with one awaited send each, then latencies, then a listener."""
+    """Measure callbacks, tasks with one awaited send each, latencies, and a listener."""
     rows = {}
     async with AsyncProducer(plan.name_server) as producer:
         for name, send in (("async", called_back), ("awaited", awaited)):
@@ -134,7 +130,7 @@ async def on_loop(plan: Plan) -> dict[str, Row]:
 
 
 async def called_back(producer: AsyncProducer, topic: str, count: int, in_flight: int) -> int:
-    """Send without waiting, so many at a time; how many failed."""
+    """Send with callbacks, `in_flight` at a time; returns the number of failures."""
     ended = asyncio.get_running_loop().create_future()
     left, flying, failed = count, 0, 0
 
@@ -160,7 +156,7 @@ async def called_back(producer: AsyncProducer, topic: str, count: int, in_flight
 
 
 async def awaited(producer: AsyncProducer, topic: str, count: int, in_flight: int) -> int:
-    """Tasks, each with one send on its way."""
+    """Send from `in_flight` tasks, each with one send at a time."""
     left = iter(range(count))
 
     async def one_of_many() -> None:
@@ -172,7 +168,7 @@ async def awaited(producer: AsyncProducer, topic: str, count: int, in_flight: in
 
 
 async def loop_latencies(producer: AsyncProducer, plan: Plan) -> list[float]:
-    """From before a send until its listener has the message; the next one goes then."""
+    """Seconds from a send until the listener has the message, one message at a time."""
     delivered: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
 
     async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -187,7 +183,7 @@ async def loop_latencies(producer: AsyncProducer, plan: Plan) -> list[float]:
         return came[1]
 
     def told(_outcome: object) -> None:
-        """Delivery says more."""
+        """Ignore the result: the delivery is measured."""
 
     config = MemberConfig(group=f"latency-{plan.mark}", start_at="last")
     consumer = AsyncPushConsumer(plan.name_server, topics=plan.to_time, listener=listen, **member_options(config))
@@ -203,7 +199,7 @@ async def loop_latencies(producer: AsyncProducer, plan: Plan) -> list[float]:
 
 
 async def loop_drain(plan: Plan, group: str) -> Row:
-    """A new group's messages, from its listener's first call to the last."""
+    """Measure a new group's consumption, from its listener's first call to the last."""
     drain = Drain(plan.stored, asyncio.get_running_loop().create_future)
 
     async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -218,7 +214,7 @@ async def loop_drain(plan: Plan, group: str) -> Row:
 
 
 class Drain:
-    """Counts what a listener is given. Invariant: `_left` changes under `_lock`, and is 0 once."""
+    """Counts a listener's messages. Invariant: `_left` changes under `_lock`, and is 0 once."""
 
     def __init__(self, count: int, ended: Callable[[], Any]) -> None:
         self.ended = ended()
@@ -234,7 +230,7 @@ class Drain:
             return self._left <= 0 < self._left + count
 
     def row(self) -> Row:
-        """How long it took."""
+        """The row for all messages, from the first call."""
         assert self._timer is not None
         return self._timer.row(self._count)
 
@@ -243,7 +239,7 @@ class Drain:
 
 
 def on_socket(plan: Plan) -> dict[str, Row]:
-    """Sends one after the other with nothing around them: one frame, written before, by a socket that blocks."""
+    """Send one prebuilt frame again and again on a blocking socket."""
     with ClientInstance(RealRuntime(), plan.name_server) as instance:
         route = instance.publish_route(plan.to_send)
     to = route.writable[0]
@@ -259,7 +255,7 @@ def on_socket(plan: Plan) -> dict[str, Row]:
 
 
 def plain_sends(link: socket.socket, frame: bytes, count: int) -> int:
-    """Each after the answer to the one before; how many failed."""
+    """Send each frame after the previous answer; returns the number of failures."""
     failed = 0
     for _number in range(count):
         link.sendall(frame)
@@ -268,7 +264,7 @@ def plain_sends(link: socket.socket, frame: bytes, count: int) -> int:
 
 
 def answer_of(link: socket.socket) -> bytes:
-    """The next frame that comes, mostly in one piece."""
+    """Receive the next frame."""
     answer = link.recv(65_536)
     while len(answer) < 4 or len(answer) < 4 + int.from_bytes(answer[:4], "big"):
         more = link.recv(65_536)
@@ -282,7 +278,7 @@ def answer_of(link: socket.socket) -> bytes:
 
 
 def on_threads(plan: Plan) -> dict[str, Row]:
-    """Callbacks from one thread, then sends that it waits for, then latencies, then a listener."""
+    """Measure callbacks from one thread, blocking sends, latencies, and a listener."""
     rows = {}
     with Producer(plan.name_server) as producer:
         producer.send(plan.to_send, BODY)
@@ -301,7 +297,7 @@ def on_threads(plan: Plan) -> dict[str, Row]:
 
 
 def thread_sends(producer: Producer, topic: str, count: int) -> int:
-    """One thread that sends, and the callbacks of the connection's; how many failed."""
+    """Send with callbacks from one thread; returns the number of failures."""
     room = threading.Semaphore(IN_FLIGHT)
     failed: list[object] = []
 
@@ -334,7 +330,7 @@ def thread_latencies(producer: Producer, plan: Plan) -> list[float]:
         return came[1]
 
     def told(_outcome: object) -> None:
-        """Delivery says more."""
+        """Ignore the result: the delivery is measured."""
 
     config = MemberConfig(group=f"latency-{plan.mark}", start_at="last")
     took_s = []

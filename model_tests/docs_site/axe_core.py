@@ -1,8 +1,8 @@
-"""axe-core, which finds what keeps people with a screen reader or weak eyes from a page; and how soon a page is of use.
+"""Checks pages with axe-core for accessibility, and measures their time to interactive.
 
-It is fetched from npm as `axe/package-lock.json` pins it. Run as a program on a built site, it prints for each page how
-long it takes in Chromium until it is drawn and answers, beside a limit; tests assert none of these times. With a second
-word the processor is so many times slower and the screen a phone's, as where Lighthouse measures a phone, with 4:
+npm fetches axe-core as `axe/package-lock.json` pins it. Run as a program on a built site, this module prints how long
+each page takes in Chromium until it is drawn and interactive, and compares that with a limit. Tests assert none of
+these times. A second argument slows the processor by that factor and uses a phone's screen; Lighthouse uses 4:
 
     python -m model_tests.docs_site.axe_core build/site
     python -m model_tests.docs_site.axe_core build/site 4
@@ -27,21 +27,21 @@ RUN: Final = """
 axe.run(document, { resultTypes: ["violations"], iframes: false }).then((found) => found.violations.flatMap(
   (each) => each.nodes.map((node) => `${each.id}: ${node.html.slice(0, 120)} (${node.target.join(" ")})`)))
 """
-"""Every rule of axe-core that is on by itself; a page in a frame is looked at by itself."""
+"""All default rules of axe-core; pages in frames are checked separately."""
 INTERACTIVE: Final = """
 new Promise((done) => {
   const answered = () => setTimeout(() => done(performance.now()));
   const drawn = () => requestAnimationFrame(() => requestAnimationFrame(answered));
   if (document.readyState === "complete") drawn(); else addEventListener("load", drawn) })
 """
-"""Milliseconds from the start of the navigation until the page is loaded, drawn, and its thread free to answer."""
+"""Milliseconds from the start of the navigation until the page is loaded, drawn and interactive."""
 
 
 def fetched(directory: Path) -> str:
-    """The script of axe-core; skips the test where npm is not there or does not reach its registry."""
+    """The script of axe-core; skips the test if npm is missing or cannot reach its registry."""
     npm = shutil.which("npm")
     if npm is None:
-        pytest.skip("NO AXE: install npm to have the site's pages looked at by axe-core")
+        pytest.skip("NO AXE: install npm to check the site's pages with axe-core")
     for name in ("package.json", "package-lock.json"):
         shutil.copy(PINNED / name, directory / name)
     words = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
@@ -52,14 +52,14 @@ def fetched(directory: Path) -> str:
 
 
 def violations(browser: Browser, axe: str) -> list[str]:
-    """axe-core's violations in the current page: the rule, the element and its place."""
+    """axe-core's violations in the current page: rule, element and location."""
     browser.run(f"void ({{}}); {axe}; true")
     found: list[str] = browser.run(RUN)
     return found
 
 
 def times(browser: Browser, site: Path, pages: Iterable[str], *, slower: int) -> Iterable[tuple[str, float]]:
-    """Page -> milliseconds until it answers, on a processor that is so many times slower; then on a phone's screen."""
+    """(page, milliseconds until it is interactive). With `slower` above 1, a slower processor and a phone's screen."""
     if slower > 1:
         browser.call("Emulation.setCPUThrottlingRate", rate=slower)
         browser.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
@@ -70,7 +70,7 @@ def times(browser: Browser, site: Path, pages: Iterable[str], *, slower: int) ->
 
 
 def main() -> int:
-    """Print the times of every page of a built site; 1 where one is over the limit."""
+    """Print the times of every page of a built site; returns 1 if one exceeds the limit."""
     if len(sys.argv) not in {2, 3} or not (site := Path(sys.argv[1])).is_dir():
         sys.stderr.write("name the folder of a built site: python -m model_tests.docs_site.axe_core build/site\n")
         return 2

@@ -93,7 +93,7 @@ def test_what_is_broken_is_seen(name: str) -> None:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_allowed_is_let_be(name: str) -> None:
-    """A thread that is paused owes nothing yet; at the very deadline either answer is right."""
+    """A paused thread need not answer yet; exactly at the deadline either answer is right."""
     token, script = RIGHT[name]
     if name == "a thread that does not know of the close":
         assert played(token, script) == "not_answered_early"
@@ -109,20 +109,20 @@ def test_what_is_allowed_is_let_be(name: str) -> None:
     ],
 )
 def test_a_scan_may_be_allowed_its_time(token: str, script: Script, allowances: Allowances) -> None:
-    """A fault without the allowance is permitted with it, until the allowance is used up."""
+    """An allowance permits a fault until it is used up."""
     assert played(token, script) is not None
     assert played(token, script, allowances) is None
     assert played(token, {}, allowances) in {"no_lost_wakeup", "answered_by_deadline"}
 
 
 def test_every_property_has_a_hint_and_is_seen_broken() -> None:
-    """Those that need two processes are in `test_programs`."""
+    """Hints that need two processes: see `test_programs`."""
     assert {prop for _token, _script, prop in BROKEN.values()} | {"forgets_at_reset", "same_again"} == HINTS.keys()
 
 
 @define
 class Right:
-    """A right hold table in this process, by the plainest means."""
+    """A simple correct hold table in this process."""
 
     held: list[dict[str, object]] = field(factory=list)
     logs: dict[object, list[object]] = field(factory=dict)

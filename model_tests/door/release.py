@@ -1,10 +1,8 @@
-"""Builds what a release is, wheel and sdist, and looks whether they are right: `make release`.
+"""Builds and checks the files of a release: `make release`. Publishing is manual (docs/releasing.md).
 
-The sdist must build the wheel that the tree builds, to the byte; the wheel holds the packages that are declared and
-nothing else (check-wheel-contents); and in an empty environment it installs and says its version. Beside them stand
-the client's wheel (`packaging/client`) and the conformance vectors, for programs that need no Python.
-
-Leaves out publishing, which a person does (docs/releasing.md).
+The sdist must build the same wheel as the tree, byte by byte. The wheel contains exactly the declared packages
+(check-wheel-contents), installs into an empty environment and prints its version. A release also contains the client's
+wheel (`packaging/client`) and the conformance vectors, which need no Python.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ TIMEOUT_S: Final = 900
 
 
 class ReleaseError(Exception):
-    """A built file must not be released; the text gives the reason."""
+    """A built file must not be released. The message gives the reason."""
 
 
 def ran(*words: str | Path, cwd: Path) -> str:
@@ -43,8 +41,8 @@ def ran(*words: str | Path, cwd: Path) -> str:
 
 
 def built(kind: str, source: Path, target: Path) -> Path:
-    """The one file that `python -m build --wheel` or `--sdist` makes of a source tree."""
-    # Only as the packages of the lock: nothing is fetched for a build.
+    """The file that `python -m build --wheel` or `--sdist` makes from a source tree."""
+    # Use only locked packages: a build fetches nothing.
     ran(sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", target, source, cwd=source)
     name = tomllib.loads((source / "pyproject.toml").read_text())["project"]["name"].replace("-", "_")
     (made,) = target.glob(f"{name}-*" + (".whl" if kind == "wheel" else ".tar.gz"))
@@ -60,7 +58,7 @@ def unpacked(sdist: Path, target: Path) -> Path:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """The files in which two wheels differ, by name; each that only one of them has is one."""
+    """The names of the files in which two wheels differ, or that only one has."""
     with zipfile.ZipFile(one) as left, zipfile.ZipFile(other) as right:
         names = {*left.namelist(), *right.namelist()}
         both = {*left.namelist()} & {*right.namelist()}
@@ -68,7 +66,7 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def check_same(wheel: Path, sdist: Path, scratch: Path) -> None:
-    """Look whether the sdist builds this wheel; raises ReleaseError."""
+    """Check that the sdist builds this wheel; raises ReleaseError."""
     again = built("wheel", unpacked(sdist, scratch / "source"), scratch / "wheel")
     found = differences(wheel, again)
     if found or wheel.name != again.name:
@@ -76,7 +74,7 @@ def check_same(wheel: Path, sdist: Path, scratch: Path) -> None:
 
 
 def check_installs(wheel: Path, scratch: Path) -> str:
-    """`longpoll --version` in an environment with only the wheel; raises ReleaseError."""
+    """The output of `longpoll --version` with only the wheel installed; raises ReleaseError."""
     environment = scratch / "environment"
     venv.create(environment, with_pip=True)
     words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)]
@@ -89,7 +87,7 @@ def check_installs(wheel: Path, scratch: Path) -> str:
 
 
 def release(root: Path, scratch: Path) -> Sequence[Path]:
-    """Wheel and sdist of a tree, which are what they should be, the client's wheel, and the vectors.
+    """The checked wheel and sdist of a tree, the client's wheel, and the vectors.
 
     Raises ReleaseError.
     """
@@ -104,7 +102,7 @@ def release(root: Path, scratch: Path) -> Sequence[Path]:
 
 
 def checklist(root: Path, version: str) -> list[str]:
-    """One line per step of docs/releasing.md, with a mark where this tree shows that the step is done."""
+    """One line per step of docs/releasing.md, marked if this tree shows that it is done."""
     changelog = (root / "CHANGELOG.md").read_text("utf-8")
     entry = re.search(rf"^## {re.escape(version)}, \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE) is not None
     citation = (root / "CITATION.cff").read_text("utf-8")
@@ -125,7 +123,7 @@ def checklist(root: Path, version: str) -> list[str]:
 
 
 def main() -> None:
-    """Build, check, name the files, and print the checklist."""
+    """Build and check the files, and print their names and the checklist."""
     try:
         with tempfile.TemporaryDirectory(prefix="longpoll-release-") as scratch:
             made = release(ROOT, Path(scratch))

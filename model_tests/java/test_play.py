@@ -243,8 +243,8 @@ def test_a_broker_that_follows_is_followed_to_the_end() -> None:
     assert done.broken
     assert (done.cannot, done.otherwise) == ("", "")
     assert [seen.said[-1] for seen in done.steps] == [
-        "Pull_1 stands at read",
-        "Pull_1 stands at hold",
+        "Pull_1 pauses at read",
+        "Pull_1 pauses at hold",
         "Pull_1 passes held",
     ]
     assert done.shown == ("pull 0 is unanswered",)

@@ -1,4 +1,4 @@
-"""Histories of steps are judged by the law itself: what it forbids is found and explained, and nothing else."""
+"""The judge checks histories of steps against the specification, and reports and explains each forbidden step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEEDS: Final = range(3)
 
 
 def as_dicts(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Events as the pipeline hands them on."""
+    """Events as the pipeline passes them."""
     return [{**DEFAULTS, **msgspec.structs.asdict(event)} for event in events]
 
 
@@ -42,21 +42,21 @@ def found(load: StepLoad, *, is_whole: bool = True) -> list[Finding]:
 
 
 def judged(directory: Path, load: StepLoad, events: Iterable[Event] | None = None) -> Result:
-    """The result on a history of steps that was written down."""
+    """The result for a recorded history of steps."""
     write(directory, observed(load) if events is None else events, meta_of(load), events_per_part=50)
     return judge([directory], engine="local")
 
 
 @pytest.mark.parametrize("policy", PRESETS)
 def test_runs_of_the_law_follow_it(policy: str) -> None:
-    """Random runs of every preset, some moments of which are not seen exactly, have no finding."""
+    """Random runs of every preset have no finding, even if some times are inexact."""
     assert [found(attrs.evolve(LOAD, policy=policy, seed=seed)) for seed in SEEDS] == [[], [], []]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", ["strict-clone", "rocketmq-5"])
 def test_a_fault_is_found_where_the_run_leaves_the_law(policy: str, fault: Fault) -> None:
-    """Where all moments are exact the window is the one step that the true run cannot take, and says why."""
+    """If all times are exact, the window is the single forbidden step, with the reason."""
     for seed in SEEDS:
         load = attrs.evolve(LOAD, policy=policy, fault=fault, seed=seed, overlapping=0.0)
         wrong_at = run_of(load).wrong_at
@@ -79,7 +79,7 @@ def test_a_run_of_another_policy_is_none_of_this_one() -> None:
 
 
 def test_the_whole_pipeline_judges_histories_of_steps(tmp_path: Path) -> None:
-    """From files a run is valid and one with a fault is not, with the same finding from NDJSON and from Parquet."""
+    """A recorded run is valid; with a fault it is not, and NDJSON and Parquet give the same finding."""
     faulty = attrs.evolve(LOAD, fault="disabled_step", overlapping=0.0)
     result = judged(tmp_path / "wrong", faulty)
     convert(tmp_path / "wrong", tmp_path / "parquet", into="parquet", say=lambda _done, _all: None)
@@ -96,8 +96,8 @@ def test_a_queue_that_is_cut_back_is_the_law_s_own_affair(tmp_path: Path) -> Non
     assert judged(tmp_path / "history", load).verdict == "valid"
 
 
-def test_what_was_lost_cannot_convict(tmp_path: Path) -> None:
-    """A run without some steps is unknown if the observer says so or the numbers show it."""
+def test_a_lost_step_gives_unknown(tmp_path: Path) -> None:
+    """A run without some steps is unknown, whether the observer or the sequence numbers show the loss."""
     load = attrs.evolve(LOAD, overlapping=0.0)
     events = list(observed(load))
     lost = next(at for at, event in enumerate(events) if event.event == "pull_read")
@@ -111,7 +111,7 @@ def test_what_was_lost_cannot_convict(tmp_path: Path) -> None:
 
 
 def test_actions_that_are_not_recorded_may_have_happened() -> None:
-    """A history without time and pulls follows the law if it says that these are hidden, and not if it does not."""
+    """A history without time and pulls follows the specification only if it declares these as hidden."""
     hidden = ["tick", "next_pull"]
     events = as_dicts(event for event in run_of(LOAD).events if event.event not in hidden)
 
@@ -120,7 +120,7 @@ def test_actions_that_are_not_recorded_may_have_happened() -> None:
 
 
 def test_who_acted_may_be_left_out() -> None:
-    """Runs whose actors are half known, or not at all, still follow the law, and one with a fault still does not."""
+    """Runs with partly or wholly unknown actors follow the specification; a run with a fault does not."""
     for rewritten in ("", "?"):
         for fault in ("", "disabled_step"):
             events = as_dicts(run_of(attrs.evolve(LOAD, law=Law(requests=2), fault=fault, overlapping=0.0)).events)

@@ -113,11 +113,11 @@ OF_CONNECTIONS: Final = {
     "waiting calls",
     "characters of held pulls",
 }
-"""Tables whose entries go with their connection."""
+"""Tables whose entries end with their connection."""
 
 
 def attacked(broker: Broker, name: str) -> tuple[Quota, int, Peer]:
-    """A table that one connection filled as far as it could, what was in use before, and the connection."""
+    """A table that one connection filled to its quota, the size before, and the connection."""
     tell(Peer(broker, 1), heartbeat(0, consumer=True))
     tell(Peer(broker, 2), heartbeat(1, consumer=True))
     quota, attacker = of(broker, name), Peer(broker, 7)
@@ -129,7 +129,7 @@ def attacked(broker: Broker, name: str) -> tuple[Quota, int, Peer]:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_one_connection_leaves_room_for_others(name: str, broker: Broker) -> None:
-    """And what it made goes with it where it belongs to a connection."""
+    """Entries of a connection end with it."""
     quota, before, attacker = attacked(broker, name)
     assert quota.refused > 0
     used = quota.used
@@ -206,7 +206,7 @@ def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: p
 
 
 def test_a_connection_leaves_many_held_pulls_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of others stay."""
+    """The pulls of other connections stay."""
     monkeypatch.setattr(hold_service, "DROPPED_COUNT", 4)
     leaving, stayed = Peer(broker, 7), Peer(broker, 8)
     for peer in (leaving, stayed):
@@ -243,7 +243,7 @@ def test_many_members_are_reset_in_turns(broker: Broker, monkeypatch: pytest.Mon
 
 
 def test_a_refused_call_leaves_those_that_wait(broker: Broker) -> None:
-    """223 asks each member. If there is no room for all, it forgets those that it asked."""
+    """223 asks each member. If the quota is too small for all, the broker forgets its questions."""
     for number in range(2):
         tell(Peer(broker, 20 + number), heartbeat(0, consumer=True))
     asked = (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TBW102", "group": "g0"}, b"")
@@ -280,7 +280,7 @@ def test_connections_of_one_peer_address_are_told_apart(broker: Broker) -> None:
 
 
 def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
-    """The error names the too long name, and nothing is kept."""
+    """The error names the too long name, and the broker stores nothing."""
     used = [quota.used for quota in broker.handler.quotas]
     for client_id, group, topic, named in (
         ("c" * 256, "g", "T", "clientID"),
@@ -345,7 +345,7 @@ WITHOUT: Final = {
     "_Gathering": "lives as long as one request, and limits its bytes",
     "Quota": "the quota itself",
 }
-"""Classes with a table that have no quota, and why that is right."""
+"""Classes with a table that need no quota, with the reason."""
 
 
 def tables_without(packages: Any) -> set[str]:

@@ -38,36 +38,35 @@ from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError
 
 ATTEMPTS_MAX: Final = 17
-"""How often a listener gets a message before it is a dead letter, by default (`maxReconsumeTimes` 16)."""
-
+"""The default number of deliveries before a message is a dead letter (`maxReconsumeTimes` 16)."""
 
 THREAD_COUNT_MAX: Final = 1000
-"""As Java's `checkConfig` allows."""
+"""The limit of Java's `checkConfig`."""
 DELIVERY_CAPACITY: Final = 2**20
-"""Most batches that wait for the user. Flow control keeps it from ever being full: 1,000 messages a queue at most."""
+"""The most batches that wait for the user. Flow control never fills it: a queue caches at most 1,000 messages."""
 DEAD_LEVEL: Final = -1
 """The delay level that sends a message to the dead letters at once."""
 
 
 StartAt: TypeAlias = Literal["first", "last", "stored"] | datetime
-"""Where a group begins in a queue; one that has begun goes on where it stopped, whatever its members say.
+"""Where a new group starts in a queue; other groups continue at their offset.
 
-"stored": at 0 in a young queue, else at the end, as Java's CONSUME_FROM_LAST_OFFSET. A time: the first message stored
-at or after it. Of "first", "last" and a time: a group with offset 0 counts as one that has not begun, because a broker
-of 4.x reports 0 for both.
+"stored": at 0 in a young queue, else at the end, like Java's CONSUME_FROM_LAST_OFFSET. A time: at the first message
+stored at or after it. For "first", "last" and a time, a group with offset 0 counts as new, because a 4.x broker reports
+0 for both.
 """
 
 
 class Unreadable(enum.Enum):
-    """What to do with an unreadable message. Each is logged, counted and passed to `on_unreadable`."""
+    """The action on an unreadable message. Each is logged, counted and passed to `on_unreadable`."""
 
     DEAD_LETTER = "dead letter"
-    """Its broker puts it in `%DLQ%group`, where it can be had, and its queue goes on; what it does not take is passed
-    over. When broadcasting it is passed over."""
+    """The broker puts it in `%DLQ%group`, and its queue continues. If the broker refuses, or when broadcasting, it is
+    skipped."""
     SKIP = "skip"
-    """It is passed over."""
+    """The message is skipped."""
     STOP = "stop"
-    """Its queue waits, and the message is asked for again every few seconds."""
+    """Its queue waits, and the client pulls the message again every few seconds."""
 
 
 class ConsumeHook(Protocol):
@@ -103,7 +102,7 @@ _WHOLE: Final = {
     "thread_count": 1,
     "consume_count_max": 1,
 }
-"""The least of each whole number of a config."""
+"""The least value of each whole number of a config."""
 _SECONDS: Final = {
     "hold_s": True,
     "pull_timeout_s": False,
@@ -114,20 +113,20 @@ _SECONDS: Final = {
     "suspend_s": True,
     "close_timeout_s": True,
 }
-"""Whether each time of a config may be none at all."""
+"""Whether each time of a config may be 0."""
 _CHOICES: Final[dict[str, type[enum.Enum]]] = {"message_model": MessageModel, "unreadable": Unreadable}
 
 
 @frozen
 class ConsumerConfig:
-    """The rest of how a consumer behaves; the defaults are those of Java's push consumer, except the threads."""
+    """Further options of a consumer; the defaults are those of Java's push consumer, except the threads."""
 
     message_model: MessageModel = field(default=MessageModel.CLUSTERING)
-    """CLUSTERING: members share the messages; BROADCASTING: every member gets each of them."""
+    """CLUSTERING: members share the messages; BROADCASTING: every member gets all messages."""
     allocate: Allocate = field(default=allocate_averagely)
     """How members share the queues; every member of a group must have the same."""
     client_id: str | None = field(default=None)
-    """This member's name in its group, and nobody else's, such as `room@host#pid`; None makes one."""
+    """This member's unique name in its group, such as `room@host#pid`; None makes one."""
     offsets_file: str | None = field(default=None)
     """With BROADCASTING: the absolute path of the file in which this member keeps its offsets; None forgets them."""
     batch_count_max: int = field(default=32)
@@ -147,9 +146,9 @@ class ConsumerConfig:
     persist_s: float = field(default=5.0)
     """`persistConsumerOffsetInterval`."""
     thread_count: int = field(default=4)
-    """Threads of a push consumer's listener (`consumeThreadMin` is 20, of which one interpreter could use few)."""
+    """Threads of a push consumer's listener (`consumeThreadMin` is 20; Python can use few)."""
     consume_count_max: int = field(default=1)
-    """`consumeMessageBatchMaxSize`: messages that a listener is given at once."""
+    """`consumeMessageBatchMaxSize`: the most messages in one call of a listener."""
     max_attempts: int | None = field(default=None)
     """`maxReconsumeTimes` + 1: how often a listener gets a message before it is a dead letter.
 
@@ -162,16 +161,16 @@ class ConsumerConfig:
     close_timeout_s: float = field(default=10.0)
     """How long `close` waits for listeners that still run (`awaitTerminationMillisWhenShutdown`)."""
     waits_for_topics: bool = field(default=True)
-    """Whether a start goes on without a topic that nobody knows yet, and looks for it; else it raises NoRouteError."""
+    """Whether the client starts without an unknown topic and waits for it; else it raises NoRouteError."""
     unreadable: Unreadable = field(default=Unreadable.DEAD_LETTER)
-    """What becomes of a message that cannot be read, twice in a row. Java's client passes it over untold."""
+    """The action on a message that is unreadable twice in a row. Java's client skips it silently."""
     hooks: Sequence[ConsumeHook] = field(default=())
-    """Told before and after each call of a push consumer's listener; one that raises is logged."""
+    """Called before and after each call of a push consumer's listener; exceptions are logged."""
     on_unreadable: Callable[[UnreadableMessage], object] | None = field(default=None)
-    """Told of each such message, on the timer's thread: it must not wait."""
+    """Called for each unreadable message, on the timer's thread. It must not wait."""
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what no broker takes and what could never deliver anything."""
+        """Reject values that no broker accepts or that could never deliver a message."""
         for name, least in _WHOLE.items():
             check_whole(name, getattr(self, name), least)
         if self.thread_count > THREAD_COUNT_MAX:
@@ -198,13 +197,13 @@ class ConsumerConfig:
 
 @frozen(kw_only=True)
 class MemberConfig(ConsumerConfig):
-    """All of how a member of a group behaves."""
+    """All options of a member of a group."""
 
     group: str
     start_at: StartAt = field(default="stored")
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what no broker takes; raises ConfigError."""
+        """Reject values that no broker accepts; raises ConfigError."""
         super().__attrs_post_init__()
         check_group(self.group)
         if isinstance(self.start_at, datetime):
@@ -238,7 +237,7 @@ class ConsumerOptions(ConnectOptions, total=False):
     start_at: StartAt
     """Where a new group starts: "first" (default), "last", "stored" (the broker decides) or a datetime."""
     config: ConsumerConfig
-    """Everything else."""
+    """Further options."""
     on_assigned: OnQueues
     """Called after a rebalance with all queues that this member got. It must not wait."""
     on_revoked: OnQueues

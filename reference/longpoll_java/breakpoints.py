@@ -1,6 +1,6 @@
-"""Both ends of a replay on one thread: the gates at which the broker's threads stand, and our connections.
+"""Serves the breakpoints of a Java broker's threads, and our connections to it, on one thread.
 
-A gate is a connection: a thread of the broker asks and waits for the answer (`byteman_rules`). The moves: `replay`.
+At a breakpoint (`gate`), a broker thread connects, asks, and waits for the answer (`byteman_rules`). Moves: `replay`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from longpoll_protocol.frames import Command, Connection, Signal, encode
 
 ASKED: Final = re.compile(r"GET /(\w+)\?(\S*) HTTP/1\.[01]\Z")
 QUESTION_MAX: Final = 8_192
-"""The longest question, bytes: it contains the names of a topic and a thread."""
+"""The longest question, bytes; it contains the names of a topic and a thread."""
 CONNECT_S: Final = 10.0
 BACKLOG: Final = 64
 
 
 @frozen
 class Arrival:
-    """A thread of the broker at a gate."""
+    """A thread of the broker at a breakpoint."""
 
     gate: str
     thread: str
     topic: str
     queue: int
-    """-1 if the gate does not know it."""
+    """-1 if unknown."""
     request: int
-    """The opaque of a pull; -1 if the gate does not know it."""
+    """The opaque of a pull; -1 if unknown."""
     suspends: bool | None
-    """Whether a pull may still be held; None if the gate does not know it."""
+    """Whether a pull may still be held; None if unknown."""
     at_s: float
 
 
@@ -49,14 +49,14 @@ class Peer:
     socket: socket.socket
     received: Connection = field(factory=Connection)
     replies: dict[int, tuple[Command, float]] = field(factory=dict)
-    """Opaque -> its reply, and the time of its arrival."""
+    """Opaque -> its reply, and the arrival time."""
     is_open: bool = True
 
 
 class Breakpoints:
-    """Serves gates and replies. Invariant: a thread of the broker stands at one gate at most.
+    """Serves breakpoints and replies. Invariant: a broker thread waits at one breakpoint at most.
 
-    A thread that asks at a gate continues at once if `stops` says no.
+    A thread continues at once if `stops` returns False.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Breakpoints:
         self.seen: list[Arrival] = []
         """Every arrival, in order."""
         self.last_s: dict[str, float] = {}
-        """Gate -> the time of the last arrival."""
+        """Breakpoint -> the time of the last arrival."""
 
     def __enter__(self) -> Self:
         return self
@@ -85,12 +85,12 @@ class Breakpoints:
 
     @property
     def port(self) -> int:
-        """The port that the gates ask, on 127.0.0.1."""
+        """The port that breakpoints connect to, on 127.0.0.1."""
         return int(self._listener.getsockname()[1])
 
     @property
     def standing(self) -> Mapping[str, Arrival]:
-        """Thread -> its gate."""
+        """Thread -> its arrival at the breakpoint where it waits."""
         return {thread: arrival for thread, (arrival, _) in self._standing.items()}
 
     def until(self, is_so: Callable[[], bool], within_s: float) -> bool:
@@ -105,12 +105,12 @@ class Breakpoints:
         return True
 
     def answer(self, thread: str, word: str = GO) -> None:
-        """Release a standing thread, or make it throw. Raises KeyError for one that stands nowhere."""
+        """Release a waiting thread, or make it throw. Raises KeyError if it does not wait."""
         _, asking = self._standing.pop(thread)
         _tell(asking, word)
 
     def let_go(self, whom: Callable[[Arrival], bool]) -> None:
-        """Release all standing threads of a kind."""
+        """Release all waiting threads of a kind."""
         for thread, arrival in self.standing.items():
             if whom(arrival):
                 self.answer(thread)
@@ -178,7 +178,7 @@ class Breakpoints:
 
 
 def _tell(asking: socket.socket, word: str) -> None:
-    """Answer a question; ignore a broker that is gone."""
+    """Answer a question; ignore a broker that has exited."""
     with asking:
         try:
             asking.sendall(
@@ -189,7 +189,7 @@ def _tell(asking: socket.socket, word: str) -> None:
 
 
 def _arrival(question: bytes) -> Arrival | None:
-    """Parse a thread's question; None for anything that our rules do not send."""
+    """Parse a thread's question; None for other input than our rules send."""
     line = question.partition(b"\r\n")[0].decode("utf-8", "replace")
     match = ASKED.match(line)
     if match is None:

@@ -1,4 +1,4 @@
-"""Play a schedule on a running Java broker, and report what happened, step by step.
+"""Play a schedule on a running Java broker, and report each step.
 
 Moves: `schedule`, `violations`. Threads and replies: `breakpoints`.
 """
@@ -21,13 +21,13 @@ from longpoll_protocol.frames import Command
 WITHIN_S: Final = 20.0
 """How long to wait for a thread: four scan periods."""
 PASSED: Final = frozenset({"held", "served", "rounded", "closed", "returned", "recheck"})
-"""Gates that are observed but do not stop threads."""
+"""Breakpoints that report a thread without stopping it."""
 WALK: Final = frozenset({"notify", "taken", "each", "submit", "keep", "done"})
-"""Gates of a traversal."""
+"""Breakpoints of a traversal."""
 WALKERS: Final = frozenset({DISPATCHER, SCANNER, OPERATOR})
-"""The threads whose traversals are stopped at gates."""
+"""The threads whose traversals stop at breakpoints."""
 JUST_S: Final = 0.5
-"""A scan that ended at most this long ago can be counted from."""
+"""A scan that ended at most this long ago starts a tick count."""
 PRIME_HOLD_MS: Final = 1
 LMQ: Final = "%LMQ%"
 SUSPEND, SUBSCRIPTION, COMMIT = 2, 4, 1
@@ -36,11 +36,11 @@ _NUMBERS: Final = count(1)
 
 
 class NotFollowedError(Exception):
-    """The broker cannot be made to continue; the text names the step, and what was awaited."""
+    """The broker does not continue. The message names the step and the awaited event."""
 
 
 class OtherwiseError(Exception):
-    """The broker did something that the specification does not allow; the text says what."""
+    """The broker took a step that the specification does not allow. The message describes it."""
 
 
 @frozen
@@ -55,18 +55,18 @@ class Seen:
 
 @frozen
 class Played:
-    """How far a schedule was followed, and the result."""
+    """The steps of a schedule that the broker followed, and the result."""
 
     steps: tuple[Seen, ...]
     of: int
     shown: tuple[str, ...]
-    """The evidence that the property is broken."""
+    """The evidence of the violation."""
     broken: bool
-    """Whether the broker was seen to break the property."""
+    """Whether the broker broke the property."""
     cannot: str = ""
-    """Why the broker could not be made to continue; empty if it could."""
+    """Why the broker did not continue; empty if it did."""
     otherwise: str = ""
-    """The step of the broker that the specification does not allow; empty if there is none."""
+    """The step that the specification does not allow; empty without one."""
 
     @property
     def is_whole(self) -> bool:
@@ -85,7 +85,7 @@ class _Slot:
 
 
 def _takes_up(arrival: Arrival) -> bool:
-    """Whether a thread does something new to a pull: checks it, hands it on, or reads for it."""
+    """Whether a thread takes up a pull: checks it, hands it on, or reads for it."""
     return arrival.gate in {"each", "submit"} or (arrival.gate == "read" and arrival.suspends is False)
 
 
@@ -96,7 +96,7 @@ def play(broker: JavaBroker, schedule: Schedule) -> Played:
 
 @define(eq=False)
 class _Player:
-    """One replay. Invariant: `stage` stops only this replay's topic and pulls, and rounds of the scan."""
+    """One replay. Invariant: `stage` stops only threads on this replay's topic and pulls, and scan rounds."""
 
     broker: JavaBroker
     schedule: Schedule
@@ -110,7 +110,7 @@ class _Player:
     admins: dict[tuple[str, int], Peer] = field(factory=dict)
     """Address -> the connection for requests with immediate answers."""
     returning: tuple[Peer, int] | None = None
-    """The connection and opaque of the request that says that the master is back."""
+    """The connection and opaque of the request about the master's return."""
     stopped: Callable[[Arrival], bool] = field(init=False)
     acted_at: int = 0
     """The number of observations at the last move."""
@@ -172,25 +172,25 @@ class _Player:
     # -- which threads stop ------------------------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
-        """Stop this run's threads from now on, once no round of the scan is in progress: its steps would not count."""
+        """Stop this run's threads after the current scan round, whose steps would not count."""
         self.stage.stops = lambda arrival: arrival.gate == "round"
         self.stage.until(lambda: not self._is_in_round(), WITHIN_S)
         self.stage.stops = self._is_ours
 
     def _is_in_round(self) -> bool:
-        """Whether the scanner is within a round; one that an exception ended is over when the next begins."""
+        """Whether the scanner is in a round. If an exception ends a round, it counts until the next one begins."""
         if any(each.gate == "round" for each in self.stage.standing.values()):
             return False
         last_s = self.stage.last_s
         return last_s.get("round", 0.0) > last_s.get("rounded", 0.0)
 
     def _is_ours(self, arrival: Arrival) -> bool:
-        """Whether a thread at a gate is one of this run's."""
+        """Whether a thread at a breakpoint belongs to this run."""
         gate = arrival.gate
         if gate in PASSED or (gate == "notify" and self._role(arrival) == SCANNER):
             return False
         if gate in WALK and self._role(arrival) not in WALKERS:
-            # A pull's thread that rechecks after its insert, because of a rule.
+            # A pull's thread rechecks after its insert, because of a rule.
             return False
         if gate == "round":
             return True
@@ -229,7 +229,7 @@ class _Player:
         return iter(said)
 
     def until(self, move: Move) -> str:
-        """Wait for a thread to stand at a gate, or to have passed one that does not stop."""
+        """Wait until a thread stops at a breakpoint of the move, or passes one that does not stop it."""
 
         def there() -> Arrival | None:
             passed = (each for each in self.stage.seen[self.acted_at :] if each.gate in PASSED)
@@ -244,7 +244,7 @@ class _Player:
             )
         found = there()
         assert found is not None
-        return f"{found.thread} {'passes' if found.gate in PASSED else 'stands at'} {found.gate}"
+        return f"{found.thread} {'passes' if found.gate in PASSED else 'pauses at'} {found.gate}"
 
     def _refuse_unfit(self) -> None:
         if not self.broker.is_running:
@@ -255,7 +255,7 @@ class _Player:
             )
 
     def go(self, move: Move) -> str:
-        """Release a thread from a gate; if it stands at none of them, do nothing."""
+        """Release a thread from a breakpoint; do nothing if it is at none."""
         self._answer_at(move, "G")
         return ""
 
@@ -278,7 +278,7 @@ class _Player:
         return found
 
     def free(self, move: Move) -> str:
-        """Stop no thread any more, except at the named gates."""
+        """Stop threads only at the named breakpoints from now on."""
         kept = frozenset(move.gates)
         self.stage.stops = lambda arrival: arrival.gate in kept
         self.acted_at = len(self.stage.seen)
@@ -297,7 +297,7 @@ class _Player:
 
     @property
     def _parent(self) -> str:
-        """The topic to send to: for a light message queue the one that fills it."""
+        """The topic to send to; a light message queue is filled from another topic."""
         return self.topic.removeprefix(LMQ)
 
     def send(self, move: Move) -> str:
@@ -342,7 +342,7 @@ class _Player:
             lambda: any(each.gate == "closed" for each in self.stage.seen[self.acted_at :]), WITHIN_S
         ):
             raise NotFollowedError("the broker does not notice that the channel is closed")
-        return "the broker is told that the channel is closed"
+        return "the broker sees that the channel is closed"
 
     def commit(self, move: Move) -> str:
         fields = self._group_fields(move) | {"commitOffset": str(move.number)}
@@ -382,19 +382,19 @@ class _Player:
         return self.admins[to], command.opaque
 
     def acts(self, _move: Move) -> str:
-        """Tell the slave that it has the least id of the living brokers: its master is gone, and it acts for it."""
+        """Tell the slave that it has the least id of the living brokers, so that it acts for its master."""
         self._asked(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, self._least(1, self.broker.address))
         return "the slave acts as master"
 
     def returns(self, _move: Move) -> str:
-        """Tell the slave that its master is back, without waiting: the serving thread is to be stopped."""
+        """Tell the slave that its master is back. Do not wait, because a breakpoint stops the serving thread."""
         assert self.broker.master is not None
         fields = self._least(0, self.broker.master.address)
         fields["haBrokerAddr"] = "{}:{}".format(*self.broker.master.copied_from)
         command = Command(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, next(_NUMBERS), 0, fields)
         self.acted_at = len(self.stage.seen)
         self.returning = self._ask(command, self.broker.address)
-        return "the slave is told that its master is back"
+        return "the slave learns that its master is back"
 
     @staticmethod
     def _least(number: int, address: tuple[str, int]) -> dict[str, str]:
@@ -430,7 +430,7 @@ class _Player:
 
     def tick(self, move: Move) -> str:
         if not any(self._waits(slot) for slot in self.slots.values()):
-            # Only the scan counts time here, and it is awaited separately.
+            # Only the scan counts time here, and another move waits for it.
             return "no pull waits, so no time has to pass"
         if not self.ticks:
             self.anchor_s = max(self.anchor_s, time.monotonic() - JUST_S)
@@ -451,7 +451,7 @@ class _Player:
         self.stage.until(lambda: time.monotonic() >= at_s, max(0.0, at_s - time.monotonic()))
 
     def stop(self, _move: Move) -> str:
-        # A thread at a gate would keep the broker from stopping.
+        # A thread at a breakpoint would keep the broker from stopping.
         self.free(Move("free"))
         self.broker.stop()
         if not self.stage.until(
@@ -463,7 +463,7 @@ class _Player:
     # -- checks ----------------------------------------------------------------------------------------------
 
     def _compare(self, still: Sequence[bool]) -> None:
-        """Compare the wire with the specification: a pull that it has unanswered must have no answer."""
+        """A pull that is unanswered in the specification must have no answer on the wire."""
         self.stage.until(lambda: False, 0)
         for number, is_open in enumerate(still):
             if is_open:
@@ -537,9 +537,9 @@ class _Player:
         return any(each.gate == "queue" and each.topic == self.topic and each.queue == wanted for each in seen)
 
     def _number_queues(self) -> None:
-        """Map the specification's queues to the broker's in the order in which its scan visits them.
+        """Number the specification's queues in the order in which the broker's scan visits them.
 
-        Java traverses its table in the order of the keys' hashes; in the specification a round may begin at any queue.
+        Java traverses its table in the order of the keys' hashes. In the specification a round may begin at any queue.
         """
         came = dict.fromkeys(
             each.queue for each in self.stage.seen if each.gate == "queue" and each.topic == self.topic

@@ -30,7 +30,7 @@ def breaks(trace: Trace) -> bool:
 
 
 def sentence_of(property_name: str) -> str:
-    """What the moves of a property show; empty for a property without any."""
+    """The violation that the moves of a property show; empty for a property without moves."""
     return _SENTENCES.get(property_name, "")
 
 

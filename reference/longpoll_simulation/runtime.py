@@ -1,4 +1,4 @@
-"""The interface of a simulated world: one process's threads, clock, sockets and files.
+"""The runtime of one simulated process: its threads, clock, sockets and files.
 
 Scheduling: `world`. Faults: `network.Weather`, and the errors that `files` may raise.
 """
@@ -48,10 +48,10 @@ class SimulatedRuntime:
 
     network: Network
     files: Files = field()
-    """By default those of a disk of its own; each call is a scheduling point."""
+    """By default on its own disk; each call is a scheduling point."""
     process: str = ""
     unix_ahead_ms: int = 0
-    """How far the wall clock has been moved ahead; change this for a clock step."""
+    """The offset of the wall clock; change it to simulate a clock step."""
     actors: list[Actor] = field(factory=list, init=False)
 
     @files.default
@@ -84,7 +84,7 @@ class SimulatedRuntime:
         return SimulatedCondition(self.world)
 
     def event(self) -> Event:
-        """A new flag, down."""
+        """A new event, not set."""
         return SimulatedEvent(self.world)
 
     def queue(self, capacity: int) -> Queue[Any]:
@@ -102,12 +102,12 @@ class SimulatedRuntime:
         """Listen for connections; port 0 picks one. Raises OSError."""
         return self.network.listen(self.process, host, port)
 
-    def connect(self, host: str, port: int, timeout_s: float) -> Socket:  # noqa: ARG002 - nobody makes it wait here
+    def connect(self, host: str, port: int, timeout_s: float) -> Socket:  # noqa: ARG002 - a simulated connect never waits
         """Connect. Raises OSError."""
         return self.network.connect(self.process, self.look_up(host, port), port)
 
     def look_up(self, host: str, port: int) -> str:  # noqa: ARG002 - as the interface has it
-        """The address of a host: a numeric one, or this machine's. Raises OSError for every other name."""
+        """The address of a numeric host or of localhost. Raises OSError for other names."""
         if host == "localhost":
             return LOCAL
         try:
@@ -133,14 +133,14 @@ class SimulatedRuntime:
         return
 
     def process_id(self) -> int:
-        """The same for every process: none forks, and `identity` distinguishes them."""
+        """1 for every process: none forks, and `identity` distinguishes them."""
         return 1
 
     def when_forked(self, _one: Forked, /) -> None:
-        """Do nothing, because there are no forks."""
+        """Do nothing: simulated processes never fork."""
 
     def identity(self) -> bytes:
-        """The machine's address and a call counter: the same in every run."""
+        """The machine's address and a call counter; deterministic."""
         number: int = next(self.network.identities)
         return ipaddress.ip_address(LOCAL).packed + number.to_bytes(4, "big")
 
@@ -149,6 +149,6 @@ class SimulatedRuntime:
         self.world.point(action)
 
     def kill(self) -> None:
-        """End the process like SIGKILL: its actors stop where they are, and its peers are cut off."""
+        """End the process like SIGKILL: its actors stop at once, and its connections break."""
         self.world.abandon(self.actors)
         self.network.lose(self.process)

@@ -208,7 +208,7 @@ class SimulatedQueue(Generic[T]):
 
 
 class SimulatedThread:
-    """A handle on an actor, for its starter."""
+    """The starter's handle on an actor."""
 
     def __init__(self, world: World, actor: Actor) -> None:
         self._world = world

@@ -84,7 +84,7 @@ class Property:
     def by_construction(self) -> bool:
         """Whether it holds vacuously: it is true of every state, reachable or not.
 
-        Such a property holds but is no evidence, so a report must say so.
+        Such a property holds but proves nothing, so a report must mark it.
         """
         return self.kind != "sometimes" and self.term is TRUE
 

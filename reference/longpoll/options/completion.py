@@ -31,7 +31,7 @@ from longpoll_spec.policy import (
 )
 
 Item: TypeAlias = "CompletionItem[str]"
-"""As text, because click 8.1's CompletionItem takes no type."""
+"""A string, because click 8.1's CompletionItem takes no type."""
 
 ASKED: Final = ("source", "complete")
 """The requests of a shell: its script, or completions."""
@@ -44,7 +44,7 @@ WORLDS: Final = (
     WHOLE,
     Bounds("uncut", messages=2, queues=2, tags=3, aspects=frozenset(ASPECTS) - {"truncate"}),
 )
-"""Under these bounds together a policy has all its properties."""
+"""These bounds together cover all properties of a policy."""
 
 
 def policies(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Item]:
@@ -53,7 +53,7 @@ def policies(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
 
 
 def own_policies(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
-    """The matching presets of our own design, for `ablate`."""
+    """The matching presets that `ablate` accepts."""
     return [each for each in policies(ctx, param, incomplete) if each.value in {name for name, _ in REDUNDANT}]
 
 

@@ -33,7 +33,7 @@ def judged(history: Path, known: Declared, limits: Limits, say: Callable[[str], 
     result, excused = by_promises(found, history, known, limits)
     outcome = OUTCOMES[result.verdict]
     if outcome == "ok" and not result.requests:
-        outcome = "unknown"  # nothing was judged, so nothing is as it should be
+        outcome = "unknown"  # nothing was judged
     detail = _detail(result)
     if outcome == "ok" and limits.are_coarse and not set(TIMELY) <= known.broken.keys():
         outcome = "unknown"
@@ -81,7 +81,7 @@ def most_of(known: Declared, limits: Limits) -> Limits:
 
 
 def _excused(found: Result, broken: Sequence[Finding], still: Sequence[Finding]) -> Counter[str]:
-    """How often each property was or may have been broken, less the remaining findings."""
+    """The violations and possible violations by property, less the remaining findings."""
     counts = Counter(finding.property for finding in broken)
     counts.update(each.property for finding in broken for each in finding.follows for _one in range(each.count))
     for name in TIMELY:
@@ -105,14 +105,14 @@ def _detail(result: Result) -> str:
     )
     if result.findings:
         first = result.findings[0]
-        detail += f"; {first.property} {first.verdict}: {first.why}{_besides(result)}"
+        detail += f"; {first.property} {first.verdict}: {first.why}{_others(result)}"
     elif result.gaps:
         detail += f"; {result.gaps[0]['why']}"
     return detail
 
 
-def _besides(result: Result) -> str:
-    """The violated properties besides that of the first finding."""
+def _others(result: Result) -> str:
+    """The violated properties, except that of the first finding."""
     others: dict[str, None] = {}
     for finding in result.findings:
         others |= dict.fromkeys([finding.property] if finding.verdict == "violated" else [])

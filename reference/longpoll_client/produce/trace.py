@@ -1,6 +1,6 @@
-r"""A hook that writes what was sent, and consumed, to RocketMQ's trace topic, where its dashboard looks for it.
+r"""A hook that writes sends and deliveries to RocketMQ's trace topic, which its dashboard reads.
 
-One line for each message, of fields that `\x01` parts, ended by `\x02`:
+Each message gets one line. `\x01` separates the fields, `\x02` ends the line:
 
 | kind | fields |
 |------|--------|
@@ -8,8 +8,8 @@ One line for each message, of fields that `\x01` parts, ended by `\x02`:
 | `SubBefore` | time, region, group, number of the delivery, id, tries before, keys |
 | `SubAfter` | number of the delivery, id, cost in ms, success, keys, how it ended, time, group |
 
-Lines go out together, on a thread of their own; those that do not fit in are dropped and counted. Leaves out the ends
-of transactions, and one-way sends.
+A separate thread sends the lines in batches. Lines beyond the limit are dropped and counted. Ends of transactions and
+one-way sends are not traced.
 
 Source: `TraceDataEncoder.java`, `AsyncTraceDispatcher.java`, `SendMessageTraceHookImpl.java`,
 `ConsumeMessageTraceHookImpl.java` 4.9.7.
@@ -43,11 +43,11 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
 REGION: Final = "DefaultRegion"
 LINES_MAX: Final = 2048
-"""Messages whose lines wait (`AsyncTraceDispatcher.queueSize`)."""
+"""The most waiting lines (`AsyncTraceDispatcher.queueSize`)."""
 BATCH_MAX: Final = 100
-"""Messages of one trace message."""
+"""The most lines in one trace message."""
 FLUSH_S: Final = 0.5
-"""How long a line may wait for others."""
+"""The longest wait of a line for others."""
 NORMAL, HALF, _COMMIT, DELAYED = range(4)
 """`MessageType`, by its place."""
 EXCEPTION: Final = 2
@@ -69,12 +69,12 @@ class Tracing(Closeable):
     _runtime: Runtime | None = field(default=None, kw_only=True, alias="runtime")
     runtime: Runtime = field(init=False)
     dropped_count: int = field(default=0, init=False)
-    """Lines that were not written: too many waited, or the trace topic could not be sent to."""
+    """Lines that were not written: too many waited, or the send to the trace topic failed."""
     _producer: Producer = field(init=False)
     _timer: Timer = field(init=False)
     _lock: Lock = field(init=False)
     _lines: list[tuple[str, str]] = field(factory=list, init=False)
-    """Keys and the line."""
+    """(keys, line)."""
     _is_due: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -87,7 +87,7 @@ class Tracing(Closeable):
         self.runtime.when_forked(self)
 
     def forked(self) -> None:
-        """The waiting lines belong to the parent process."""
+        """Drop the waiting lines, which belong to the parent process."""
         self._lock = self.runtime.lock()
         self._lines, self._is_due = [], False
 
@@ -98,10 +98,10 @@ class Tracing(Closeable):
         self._producer.close()
 
     def before_send(self, sending: Sending) -> None:
-        """Nothing: a line needs the result of the send."""
+        """Do nothing: a line needs the result of the send."""
 
     def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> None:
-        """A `Pub` line for each message of a send that was answered with success, as Java writes them."""
+        """Add a `Pub` line for each message of an answered send, as Java does."""
         if not isinstance(outcome, tuple):
             return
         kind = NORMAL
@@ -130,7 +130,7 @@ class Tracing(Closeable):
             self._add(f"{result.msg_id} {keys}", line)
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> None:
-        """A `SubBefore` for each message."""
+        """Add a `SubBefore` line for each message."""
         for message in messages:
             keys = message.properties.get(KEYS, "")
             line = (
@@ -155,7 +155,7 @@ class Tracing(Closeable):
         is_consumed: bool,
         latency_s: float,
     ) -> None:
-        """A `SubAfter` for each message."""
+        """Add a `SubAfter` line for each message."""
         code = 0 if is_consumed else FAILED if error is None else EXCEPTION
         for message in messages:
             keys = message.properties.get(KEYS, "")

@@ -402,7 +402,7 @@ public class Replay {
             return found[0] != null;
         }, WITHIN_MS);
         if (!came) throw new NotFollowed(move.get("thread") + " did not reach " + move.get("gates"));
-        return found[0].thread + (PASSED.contains(found[0].gate) ? " passes " : " stands at ") + found[0].gate;
+        return found[0].thread + (PASSED.contains(found[0].gate) ? " passes " : " pauses at ") + found[0].gate;
     }
 
     Arrival answer(Map<String, String> move, String word) {
@@ -465,7 +465,7 @@ public class Replay {
         actedAt = seen();
         returning = opaques++;
         request(admin(port), 905, returning, fields, new byte[0]);
-        return "the slave is told that its master is back";
+        return "the slave learns that its master is back";
     }
 
     String brokeOff() throws IOException {
@@ -516,7 +516,7 @@ public class Replay {
         if (!until(() -> seenSince(actedAt, each -> each.gate.equals("closed")), WITHIN_MS)) {
             throw new NotFollowed("the broker does not notice that the channel is closed");
         }
-        return "the broker is told that the channel is closed";
+        return "the broker sees that the channel is closed";
     }
 
     String commit(int slot, Map<String, String> move) throws IOException {

@@ -1,11 +1,11 @@
 """Check that requests are interchangeable, and queues too, instead of assuming it.
 
-Swapping two requests, or two queues, must map the set of actions to itself, and each statement to itself, up to the
-order of `and` and `or`. If it does, a proof for one choice holds for all, and only choices that differ in kind are
-left. If not (a mutant in one instance), no choice is left out.
+Swapping two requests, or two queues, must map the set of actions and each statement to itself, up to the order of
+`and` and `or`. If it does, a proof for one choice holds for all choices of its kind. If not (a mutant in one instance),
+every choice is checked.
 
 A request's number occurs only in names: `phase_0`. A queue's number occurs in names, `log_end_q0`, and as the value of
-variables that declare it (`Variable.numbers_queues`). What is compared with such a variable, or assigned to it, is
+variables that declare it (`Variable.numbers_queues`). Values compared with such a variable, or assigned to it, are
 renamed too. Orbits of states: see `orbits`.
 """
 
@@ -29,7 +29,7 @@ _ORDERED: Final = frozenset({"lt", "le", "add", "sub"})
 
 @frozen
 class Renaming:
-    """New numbers for requests and for queues; a number that is not in its map stays the same."""
+    """New numbers for requests and queues; numbers not in the map stay the same."""
 
     requests: Mapping[int, int] = {}
     queues: Mapping[int, int] = {}
@@ -51,7 +51,7 @@ class Renaming:
         return actor if queue is None else f"q{self.queues.get(queue, queue)}"
 
 
-NOBODY: Final = Renaming()
+IDENTITY: Final = Renaming()
 
 
 def slot_of(name: str) -> int | None:
@@ -67,14 +67,14 @@ def queue_of(name: str) -> int | None:
 
 
 def queue_acting(actor: Actor) -> int | None:
-    """The queue that an actor stands for; None for other actors."""
+    """The queue that an actor names; None for other actors."""
     found = _QUEUE_ACTOR.match(actor) if isinstance(actor, str) else None
     return None if found is None else int(found[1])
 
 
 @define(eq=False)
 class _Numbered:
-    """Results under one renaming. Invariant: a node that has a number is kept alive, so its id stays unique."""
+    """Results of one renaming. Invariant: numbered nodes are kept alive, so their ids stay unique."""
 
     kept: list[Term] = field(factory=list)
     plain: dict[int, int] = field(factory=dict)
@@ -93,12 +93,12 @@ class Shapes:
     numbering: frozenset[str] = frozenset()
     """The variables whose values are numbers of queues."""
     queues: int = 1
-    """How many queues there are."""
+    """The number of queues."""
     numbers: dict[tuple[object, ...], int] = field(factory=dict)
     numbered: dict[tuple[object, ...], _Numbered] = field(factory=dict)
-    """Renaming -> its results: terms share most of their nodes."""
+    """Renaming -> its results, because terms share most nodes."""
 
-    def number(self, term: Term, renaming: Renaming = NOBODY, *, of_queue: bool = False) -> int:
+    def number(self, term: Term, renaming: Renaming = IDENTITY, *, of_queue: bool = False) -> int:
         """The number of a term after renaming."""
         known = self.numbered.setdefault((*renaming.requests.items(), None, *renaming.queues.items()), _Numbered())
         plain, queues, sums, naming = known.plain, known.queues, known.sums, known.naming
@@ -111,7 +111,7 @@ class Shapes:
             op = node.op
             renames = queues if named and kept else plain
             parts: list[object] = [
-                # A queue's number that is only compared by order, such as with the end of its range, is a quantity.
+                # A queue's number in an order comparison, such as with the end of its range, is a quantity.
                 (renames if op == "eq" or id(arg) in naming else plain)[id(arg)]
                 if isinstance(arg, (Int, Bool))
                 else arg
@@ -125,7 +125,7 @@ class Shapes:
                 sums[id(node)] = _sum(node, sums, plain)
                 op, parts = "sum", list[object](sorted(sums[id(node)]))
             if node.op in _ORDERED and named and not kept:
-                parts.append(tuple(sorted(renaming.queues.items())))  # an order among queues is not kept by renaming
+                parts.append(tuple(sorted(renaming.queues.items())))  # renaming does not preserve an order among queues
             plain[id(node)] = self._number(op, parts)
             queues[id(node)] = self._number_of_queue(node, plain, queues, renaming)
         return (queues if of_queue else plain)[id(term)]
@@ -175,7 +175,7 @@ def _sum(node: Term, sums: Mapping[int, list[tuple[int, int]]], plain: Mapping[i
 
 
 def _choice(node: Term, conditions: Mapping[int, int], branches: Mapping[int, int]) -> list[object]:
-    """The numbers of a choice; cases of one term's value exclude each other, so their order has no meaning."""
+    """The numbers of a choice. Cases on one term's value exclude each other, so their order does not matter."""
     condition, then, otherwise = node.args
     cases, tried = [(conditions[id(condition)], branches[id(then)])], {condition}
     while otherwise.op == "ite" and all(_excludes(otherwise.args[0], other) for other in tried):
@@ -210,7 +210,7 @@ def is_symmetric(model: Model, statements: Iterable[Bool]) -> bool:
     """Whether renaming maps the model's actions, and each of the statements, to themselves."""
     shapes = Shapes(frozenset(each.name for each in model.variables if each.numbers_queues), model.bounds.queues)
     wanted = list(statements)
-    actions = {shapes.of_action(action, NOBODY) for action in model.actions}
+    actions = {shapes.of_action(action, IDENTITY) for action in model.actions}
     meant = [shapes.number(term) for term in wanted]
     for renaming in generators(model):
         if {shapes.of_action(action, renaming) for action in model.actions} != actions:
@@ -226,9 +226,9 @@ def slots_of(term: Term) -> list[int]:
 
 
 def is_representative(action: Action, part: Bool | None = None) -> bool:
-    """Whether the choice of requests is the first of its kind: those named are 0, 1, ... in the order of being named.
+    """Whether this choice of requests is the first of its kind: it names 0, 1, ... in this order.
 
-    The action's own requests come first, then those of the statement; a statement about every request counts as none.
+    The action's requests come first, then those of the statement. A statement about every request counts as none.
     """
     named = [actor for actor in action.actors if isinstance(actor, int)]
     slots = slots_of(part) if part is not None else []

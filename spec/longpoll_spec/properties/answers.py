@@ -44,7 +44,7 @@ def _is_wrong(model: Model, action: Action, request: Request, queue: Queue) -> B
 
 
 def offset_goes_on(model: Model) -> Property:
-    """A client asks for the offset after what it received: besides answers, only a turn to a queue's end changes it."""
+    """A client's offset follows its last message: apart from answers, only a turn to a queue's end changes it."""
     return no_step(offset_goes_on, _moving_offsets(model))
 
 

@@ -69,7 +69,7 @@ def _regressing(model: Model) -> Wrong:
 
 
 def commit_in_queue(model: Model) -> Property | None:
-    """No group's committed offset is past the end of its queue: if the queue is recreated, the group would skip messages."""
+    """No group's committed offset is past the end of its queue: in a recreated queue, it would skip messages."""
     if not model.bounds.has("commits"):
         return None
     queues = model.state.queues

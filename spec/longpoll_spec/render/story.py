@@ -1,9 +1,8 @@
-"""Describe a trace step by step: actor, target, changes, and at the end what is wrong.
+"""Describe a trace step by step: actor, target, changes, and the violation at the end.
 
-Every sentence is made from the states before and after its step, so it describes this run and not the action in general
-(`step_texts`). The violation, and the Java methods around the window, are derived from the last state and the steps
-before it. For the properties of features the text is fixed (`WRONG`). The trace is already known to be a
-counterexample; a trace of a `sometimes` property has no fault.
+Every sentence comes from the states before and after its step, so it describes this run (`step_texts`). The violation,
+and the Java methods around the window, come from the last state and the steps before it. For properties of features the
+text is fixed (`WRONG`). The trace must be a counterexample; a trace of a `sometimes` property has no fault.
 """
 
 from __future__ import annotations
@@ -155,7 +154,7 @@ class End:
 
 
 def diagnosis_of(trace: Trace) -> tuple[str, ...]:
-    """The sentences that say what is wrong; empty if the trace shows no violation."""
+    """The sentences about the violation; empty without one."""
     stated = {item.name: item for item in properties_of(trace.model)}
     item = stated.get(trace.property_name)
     if item is None or item.kind == "sometimes":

@@ -1,12 +1,11 @@
 """A part of a packed search: the states that one process owns, level by level, and their successors.
 
-Alone, it owns every state; one of several workers owns the states whose heads lie in its range. The search decides
-ownership and the end of a level; `store` keeps the states.
+A single process owns every state. One of several workers owns the states whose heads lie in its range. The search
+decides ownership and the end of a level; `store` keeps the states.
 
-A search without parent pointers keeps, for each level, the states first reached at that depth. `runs_backwards`
-rebuilds counterexamples from these levels. From a witness's state it finds the least state in the previous level that
-leads to it, and so on. One pass over the levels serves every witness. The result does not depend on how workers shared
-the search.
+Instead of parent pointers, each level keeps the states first reached at that depth. `runs_backwards` rebuilds
+counterexamples from these levels. From a witness's state it finds the least state in the previous level that leads to
+it, and so on. One pass over the levels serves every witness. The result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Store(Protocol):
         """Add states, sorted by heads, without duplicates; the new ones belong to the next level."""
 
     def next_level(self) -> Words:
-        """Go on to the next level; returns its states."""
+        """Start the next level; returns its states."""
         ...
 
     def level(self, depth: int) -> Words:
@@ -95,7 +94,7 @@ class _Traced(Successors):
 class Part:
     """The states of one process.
 
-    With `orbits` a state stands for all its renamings, and counts include them all.
+    With `orbits`, the part keeps one state per orbit, and counts include the whole orbit.
     """
 
     expand: Expand
@@ -107,7 +106,7 @@ class Part:
     chunk_states: int = field(factory=lambda: CHUNK_STATES)
     stretch_states: int = field(factory=lambda: STRETCH_STATES)
     new_store: Callable[[], Store] | None = None
-    """Makes the store when the search begins; by default states are held in memory."""
+    """Makes the store when the search begins; the default keeps states in memory."""
     number: int = 0
     """The index of this part's range of heads, from 0 to `shares` - 1."""
     shares: int = 1
@@ -121,7 +120,7 @@ class Part:
 
     @property
     def most(self) -> int:
-        """The most states that one batch yields."""
+        """The most successors of one batch."""
         return self.stretch_states + self.chunk_states * self.actions
 
     def begin(self) -> None:
@@ -134,7 +133,7 @@ class Part:
         self.store.take(words)
 
     def next_level(self) -> int:
-        """Go on to the next level; returns how many states it counts for here."""
+        """Start the next level; returns the number of its states in this part."""
         self.go_on_with(self.store.next_level())
         if self.orbits is None:
             return int(self.here.shape[1])
@@ -160,7 +159,7 @@ class Part:
         return Stretch(fired, found, over=self.expanded >= level.shape[1]), words
 
     def _successors(self) -> Successors:
-        """A reused buffer for a batch: only pages written to take memory."""
+        """A reused buffer for a batch; only written pages take memory."""
         if self.successors is None:
             self.successors = Successors(np.empty((self.words, self.most), dtype=np.uint64))
         self.successors.used = 0
@@ -174,7 +173,7 @@ class Part:
         return self.sources(keys, self._chunks(self.store.level(depth)))
 
     def sources(self, keys: Iterable[int], chunks: Iterable[Words]) -> dict[int, tuple[int, int]]:
-        """The same for the states of chunks."""
+        """As `before`, for the states of chunks."""
         wanted = distinct(mixed(words_of(keys, self.words)))
         names = [key_of(unmixed(wanted.copy()), column) for column in range(wanted.shape[1])]
         sources: dict[int, tuple[int, int]] = {}

@@ -42,7 +42,7 @@ _NOBODY: Final = -1
 class _Choice(Successors):
     """One random step for each run. Invariant: `chosen` is uniform over the steps offered so far.
 
-    A left-out action is chosen only if there is no other.
+    A left-out action is chosen only if no other is enabled.
     """
 
     random: np.random.Generator = field(kw_only=True)

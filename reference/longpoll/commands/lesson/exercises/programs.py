@@ -1,4 +1,4 @@
-"""The exercises of lessons 0, 9 and 11: a reader's own long poll, recordings of Java brokers, a reader's hold table."""
+"""Exercises of lessons 0, 9 and 11: the reader's long poll, recordings of Java brokers, the reader's hold table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 1.0
 LATE_S: Final = 0.5
-"""Virtual time passes only when no thread can run, so a thread that ends later than this waited for nothing."""
+"""Virtual time passes only when no thread can run, so a thread that ends later than this missed its wakeup."""
 PROGRAM: Final = Path("docs/lessons/poll.py")
 A_PROGRAM: Final = "a file with a class Mailbox, such as docs/lessons/poll.py"
 
@@ -48,7 +48,7 @@ def _poll(box: Any, _world: World) -> object:
 
 
 def threads_of(polls: int) -> Mapping[str, Thread]:
-    """Threads that poll once each, and one that puts as many messages, one after another."""
+    """Threads that poll once each, and one thread that puts one message for each of them."""
 
     def put(box: Any, _world: World) -> object:
         for number in range(1, polls + 1):
@@ -59,7 +59,7 @@ def threads_of(polls: int) -> Mapping[str, Thread]:
 
 
 def wrong_with(order: Schedule, polls: int) -> str:
-    """What a poll did wrong in an order; empty if nothing."""
+    """A sentence about the fault of a poll in a schedule; empty without a fault."""
     messages = sorted(f"message {number}" for number in range(1, polls + 1))
     if order.stuck:
         return f"a thread waits forever: {order.stuck}"
@@ -74,17 +74,17 @@ def wrong_with(order: Schedule, polls: int) -> str:
 
 @define
 class Tried:
-    """The result of trying a program's orders."""
+    """The result of running a program in all schedules."""
 
     orders: int = 0
     wrong: int = 0
     first: Schedule | None = None
-    """The first failing order: no failing order has fewer switches."""
+    """A failing schedule with the fewest context switches."""
     why: str = ""
 
 
 def tried(path: Path, polls: int, switches_max: int) -> Tried:
-    """Run a program in every order."""
+    """Run a program in every schedule."""
     found = Tried()
     for order in _orders(path, polls, switches_max):
         found.orders += 1
@@ -94,7 +94,7 @@ def tried(path: Path, polls: int, switches_max: int) -> Tried:
             if found.first is None:
                 found.first, found.why = order, why
         if order.stuck:
-            break  # a program that turns in circles does so in most orders, and each takes its time
+            break  # a program that loops forever does so in most schedules, and each takes long
     return found
 
 
