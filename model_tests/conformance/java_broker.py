@@ -90,6 +90,10 @@ def _resolve(directory: Path, version: str, artifacts: Sequence[str]) -> str:
     return found.read_text().strip()
 
 
+# A worker of pytest that is killed, as by Ctrl-C, has no time to end its brokers.
+ENDS_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+
+
 @contextmanager
 def running(
     class_path: str, home: Path, *, heap: str = "512m", settings: str = "", before: JavaBroker | None = None
@@ -113,7 +117,16 @@ def running(
         f"storePathCommitLog={home}/store/commitlog\nautoCreateTopicEnable=true\nautoCreateSubscriptionGroup=true\n"
         f"diskMaxUsedSpaceRatio=95\nmappedFileSizeCommitLog=104857600\nmaxIndexNum=1000\nmaxHashSlotNum=4000\n{settings}\n"
     )
-    java = ("java", f"-Xmx{heap}", *JVM, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", class_path)
+    java = (
+        *ENDS_WITH_US,
+        "java",
+        f"-Xmx{heap}",
+        *JVM,
+        f"-Drocketmq.home.dir={home}",
+        f"-Duser.home={home}",
+        "-cp",
+        class_path,
+    )
     with (
         _running(java, home, "namesrv.NamesrvStartup", "namesrv.conf", name_server) as name_server_process_id,
         _running(java, home, "broker.BrokerStartup", "broker.conf", broker) as process_id,

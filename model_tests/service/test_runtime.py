@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -34,7 +35,8 @@ def test_a_queue_gives_what_came_first() -> None:
 
 def test_a_poller_tells_what_is_ready_and_ends_a_wait_when_woken() -> None:
     runtime = RealRuntime()
-    listener = runtime.listen("127.0.0.1", 0)
+    listener = runtime.bind("127.0.0.1", 0)
+    listener.listen()
     client = runtime.connect(*listener.address, 5)
     poller = runtime.poller()
     try:
@@ -88,16 +90,23 @@ def test_a_poller_may_be_closed_while_it_is_woken(tmp_path: Path, monkeypatch: p
 
 
 def test_an_address_in_use_is_an_os_error() -> None:
+    """Two may bind an address, and one of them may listen; nothing connects before it does."""
     runtime = RealRuntime()
-    listener = runtime.listen("127.0.0.1", 0)
-    try:
+    with ExitStack() as undo:
+        first, second = (undo.enter_context(closing(runtime.bind("127.0.0.1", 0))) for _ in range(2))
+        again = undo.enter_context(closing(runtime.bind(*first.address)))
+        with pytest.raises(ConnectionRefusedError):
+            runtime.connect(*first.address, 5)
+        first.listen()
+        runtime.connect(*first.address, 5).close()
         with pytest.raises(OSError, match="in use"):
-            runtime.listen(*listener.address)
-    finally:
-        listener.close()
-    again = runtime.listen(*listener.address)
-    assert again.address == listener.address
-    again.close()
+            again.listen()
+        with pytest.raises(OSError, match="in use"):
+            runtime.bind(*first.address)
+        second.listen()
+    with closing(runtime.bind(*first.address)) as third:
+        third.listen()
+        assert third.address == first.address
 
 
 @pytest.fixture

@@ -284,7 +284,9 @@ def spoken_to(act: Act, does: Answer | None, *, prepare: Callable[[Checker], Non
 
     def main() -> None:
         if does is not None:
-            runtime.spawn("broker", partial(serve, world, network.listen("broker", *ADDRESS), does))
+            listener = network.bind("broker", *ADDRESS)
+            listener.listen()
+            runtime.spawn("broker", partial(serve, world, listener, does))
         SimulatedClient("peer", runtime, partial(network.connect, "peer", *ADDRESS), account).live((act, Wait()))()
 
     world.run(main)

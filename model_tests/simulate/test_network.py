@@ -33,7 +33,10 @@ class Storm(Weather):
 def pair(world: World, weather: Weather | None = None) -> Pair:
     """Create a network and both ends of a connection."""
     network = Network(world) if weather is None else Network(world, weather)
-    listener = network.listen("server", "127.0.0.1", PORT)
+    listener = network.bind("server", "127.0.0.1", PORT)
+    with pytest.raises(ConnectionRefusedError):
+        network.connect("client", "127.0.0.1", PORT)
+    listener.listen()
     near = network.connect("client", "127.0.0.1", PORT)
     far, _peer = listener.accept()
     return network, near, far
@@ -88,7 +91,8 @@ def test_what_was_sent_on_two_connections_may_come_in_either_order() -> None:
 
     def scenario(world: World) -> None:
         network, near, far = pair(world, Storm(random=random.Random(seed)))
-        listener = network.listen("server", "127.0.0.1", 1)
+        listener = network.bind("server", "127.0.0.1", 1)
+        listener.listen()
         second = network.connect("client", "127.0.0.1", 1)
         other, _peer = listener.accept()
         near.send(b"first")
@@ -194,7 +198,7 @@ def test_nothing_is_read_where_nothing_came() -> None:
         with pytest.raises(BlockingIOError):
             near.send(b"x")
         with pytest.raises(BlockingIOError):
-            network.listen("server", "127.0.0.1", 0).accept()
+            network.bind("server", "127.0.0.1", 0).accept()
 
     in_world(scenario)
 
@@ -205,13 +209,13 @@ def test_addresses_are_taken_and_given_back() -> None:
     def scenario(world: World) -> None:
         network, near, far = pair(world)
         with pytest.raises(OSError, match="in use"):
-            network.listen("other", "127.0.0.1", PORT)
+            network.bind("other", "127.0.0.1", PORT)
         with pytest.raises(ConnectionRefusedError):
             network.connect("client", "127.0.0.1", 1)
         network.lose("server")
         assert far.fileno() == -1
         assert read_all(near) == b""
-        assert isinstance(network.listen("other", "127.0.0.1", PORT), SimulatedListener)
+        assert isinstance(network.bind("other", "127.0.0.1", PORT), SimulatedListener)
 
     in_world(scenario)
 

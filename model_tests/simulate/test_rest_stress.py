@@ -154,7 +154,8 @@ class Stage:
             self.tell(each, answer)
 
     def main(self) -> None:
-        listener = self.network.listen("server", HOST, PORT)
+        listener = self.network.bind("server", HOST, PORT)
+        listener.listen()
         self.client = RemotingClient(self.runtime, HOST, PORT)
         server = self.world.spawn("server", lambda: serve(listener.accept()[0]))
         actors = [self.world.spawn(name, partial(self.send_many, name)) for name in ("a", "b")]

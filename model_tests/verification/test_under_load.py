@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -35,7 +36,7 @@ from longpoll.verification import conversations, races, real_client, soak, under
 from longpoll.verification.broker_process import ServedBroker
 from longpoll.verification.limits import declared, limits_of
 from longpoll.verification.report import Row
-from longpoll.verification.soak import HOLD_MS_MAX, Soak, is_idle, real_plan_of
+from longpoll.verification.soak import HOLD_MS_MAX, Counts, Soak, is_idle, real_plan_of
 from longpoll.verification.under_load import Loaded, see
 from longpoll.wire.load import LoadPlan
 from longpoll.wire.race import QUEUE_IDS, Delivery, PullTiming, RacePlan, RaceReport, RaceTopic, prepare, race
@@ -623,6 +624,19 @@ def test_what_a_kill_takes_is_found(
 )
 def test_a_life_without_pulls_needs_no_verdict(kinds: list[str], is_expected: bool) -> None:
     assert is_idle([{"clause": Gap(name, "", 0, "").clause} for name in kinds]) == is_expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        (Counts(), "no request got an answer"),
+        (Counts(answers=1, judged=Counter(valid=1), unknown_stopped=1), "the judge has no verdict on a clean run"),
+        (Counts(answers=1, judged=Counter(unknown=9)), "the judge found no run valid"),
+        (Counts(answers=1, judged=Counter(unknown=9, valid=1)), None),
+    ],
+)
+def test_a_soak_that_shows_nothing_says_why(counts: Counts, expected: str | None) -> None:
+    assert counts.doubt == expected
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from longpoll_broker.broker import Broker as BrokerInThreads
-from longpoll_broker.broker import limits_of, open_listener
+from longpoll_broker.broker import bind, limits_of, listen_at
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.io.transport import IoLoop
 from longpoll_broker.rocketmq.name_server.name_server import NameServer as NameServerHandler
@@ -158,10 +158,11 @@ class NameServer(Closeable):
         """See the class."""
         runtime = RealRuntime()
         with ExitStack() as undo:
-            listener = open_listener(runtime, ("127.0.0.1", port), undo)
+            listener = bind(runtime, ("127.0.0.1", port), undo)
             self._address = listener.address
             self._loop = IoLoop(runtime, "name-server", limits_of(BrokerConfig()))
             self._loop.add_listener(listener, NameServerHandler(now_ms=runtime.unix_ms))
+            listen_at(listener)
             self._loop.start()
             undo.pop_all()
         self._is_closed = False

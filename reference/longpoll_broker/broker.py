@@ -76,25 +76,37 @@ class ListenError(BrokerUserError):
     """The broker cannot listen on an address."""
 
 
-def open_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listener:
-    """Listen until `undo` is unwound; raises ListenError with a text for the user."""
+def bind(runtime: Runtime, address: Address, undo: ExitStack) -> Listener:
+    """Reserve an address until `undo` is unwound; raises ListenError with a text for the user."""
     try:
-        listener = runtime.listen(*address)
+        listener = runtime.bind(*address)
     except (OSError, OverflowError) as error:
-        host, port = address
-        raise ListenError(f"cannot listen on {host}:{port}: {error}; choose another address") from None
+        raise _cannot_listen(address, error) from None
     undo.callback(listener.close)
     return listener
 
 
-def open_vip_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listener | None:
-    """Listen two ports below the broker's, where a Java slave requests the topic table (`brokerVIPChannel`).
+def listen_at(listener: Listener) -> None:
+    """Take connections; raises ListenError if another program that had bound the address has begun to listen."""
+    try:
+        listener.listen()
+    except OSError as error:
+        raise _cannot_listen(listener.address, error) from None
+
+
+def _cannot_listen(address: Address, error: Exception) -> ListenError:
+    host, port = address
+    return ListenError(f"cannot listen on {host}:{port}: {error}; choose another address")
+
+
+def bind_vip(runtime: Runtime, address: Address, undo: ExitStack) -> Listener | None:
+    """Reserve the port two below the broker's, where a Java slave requests the topic table (`brokerVIPChannel`).
 
     Returns None and logs a warning if that port is taken: then Java slaves know no topics.
     """
     host, port = address
     try:
-        return open_listener(runtime, (host, port - VIP_DISTANCE), undo)
+        return bind(runtime, (host, port - VIP_DISTANCE), undo)
     except ListenError as error:
         log.warning("Java slaves cannot copy the table of topics: %s", error)
         return None
@@ -354,13 +366,13 @@ class Broker(Stoppable):
         config = config or BrokerConfig()
         store_config = _store_config(store_config or StoreConfig(), config, policy)
         with ExitStack() as undo:
-            # The kernel accepts connections from the first `listen` on: no request may wait for the store's recovery.
+            # A taken port is reported before the store recovers. The kernel takes connections only from `listen` on.
+            listeners = (bind(runtime, listen, undo), bind(runtime, name_server, undo))
+            ha = ha or ha_address(config, listeners[0].address)
+            ha_listener = None if ha is None else bind(runtime, ha, undo)
+            vip_listener = None if ha is None else bind_vip(runtime, listeners[0].address, undo)
             store = MessageStore.open(runtime, directory, store_config)
             undo.callback(store.close)
-            listeners = (open_listener(runtime, listen, undo), open_listener(runtime, name_server, undo))
-            ha = ha or ha_address(config, listeners[0].address)
-            ha_listener = None if ha is None else open_listener(runtime, ha, undo)
-            vip_listener = None if ha is None else open_vip_listener(runtime, listeners[0].address, undo)
             recording = BrokerHistory()
             if record_directory is not None:
                 recording = BrokerHistory.start(runtime, record_directory, policy, config)
@@ -371,6 +383,9 @@ class Broker(Stoppable):
             broker = cls(
                 shared, directory, listeners=listeners, ha_listener=ha_listener, vip_listener=vip_listener, hooks=hooks
             )
+            for listener in (*listeners, ha_listener, vip_listener):
+                if listener is not None:
+                    listen_at(listener)
             undo.pop_all()
         broker._start_threads()
         return broker

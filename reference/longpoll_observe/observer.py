@@ -28,7 +28,7 @@ from longpoll_observe.relay_loop import RelayLoop
 from longpoll_observe.routes import RouteTap
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_recorder.recorder import HistoryRecorder
-from longpoll_runtime import Address, Files, Queue, Runtime, Thread
+from longpoll_runtime import Address, Files, Listener, Queue, Runtime, Thread
 from longpoll_runtime.services import Stoppable
 from longpoll_spec.errors import UserError
 
@@ -159,10 +159,7 @@ class Observer(Stoppable):
     def _add_broker(self, broker: Address, listen: Address, uncertainty_ns: int | None) -> Door:
         """Listen for a broker's clients; without `uncertainty_ns` it is measured later."""
         name = name_of(broker)
-        try:
-            listener = self._runtime.listen(*listen)
-        except (OSError, OverflowError) as error:
-            raise ObserveError(f"cannot listen on {name_of(listen)}: {error}; choose another address") from None
+        listener = self._listen(listen)
         claimed_ns = UNCERTAINTY_NS_UNMEASURED if uncertainty_ns is None else uncertainty_ns
         try:
             with self._meta_lock:
@@ -193,10 +190,7 @@ class Observer(Stoppable):
         return door
 
     def _add_name_server(self, name_server: Address, listen: Address) -> None:
-        try:
-            listener = self._runtime.listen(*listen)
-        except (OSError, OverflowError) as error:
-            raise ObserveError(f"cannot listen on {name_of(listen)}: {error}; choose another address") from None
+        listener = self._listen(listen)
 
         def make_tap() -> tuple[Tap, Rewrite | None]:
             tap = RouteTap(self._door_of)
@@ -204,6 +198,15 @@ class Observer(Stoppable):
 
         self.name_server_address = listener.address
         self.loop.add_door(Door(listener, name_server, make_tap))
+
+    def _listen(self, address: Address) -> Listener:
+        """Listen on an address; raises ObserveError."""
+        try:
+            listener = self._runtime.bind(*address)
+            listener.listen()
+        except (OSError, OverflowError) as error:
+            raise ObserveError(f"cannot listen on {name_of(address)}: {error}; choose another address") from None
+        return listener
 
     def _door_of(self, address: str) -> str:
         """Returns the proxy's address for a broker in a route; an invalid address stays."""

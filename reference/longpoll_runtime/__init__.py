@@ -301,11 +301,15 @@ class PlainSocket(Socket, Protocol):
 
 
 class Listener(Protocol):
-    """A listening socket."""
+    """A bound socket, which refuses connections until `listen`."""
 
     @property
     def address(self) -> tuple[str, int]:
         """The bound host and port."""
+        ...
+
+    def listen(self) -> None:
+        """Take connections from now on. Raises OSError if another socket listens there."""
         ...
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
@@ -397,8 +401,8 @@ class Runtime(Protocol):
         """Start a thread; one that ends by an exception must be reported (`threads`)."""
         ...
 
-    def listen(self, host: str, port: int) -> Listener:
-        """Listen for connections; port 0 picks one. Raises OSError."""
+    def bind(self, host: str, port: int) -> Listener:
+        """Reserve an address for a listener; port 0 picks one. Raises OSError if something listens there."""
         ...
 
     def connect(self, host: str, port: int, timeout_s: float) -> Socket:

@@ -111,28 +111,31 @@ class RealSocket:
 
 
 class RealListener:
-    """A listening, non-blocking TCP socket."""
+    """A bound, non-blocking TCP socket, which refuses connections until `listen`."""
 
     __slots__ = ("_address", "_socket")
 
     def __init__(self, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        bound = socket.socket(family, socket.SOCK_STREAM)
         try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((host, port))
-            listening.listen(ACCEPT_BACKLOG)
-            listening.setblocking(False)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((host, port))
+            bound.setblocking(False)
         except (OSError, OverflowError):
-            listening.close()
+            bound.close()
             raise
-        self._socket = listening
-        self._address: tuple[str, int] = listening.getsockname()[:2]
+        self._socket = bound
+        self._address: tuple[str, int] = bound.getsockname()[:2]
 
     @property
     def address(self) -> tuple[str, int]:
         """The bound host and port."""
         return self._address
+
+    def listen(self) -> None:
+        """Take connections from now on. Raises OSError if another socket listens there."""
+        self._socket.listen(ACCEPT_BACKLOG)
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
         """Returns a connection and its peer's address; raises BlockingIOError if none waits."""
@@ -449,6 +452,10 @@ class DetectingListener:
         """The bound host and port."""
         return self._listener.address
 
+    def listen(self) -> None:
+        """Take connections from now on. Raises OSError if another socket listens there."""
+        self._listener.listen()
+
     def accept(self) -> tuple[Socket, tuple[str, int]]:
         """Returns a connection and its peer's address; raises BlockingIOError if none waits."""
         connected, peer = self._listener.accept_plain()
@@ -535,8 +542,8 @@ class RealRuntime:
         """Start a thread."""
         return spawn(name, target, self._thread_died)
 
-    def listen(self, host: str, port: int) -> Listener:
-        """Listen for connections; port 0 picks one. Raises OSError."""
+    def bind(self, host: str, port: int) -> Listener:
+        """Reserve an address for a listener; port 0 picks one. Raises OSError if something listens there."""
         listener = RealListener(host, port)
         return listener if self._server_tls is None else DetectingListener(listener, self._server_tls)
 

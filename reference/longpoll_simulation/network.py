@@ -271,7 +271,10 @@ class SimulatedSocket(Watched):
 
 
 class SimulatedListener(Watched):
-    """A listening socket. Invariant: `_waiting` are connections whose other end is or was open."""
+    """A bound socket, which refuses connections until `listen`.
+
+    Invariant: `_waiting` are connections whose other end is or was open.
+    """
 
     def __init__(self, network: Network, process: str, address: Address) -> None:
         super().__init__()
@@ -279,6 +282,7 @@ class SimulatedListener(Watched):
         self._number = network.number()
         self._address = address
         self.process = process
+        self.is_listening = False
         self._waiting: deque[tuple[SimulatedSocket, Address]] = deque()
         self._closed = False
 
@@ -286,6 +290,11 @@ class SimulatedListener(Watched):
     def address(self) -> Address:
         """Host and port it is bound to."""
         return self._address
+
+    def listen(self) -> None:
+        """Take connections from now on."""
+        self._network.world.point("listen", self)
+        self.is_listening = True
 
     def accept(self) -> tuple[SimulatedSocket, Address]:
         """Accept a connection; returns it with its peer's address. Raises BlockingIOError if none waits."""
@@ -435,9 +444,9 @@ class Network:
         """The next number of a socket."""
         return int(next(self._numbers))
 
-    def listen(self, process: str, host: str, port: int) -> SimulatedListener:
-        """Listen; port 0 picks one. Raises OSError if the port is taken."""
-        self.world.point("listen", f"{host}:{port}")
+    def bind(self, process: str, host: str, port: int) -> SimulatedListener:
+        """Reserve a port for a listener; port 0 picks one. Raises OSError if the port is taken."""
+        self.world.point("bind", f"{host}:{port}")
         port = port or int(next(self._ports))
         if port in self._listeners:
             raise OSError(errno.EADDRINUSE, "Address already in use")
@@ -448,7 +457,7 @@ class Network:
         """Connect; raises ConnectionRefusedError if nothing listens there."""
         self.world.point("connect", f"{host}:{port}")
         listener = self._listeners.get(port)
-        if listener is None:
+        if listener is None or not listener.is_listening:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         there, here = Pipe(), Pipe()
         near = SimulatedSocket(self, process, here, there)

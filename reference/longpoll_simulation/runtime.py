@@ -98,9 +98,9 @@ class SimulatedRuntime:
         self.actors.append(actor)
         return SimulatedThread(self.world, actor)
 
-    def listen(self, host: str, port: int) -> Listener:
-        """Listen for connections; port 0 picks one. Raises OSError."""
-        return self.network.listen(self.process, host, port)
+    def bind(self, host: str, port: int) -> Listener:
+        """Reserve an address for a listener; port 0 picks one. Raises OSError if it is taken."""
+        return self.network.bind(self.process, host, port)
 
     def connect(self, host: str, port: int, timeout_s: float) -> Socket:  # noqa: ARG002 - a simulated connect never waits
         """Connect. Raises OSError."""

@@ -68,7 +68,7 @@ def soak(
       longpoll soak --store /mnt/slow-disk/store
 
     Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the command line, 3 unknown: no request got
-    an answer, or the judge has no verdict on a broker that stopped cleanly.
+    an answer, the judge found no run valid, or it has no verdict on a broker that stopped cleanly.
     """
     policy = with_knobs(preset(policy_name), knobs)
     if store_directory is not None:
@@ -109,7 +109,8 @@ def _soak(running: Soak, seconds: float, first_seed: int) -> Failure | None:
 
 def _show(counts: Counts, failure: Failure | None, *, as_json: bool) -> None:
     code = Exit.OK if failure is None else Exit.VIOLATED
-    if failure is None and (counts.unknown_stopped or not counts.answers):
+    doubt = counts.doubt if failure is None else None
+    if doubt is not None:
         code = Exit.UNKNOWN
     if as_json:
         emit_json(_as_json(counts, failure, code))
@@ -119,9 +120,8 @@ def _show(counts: Counts, failure: Failure | None, *, as_json: bool) -> None:
         if failure.seed is not None:
             say(f"\n{real_plan_of(failure.seed)}\n")
         say(f"{counts}\nKept: {failure.kept}")
-    elif code == Exit.UNKNOWN:
-        why = "no request got an answer" if not counts.answers else "the judge has no verdict on a clean run"
-        out.print(styled("[yellow]unknown[/yellow], {}: {}", why, counts))
+    elif doubt is not None:
+        out.print(styled("[yellow]unknown[/yellow], {}: {}", doubt, counts))
     else:
         out.print(styled("[green]every promise was kept[/green]: {}", counts))
     if code:

@@ -129,6 +129,15 @@ class Counts:
     stored: int = 0
     """Messages in the store at the last check."""
 
+    @property
+    def doubt(self) -> str | None:
+        """Why no broken promise shows nothing; None if it does."""
+        if not self.answers:
+            return "no request got an answer"
+        if self.unknown_stopped:
+            return "the judge has no verdict on a clean run"
+        return None if self.judged["valid"] else "the judge found no run valid"
+
     def __str__(self) -> str:
         suffered = ", ".join(f"{count:,} {kind}s" for kind, count in sorted(self.mishaps.items())) or "no mishaps"
         lives = ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(self.judged.items())) or "none yet"
