@@ -1,4 +1,4 @@
-"""Published pages of clauses: what each broker's page says is what a run finds."""
+"""Each published page of clauses agrees with a run against its broker."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ POLICIES: Final[Mapping[str, str]] = {
     "longpoll-strict": "strict",
     "longpoll-rocketmq-4.9": "rocketmq-4.9",
 }
-"""Each page that is what the command prints, with the policy that it is of."""
+"""Each page printed by the command, with its policy."""
 ROW: Final = re.compile(r"^│ ([A-Z]+(?:-[A-Z]+)?-\d+) +│ ([A-Z-]+) +│", re.MULTILINE)
 UNTESTED: Final = re.compile(r"^│ ((?:[A-Z]+(?:-[A-Z]+)?-\d+ )+) *│", re.MULTILINE)
-"""A row of the last table: clauses that were not tested for one reason."""
+"""A row of the last table: clauses that were not tested, by reason."""
 COUNTS: Final = re.compile(
     r"^(\d+) clauses tested: (.*); (\d+) more (?:is|are) UNTESTED and not counted$", re.MULTILINE
 )
 BY_CHANCE: Final = {"RUN-1", "RUN-2", "RUN-6", "RUN-11"}
-"""What a policy other than strict declares, and a run may meet or not."""
+"""Races that a policy other than strict permits; a run may show them or not."""
 
 TOO_BUSY: Final = "the host was too slow to measure promptness"
-"""Why nobody is seen to be prompt on a machine that has no time."""
+"""The reason for an untested promptness on a slow host."""
 
 
 def outcomes_of(name: str) -> Mapping[str, str]:
-    """Every clause of a page with its outcome; a clause in none of the tables has passed."""
+    """Clause -> outcome on a page; a clause in none of the tables has passed."""
     text, _, untested = (PAGES / f"{name}.txt").read_text(encoding="utf-8").partition("UNTESTED, not counted\n")
     vectors, seen = chosen(POLICIES[name], (), (), None)
     ids = {BY_VECTOR[each.id].id for each in vectors} | {BY_VECTOR[each].id for each in seen}
@@ -56,7 +56,7 @@ def outcomes_of(name: str) -> Mapping[str, str]:
 
 
 def told(address: Address, name_server: Address, policy: str) -> Mapping[str, str]:
-    """The command's result for every clause, except those that depend on a busy machine."""
+    """The command's result for every clause, except those that a slow host leaves open."""
     places = [f"--broker={address[0]}:{address[1]}", f"--name-server={name_server[0]}:{name_server[1]}"]
     done = CliRunner().invoke(main, ["conform", *places, f"--policy={policy}", "--json"])
     assert done.stdout, done.output
@@ -67,7 +67,7 @@ def told(address: Address, name_server: Address, policy: str) -> Mapping[str, st
 
 
 def without_chance(outcomes: Mapping[str, str], name: str) -> Mapping[str, str]:
-    """Outcomes in which it is the same whether a race that is declared was met."""
+    """Outcomes that count a permitted race as passed."""
     is_declared = POLICIES[name] != "strict"
     return {
         clause: "PASS" if is_declared and clause in BY_CHANCE and outcome == "NON-STRICT" else outcome
@@ -77,7 +77,7 @@ def without_chance(outcomes: Mapping[str, str], name: str) -> Mapping[str, str]:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_page_counts_what_it_lists(name: str) -> None:
-    """Its numbers are of the clauses that there are today, nothing fails, and the index names it."""
+    """The counts match the current clauses, no clause fails, and the index links the page."""
     text = (PAGES / f"{name}.txt").read_text(encoding="utf-8")
     outcomes = outcomes_of(name)
 
@@ -120,12 +120,12 @@ def test_java_is_as_its_page_says(name: str, tmp_path: Path) -> None:
 
 RUNS: Final = 5
 RUST_BY_CHANCE: Final = frozenset({"load-no-lost-wakeup"})
-"""What the load shows in one run and not in another: the same fault as `load-answer-is-right`. Not on the page."""
+"""The load shows this failure only in some runs. It has the cause of `load-answer-is-right`, and is not on the page."""
 PAGE: Final = Path(__file__).parents[2] / "docs" / "conformance" / f"rocketmq-rust-{VERSION}.txt"
 
 
 def conform(broker: RustBroker, *words: str) -> tuple[int, dict[str, Any]]:
-    """The exit code, and what the command tells in JSON."""
+    """The exit code, and the command's JSON."""
     places = ["--broker={}:{}".format(*broker.address), "--name-server={}:{}".format(*broker.name_server)]
     words = (*places, "--policy=rocketmq-5", f"--start={broker.start}", *words, "--json")
     done = CliRunner().invoke(main, ["conform", *words])
@@ -137,7 +137,7 @@ def conform(broker: RustBroker, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.long
 @pytest.mark.timeout(6000)
 def test_it_runs_to_the_end_and_differs_as_published(tmp_path: Path) -> None:
-    """Every conversation has a result, none because the broker served no more; what fails is what the page lists."""
+    """Every conversation has a result, the broker never stops answering, and exactly the page's conversations fail."""
     try:
         programs = built()
     except RustUnavailableError as error:

@@ -66,7 +66,7 @@ def opened(tmp_path: Path, config: BrokerConfig) -> Iterator[Broker]:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker with accounts, and a topic that the stranger has no right to."""
+    """A broker with accounts, and a topic for which the stranger has no rights."""
     with opened(tmp_path, BrokerConfig()) as started:
         yield started
 
@@ -74,7 +74,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def call(
     client: RawClient, code: int, fields: dict[str, str] | None = None, body: bytes = b"", account: str = "stranger"
 ) -> Command:
-    """The answer to a request that an account has signed."""
+    """The answer to a request signed by an account."""
     signed = {**(fields or {}), ACCESS_KEY: account}
     return client.call(code, signed | {SIGNATURE: sign(signed, body, SECRETS[account])}, body)
 
@@ -100,12 +100,12 @@ def place_of(client: RawClient, topic: str, properties: str = "", flag: str = "0
 
 
 def is_refused(answer: Command, resource: str) -> bool:
-    """Whether the accounts refused a request, for this topic or group or for any."""
+    """Whether the broker refused a request because of rights to this resource."""
     return answer.code == 1 and f"No default permission for {resource}" in (answer.remark or "")
 
 
 def heartbeat(producer: str = "", **consumers: list[str]) -> bytes:
-    """The body of 34: a group of producers, and topics by group of consumers."""
+    """The body of 34: a producer group, and topics by consumer group."""
     subscribed = [
         {"groupName": group, "subscriptionDataSet": [{"topic": topic} for topic in topics]}
         for group, topics in consumers.items()
@@ -125,7 +125,7 @@ def back(place: str, group: str) -> dict[str, str]:
 
 
 SECRET_PLACE, OPEN_PLACE = "place of secret", "place of open"
-"""Stand for the places in the log of a message of each topic."""
+"""Placeholders for the log offsets of a message of each topic."""
 SEND, BATCH, BACK = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK
 VIEW, BEAT = RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.HEART_BEAT
 TRACE, PLAIN, LISTED = "RMQ_SYS_TRACE_TOPIC", encode_batch([BatchMessage(b"x", "")]), BatchMessage(b"x", FURTHER)
@@ -189,11 +189,11 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
     (BATCH, send_fields(TRACE) | MANY, encode_batch([LISTED]), "topic:secret"),
     (SEND, send_fields(TRACE), b"x", None),
 )
-"""What the stranger asks, and the resource for which it is refused; None where it is not."""
+"""Requests of the stranger, with the resource that refuses them; None if allowed."""
 
 
 def test_a_request_is_refused_for_what_it_uses(broker: Broker, connect: Connect) -> None:
-    """By its header, its body, or the record that it names."""
+    """The resource is in its header, its body, or the record that it names."""
     client = connect(broker.address)
     places = {SECRET_PLACE: place_of(client, "secret")[0], OPEN_PLACE: place_of(client, "open")[0]}
     for code, fields, body, resource in ATTEMPTS:
@@ -231,7 +231,7 @@ def test_a_transaction_of_others_is_not_ended(broker: Broker, connect: Connect) 
 
 
 def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, connect: Connect) -> None:
-    """RocketMQ's clients do so if request 36 fails."""
+    """RocketMQ's clients send such a request if 36 fails."""
     client = connect(broker.address)
     for account, refusal in (("readers", False), ("writers", True)):
         assert is_refused(call(client, SEND, send_fields("%RETRY%mine"), b"x", account), "group:mine") == refusal
@@ -365,13 +365,13 @@ def test_a_message_is_taken_to_members_that_may_read_it_alone(broker: Broker, co
 
 
 BODY_AT: Final = FIXED_SIZE - 3
-"""Where a record's body begins, which comes before the sizes and texts of topic and properties."""
+"""The offset of the body in a record; topic and properties follow it."""
 BODY: Final = b"seen by nobody"
 WITH_BODY: Final = "NAME\x01value\x02KEYS\x01k\x02"
 
 
 def aimed_at(topic: str, place: str, group: str = "mine") -> dict[str, str]:
-    """The fields by which any request may name a topic, a group and a place in the log."""
+    """All fields that name a topic, a group or a log offset in any request."""
     message = {"offset": place, "msgId": message_id("127.0.0.1", 1, int(place)), "commitLogOffset": place}
     query = {"key": "k", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(2**62), "index": "0", "count": "9"}
     back_to = {"group": group, "delayLevel": "-1", "originTopic": topic, "clientId": "c", "timestamp": "0"}
@@ -384,7 +384,7 @@ def ask(client: RawClient, code: int, fields: dict[str, str], account: str, body
 
 
 def seen(client: RawClient, codes: set[int], aims: list[tuple[str, str]], account: str) -> set[int]:
-    """The codes by which an account is shown the body."""
+    """The codes whose answers show an account the body."""
     asked = [(code, ask(client, code, aimed_at(*aim), account)) for code in codes for aim in aims]
     assert call(client, RequestCode.GET_BROKER_RUNTIME_INFO, account=account).code == 0
     answers = ((code, client.reply(opaque, 0.0)) for code, opaque in asked)
@@ -444,7 +444,7 @@ def test_a_held_pull_ends_with_its_right(broker: Broker, connect: Connect) -> No
 
 
 def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker, connect: Connect) -> None:
-    """No checksum covers the properties, which reach into the next message."""
+    """No checksum covers the properties, which extend into the next message."""
     client = connect(broker.address)
     size, place = 1_000, broker.store.log_end + BODY_AT
     head = HEAD.pack(size, MAGIC_V1, 0, 0, 0, 0, place, 0, 0)
@@ -480,16 +480,16 @@ BY_THEIR_OWN: Final = frozenset(
         RequestCode.QUERY_ASSIGNMENT,
     }
 )
-"""What these use stands in a body or in the log; each has a test of its own above."""
+"""Codes that name their resource in a body or in the log; each has a separate test above."""
 DENIED: Final = {
     "topic": ("secret", "topic:secret"),
     "group": ("theirs", "group:theirs"),
     "consumer_group": ("theirs", "group:theirs"),
     "producer_group": ("theirs", "group:theirs"),
 }
-"""By the name of a header's field, what it may not be, and with which words it is refused."""
+"""Header field -> a denied value, and the text of the refusal."""
 CODES: Final = re.compile(r"\b(\d+) [A-Z][A-Z_0-9]+")
-"""The codes that a header says that it is of."""
+"""The codes in a header's docstring."""
 
 
 def named_fields() -> Iterator[tuple[int, str, str]]:
@@ -508,7 +508,7 @@ def named_fields() -> Iterator[tuple[int, str, str]]:
 
 
 def let_in(client: RawClient) -> set[tuple[int, str]]:
-    """The codes, with the field, by which an account uses what it is denied."""
+    """The codes, with the field, by which an account uses a denied resource."""
     found = set()
     for code, name, wire in named_fields():
         value, told = DENIED[name]
@@ -532,7 +532,7 @@ WRITING: Final = frozenset(
         RequestCode.RECALL_MESSAGE,
     }
 )
-"""What an account needs the right to publish for."""
+"""Codes that need the right to publish."""
 MEASURING: Final = frozenset(
     {
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
@@ -542,7 +542,7 @@ MEASURING: Final = frozenset(
         RequestCode.GET_TOPIC_CONFIG,
     }
 )
-"""What producers ask as well as consumers, so that either right is enough."""
+"""Codes of producers and consumers, for which either right is enough."""
 
 
 def test_rights_to_read_or_to_write_alone(broker: Broker, connect: Connect) -> None:

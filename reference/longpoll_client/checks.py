@@ -1,4 +1,4 @@
-"""Checks a caller's arguments: each function raises a ConfigError that says what to pass instead."""
+"""Checks a caller's arguments: each function raises a ConfigError that names the valid values."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _crc32: Final = zlib.crc32
 _KEY_MARK: Final = f"{UNIQUE_KEY}{NAME_END}".encode()
 _PAIR_END: Final = PAIR_END.encode()
 _PAIR_ENDS: Final = frozenset((b"", _PAIR_END))
-"""What may stand before the name of a property: nothing, or the end of another."""
+"""A property's name is at the start, or follows the end of another property."""
 MISSED_COUNT_MAX: Final = 2
 _ODD_FLAGS: Final = int(MessageSysFlag.COMPRESSED) | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 

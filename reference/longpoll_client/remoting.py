@@ -55,7 +55,7 @@ SLEEP_S_MAX: Final = 3600.0
 """The longest sleep until a deadline: a poller takes no more than 24 days."""
 
 Received: TypeAlias = tuple[list[Command], ClientError | None]
-"""What came, and why nothing more can be read."""
+"""The received frames, and the reason why reading ended, if it did."""
 
 
 @define(slots=True, eq=False)

@@ -120,7 +120,7 @@ WAIT_COUNT_MAX: Final = 32
 
 T = TypeVar("T")
 Key: TypeAlias = tuple[str, str]
-"""What is waited for: its kind, and which of them."""
+"""The key of a wait: its kind, and an id."""
 _Tell: TypeAlias = Callable[[Any], None]
 
 

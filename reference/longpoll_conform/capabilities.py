@@ -100,7 +100,7 @@ DEFAULT: Final = "rocketmq-5"
 FIRST_OF_5: Final = 412
 """The ordinal of V5_0_0_SNAPSHOT in `MQVersion`: all lower ones are 4.9 or older."""
 OLDEST: Final = 1
-"""Lower ordinals are not a release: 0 stands for a missing version."""
+"""Lower ordinals are not a release; 0 means a missing version."""
 SHOWN_MAX: Final = 60
 """Characters of the broker's own text that are shown."""
 _NAME: Final = re.compile(r"[Vv]?(\d{1,3})[_.](\d{1,3})(?:[_.]|$)")

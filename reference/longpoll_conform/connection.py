@@ -29,7 +29,7 @@ SPOKEN_MAX: Final = 400
 
 
 class SilentError(Exception):
-    """The broker cannot be reached, or does not accept data any more; the text says what was tried."""
+    """The broker cannot be reached, or no longer accepts data. The message names the attempt."""
 
 
 @frozen

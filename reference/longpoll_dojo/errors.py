@@ -36,16 +36,16 @@ class ViolationError(LongpollError):
 
 
 class ProgramError(LongpollError):
-    """The program exited, hung, or wrote something outside the protocol; the text says which."""
+    """The program exited, hung, or violated the protocol. The message gives the reason."""
 
 
 class StartError(UserError):
-    """The program cannot be started, or does not answer its first message; the text says what to do."""
+    """The program cannot be started, or does not answer its first message. The message gives the next step."""
 
 
 class TokenError(UserError):
-    """The token is damaged, or its schedule cannot run; the text says why."""
+    """The token is damaged, or its schedule cannot run. The message gives the reason."""
 
 
 class StarterError(UserError):
-    """The example programs cannot be written to the directory; the text says why."""
+    """The example programs cannot be written to the directory. The message gives the reason."""

@@ -6,8 +6,8 @@ from longpoll_spec.errors import UserError
 
 
 class JavaUnavailableError(UserError):
-    """The Java broker is missing or cannot start; the text says why, and what to do next."""
+    """The Java broker is missing or cannot start. The message gives the reason and the next step."""
 
 
 class NotOnJavaError(UserError):
-    """A run has a step that a shipped broker cannot be made to take; the text says which, and why."""
+    """A run has a step that no released broker can take. The message names it, with the reason."""

@@ -8,7 +8,7 @@ class JudgeError(LongpollError):
 
 
 class JudgeUserError(JudgeError, UserError):
-    """A user's mistake, such as an impossible option; the text says what to do next."""
+    """A user's mistake, such as an impossible option. The message contains the next step."""
 
 
 class HistoryNotFoundError(JudgeUserError):

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 
 FAULTS: Final = (Exception,)
 ANYTHING: Final = (BaseException,)
-"""What user code on one of our threads may raise, including SystemExit and cancellation."""
+"""The exceptions of user code on our threads, including SystemExit and cancellation."""
 
 
 class KeepGoing:

@@ -1,7 +1,7 @@
 """A disk in memory that models kills and power cuts.
 
 Live names and bytes are what every process sees. Bytes are durable once synced, names once their directory is synced.
-Anything else may or may not survive a power cut. An `Order` says how unsynced changes of names and lengths may survive:
+Anything else may or may not survive a power cut. An `Order` defines how unsynced changes of names and lengths survive:
 POSIX promises less than file systems keep.
 
 A file's live bytes are memory of exactly the file's length, shared by every mapping. Durable bytes are kept per page,

@@ -187,7 +187,7 @@ class Lockstep:
     throws: bool = False
     """Whether the next check throws."""
     wanted: FaultyFilter = field(init=False)
-    """What every pull asks for."""
+    """The subscription of every pull."""
     scheduler: World = field(factory=lambda: World(Strategy(), step_ns=0, now_ns=0, ask_at=NEVER))
     actors: dict[str, Actor] = field(factory=dict)
     """The actors that have not ended, by name."""
@@ -195,7 +195,7 @@ class Lockstep:
     executor: list[Pull] = field(factory=list)
     walks: dict[str, BucketTraversal] = field(factory=dict)
     held_by: dict[Pull, str] = field(factory=dict)
-    """What last put each pull into the table."""
+    """The step that last put each pull into the table."""
     done: Counter[str] = field(factory=Counter)
     """The specification's actions so far."""
     spawned: int = 0

@@ -97,7 +97,7 @@ class Actor:
     is_ready: bool = True
     done: bool = False
     waits_for: object = None
-    """What it waits for, in readable form; None when it runs again."""
+    """The awaited event, in readable form; None while it runs."""
     at: str | None = None
     """Its `pause`; None before its first one."""
     points: int = 0

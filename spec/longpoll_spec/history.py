@@ -18,7 +18,7 @@ which only the broker itself can observe. Five rules make a history judgeable:
 5. Offsets that were visible before the source started are declared by one `make_visible` per queue right after the
    start.
 
-An excerpt holds the events behind one finding. An `omitted` event stands for `lost_count` recorded events that the
+An excerpt holds the events behind one finding. An `omitted` event replaces `lost_count` recorded events that the
 excerpt leaves out, numbered from its own `sequence` on. Its `cause` is the clause that the excerpt shows to be broken.
 Only that clause is checked, so an excerpt can show a violation but never that there is none.
 

@@ -22,71 +22,71 @@ from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()
 GAP_S: Final = 0.12
-"""Between two messages of a sender."""
+"""The pause between two messages of a sender."""
 AGAIN_S: Final = 0.1
-"""Before one that failed is sent again."""
+"""The pause before a retry."""
 TOLD_S: Final = 30.0
-"""A callback must have been called by then; a send has 3 s, and may wait for a route and a connection besides."""
+"""The time limit of a callback: a send has 3 s, and may also wait for a route and a connection."""
 KEYS: Final = 2
-"""Of each sender."""
+"""The number of keys of each sender."""
 
 
 @frozen
 class Sent:
-    """A message that was acknowledged."""
+    """An acknowledged message."""
 
     number: int
     key: str
     sender: str
     begun_ns: int
-    """When it was first sent."""
+    """The time of the first send."""
     acknowledged_ns: int
     failures: int
-    """Sends of it that failed before."""
+    """The number of failed sends before."""
     place: tuple[int, int]
 
 
 @define(eq=False)
 class Sends:
-    """What all senders of a schedule did. Invariant: changes under `_lock`."""
+    """The results of all senders of a schedule. Invariant: changes under `_lock`."""
 
     acknowledged: list[Sent] = field(factory=list)
     errors: Counter[str] = field(factory=Counter)
-    """By type, of sends that failed."""
+    """Failed sends by error type."""
     surprises: list[str] = field(factory=list)
-    """What a send must not do."""
+    """Violations by a send."""
     _lock: threading.Lock = field(factory=threading.Lock)
     _numbers: Iterator[int] = field(factory=count)
 
     def next_number(self) -> int:
-        """A message number that is not used yet."""
+        """An unused message number."""
         with self._lock:
             return next(self._numbers)
 
     def done(self, sent: Sent) -> None:
-        """Note an acknowledgement."""
+        """Record an acknowledgement."""
         with self._lock:
             self.acknowledged.append(sent)
 
     def failed(self, error: LongpollError) -> None:
-        """Note a failure."""
+        """Record a failure."""
         with self._lock:
             self.errors[type(error).__name__] += 1
 
     def surprised(self, what: str) -> None:
-        """Note what must not be."""
+        """Record a violation."""
         with self._lock:
             self.surprises.append(what)
 
 
 def by_key(key: str) -> Callable[[Sequence[MessageQueue]], MessageQueue]:
-    """The queue of a key's messages."""
+    """A selector of the queue for a key's messages."""
     return lambda queues: queues[zlib.crc32(key.encode()) % len(queues)]
 
 
 @define(eq=False)
 class _Message:
-    """One message on its way."""
+    """A message in flight."""
 
     number: int
     key: str
@@ -101,19 +101,19 @@ class _Message:
 
     @property
     def body(self) -> bytes:
-        """Its number."""
+        """The message number as text."""
         return b"%d" % self.number
 
 
 def _messages(sends: Sends, sender: str, ending: threading.Event) -> Iterator[_Message]:
-    """One after the other, until it is to end."""
+    """New messages until `ending` is set."""
     turns = count()
     while not ending.is_set():
         yield _Message(sends.next_number(), f"{sender}-{next(turns) % KEYS}", sender)
 
 
 def send_on_a_thread(producer: Producer, topic: str, sends: Sends, ending: threading.Event) -> None:
-    """By `Producer.send`."""
+    """Send with `Producer.send`."""
     for message in _messages(sends, "thread", ending):
         while True:
             try:
@@ -129,7 +129,7 @@ def send_on_a_thread(producer: Producer, topic: str, sends: Sends, ending: threa
 
 
 def send_by_callbacks(producer: Producer, topic: str, sends: Sends, ending: threading.Event) -> None:
-    """By `Producer.send_nowait`; one that is never told of, or twice, is a surprise."""
+    """Send with `Producer.send_nowait`; a missing or second callback is a violation."""
     for message in _messages(sends, "callback", ending):
         while True:
             told, outcomes = threading.Event(), list[SendResult | LongpollError]()
@@ -165,7 +165,7 @@ def send_by_callbacks(producer: Producer, topic: str, sends: Sends, ending: thre
 
 
 async def send_on_a_loop(name_server: str, topic: str, sends: Sends, ending: threading.Event) -> None:
-    """By `AsyncProducer.send`; every other message has a time-out of its caller's own, who cancels it."""
+    """Send with `AsyncProducer.send`; a timeout of the caller cancels every other message."""
     async with AsyncProducer(name_server) as producer:
         for message in _messages(sends, "loop", ending):
             while True:
@@ -189,7 +189,7 @@ async def send_on_a_loop(name_server: str, topic: str, sends: Sends, ending: thr
 def senders(
     name_server: str, topic: str, producer: Producer, sends: Sends, ending: threading.Event
 ) -> list[threading.Thread]:
-    """All three, started; each ends with its last message acknowledged."""
+    """Start all three senders; each ends after the acknowledgement of its last message."""
     threads = [
         threading.Thread(target=send_on_a_thread, args=(producer, topic, sends, ending), name="sends-thread"),
         threading.Thread(target=send_by_callbacks, args=(producer, topic, sends, ending), name="sends-callback"),
@@ -204,7 +204,7 @@ def senders(
 
 
 def plant(name: str, producer: Producer) -> None:
-    """A fault in this producer; the names of other faults are for members."""
+    """Inject a fault into this producer; other names are faults of members."""
     if name == "a failed send forgets its route":
         producer._instance.doubt_route = producer._instance.forget_route  # type: ignore[method-assign] # planted
     elif name == "what failed is not sent again":

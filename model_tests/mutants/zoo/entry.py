@@ -1,7 +1,7 @@
-"""An entry of the zoo: a bug as a change of our own text, with where it was first seen and its symptom.
+"""An entry of the zoo: a bug as a change of our sources, with its origin and symptom.
 
 Applying an entry replaces text in the sources of a checkout. If a knob of the policy is the bug, its value becomes the
-default, also in the spec. Who finds it: `methods`. How it gets into a process: `plant`.
+default, also in the spec. Test methods that find it: `methods`. Injection into a process: `plant`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, Literal
 from attrs import field, frozen
 
 Kind = Literal["historic", "lock", "ours"]
-"""A bug that other projects have had; one of our locks or guards taken away; any other fault of ours."""
+"""A bug of another project; a removed lock or guard of ours; any other fault in our code."""
 
 POLICY: Final = "spec/longpoll_spec/policy.py"
 BROKER: Final = "reference/longpoll_broker"
@@ -25,7 +25,7 @@ HOLD_SERVICE: Final = f"{BROKER}/hold/hold_service.py"
 PULL_PROCESSOR: Final = f"{BROKER}/hold/pull_processor.py"
 CHANNEL: Final = f"{BROKER}/io/channel.py"
 TABLE: Final = (HOLD, NOTIFIER, HOLD_SERVICE, POLICY)
-"""The hold table: what the world beside the law and the switches between bytecodes drive."""
+"""The files of the hold table."""
 
 
 @frozen
@@ -35,7 +35,7 @@ class Change:
     file: str
     """Relative to the checkout."""
     before: str
-    """Stands in the file exactly once."""
+    """Occurs in the file exactly once."""
     after: str
 
 
@@ -48,16 +48,16 @@ class Entry:
     source: str
     """The project, and its issue or finding."""
     says: str
-    """What goes wrong, and how it shows to a user."""
+    """The fault, and its symptom for a user."""
     changes: tuple[Change, ...] = field(default=())
     units: tuple[str, ...] = field(default=())
-    """Tests that ought to be red, relative to `model_tests`; without any, those of the rooms that are changed."""
+    """Tests that should fail, relative to `model_tests`; by default those of the changed packages."""
     knob: str = field(default="")
-    """`KNOB=VALUE` where the law has the bug as a knob."""
+    """`KNOB=VALUE` if the specification has the bug as a knob."""
     slip: str = field(default="")
-    """The name of the slip (`slip_table.name_of`) where the law has the bug as one."""
+    """The name of the spec mutant (`slip_table.name_of`) with this bug, if any."""
     policy: str = field(default="strict")
-    """The policy in whose law the knob or the slip is planted."""
+    """The policy whose specification gets the knob or mutant."""
 
     @property
     def files(self) -> frozenset[str]:

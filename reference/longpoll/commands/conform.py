@@ -379,7 +379,7 @@ def _start(place: Place, run_name: str, command: str | None, stack: ExitStack) -
 def _identified(place: Place, policy_name: str | None, *, as_json: bool) -> Identity:
     """Determine the policy to compare the broker with, and report it before the work. Raises UserError.
 
-    The user's choice takes precedence; if the broker reports another version, a line says so.
+    The user's choice takes precedence; the output notes another version that the broker reports.
     """
     try:
         found = identify(place)

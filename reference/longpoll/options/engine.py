@@ -83,7 +83,7 @@ def cluster_options(command: Command) -> Command:
 
 
 NAMES: Final = ("symmetry", "workers", "memory_mb", "master", "conf", "checkpoint", "runs", "steps", "seed")
-"""The parameters that `engine_options` adds to a command, besides `engine`."""
+"""The parameters, other than `engine`, that `engine_options` adds to a command."""
 _OPTIONS: Final = (
     click.option(
         "--engine",

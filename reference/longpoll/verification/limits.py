@@ -77,7 +77,7 @@ class Declared:
 
 
 def declared(policy: Policy) -> Declared:
-    """What a policy declares: for a preset a table (tested against the specification), else by exploring."""
+    """The promises of a policy: for a preset from a tested table, else by exploring the specification."""
     if policy.name in FACTS:
         broken = {name: letters for name, letters in FACTS[policy.name].items() if name in OF_BOTH}
     else:

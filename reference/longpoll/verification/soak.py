@@ -96,7 +96,7 @@ def is_idle(gaps: Iterable[Mapping[str, Any]]) -> bool:
 
 
 class BrokenPromiseError(AssertionError):
-    """A promise was broken; the text says which, and the evidence."""
+    """A promise was broken. The message names it, with the evidence."""
 
 
 class _EndedError(Exception):

@@ -91,7 +91,7 @@ class Miss(msgspec.Struct, frozen=True):
 
     read: GetResult
     filter: Filter
-    """What the pull waits for."""
+    """The messages that the pull waits for."""
     code: int = PULL_NOT_FOUND
 
 

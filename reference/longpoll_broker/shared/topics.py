@@ -2,7 +2,7 @@
 
 Threads may share a table: every change is one assignment to a dict, and two threads that create the same topic create
 equal ones. Persistence: see `upkeep.config_files`. Attributes (5.x) are stored and reported; a proxy enforces them.
-Those that need another kind of queue are refused.
+Topics that need another kind of queue are refused.
 
 Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `SubscriptionGroupManager.java` 4.9;
 `TopicAttributes.java`, `AttributeUtil.alterCurrentAttributes`, `AttributeParser.java` 5.5.

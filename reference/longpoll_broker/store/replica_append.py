@@ -37,10 +37,10 @@ from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Lock
 
 OVERHEAD_SIZE_MAX: Final = 64 * KIB
-"""Maximum bytes of a record besides its body: properties, topic, and under 200 bytes of numbers."""
+"""Maximum bytes of a record without its body: properties, topic, and under 200 bytes of numbers."""
 
 BATCH_OVERHEAD_SIZE_MAX: Final = HEADER_SIZE_MAX // 33 * 256 + OVERHEAD_SIZE_MAX
-"""Maximum bytes of a batch's records besides its body, which contains their bodies and properties.
+"""Maximum bytes of a batch's records without its body, which contains their bodies and properties.
 
 Under 256 bytes per record, with its topic, for as many records as have their 32-character ids in one answer.
 """

@@ -40,7 +40,7 @@ log: logging.Logger = logging.getLogger(__name__)
 WAITING_BYTES_MAX: Final = 1 * MIB
 """With more bytes than this not yet taken by the operating system, a call waits before it is written."""
 BATCH_BYTES_MAX: Final = 64 * 1024
-"""What is written in one turn of the loop goes out together; with this much it does not wait for the turn's end."""
+"""Writes of one loop iteration are sent together; a buffer of this size is sent at once."""
 CLOSE_TIMEOUT_S: Final = 1.0
 """How long a close waits for a peer that does not read, or that does not end TLS."""
 

@@ -295,17 +295,17 @@ class _Giving:
     began_ns: int = 0
     """When the listener was called that has not answered yet; 0: none."""
     is_late: bool = False
-    """Whether that was cancelled: its messages are sent back, unless it answers all the same."""
+    """Whether the listener was cancelled: its messages are sent back, unless it still returns."""
     puller: Puller | None = None
-    """Of which queue `consumed` are."""
+    """The queue of `consumed`."""
     consumed: list[ReceivedMessage] = field(factory=list)
-    """What the listener has consumed in this turn of the loop, and nobody was told of yet."""
+    """Messages that the listener consumed in this loop iteration, not yet reported."""
     consumed_ns: int = 0
-    """How long it had these."""
+    """The listener's time for these."""
     took_ns: int = 0
     """How long the last call of the listener took."""
     is_due: bool = False
-    """Whether they will be told of in the loop's next turn, before anything that the listener has woken."""
+    """Whether the next loop iteration reports them, before tasks that the listener has woken."""
 
 
 class _Lots:

@@ -363,7 +363,7 @@ def _tell(callback: SendCallback, outcome: SendResult | LongpollError) -> None:
 
 
 AsyncCheck: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
-"""Says how the transaction of a message ended, by what the sender's work left behind."""
+"""Returns the outcome of a message's transaction, from the state that the sender's work left."""
 AsyncWork: TypeAlias = Callable[[], Awaitable[TransactionState]]
 
 

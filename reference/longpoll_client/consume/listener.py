@@ -60,7 +60,7 @@ class Reject(Exception):  # noqa: N818 - likewise
 
 
 ConsumeResult: TypeAlias = Retry | Reject | None
-"""What becomes of messages; None: they are consumed."""
+"""The action on messages after a listener; None: they are consumed."""
 Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
 """Runs on several threads at once, unless the consumer is orderly: then on one at a time for each queue."""
 

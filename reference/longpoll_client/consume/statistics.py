@@ -52,9 +52,9 @@ class TopicStatistics(msgspec.Struct):
     """Time within listeners."""
     sent_back_count: int = 0
     unreadable_count: int = 0
-    """Messages that could not be read; `MemberConfig.unreadable` says what became of them."""
+    """Unreadable messages; `MemberConfig.unreadable` decides the action."""
     differing_count: int = 0
-    """How often another member of the group was found to want something else of the topic: messages get lost then."""
+    """How often another group member had a different subscription to the topic, which loses messages."""
     stopped_by_count: int = 0
     """How often flow control stopped a queue for its number of waiting messages."""
     stopped_by_size: int = 0

@@ -125,9 +125,9 @@ CALL_TIMEOUT_S: Final = 3.0
 SILENCE_S: Final = 1.0
 """A connection on which a call ends without an answer is given up if nothing was received for so long."""
 FRAME_S: Final = 30.0
-"""A frame takes so long at most, however often a byte of it comes, once nobody waits who may have asked for it.
+"""The time limit of an incoming frame, if no waiting call may have requested it.
 
-By default no call waits longer: then every other call of the connection waits behind such an answer in vain.
+By default no call waits longer, so every other call of the connection would time out behind such a frame.
 """
 PENDING_COUNT_MAX: Final = 65_535
 """Most calls of one connection that wait for an answer (`clientAsyncSemaphoreValue`)."""

@@ -155,7 +155,7 @@ class SendAttempts(msgspec.Struct, eq=False):
     deadline_ns: int
     """By the owner's clock, for all tries together; the first is made whatever the time."""
     slow: SlowBrokers | None = None
-    """What is known of brokers that were slow, and told of how each try ended; None where nobody stays away."""
+    """Records the result of each attempt, to avoid slow brokers; None if this is off."""
     read: Callable[[Command], SendMessageResponseHeader] = read_header
     """Finds the fields of an answer; raises HeaderError."""
     count: int = 0

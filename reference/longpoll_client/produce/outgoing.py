@@ -1,7 +1,7 @@
-"""What a producer sends: a message or a batch, checked and encoded before a broker is asked, with its ids.
+"""Checks and encodes messages and batches for a producer, with their ids.
 
-`attempts` chooses the queue. The head of a send's request is written into a template of its queue: what many sends have
-alike is written once. Message ids are laid out as Java's, so that its tools read their time and place:
+`attempts` chooses the queue. A template per queue holds the constant part of the request header. Message ids are laid
+out as Java's, so that its tools read their time and place:
 
 | offset | size | field                                                                        |
 |--------|------|------------------------------------------------------------------------------|
@@ -374,7 +374,7 @@ def _is_named_well(topic: str) -> bool:
 
 
 TEMPLATE_COUNT_MAX: Final = 10_000
-"""Queues whose templates are kept, of 300 bytes each; with more they are made anew."""
+"""The most cached templates, one per queue, of 300 bytes each."""
 BORN: Final = "g"
 PROPERTIES: Final = "i"
 """`SendMessageRequestHeaderV2`: the two fields that differ from one message of a queue to the next."""

@@ -120,7 +120,7 @@ class StartedSend(msgspec.Struct, eq=False):
 
     tries: SendAttempts
     told_of: Sending | None
-    """What the hooks were told of it, if there are any."""
+    """The hooks' record of the send, if there are hooks."""
     begun_ns: int
     callback: SendCallback | None = None
 

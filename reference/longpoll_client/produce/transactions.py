@@ -70,7 +70,7 @@ def state_of(answer: object) -> TransactionState:
 
 
 Check = Callable[[ReceivedMessage], TransactionState]
-"""Says how the transaction of a message ended, by what the sender's work left behind."""
+"""Returns the outcome of a message's transaction, from the state that the sender's work left."""
 LocalTransaction = Callable[[], TransactionState]
 """Does the sender\'s own work, and returns how it ended."""
 

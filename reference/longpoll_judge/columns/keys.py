@@ -27,7 +27,7 @@ NO_KEYS: Final[Keys] = np.empty(0, dtype=np.uint64)
 RANGE_KEYS: Final = 1 << 20
 """About the number of keys that are compared at once."""
 LONG_BYTES: Final = 256
-"""Longer texts are few, if any: each is hashed by itself, and does not cost all of them a step for each word of it."""
+"""Longer texts are rare. They are hashed one by one, so that they do not slow down the others."""
 _ONES: Final = np.uint64((1 << 64) - 1)
 _WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio: odd, and its bits are spread evenly."""

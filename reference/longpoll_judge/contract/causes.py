@@ -7,7 +7,7 @@ itself in doubt. Answers that were all due at one instant and all came late toge
 broker pause. The reported finding is the strongest one: violations before unknowns, then those of the log, of sends,
 and of answers, then the earliest.
 
-`case.Explanation` says which events a rule blames.
+`case.Explanation` names the events that a rule blames.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from longpoll_judge.read.schema import order_of
 
 LOG_EVENTS: Final = ("append", "message_acknowledged", "message_seen", "make_visible")
 OF_CONNECTION: Final = frozenset({"answer.same_connection", "answer.open_connection"})
-"""Clauses that a connection may be to blame for, with all that should have come through it."""
+"""Clauses whose cause may be a connection, with all traffic expected on it."""
 OF_SILENCE: Final = frozenset({"pull.wake.prompt", "pull.answered", "pull.stop.answered", "commit.answered"})
-"""The same of requests that have no answer."""
+"""The same for requests without an answer."""
 ANSWERS: Final = frozenset(
     clause.id for clause in CLAUSES if clause.property in {ANSWER_IS_RIGHT, COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD}
 ) | {"send.delivered.after_request"}
-"""Clauses that an answer breaks by what it says, and with it others."""
+"""Clauses that the content of an answer violates."""
 OF_LATENESS: Final = frozenset({"pull.wake.prompt", "pull.deadline.met", "pull.answered"})
-"""Clauses that one answer breaks by when it comes, or one pull by having none."""
+"""Clauses that a late or missing answer violates."""
 JOINING: Final = frozenset({"pull.wake.prompt"})
-"""Clauses whose findings have the cause of others, and are no cause of each other's."""
+"""Clauses whose findings join a group, but do not link groups."""
 OF_SOURCE: Final = frozenset({"law.step"})
-"""Clauses that a source breaks once, whatever its requests do otherwise: with no keys but that."""
+"""Clauses that a source violates once; the source is their only key."""
 OF_PAUSE: Final = frozenset(
     {"pull.wake.prompt", "pull.deadline.met", "pull.unheld.prompt", "commit.answered", "send.answered"}
 )
-"""Clauses that an answer breaks that comes late."""
+"""Clauses that a late answer violates, and a pause may explain."""
 PAUSE_NS: Final = 2_000_000_000
-"""How late what a pause made late is at most: what waits for a scan of the table is later, mostly."""
+"""The greatest lateness that a pause explains; an answer that waits for a scan is mostly later."""
 PAUSE_ENDS_NS: Final = 50_000_000
-"""Within which time it is answered, once the pause is over."""
+"""The time after a pause within which the answers come."""
 PAUSED_LEAST: Final = 3
-"""How many requests tell of a pause."""
+"""The least number of late requests that show a pause."""
 RANKS: Final = (
     *(
         "log.append.",
@@ -71,17 +71,17 @@ RANKS: Final = (
     *("pull.illegal.", "pull.max.", "pull.next.", "pull.wake.", "pull.", "pull.hold.", "commit.", "hold.", "law."),
     *("send.delivered.", "message.", "pull.min.never_falls", "pull.max.never_falls"),
 )
-"""How clauses begin: of findings with one cause the one whose clause comes first is told, by its longest beginning."""
+"""Prefixes of clauses: among findings with one cause, the first by its longest prefix is reported."""
 
 
 @frozen
 class Cause:
-    """A finding, and what may be its cause."""
+    """A finding with its possible causes."""
 
     finding: Finding
     keys: tuple[str, ...]
     pause: str = ""
-    """The pause that made its answer late; empty where there is none."""
+    """The pause that made its answer late; empty without one."""
 
 
 def event_key(event: dict[str, Any]) -> str:
@@ -101,7 +101,7 @@ def keys_of(
     roots: Iterable[dict[str, Any]],
     others: Sequence[dict[str, Any]],
 ) -> tuple[str, ...]:
-    """The keys of a finding about these messages of a queue: `roots` are events of its log, `others` of requests."""
+    """The keys of a finding about messages of a queue: `roots` are events of its log, `others` events of requests."""
     blamed = ["\0".join(map(str, ("message", *place, offset))) for offset in messages]
     requests = [request_key(event) for event in others if event.get("request")] if clause in ANSWERS else []
     late = [f"late {request_key(event)}" for event in others if clause in OF_LATENESS and event.get("request")]
@@ -115,7 +115,7 @@ def keys_of(
 
 
 def alone(findings: Iterable[Finding]) -> Iterator[Cause]:
-    """Findings about events far from each other, with keys that their evidence tells."""
+    """Findings across queues, with keys from their evidence."""
     for finding in findings:
         if finding.clause in OF_SOURCE:
             yield Cause(finding, (f"{finding.clause}\0{finding.evidence[-1]['source']}",))
@@ -143,9 +143,9 @@ def _lateness(finding: Finding) -> tuple[str, int, int] | None:
 
 
 def _with_pauses(causes: Iterable[Cause]) -> list[Cause]:
-    """The same, and of each late answer the pause that it is due to.
+    """Add to each late answer the pause that delayed it.
 
-    Its answers were all due at one instant, and came soon after one another.
+    The answers of a pause were all due before its end, and came soon after one another.
     """
     found = list(causes)
     bursts: list[list[tuple[str, int, int, int]]] = []
@@ -169,13 +169,13 @@ def _with_pauses(causes: Iterable[Cause]) -> list[Cause]:
 
 @define
 class _Groups:
-    """Which findings have one cause. Invariant: `_parent` leads from each place to the first of its group."""
+    """Groups findings by cause. Invariant: `_parent` leads from each place to the first of its group."""
 
     _parent: list[int] = field(factory=list)
     _owner: dict[str, int] = field(factory=dict)
 
     def add(self, cause: Cause) -> None:
-        """One more finding; of those that only join, after all others."""
+        """Add a finding; add the joining ones last."""
         place = len(self._parent)
         pauses = (cause.pause,) if cause.pause else ()
         known = [self.first(self._owner[key]) for key in (*cause.keys, *pauses) if key in self._owner]
@@ -198,7 +198,7 @@ class _Groups:
 
 
 def told_once(causes: Iterable[Cause]) -> list[Finding]:
-    """One finding for each cause, with what follows from it."""
+    """One finding for each cause, with its consequences."""
     ordered = sorted(_with_pauses(causes), key=lambda cause: (cause.finding.clause in JOINING, *_rank(cause)))
     groups = _Groups()
     for cause in ordered:
@@ -254,13 +254,13 @@ def finding_order(finding: Finding) -> tuple[object, ...]:
 
 
 ID_BYTES: Final = 8
-"""Two of 10^6 findings have one name by chance in one of 3 * 10^7 histories."""
+"""Among 10^6 findings, a collision has a probability of 1 in 3 * 10^7."""
 LATE: Final = "late"
 WRONG: Final = "wrong"
 
 
 def identified(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, each with its `id`; of those that would have the same one, the later are numbered."""
+    """The findings, each with its `id`; duplicates get a number."""
     seen: Counter[str] = Counter()
     named = []
     for finding in findings:
@@ -272,12 +272,12 @@ def identified(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _name_of(finding: Finding) -> str:
-    """The name of a finding from the evidence that the rule gave, before that is completed to a history."""
+    """The id of a finding, from the rule's evidence before that is completed to a history."""
     kind = LATE if finding.clause in OF_LATENESS else WRONG if finding.clause in ANSWERS else finding.clause
     events = sorted(finding.evidence, key=order_of)
     own = [event for event in events if finding.request and event.get("request") == finding.request]
     anchor = _of_request(own[0]) if own else _of_event(events[-1]) if events else ()
-    # A property of the user's own may be told of several times about one request: by its sentence.
+    # A user's property may report several findings about one request; its sentence separates them.
     asked = finding.why if kind.startswith("own.") else ""
     content = (finding.verdict, kind, finding.topic, finding.queue, finding.request, anchor, asked)
     return blake2b(msgspec.json.encode(content), digest_size=ID_BYTES).hexdigest()

@@ -11,47 +11,47 @@ from longpoll_judge.contract.result import FindingVerdict
 Seen = Literal["anywhere", "inside", "outside"]
 
 PULL_RESULTS: Final = (0, 19, 20, 21)
-"""Answers to a pull that tell of a read of the store."""
+"""Answers to a pull that report a read of the store."""
 PULL_REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
-"""Answers to a pull that tell why there was none: `ResponseCode` and `RemotingSysResponseCode` as far as
-`PullMessageProcessor`, its executor and the hooks before it give them; 3 of 4.9 to code 361."""
+"""Answers to a pull without a read: the codes of `ResponseCode` and `RemotingSysResponseCode` that
+`PullMessageProcessor`, its executor and the hooks before it return. 4.9 answers code 361 with 3."""
 REFUSED_LEAST: Final = 10
 REFUSED_SHARE: Final = 0.25
-"""Refusals are out of the contract's reach; where they are so many, and such a share of the requests, that is a gap."""
+"""The contract does not cover refusals. At least so many, above this share of the requests, are a gap."""
 NOTE_REFUSED: Final = "of {} {} were refused, and no history tells whether they had to be"
 BUSY_CODES: Final = (2, 215)
-"""Refusals for want of room."""
+"""Refusals because the broker is overloaded."""
 SEND_CODES: Final = (10, 310, 320)
 """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
 SEND_ANSWERS: Final = (0, 1, 2, 3, 10, 11, 12, 13, 14, 16, 17, 26, 29, 215, 501, 1500)
-"""Answers to a send: stored (0, 10 to 12, with what was not done in time), or refused."""
+"""Answers to a send: stored (0; 10 to 12 without a timely flush or copy), or refused."""
 SEND_STORED: Final = (0, 10, 11, 12)
-"""Those of them that tell that the messages were stored."""
+"""Answers to a send whose messages were stored."""
 SEND_NOT_STORED: Final = (2, 3, 13, 16, 17, 26, 29, 215, 501, 1500)
-"""Those that tell that they were not: 1 and 14 may come after the store."""
+"""Answers to a send whose messages were not stored; 1 and 14 are left out, because they may follow a store."""
 QUERY_CODES: Final = (0, 1, 2, 16, 17, 22, 26, 29, 215, 501, 1500)
 """Answers to a query of a committed offset (14)."""
 UPDATE_CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)
 """Answers to an update of a committed offset (15)."""
 
 UNHELD_MS: Final = 2_000
-"""How long a broker may take for an answer that it may not hold back; it has no deadline, and machines are busy."""
+"""The time limit of an answer that is not held. It has no deadline, and machines are busy."""
 SHORT_POLLING_MS: Final = 1_000
-"""How long a broker holds every pull whose long polling is off (`shortPollingTimeMills`)."""
+"""The hold time of every pull in a broker without long polling (`shortPollingTimeMills`)."""
 SHOWN_MS: Final = 5_000
-"""How long a message that was acknowledged may take until it is visible: a dispatcher is some milliseconds behind."""
+"""The time limit from acknowledgement to visibility; the dispatcher is some milliseconds behind."""
 SEND_MS: Final = 10_000
-"""How long a broker may take to answer a send: it may wait for its disk and its slave."""
+"""The time limit of an answer to a send, which may wait for disk and slave."""
 EARLY_MS: Final = 1_000
-"""How much before its time a delayed message may be delivered: timers are kept by the second (`timerPrecisionMs`)."""
+"""How early a delayed message may be delivered: timers count in seconds (`timerPrecisionMs`)."""
 LATE_MS: Final = 5_000
-"""From when on after its time it is told that a delayed message came late."""
+"""The delay after which the judge reports a late delivery of a delayed message."""
 RETENTION_MS: Final = 3_600_000
-"""How long a message stays at least: `fileReservedTime` is in hours. A disk that is full removes it earlier."""
+"""The least retention: `fileReservedTime` is in hours. A full disk removes messages earlier."""
 STOPPING_MS: Final = 5_000
-"""A broker that stops answers what it holds and then closes its connections, within this."""
+"""Within this time, a stopping broker answers its held pulls and closes its connections."""
 STOPPED_MS: Final = 15_000
-"""One that says that it stops and goes on for longer than this did not."""
+"""A broker that reports a stop and continues for longer did not stop."""
 
 TIMELESS: Final = frozenset(
     {
@@ -64,14 +64,14 @@ TIMELESS: Final = frozenset(
         *("pull.found.tag", "pull.found.complete", "pull.passed.none_match", "message.one_value"),
     }
 )
-"""Clauses that compare no moments, so that they stand whatever a clock did."""
+"""Clauses that compare no times, so that they hold with any clock."""
 LOGGED: Final = frozenset(
     {
         *("log.append.once", "log.acknowledged.once", "send.acknowledged.tag", "message.one_value"),
         *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
     }
 )
-"""Those of them that do so only where the queue has one life: moments tell lives apart."""
+"""Those that compare no times only if the queue has one generation: times separate generations."""
 
 
 @frozen
@@ -81,21 +81,21 @@ class Clause:
     id: str
     """Stable: reports, tests and other judges name it."""
     property: str
-    """The property of the report that it belongs to, or `evidence`."""
+    """Its property in the report, or `evidence`."""
     says: str
     source: str
-    """Where RocketMQ, or the law, says so."""
+    """The source in RocketMQ or the specification."""
     needs: tuple[str, ...]
-    """Events, with the fields that are read."""
+    """The required events, with their fields."""
     seen: Seen = "anywhere"
-    """Whether it needs a record from inside a broker, or is asked of one from outside only."""
+    """Whether it needs a record from inside a broker, or applies only from outside."""
     whole_record: bool = False
-    """Whether an event that was not recorded could explain it away: where the source's record has a hole the finding
-    is unknown."""
+    """Whether an unrecorded event could explain a violation: with a gap in the source's record, a finding is
+    unknown."""
     verdict: FindingVerdict = "violated"
-    """The most that it can be found to be; what is `observed` breaks no promise of a broker."""
+    """The strongest verdict; an `observed` finding breaks no promise of a broker."""
 
 
 def are_many_refused(refused: int, count: int) -> bool:
-    """Whether so many of these requests were refused that what was judged says little of the broker."""
+    """Whether so many of these requests were refused that the rest is weak evidence."""
     return refused >= REFUSED_LEAST and refused > REFUSED_SHARE * count

@@ -117,7 +117,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     window_end_ms: float
     why: str
     evidence: list[dict[str, Any]]
-    """A history by itself with `meta`: judged alone it breaks the clause again, where it is violated."""
+    """With `meta`, a complete history: judged alone, it violates the clause again."""
     messages: list[int] = []
     """Queue offsets of the messages that it is about, the one at fault first; empty where there is none."""
     tag: str = ""

@@ -83,10 +83,10 @@ NO_GAPS: Final = gaps_of(())
 
 MS: Final = 1_000_000
 CLOCK_STEP_NS: Final = 1_000 * MS
-"""An observer tells of events about in the order of time. One that certainly lies so far before an event with a lower
-number was told by a clock that was set back; that long an observer may keep an event before it gives it a number."""
+"""An observer numbers events at most this long after they happen. If an event certainly lies further before one with a
+lower number, the clock was set back."""
 DISORDER_NS: Final = 50 * MS
-"""What is missing may lie so far from its neighbours in sequence, and further where the source shows it of others."""
+"""How far a missing event may lie from its neighbours in sequence; further if the source shows such a distance."""
 
 
 class Run(NamedTuple):

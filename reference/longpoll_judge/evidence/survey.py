@@ -157,9 +157,9 @@ class Context:
     inside: frozenset[str] = frozenset()
     """Sources that stood inside their broker."""
     asked: frozenset[str] = frozenset()
-    """Sources that tell requests. One that tells what is held alone is read beside another that does."""
+    """Sources that record requests. A source with only holds is read together with one of these."""
     is_own: bool = False
-    """Every policy that the history names is one of this project's own design."""
+    """Every policy of the history was designed by this project."""
     stops_silently: bool = False
     """Every policy that it names leaves held pulls unanswered when the broker stops."""
     keeps_role: bool = False

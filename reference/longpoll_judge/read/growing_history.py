@@ -34,7 +34,7 @@ GONE: Final = -1
 _PLACES: Final = 4
 """Of what was read that many places are compared, from its first to its last bytes, ..."""
 _PLACE_BYTES: Final = 4_096
-"""... and this number of bytes of each: of Parquet the last ones say what all its columns hold, and where."""
+"""... and this number of bytes of each; Parquet files end with the index of their columns."""
 
 
 def checksum_before(part: str, end: int, start: int = 0) -> int:

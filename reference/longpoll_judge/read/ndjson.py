@@ -115,7 +115,7 @@ def _parse(content: bytes, position: int, path: str, damages: list[Damage]) -> p
 
 _NEWLINE, _RETURN, _OPENS, _CLOSES = b"\n\r{}"
 _PAIRS: Final = JSONDecoder(object_pairs_hook=list, parse_int=str, parse_float=str).decode
-"""What an object holds as pairs of a name and a value; numbers stay texts, which have no limit."""
+"""An object as (name, value) pairs; numbers stay texts, which have no limit."""
 _DECODE_LINE: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 

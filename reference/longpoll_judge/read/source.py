@@ -78,7 +78,7 @@ class History:
     hold_limits: dict[str, int]
     """By source: how many pulls its broker promises to hold at most."""
     sources: dict[str, Source]
-    """By name: what each says of itself."""
+    """Name -> the declaration of the source."""
     policy_of: dict[str, str]
     """By source: the policy of its broker, where it is known."""
 

@@ -1,4 +1,4 @@
-"""commit_never_regresses and commit_is_told: which committed offset a group is told.
+"""commit_never_regresses and commit_is_told: the committed offset that a query returns.
 
 The offset is not below one that the group had certainly committed, and not one that it cannot have committed. A group
 that has committed gets an offset. Each query and each separate commit is answered.
@@ -142,7 +142,7 @@ class _Reset:
     topic: str
     after_ns: int
     until_ns: int
-    """Until when it may take effect. What is put elsewhere by the broker (222) stays so until the group pulls."""
+    """Until when it may take effect. An offset set by the broker (222) stays until the group pulls."""
     deletes: bool
     """It leaves no offset, and never another one."""
     queue: int = -1

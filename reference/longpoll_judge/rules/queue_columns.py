@@ -26,7 +26,7 @@ PULL_CODES: Final = (11, 361)
 MESSAGES: Final = ("append", "message_acknowledged", "message_seen")
 """The events that tell a message's tag and where it lies; the last one says nothing of when it became visible."""
 STEPS: Final = ("take", "keep", "expire", "run", "stop")
-"""What is done with a held pull; a recheck is none, which may come after the answer."""
+"""The steps of a held pull, without recheck, which may follow the answer."""
 REQUEST_EVENTS: Final = ("request_received", "answer_sent", "hold", *STEPS)
 """The events that a verdict on a request reads."""
 TIMEOUT_MS_MAX: Final = 10**9
@@ -99,7 +99,7 @@ class Pulls:
     count_max: Integers
     may_hold: NDArray[np.bool_]
     was_held: NDArray[np.bool_]
-    """A `hold` event says so; when the broker's inside was not seen, whether it was allowed to."""
+    """Whether there is a `hold` event; from outside, whether the pull may be held."""
     timeout_ns: Integers
     expression: Integers
     """Index into `expressions`."""

@@ -74,7 +74,7 @@ FINDINGS_MAX: Final = 50
 """Most findings of one clause that are listed; the others are counted."""
 
 OWN_TOPICS: Final = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHECK_")
-"""Where a broker stores by itself what was sent to another topic: retries, delays and half messages."""
+"""Topics in which a broker stores messages sent to other topics: retries, delays and half messages."""
 
 
 @define
@@ -272,7 +272,7 @@ def _coded(messages: Messages, sends: Gathered) -> Iterator[Breach]:
 
 
 def _not_stored(messages: Messages, told: Gathered) -> Keys:
-    """The requests, each with an identifier of its own, that were refused with a code that means: not stored."""
+    """The requests with a unique identifier that were refused with a code that means: not stored."""
     refused = messages.refused.all()
     mine = refused.request[is_one_of(refused.values["code"], SEND_NOT_STORED)]
     return np.setdiff1d(mine, np.concatenate((messages.received.again, told.request)))

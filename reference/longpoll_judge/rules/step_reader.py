@@ -31,7 +31,7 @@ from longpoll_spec.terms import Bool, variables_of
 
 ANYBODY: Final = "?"
 COLUMNS: Final = ("actors", "queue", "queue_offset", "visible_end", "offset")
-"""The fields that are read here, besides those that every event has."""
+"""The fields that are read here, in addition to those of every event."""
 VALUES_MAX: Final = 6
 """A part of a guard that reads more variables is shown without their values."""
 _NUMBER: Final = re.compile(r"[0-9]{1,3}")

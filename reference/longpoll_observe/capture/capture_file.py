@@ -225,7 +225,7 @@ FRAGMENT: Final = 44
 SCALE_MAX: Final = 14
 STAMPS_SIZE: Final = 8
 UNREADABLE: Final = (dpkt.Error, struct.error, ValueError, IndexError, KeyError, AttributeError, TypeError)
-"""What dpkt raises for a truncated or damaged packet."""
+"""The exceptions of dpkt for a truncated or damaged packet."""
 
 
 @frozen

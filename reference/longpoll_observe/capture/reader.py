@@ -60,7 +60,7 @@ class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
     damage: list[str] = []
     """Files with an unreadable rest, and why."""
     trouble: str = ""
-    """What the history lacks, as a sentence for the user; empty if complete."""
+    """A sentence about missing parts of the history; empty if complete."""
 
 
 @define(slots=True)

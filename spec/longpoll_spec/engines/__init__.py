@@ -32,7 +32,7 @@ _OPTIONS: Final = {
     "spark": ("session", "parallel", "travelling", "checkpoint"),
     "simulate": ("runs", "steps", "seed", "once"),
 }
-"""Engine -> its options besides those that every engine has."""
+"""Engine -> the options that not every engine has."""
 _USUAL: Final = {"symmetry": False, "workers": 1, "once": False}
 """The neutral value of an option; None for all others."""
 

@@ -160,7 +160,7 @@ class Checker:
         return reached
 
     def taken(self, order: Order, here: Possibility) -> Iterator[tuple[int, str, Packed]]:
-        """What may come next: the step, the label of its action, and the state after it."""
+        """The possible next steps: the step, the label of its action, and the state after it."""
         for number in _next(order, here):
             step = order.steps[number]
             for label in step.actions:

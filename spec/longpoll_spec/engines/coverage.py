@@ -48,7 +48,7 @@ class Part:
 
 @frozen
 class Coverage:
-    """What some runs of one policy exercise."""
+    """The coverage of some runs of one policy."""
 
     policy: str
     bounds: Bounds

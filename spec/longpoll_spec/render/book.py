@@ -79,7 +79,7 @@ def two(pairs: Iterable[tuple[str, str]], heads: tuple[str, str]) -> Lines:
 
 @frozen
 class ReadsAndWrites:
-    """What one action reads and writes, by the names used in the book."""
+    """The variables that one action reads and writes, by their names in the book."""
 
     reads: frozenset[str]
     writes: frozenset[str]

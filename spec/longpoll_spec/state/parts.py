@@ -78,7 +78,7 @@ def phases_of(policy: Policy, bounds: Bounds | None = None) -> Phases:
 
 @frozen
 class Wish:
-    """What a pull can ask for: a tag, or the messages that pass the one SQL filter."""
+    """A subscription: a tag, or the messages that pass the one SQL filter."""
 
     index: int
     name: str

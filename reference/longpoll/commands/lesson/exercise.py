@@ -29,7 +29,7 @@ class Grade:
 
     right: bool
     why: str
-    """What a right answer shows, or what a wrong one lacks."""
+    """A sentence about a right answer, or about the error in a wrong one."""
     more: str = ""
     """More lines, such as a run step by step."""
 

@@ -108,7 +108,7 @@ POINTS_MAX: Final = 500
 POINTS_IN_ALL_MAX: Final = 200_000
 """Most steps of all orders, some seconds; a program of ten lines needs a tenth of it."""
 Thread = Callable[[Any, World], object]
-"""What a thread does with the program's object."""
+"""The work of a thread on the program's object."""
 
 
 @define

@@ -335,7 +335,7 @@ REQUESTS: Final = ("did", "may", "state", "properties", "close")
 
 
 class RequestError(UserError):
-    """A line is not a valid request; the text says what to write."""
+    """A line is not a valid request. The message describes a valid one."""
 
 
 @with_table

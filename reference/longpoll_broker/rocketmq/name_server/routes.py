@@ -1,4 +1,4 @@
-"""The routed topics of a name server: those of registered brokers, and of its own broker, which need not register.
+"""The routed topics of a name server: those of registered brokers, and of the broker in its process.
 
 RocketMQ's name server is not notified of deleted topics: their routes stay until 216 removes them. If 216 removes an
 existing topic, its route returns when the topic changes, or when the broker creates a topic itself and registers all.

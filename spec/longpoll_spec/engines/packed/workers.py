@@ -35,7 +35,7 @@ from longpoll_spec.errors import EngineLimitError, MemoryShortError
 WORKERS_MAX: Final = 64
 WORD_BYTES: Final = WORD_BITS // 8
 INSTEAD: Final = "use --memory-mb, --symmetry, --max-states or smaller bounds"
-"""What to do if memory is short."""
+"""The advice if memory is short."""
 PATIENCE_S: Final = 5.0
 """Seconds a worker may take to exit before it is killed."""
 

@@ -43,7 +43,7 @@ from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, after, variables_of
 
 READ: Final = 12
-"""The number of requests at which the spec is read: besides two named ones, enough to tell "every other" from
+"""The number of requests at which the spec is read: two named ones, and enough others to tell "every other" from
 "some".
 """
 CUTOFF_MAX: Final = READ - 1

@@ -75,7 +75,7 @@ class Text:
 
 @frozen
 class ByHand:
-    """What may be edited in the first model."""
+    """The editable parts of the first model."""
 
     texts: tuple[Text, ...]
     parts: tuple[tuple[str, ...], ...]
