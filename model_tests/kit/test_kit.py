@@ -34,6 +34,7 @@ from model_tests.support.spec.cases import quick_if
 
 import longpoll
 from longpoll_judge.contract.result import Result
+from longpoll_kit import example as kit_example
 from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
 from longpoll_kit.example import EXPIRED, FOUND, WOKEN, Example
 from longpoll_kit.history import RecordedHistory
@@ -298,6 +299,43 @@ def test_a_second_answer_is_seen_where_one_can_look() -> None:
 
     assert (twice.verdict, twice.property) == ("invalid", "answered_once")
     assert (once.verdict, once.left_out) == ("valid", ())
+
+
+class HoldsWhatMayNotWait(Feed):
+    """A poll that may not wait is held until a message comes."""
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        poll.timeout_ms = poll.timeout_ms or 3_600_000
+        return super().poll(poll)
+
+
+def test_a_poll_that_may_not_wait_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that sent it waits for its answer, although no message is owed to it."""
+    monkeypatch.setattr(kit_example, "GIVEN_UP_MS", 50)
+    mine = machine(lambda: InMemory(HoldsWhatMayNotWait()), late_ms=50)()
+    queue = mine.example.queues[0]
+    with pytest.raises(ViolationError, match="answered_by_deadline"):
+        mine.do("poll", {}, lambda: mine.example.poll(queue, "end", 0, 1))
+    mine.example.subject.publish(queue.name, b"")
+    mine.teardown()
+
+
+class GarbledAtCancel(InMemory):
+    """A subject that reads a broken answer once its poll is cancelled."""
+
+    def finish_poll(self, handle: Poll) -> longpoll.Polled:
+        answer = super().finish_poll(handle)
+        if handle.is_cancelled:
+            raise ViolationError("right_messages", "half an answer")
+        return answer
+
+
+def test_a_cancelled_poll_may_fail_but_not_break_a_property() -> None:
+    """What its subject raises is no error of the service, unless it is a violation."""
+    mine = machine(lambda: GarbledAtCancel(Feed()), **PATIENT)()
+    with pytest.raises(ViolationError, match="half an answer"):
+        mine.cancel(queue=0, payload=b"", order="cancel only", gap_us=0)
+    mine.teardown()
 
 
 class Wrong(InMemory):
