@@ -139,8 +139,8 @@ def test_offsets_say_what_is_new_and_what_was_rewritten(tmp_path: Path) -> None:
     newest = again.latestOffset()
     (doubt,) = again.partitions(last, newest)
 
-    assert [(one.value[1].start, one.value[1].end) for one in (split, rest)] == [(0, half), (half, len(content))]
-    assert [one.value[3] for one in (split, rest, doubt)] == [0, 0, 1]
+    assert [(one.value[0].start, one.value[0].end) for one in (split, rest)] == [(0, half), (half, len(content))]
+    assert [one.value[2] for one in (split, rest, doubt)] == [0, 0, 1]
     assert {row.column("rewritten")[0].as_py() for row in again.read(doubt)} == {1}
 
 

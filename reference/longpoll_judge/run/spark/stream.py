@@ -74,14 +74,14 @@ GROUPS: Final = 8
 """Groups of queues; the group with this number is the one for all queues. A checkpoint rests on it."""
 NEW_EVENTS: Final = pa.schema(
     [
-        *((name, pa.int64()) for name in ("queue_group", "number")),
+        ("queue_group", pa.int64()),
         ("part", pa.string()),
         *((name, pa.int64()) for name in ("until", "rewritten")),
         *((name, pa.binary()) for name in ("events", "survey", "history")),
     ]
 )
-"""A row of the scan. `number` orders the splits of a batch, `until` is how far its part was read, `rewritten` counts
-parts that were rewritten or cut since they were read, `history` is a pickled `History` without its splits."""
+"""A row of the scan. `until` is how far its part was read, `rewritten` counts the parts that were rewritten or cut since
+the batch before, and `history` is a pickled `History` without its splits and damages."""
 OUTCOMES: Final = pa.schema([("queue_group", pa.int64()), *RESULT_SCHEMA])
 """A row of the result: those of `RESULT_SCHEMA`, and of the kinds below."""
 SURVEY, DOUBT, FAR, BESIDE, UNTOLD, COMPLETED, READ = (
@@ -149,16 +149,16 @@ class NewEvents(DataSourceStreamReader):
         known = pickle.dumps(attrs.evolve(history, splits=[], damages=[]))
         rewritten = end["rewritten"] - start["rewritten"]
         new: list[InputSplit | None] = [*splits] or [None] * bool(rewritten)
-        return [InputPartition((number, part, known, rewritten)) for number, part in enumerate(new)]
+        return [InputPartition((part, known, rewritten)) for part in new]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The events of a split, a row of `NEW_EVENTS` for each group."""
-        number, part, known, rewritten = cast("tuple[int, InputSplit | None, bytes, int]", partition.value)
+        part, known, rewritten = cast("tuple[InputSplit | None, bytes, int]", partition.value)
         table, damages = (EVENT_SCHEMA.empty_table(), []) if part is None else read_split(part)
         survey = msgspec.msgpack.encode(survey_split(table, damages))
         path, until = ("", 0) if part is None else (part.path, part.end)
         for group, events in in_groups(table):
-            row = [group, number, path, until, rewritten, encode(events), survey, known]
+            row = [group, path, until, rewritten, encode(events), survey, known]
             yield pa.RecordBatch.from_arrays(
                 [pa.array([value], column.type) for value, column in zip(row, NEW_EVENTS, strict=True)],
                 schema=NEW_EVENTS,
@@ -229,15 +229,15 @@ def judge_group(
     Args:
         group: Its number.
         content: Its state, or None at first.
-        rows: Those of `NEW_EVENTS`.
+        rows: Those of `NEW_EVENTS`, in any order.
         limits: The thresholds, for a new state.
 
     Returns its state, and rows of `RESULT_SCHEMA` and the further kinds.
     """
     state = State(Growing(limits.wake_ms, limits.late_ms)) if content is None else unpacked(content)
-    growing, rows = state.growing, sorted(rows, key=lambda row: int(row["number"]))
+    growing = state.growing
     growing.part = "pulls" if group < GROUPS else "sends"
-    history: History = pickle.loads(rows[-1]["history"])  # noqa: S301 - the driver's own bytes
+    history: History = pickle.loads(rows[0]["history"])  # noqa: S301 - the driver's own bytes
     surveys = [msgspec.msgpack.decode(row["survey"], type=Survey) for row in rows]
     events = fill(joined(decode(row["events"]) for row in rows))
     if group < GROUPS:
