@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import pickle
 import socket
 import warnings
 from pathlib import Path
@@ -12,70 +11,114 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from attrs import define, evolve
+from attrs import define, field
 from model_tests.judge.test_evidence import not_convicting
 from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import LIMITS, are_found, certain, follow_pieces, simulated, written
 from model_tests.support.spec.cases import quick_if
 from pyspark.errors import PySparkException
 
-from longpoll_judge.columns.batch import encode
 from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import SparkUnavailableError
-from longpoll_judge.evidence.survey import survey_split
 from longpoll_judge.read.growing_history import GrowingHistory
-from longpoll_judge.read.source import find, read_split
+from longpoll_judge.read.source import find
+from longpoll_judge.recording import Recording, change
 from longpoll_judge.run.follow import Listing
 from longpoll_judge.run.incremental.state_file import Parts
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
-from longpoll_judge.run.spark.stream import BEGUN_MAX, Batch, NewEvents, StreamJudge, batch_of, in_groups, judge_group
+from longpoll_judge.run.spark.stream import BEGUN_MAX, Batch, NewEvents, StreamJudge, batch_of, judge_group
 
 WHY = "Python worker failed to connect back."
 PART = "part-0.ndjson"
-PIECES = 4
+PIECES = 3
 
 
-def streamed(directory: Path) -> list[Result]:
-    """The results after each of some pieces of a history of one part, as Spark judges them, without Spark."""
-    history = find([directory])
-    table, damages = read_split(history.splits[0])
-    known = pickle.dumps(evolve(history, splits=[]))
-    states: dict[int, bytes] = {}
-    listing, results = Listing(LIMITS), list[Result]()
-    for piece in range(PIECES):
-        start, end = (len(table) * at // PIECES for at in (piece, piece + 1))
-        new = table.slice(start, end - start)
-        survey = msgspec.msgpack.encode(survey_split(new, damages if end == len(table) else []))
+@define
+class Streamed:
+    """A history of one part that grows, as Spark judges it, without Spark."""
+
+    directory: Path
+    listing: Listing = field(factory=lambda: Listing(LIMITS))
+    batches: list[Batch] = field(factory=list)
+    results: list[Result] = field(factory=list)
+    _states: dict[int, bytes] = field(factory=dict)
+    _offset: dict[str, Any] = field(factory=dict)
+
+    def look(self) -> Batch:
+        """Judge what is new; Spark brings the rows of a batch in any order."""
+        source = NewEvents([str(self.directory)])
+        start = self._offset or source.initialOffset()
+        self._offset = source.latestOffset()
+        rows: dict[int, list[dict[str, Any]]] = {}
+        for split in reversed(source.partitions(start, self._offset)):
+            for row in pa.Table.from_batches(source.read(split)).to_pylist():
+                rows.setdefault(row["queue_group"], []).append(row)
         outcomes = []
-        for group, events in in_groups(new):
-            row = {"number": 0, "part": PART, "until": end, "rewritten": 0, "history": known, "survey": survey}
-            states[group], rows = judge_group(group, states.get(group), [row | {"events": encode(events)}], LIMITS)
-            outcomes.append(rows)
+        for group, mine in rows.items():
+            self._states[group], found = judge_group(group, self._states.get(group), mine, LIMITS)
+            outcomes.append(found)
         batch = batch_of(pa.concat_tables(outcomes))
-        assert batch.ends == {PART: end}
-        results.append(listing.result(batch.so_far, history, batch.complete))
-    return results
+        self.batches.append(batch)
+        self.results.append(self.listing.result(batch.so_far, find([self.directory]), batch.complete))
+        return batch
 
 
-QUICK = ("visible_too_soon", "min_rises_and_falls")
-FAULTY = (*QUICK, "next_wrong", "end_too_high", "visible_moves_back", "append_missing", "answer_deleted", "held_twice")
+def streamed(recording: Recording, directory: Path, pieces: int = PIECES) -> Streamed:
+    """The history, judged after each of some pieces, each with some splits."""
+    part = written(recording, directory) / PART
+    lines = part.read_bytes().splitlines(keepends=True)
+    found = Streamed(directory)
+    size = -(-len(lines) // pieces)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("longpoll_judge.read.source.SPLIT_BYTES", sum(map(len, lines)) // (2 * pieces))
+        for end in range(size, len(lines) + size, size):
+            part.write_bytes(b"".join(lines[:end]))
+            found.look()
+    return found
 
 
-@pytest.mark.parametrize("fault", quick_if(FAULTY, lambda name: name in QUICK))
-def test_groups_tell_what_one_process_tells(fault: str, tmp_path: Path) -> None:
+FAULTY = ("visible_too_soon min_rises_and_falls", "next_wrong", "end_too_high", "visible_moves_back", "append_missing")
+FAULTY += ("answer_deleted", "held_twice")
+
+
+@pytest.mark.parametrize("faults", quick_if(FAULTY, lambda names: names == FAULTY[0]))
+def test_groups_tell_what_one_process_tells(faults: str, tmp_path: Path) -> None:
     """Of every injected fault, with evidence that shows it alone; nothing else than the judgement of the whole."""
     recording = simulated(3, 1_000)
-    FAULTS[fault].apply(recording)
-    directory = written(recording, tmp_path / "history")
-    results, here = streamed(directory), follow_pieces(directory, PIECES)
-    whole = judge([directory], engine="local")
+    for fault in faults.split():
+        FAULTS[fault].apply(recording)
+    directory = tmp_path / "history"
+    found, here = streamed(recording, directory), follow_pieces(directory, PIECES)
+    results, whole = found.results, judge([directory], engine="local")
     told = {name: finding for result in results for name, finding in certain(result).items()}
 
     assert are_found(told, whole)
     assert told.keys() == here.told.keys()
     assert not_convicting(msgspec.structs.replace(whole, findings=list(told.values())), tmp_path / "alone") == []
     assert (results[-1].events, results[-1].judged) == (here.last.events, here.last.judged)
+    assert found.batches[-1].so_far.doubts == here.steps.growing.doubts
+
+
+NOWHERE: dict[str, dict[str, Any]] = {
+    "answer without a queue": {"event": "answer_sent", "queue": -1},
+    "answer of another queue": {"event": "answer_sent", "queue": 77},
+    "request without a queue": {"event": "request_received", "queue": -1},
+}
+
+
+@pytest.mark.parametrize("what", NOWHERE)
+def test_an_answer_in_another_group_than_its_request_is_no_missing_one(what: str, tmp_path: Path) -> None:
+    """A pull whose answer names another queue, or none, is left to the end."""
+    recording = simulated(3, 120)
+    recording.events = [
+        change(event, queue=NOWHERE[what]["queue"]) if event.event == NOWHERE[what]["event"] else event
+        for event in recording.events
+    ]
+    found = streamed(recording, tmp_path / "history", pieces=1)
+
+    assert found.results[-1].findings == []
+    assert found.results[-1].verdict == "unknown"
 
 
 def test_offsets_say_what_is_new_and_what_was_rewritten(tmp_path: Path) -> None:
@@ -93,10 +136,11 @@ def test_offsets_say_what_is_new_and_what_was_rewritten(tmp_path: Path) -> None:
     last = again.latestOffset()
     (rest,) = again.partitions(end, last)
     part.write_bytes(content.replace(b"\n", b" ")[:-1] + b"\n")
-    (doubt,) = again.partitions(last, again.latestOffset())
+    newest = again.latestOffset()
+    (doubt,) = again.partitions(last, newest)
 
-    assert [(one.value[1].start, one.value[1].end) for one in (split, rest)] == [(0, half), (half, len(content))]
-    assert [one.value[3] for one in (split, rest, doubt)] == [0, 0, 1]
+    assert [(one.value[0].start, one.value[0].end) for one in (split, rest)] == [(0, half), (half, len(content))]
+    assert [one.value[2] for one in (split, rest, doubt)] == [0, 0, 1]
     assert {row.column("rewritten")[0].as_py() for row in again.read(doubt)} == {1}
 
 

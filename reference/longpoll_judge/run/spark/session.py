@@ -472,13 +472,19 @@ def failures_told() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:  # the second where Python fails while Spark plans a scan
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        # A worker's own exception is the last line of its traceback, before the Java one begins.
-        own = [line for line in lines if _PYTHON_FAULT.match(line)]
-        text = (own or lines or ["it says nothing"])[-1 if own else 0]
+        text = fault_of(error)
         if (changed := _CHANGED.match(text)) is not None:
             raise HistoryChangedError(changed[1]) from error
         raise SparkUnavailableError(f"Spark could not do its work: {text[:FAULT_CHARACTERS_MAX]}") from error
+
+
+def fault_of(error: object) -> str:
+    """The line of an error of Spark that says why."""
+    # Py4J names the failed call first.
+    lines = [line.strip() for line in str(error).splitlines() if not line.startswith("An error occurred while calling")]
+    # A worker's own exception is the last line of its traceback, before the Java one begins.
+    own = [line for line in lines if _PYTHON_FAULT.match(line)]
+    return next(filter(None, own[-1:] or lines), "it says nothing").removeprefix(": ")
 
 
 @contextmanager

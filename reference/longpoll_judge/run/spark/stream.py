@@ -39,13 +39,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from longpoll_judge.columns.batch import decode, encode, joined, queue_numbers, taken
-from longpoll_judge.columns.lookup import are_of
+from longpoll_judge.columns.keys import request_keys
+from longpoll_judge.columns.lookup import Integers, are_of
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.evidence.survey import Survey, merge, survey_split
-from longpoll_judge.read.growing_history import GrowingHistory, stamps_of
-from longpoll_judge.read.schema import EVENT_SCHEMA, coded, compute
+from longpoll_judge.read.growing_history import GrowingHistory
+from longpoll_judge.read.schema import EVENT_SCHEMA, coded, compute, fill
 from longpoll_judge.read.source import History, InputSplit, find, kind_of, read_split
 from longpoll_judge.rules.cross_queue import rows_where
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
@@ -63,7 +64,7 @@ from longpoll_judge.run.incremental.state_file import (
 from longpoll_judge.run.queue_verdict import FINDING, LOG_EVENTS, RESULT_SCHEMA, Found, Row, as_table
 from longpoll_judge.run.spark.engine import SparkEngine, ddl_of
 from longpoll_judge.run.spark.queue_groups import bucket_of
-from longpoll_judge.run.spark.session import FAULT_CHARACTERS_MAX, unclosed_sockets_ignored, with_settings
+from longpoll_judge.run.spark.session import FAULT_CHARACTERS_MAX, fault_of, unclosed_sockets_ignored, with_settings
 from longpoll_spec.history import NDJSON_SUFFIX
 
 SOURCE: Final = "longpoll-new-events"
@@ -73,14 +74,14 @@ GROUPS: Final = 8
 """Groups of queues; the group with this number is the one for all queues. A checkpoint rests on it."""
 NEW_EVENTS: Final = pa.schema(
     [
-        *((name, pa.int64()) for name in ("queue_group", "number")),
+        ("queue_group", pa.int64()),
         ("part", pa.string()),
         *((name, pa.int64()) for name in ("until", "rewritten")),
         *((name, pa.binary()) for name in ("events", "survey", "history")),
     ]
 )
-"""A row of the scan. `number` orders the splits of a batch, `until` is how far its part was read, `rewritten` counts
-parts that were rewritten or cut since they were read, `history` is a pickled `History` without its splits."""
+"""A row of the scan. `until` is how far its part was read, `rewritten` counts the parts that were rewritten or cut since
+the batch before, and `history` is a pickled `History` without its splits and damages."""
 OUTCOMES: Final = pa.schema([("queue_group", pa.int64()), *RESULT_SCHEMA])
 """A row of the result: those of `RESULT_SCHEMA`, and of the kinds below."""
 SURVEY, DOUBT, FAR, BESIDE, UNTOLD, COMPLETED, READ = (
@@ -95,8 +96,9 @@ TRIGGER: Final = "500 milliseconds"
 LOOK_S: Final = 0.2
 """How often a waiting batch checks whether the follower still exists."""
 BEGUN_MAX: Final = 20
-"""How many queries may end one after the other without having brought anything: on a machine that is so busy that a
-worker does not start in ten seconds, those of some minutes."""
+"""How many queries may end one after the other without a result, because no worker started in ten seconds."""
+_WORKER: Final = "Python worker"
+"""In Spark's message if a worker did not start or died: only then does another query help."""
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": str(GROUPS),
     "spark.sql.streaming.minBatchesToRetain": "2",
@@ -144,23 +146,19 @@ class NewEvents(DataSourceStreamReader):
         self._rewritten = end["rewritten"]
         history = find(self._growth.paths)
         splits = [between for part in history.splits for between in _between(part, start["parts"], end["parts"])]
-        growing = stamps_of(self._growth.paths).keys() - end["parts"].keys()
-        damages = [damage for damage in history.damages if damage.file not in growing]
-        known = pickle.dumps(attrs.evolve(history, splits=[], damages=damages))
+        known = pickle.dumps(attrs.evolve(history, splits=[], damages=[]))
         rewritten = end["rewritten"] - start["rewritten"]
-        new: list[InputSplit | None] = [*splits]
-        if rewritten and not splits:
-            new = [None]
-        return [InputPartition((number, part, known, 0 if number else rewritten)) for number, part in enumerate(new)]
+        new: list[InputSplit | None] = [*splits] or [None] * bool(rewritten)
+        return [InputPartition((part, known, rewritten)) for part in new]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The events of a split, a row of `NEW_EVENTS` for each group."""
-        number, part, known, rewritten = cast("tuple[int, InputSplit | None, bytes, int]", partition.value)
+        part, known, rewritten = cast("tuple[InputSplit | None, bytes, int]", partition.value)
         table, damages = (EVENT_SCHEMA.empty_table(), []) if part is None else read_split(part)
         survey = msgspec.msgpack.encode(survey_split(table, damages))
         path, until = ("", 0) if part is None else (part.path, part.end)
         for group, events in in_groups(table):
-            row = [group, number, path, until, rewritten, encode(events), survey, known]
+            row = [group, path, until, rewritten, encode(events), survey, known]
             yield pa.RecordBatch.from_arrays(
                 [pa.array([value], column.type) for value, column in zip(row, NEW_EVENTS, strict=True)],
                 schema=NEW_EVENTS,
@@ -175,16 +173,32 @@ def _between(part: InputSplit, start: Mapping[str, Any], end: Mapping[str, Any])
 
 
 def in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """The events of each group: requests and logs of its queues, and the events that concern every queue."""
-    numbers, rows = queue_numbers(table)
-    names = table.select(["broker", "topic", "queue"]).take(pa.array(rows)).to_pylist()
-    buckets = np.array([bucket_of((*name.values(),), GROUPS) for name in names], dtype=np.int64)[numbers]
+    """The events of each group: requests and logs of its queues, and the events that concern every queue.
+
+    Answers go to every group, because an answer may name no queue, or another one than its request.
+    """
+    groups = _groups_of(table)
     codes, kinds = coded(table, "event")
-    is_common = ~are_of(codes, kinds, (*REQUEST_EVENTS, *LOG_EVENTS))
+    is_common = ~are_of(codes, kinds, (*REQUEST_EVENTS, *LOG_EVENTS)) | rows_where(table, "answer_sent")
     is_common |= rows_where(table, "request_received") & (table["code"].to_numpy() == DELETE_TOPIC)
     for group in range(GROUPS):
-        yield group, taken(table, np.flatnonzero((buckets == group) | is_common))
+        yield group, taken(table, np.flatnonzero((groups == group) | is_common))
     yield GROUPS, table
+
+
+def _groups_of(table: pa.Table) -> Integers:
+    """The group of each event's queue."""
+    numbers, rows = queue_numbers(table)
+    names = table.select(["broker", "topic", "queue"]).take(pa.array(rows)).to_pylist()
+    return np.array([bucket_of((*name.values(),), GROUPS) for name in names], dtype=np.int64)[numbers]
+
+
+def _without_others(table: pa.Table, group: int, pending: pa.Table) -> pa.Table:
+    """The events without answers in other groups' queues, unless this group has their requests."""
+    answers = np.flatnonzero(rows_where(table, "answer_sent") & (_groups_of(table) != group))
+    asked = [request_keys(each, np.flatnonzero(rows_where(each, "request_received"))) for each in (pending, table)]
+    others = answers[~np.isin(request_keys(table, answers), np.concatenate(asked))]
+    return taken(table, np.setdiff1d(np.arange(len(table)), others))
 
 
 class NewEventSource(DataSource):
@@ -215,17 +229,22 @@ def judge_group(
     Args:
         group: Its number.
         content: Its state, or None at first.
-        rows: Those of `NEW_EVENTS`.
+        rows: Those of `NEW_EVENTS`, in any order.
         limits: The thresholds, for a new state.
 
     Returns its state, and rows of `RESULT_SCHEMA` and the further kinds.
     """
     state = State(Growing(limits.wake_ms, limits.late_ms)) if content is None else unpacked(content)
-    growing, rows = state.growing, sorted(rows, key=lambda row: int(row["number"]))
+    growing = state.growing
     growing.part = "pulls" if group < GROUPS else "sends"
-    history: History = pickle.loads(rows[-1]["history"])  # noqa: S301 - the driver's own bytes
+    history: History = pickle.loads(rows[0]["history"])  # noqa: S301 - the driver's own bytes
     surveys = [msgspec.msgpack.decode(row["survey"], type=Survey) for row in rows]
-    growing.add(joined(decode(row["events"]) for row in rows), merge(surveys), history)
+    events = fill(joined(decode(row["events"]) for row in rows))
+    if group < GROUPS:
+        events = _without_others(events, group, growing.pending)
+    else:
+        growing.doubt(WRITTEN_ANEW, rows[0]["rewritten"])
+    growing.add(events, merge(surveys), history)
     so_far = growing.so_far(history)
     known = {finding.id: finding for finding in state.shown}
     listed = {name_of(one): one for one in _findings_of(so_far.rows)} | {name_of(one): one for one in so_far.beside}
@@ -237,7 +256,7 @@ def judge_group(
     more += [(BESIDE, 0, 1, _text(finding)) for finding in so_far.beside]
     more += [(COMPLETED, 0, 1, _text(finding)) for finding in state.shown]
     if group == GROUPS:
-        more += [(DOUBT, 0, sum(row["rewritten"] for row in rows), WRITTEN_ANEW), (SURVEY, 0, 1, _text(growing.survey))]
+        more.append((SURVEY, 0, 1, _text(growing.survey)))
         more += [(READ, 0, row["until"], row["part"]) for row in rows]
     return packed(state), pa.concat_tables([so_far.rows, as_table(more)])
 
@@ -363,9 +382,7 @@ class StreamJudge:
                 raise SparkUnavailableError("the follower ended")
 
     def _ended(self, error: object) -> SparkUnavailableError:
-        # Py4J says first which call failed; the next line says why.
-        lines = [line for line in str(error).splitlines() if not line.startswith("An error occurred while calling")]
-        why = (lines or ["it says nothing"])[0].removeprefix(": ")[:FAULT_CHARACTERS_MAX]
+        why = fault_of(error)[:FAULT_CHARACTERS_MAX]
         remedy = f"if it ends again, remove {self.checkpoint}, and all of the history is judged again"
         return SparkUnavailableError(f"the stream of new events ended: {why}; {remedy}")
 
@@ -376,7 +393,10 @@ class StreamJudge:
             self._query.stop()
 
     def look(self) -> Batch | None:
-        """The next batch, if there is one; raises `SparkUnavailableError` if queries fail again and again."""
+        """The next batch, if there is one.
+
+        Raises `SparkUnavailableError` if a query fails, except if only a worker failed; then another query begins.
+        """
         assert self._query is not None, "it is begun before anybody looks"
         # Asked first: what a query has brought it brought before it ended.
         is_active = self._query.isActive
@@ -384,8 +404,9 @@ class StreamJudge:
             batch = self._waiting.get_nowait()
         except queue.Empty:
             if not is_active:
-                if self.begun >= BEGUN_MAX:
-                    raise self._ended(self._query.exception()) from None
+                error = self._query.exception()
+                if self.begun >= BEGUN_MAX or _WORKER not in str(error):
+                    raise self._ended(error) from None
                 self.begin()
             return None
         self.begun = 0
