@@ -80,8 +80,8 @@ NEW_EVENTS: Final = pa.schema(
         *((name, pa.binary()) for name in ("events", "survey", "history")),
     ]
 )
-"""A row of the scan. `until` is how far its part was read, `rewritten` counts the parts that were rewritten or cut since
-the batch before, and `history` is a pickled `History` without its splits and damages."""
+"""A row of the scan. `until` is the end of what was read of its part. `rewritten` counts the parts that were rewritten
+or cut since the batch before. `history` is a pickled `History` without its splits and damages."""
 OUTCOMES: Final = pa.schema([("queue_group", pa.int64()), *RESULT_SCHEMA])
 """A row of the result: those of `RESULT_SCHEMA`, and of the kinds below."""
 SURVEY, DOUBT, FAR, BESIDE, UNTOLD, COMPLETED, READ = (
@@ -190,7 +190,8 @@ def _groups_of(table: pa.Table) -> Integers:
     """The group of each event's queue."""
     numbers, rows = queue_numbers(table)
     names = table.select(["broker", "topic", "queue"]).take(pa.array(rows)).to_pylist()
-    return np.array([bucket_of((*name.values(),), GROUPS) for name in names], dtype=np.int64)[numbers]
+    groups: Integers = np.array([bucket_of((*name.values(),), GROUPS) for name in names], dtype=np.int64)[numbers]
+    return groups
 
 
 def _without_others(table: pa.Table, group: int, pending: pa.Table) -> pa.Table:
