@@ -224,7 +224,7 @@ def test_no_damage_of_a_frame_is_lost(spark_engine: SparkEngine, monkeypatch: py
 
 @pytest.mark.long
 def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: SparkEngine) -> None:
-    """A rule that needs the whole record is a separate task on another worker, and sees every event."""
+    """A rule for the splits of some brokers is a separate task on a worker, and sees every event of these."""
 
     def count(tables: Tables, _context: Context) -> Outcome:
         return Outcome([], left_out=sum(len(table) for _number, table in tables()), share=Share(os.getpid(), 0))
@@ -233,10 +233,11 @@ def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: Sp
         events = sum(survey.event_count for survey in reading.surveys())
         plan: Any = reading.statistics()
         context = Context(wake_ns=0, late_ns=0, answers_on_stop=True, sources={}, closes={})
-        first, second = reading.outcomes([count, count], context)
+        first, second = reading.outcomes([("sends", count, [0, 1]), ("falls", count, [2, 3])], context)
 
     assert "longpoll-splits[split#" in plan._jdf.queryExecution().toString()
-    assert first.left_out == second.left_out == events > 2_000
+    assert first.left_out + second.left_out == events > 2_000
+    assert min(first.left_out, second.left_out) > 900
     assert os.getpid() not in {first.share.judged, second.share.judged}
 
 
