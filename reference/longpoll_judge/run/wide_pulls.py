@@ -4,9 +4,9 @@ Each is first judged with the log of the windows in which its events lie. The ot
 as much of the log as can matter, and so do logs that may be at fault. Memory grows with these logs only, so it grows
 where consumers lag, pulls wait for long or logs are uneven.
 
-Rules that compare events of different queues (sends and messages, ends that fall, committed offsets) need all events of
-a broker and of its observers. Each rule is a task for each such part of the history. A task reads its splits itself, in
-this process or on an executor (`pipeline.Reading.outcomes`).
+Rules that compare events of different queues need all events of a broker and of its observers (ends that fall,
+committed offsets), or of all brokers (sends and messages). Each rule is a task for each such part of the history. A
+task reads its splits itself, in this process or on an executor (`pipeline.Reading.outcomes`).
 """
 
 from __future__ import annotations
@@ -172,24 +172,25 @@ RuleTask = tuple[str, Rule, list[int]]
 
 
 def tasks_of(history: History, survey: Survey, brokers: Sequence[dict[str, set[str]]]) -> list[RuleTask]:
-    """The rules that have anything to judge in a history, each once for every part of it.
+    """The rules that have anything to judge in a history, once, or once for every independent part of it.
 
     Args:
         history: Its splits.
         survey: Its survey.
         brokers: For each split, by source, the brokers that its events name.
     """
-    rules: dict[str, Callable[[History], Rule]] = {}
-    seen = survey.observers
+    seen, whole, tasks = survey.observers, list(range(len(brokers))), list[RuleTask]()
     if seen.acknowledged or seen.sends or seen.identified:
-        rules[SENDS] = lambda _part: _of_sends
+        # A producer may send a message again to another broker, so this rule needs all of them.
+        tasks.append((SENDS, _of_sends, whole))
+    parts = independent_splits(brokers)
     if seen.min_least < seen.min_most or not survey.answered <= survey.shown:
-        rules[FALLS] = lambda _part: _of_falls
+        tasks += [(FALLS, _of_falls, part) for part in parts]
     if survey.offset_queries or survey.offset_updates:
-        rules[COMMITS] = lambda part: partial(_of_commits, part)
-    parts = independent_splits(brokers) if rules else []
-    part_of = [evolve(history, splits=[history.splits[number] for number in part]) for part in parts]
-    return [(name, make(part_of[at]), part) for name, make in rules.items() for at, part in enumerate(parts)]
+        for part in parts:
+            of_part = evolve(history, splits=[history.splits[number] for number in part])
+            tasks.append((COMMITS, partial(_of_commits, of_part), part))
+    return tasks
 
 
 def independent_splits(brokers: Sequence[dict[str, set[str]]]) -> list[list[int]]:

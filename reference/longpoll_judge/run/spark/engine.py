@@ -5,7 +5,7 @@
 | survey splits | `longpoll-splits`: statistics of each input split | | none |
 | judge pulls | `longpoll-events`: requests and logs | judge groups of queues, window by window | by queue group |
 | compare requests | rows of the stage before, persisted | requests that two groups judged | by key of request |
-| judge sends, ends and commits | a row for each rule and broker | each reads the splits itself | none |
+| judge sends, ends and commits | a row for each rule and part | each reads the splits itself | none |
 
 Both scans are Python data sources whose executors read the parts. Spark 4.0 cannot tell such a source which columns a
 query uses, so the caller names them in the schema. They work on workers that have none of our packages
