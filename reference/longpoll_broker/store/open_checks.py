@@ -1,7 +1,7 @@
 """Checks before a store is opened: its settings, and parts of RocketMQ 5.x that no broker here can read.
 
-These are batch queues, compacted topics, RocksDB, and logs of DLedger. Their contents exist nowhere else, so `verify` never accepts such
-a store, and a broker refuses to open it.
+These are batch queues, compacted topics, RocksDB, and logs of DLedger. Their contents exist nowhere else, so `verify`
+never accepts such a store, and a broker refuses to open it.
 
 Sources: `StorePathConfigHelper.java`, `RocksDBConsumeQueueStore.java`, `RocksDBConfigManager.java` 5.5.
 """
