@@ -173,6 +173,8 @@ def serve(
             _wait(runtime, stopped, with_parent=with_parent)
         if broker.record_trouble:
             fail(broker.record_trouble, Exit.UNKNOWN)
+        if record is not None:
+            err.print(f"recorded {record}; next: longpoll judge {record}", soft_wrap=True)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
