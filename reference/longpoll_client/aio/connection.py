@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
@@ -102,7 +103,10 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         except TimeoutError:
             raise UnreachableError(f"cannot connect to {address}: timed out") from None
         except OSError as error:
-            raise UnreachableError(f"cannot connect to {address}: {error.strerror or error}") from None
+            known = (
+                os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+            )  # not asyncio's words
+            raise UnreachableError(f"cannot connect to {address}: {known or error}") from None
         return made
 
     @property
