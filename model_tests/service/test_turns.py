@@ -167,6 +167,7 @@ def test_a_member_that_leaves_between_turns_is_left_out(tmp_path: Path, monkeypa
         members = [Peer(broker, 20 + number) for number in range(5)]
         for one in members:
             one.tell(b"".join(map(bytes, beat)))
+        monkeypatch.setattr(client_processor, "HEARTBEAT_SIZE", 2 * SUBSCRIPTION_COST)
         asked = Command(
             code=RequestCode.GET_CONSUMER_CONNECTION_LIST, opaque=1, ext_fields={"consumerGroup": "members"}
         )

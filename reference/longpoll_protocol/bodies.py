@@ -98,7 +98,7 @@ class Body(TabledStruct, rename="camel"):
     @classmethod
     def decode(cls, body: Buffer) -> Self:
         """Decode a body; raises HeaderError with the unreadable part."""
-        check_size(cls.__name__, body, BODY_SIZE_MAX)
+        check_size(cls.__name__, "body", body, BODY_SIZE_MAX)
         if bytes(body).count(b",") > cls.value_count_max:
             raise HeaderError(cls.__name__, "body", f"has over {cls.value_count_max} values; send less at a time")
         is_small = len(body) <= KIND_SIZE_MAX
@@ -121,10 +121,10 @@ class Body(TabledStruct, rename="camel"):
         return msgspec.json.encode(self)
 
 
-def check_size(kind: str, body: Buffer, size_max: int) -> None:
+def check_size(kind: str, name: str, body: Buffer, size_max: int) -> None:
     """Raise HeaderError for a body that is too large."""
     if len(body) > size_max:
-        raise HeaderError(kind, "body", f"has {len(body)} bytes, over the limit of {size_max}")
+        raise HeaderError(kind, name, f"has {len(body)} bytes, over the limit of {size_max}")
 
 
 class SubscriptionData(Body):
@@ -600,7 +600,7 @@ def decode_by_queue(body: Buffer, name: str) -> dict[MessageQueue, Any]:
 
     Raises HeaderError.
     """
-    check_size("QueueTable", body, BODY_SIZE_MAX)
+    check_size("QueueTable", name, body, BODY_SIZE_MAX)
     try:
         content = msgspec.convert(load_json(_STRING_OR_KEY.sub(_quoted, bytes(body))), dict[str, Any])
         table = content.get(name) or {}

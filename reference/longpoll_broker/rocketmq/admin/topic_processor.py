@@ -148,7 +148,7 @@ class TopicProcessor(Serving):
         body = bytes(command.body)
         if body.strip() in self.traits.null_bodies:
             return answer(command, ResponseCode.SUCCESS)
-        check_size("SubscriptionGroupConfig", body, KIND_SIZE_MAX)
+        check_size("SubscriptionGroupConfig", "body", body, KIND_SIZE_MAX)
         try:
             told = load_json(body)
             if self.traits.validates_groups and isinstance(told, dict):
