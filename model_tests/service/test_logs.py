@@ -303,8 +303,12 @@ def test_metrics_are_computed_for_one_client_at_a_time() -> None:
         order.append("end")
 
     broker: Any = SimpleNamespace(runtime=SimpleNamespace(lock=lock))
-    app = metrics.with_health(lambda *_request: order.append("metrics") or [], broker)
-    assert list(app({"PATH_INFO": "/metrics"}, print)) == []
+
+    def computed(_environ: Any, _start: Any) -> list[bytes]:
+        order.append("metrics")
+        return []
+
+    assert list(metrics.with_health(computed, broker)({"PATH_INFO": "/metrics"}, print)) == []
     assert order == ["begin", "metrics", "end"]
 
 
