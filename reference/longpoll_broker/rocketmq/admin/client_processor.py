@@ -13,7 +13,7 @@ import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Hashable, Iterable
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from attrs import Factory, define, field, frozen
@@ -439,10 +439,11 @@ class ClientProcessor(Serving):
                 text = f"the consumer group[{name[:255]}] not online"
                 return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, text)
             members, subscriptions = list(group.members), list(group.subscriptions.items())
-        table, spent = {}, 0
+        table, spent = dict[str, Any](), 0
         for topic, each in subscriptions:
-            table[topic] = subscription_data(each)
-            spent += _cost(table[topic])
+            told = subscription_data(each)
+            table[topic] = msgspec.Raw(told.encode())
+            spent += _cost(told)
             if spent >= HEARTBEAT_SIZE:
                 spent = 0
                 yield
