@@ -444,7 +444,7 @@ def test_a_slip_in_the_grammar_is_seen(rule: str, planted: str, monkeypatch: pyt
 def test_a_long_text_that_is_no_number_matches_nothing(digits: str) -> None:
     """With backtracking, 32,000 digits before a wrong letter took half a minute."""
     properties = {"p": digits + digits[-1] * 32_000 + "x"}
-    assert not any(compile_expression(each).matches(properties.get) for each in ("p > 1.5", "p > 1", "NOT p > 1.5"))
+    assert not any(compile_expression(each).matches(properties.get) for each in ("p > 1.5", "p > 1", "p < p"))
 
 
 def test_a_long_number_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
