@@ -409,7 +409,7 @@ WITHOUT: Final = {
         Outbox._sent
         """,
     "a limit in all, without shares: requests that wait for seconds, timed messages, names of deleted topics": """
-        GroupCommit._gathered GroupCommit._open SlaveWaits._by_deadline SlaveWaits._by_end TableSaves._waiting
+        EndTransactionProcessor._committed GroupCommit._gathered GroupCommit._open SlaveWaits._by_deadline SlaveWaits._by_end TableSaves._waiting
         _Desk._waiting TimerService._due TimerService._gone TimerService._pending Topics.gone Deletions.ends
         EndTransactionProcessor._committed
         """,
