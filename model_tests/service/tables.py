@@ -22,30 +22,32 @@ LITERALS: Final = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.
 
 def tables_of(source: str) -> set[str]:
     """Returns the containers as CLASS.ATTRIBUTE or NAME, caches as NAME, and `files` if the module creates any."""
-    found: set[str] = set()
-    for node in ast.walk(tree := ast.parse(source)):
-        if isinstance(node, ast.ClassDef) and not _is_record(node):
-            found.update(f"{node.name}.{name}" for name in _of_class(node))
-        elif isinstance(node, ast.FunctionDef) and any(_has_no_size(each) for each in node.decorator_list):
-            found.add(node.name)
-        elif isinstance(node, ast.Call) and _writes(node):
-            found.add("files")
-    for statement in tree.body:
-        found.update(name for name, _annotation, value in _targets(statement) if _is_empty(value))
+    tree = ast.parse(source)
+    found = set(_found(tree, ""))
+    if any(name in source for name in (*WRITES, "open(", "create=")):
+        found |= {"files" for node in ast.walk(tree) if isinstance(node, ast.Call) and _writes(node)}
     return found
 
 
-def _of_class(node: ast.ClassDef) -> Iterator[str]:
-    for statement in node.body:
-        if isinstance(statement, ast.FunctionDef):
-            for inner in ast.walk(statement):
-                for name, annotation, value in _targets(inner):
-                    own = name.removeprefix("self.")
-                    if own.isidentifier() and own != name and _is_container(annotation, value):
-                        yield own
-        for name, annotation, value in _targets(statement):
-            if _is_container(annotation, value):
-                yield name
+def _found(node: ast.AST, owner: str) -> Iterator[str]:
+    """Yields the containers and caches in a node of the class `owner`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            continue
+        if isinstance(child, ast.ClassDef):
+            if not _is_record(child):
+                yield from _found(child, child.name)
+            continue
+        if isinstance(child, ast.FunctionDef) and any(_has_no_size(each) for each in child.decorator_list):
+            yield child.name
+        for name, annotation, value in _targets(child):
+            own = name.removeprefix("self.")
+            if isinstance(node, ast.Module):
+                if _is_empty(value):
+                    yield name
+            elif (own != name or isinstance(node, ast.ClassDef)) and _is_container(annotation, value):
+                yield f"{owner}.{own}"
+        yield from _found(child, owner)
 
 
 def _is_record(node: ast.ClassDef) -> bool:

@@ -152,6 +152,27 @@ def test_one_connection_leaves_room_for_others(name: str, broker: Broker) -> Non
     assert (quota.used == before) == (name in OF_CONNECTIONS)
 
 
+@pytest.mark.parametrize("lasts", [True, False], ids=["many connections", "connected again"])
+@pytest.mark.parametrize("name", ATTACKS)
+def test_one_address_leaves_room_for_others(name: str, broker: Broker, *, lasts: bool) -> None:
+    """By many connections at a time, and by one after the other."""
+    for number in range(2):
+        tell(Peer(broker, 1 + number), heartbeat(number, consumer=True))
+    quota, attackers = of(broker, name), [Peer(broker, 100 + number, "10.0.0.1") for number in range(20)]
+    for number in range(2, SIZE + 2):
+        tell(attackers[number % 20], ATTACKS[name](number))
+        if not lasts and number % 10 == 0:
+            broker.handler.closed(attackers[number % 20].channel)
+            broker.handler.end_pass(Outbox())
+            attackers[number % 20] = Peer(broker, 1_000 + number, "10.0.0.1")
+    assert quota.refused > 0 or (name in OF_CONNECTIONS and not lasts)
+    other = Peer(broker, 8, "10.0.0.9")
+    for number in range(SIZE + 2, SIZE + 12):
+        used = quota.used
+        tell(other, ATTACKS[name](number))
+        assert quota.used > used
+
+
 def test_what_is_deleted_makes_room(broker: Broker) -> None:
     offsets, topics, filters = (
         broker.handler.shared.offsets,
@@ -388,8 +409,9 @@ WITHOUT: Final = {
         Outbox._sent
         """,
     "a limit in all, without shares: requests that wait for seconds, timed messages, names of deleted topics": """
-        EndTransactionProcessor._committed GroupCommit._gathered GroupCommit._open SlaveWaits._by_deadline SlaveWaits._by_end TableSaves._waiting
-        _Desk._waiting TimerService._due TimerService._gone TimerService._pending Topics.gone Deletions.ends
+        EndTransactionProcessor._committed GroupCommit._gathered GroupCommit._open SlaveWaits._by_deadline
+        SlaveWaits._by_end TableSaves._waiting _Desk._waiting TimerService._due TimerService._gone
+        TimerService._pending Topics.gone Deletions.ends
         """,
     "lives as long as a request, a read, a pass or a check of a store": """
         BucketTraversal._kept BucketTraversal._ready BucketTraversal._thrown BucketTraversal._unsettled

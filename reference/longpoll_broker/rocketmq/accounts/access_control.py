@@ -41,7 +41,7 @@ from longpoll_broker.rocketmq.accounts.access import (
 from longpoll_broker.rocketmq.accounts.resources import RecordAt, add_record, wanted_by
 from longpoll_protocol.bodies import ClusterAclConfig, PlainAccessConfig
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames import Command
 from longpoll_protocol.log_record import Record
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
@@ -347,7 +347,7 @@ class AccessControl:
                 partial(sign, fields, command.body, version=command.version),
                 partial(wanted_by, command, self.record_at),
             )
-        except HeaderError as error:
+        except (HeaderError, MessageRefusedError) as error:
             reason = str(error)
         if reason is None:
             channel.account = claim.access_key or ""
