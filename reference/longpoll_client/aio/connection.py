@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
@@ -103,10 +102,9 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         except TimeoutError:
             raise UnreachableError(f"cannot connect to {address}: timed out") from None
         except OSError as error:
-            known = (
-                os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-            )  # not asyncio's words
-            raise UnreachableError(f"cannot connect to {address}: {known or error}") from None
+            # asyncio's own text is "Connect call failed" with the address once more.
+            reason = "Connection refused" if isinstance(error, ConnectionRefusedError) else error.strerror or error
+            raise UnreachableError(f"cannot connect to {address}: {reason}") from None
         return made
 
     @property
