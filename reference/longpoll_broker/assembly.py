@@ -116,6 +116,7 @@ class SharedServices:
         )
         pulled = Offsets(guard=lock()) if traits.tells_pull_offsets else None
         self.offsets = Offsets(guard=lock(), light=light, pulled=pulled)
+        self.topics.on_new = self.offsets.forget_strays
         self.statistics = Statistics(lock())
         self.clients = Clients(FilterTable(traits.filters_outlive_groups, traits.filters_with_parts))
         self.role = BrokerRole(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
