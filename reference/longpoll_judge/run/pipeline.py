@@ -130,7 +130,7 @@ def judge(
     if not isinstance(paths, Iterable):
         from longpoll_judge.run.spark.frames import history_of  # noqa: PLC0415 - Spark takes a second to import
 
-        given: AbstractContextManager[History] = history_of(paths)
+        given: AbstractContextManager[History] = history_of(paths, conf or {})
         session = paths.sparkSession
     else:
         given = nullcontext(find(paths))
@@ -338,7 +338,7 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap], pick: Pick | None =
     judged = {name: counts["judged", name] + others.judged.get(name, 0) for name in PROPERTIES}
     is_told = any(gap.kind in {"empty", "unknown law"} for gap in gaps)
     if not (is_told or shares["pulls"].judged or shares["commits"].judged or judged[FOLLOWS_THE_LAW]):
-        text = "no pull, no question for a committed offset and no step of a law could be judged"
+        text = "no pull, no query of a committed offset and no step of a specification could be judged"
         gaps.append(Gap("nothing judged", "", 0, text))
     return Result(
         verdict=overall(findings, gaps),
