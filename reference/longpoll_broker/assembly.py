@@ -118,6 +118,7 @@ class SharedServices:
         )
         pulled = Offsets(guard=lock()) if traits.tells_pull_offsets else None
         self.offsets = Offsets(guard=lock(), light=light, pulled=pulled)
+        self.topics.on_new = self.offsets.forget_strays
         self.queues = NewQueues(self.store.has_queue, lock())
         self.queues.note_loaded(self.store.all_queues())
         self.statistics = Statistics(lock())
