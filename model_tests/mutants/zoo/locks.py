@@ -119,7 +119,7 @@ LOCKS: Final = (
     ),
     _shard(
         "topic-deleted",
-        "held = shard.table.drain(topic)",
+        "held = shard.table.drain(topic, left)",
         LOST + "a deletion takes out what a message wakes at the same time.",
         indent=12,
     ),
