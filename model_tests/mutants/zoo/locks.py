@@ -320,8 +320,8 @@ LOCKS: Final = (
         "Two consumers of one group ask for a queue at once, and both get it: messages that must be in order are "
         "consumed by two.",
         f"{BROKER}/rocketmq/admin/lock_processor.py",
-        "        with self.guard:\n            now_ms = ",
-        "        if True:\n            now_ms = ",
+        "            with self.guard:\n                now_ms = ",
+        "            if True:\n                now_ms = ",
         units=("core/test_offsets.py", "service/test_clients.py"),
     ),
     # -- wakeups -----------------------------------------------------------------------------------------------------
