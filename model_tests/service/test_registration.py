@@ -432,9 +432,11 @@ def test_nobody_else_waits_for_a_name_server_that_does_not_answer(start_broker: 
     with socket.create_server(("127.0.0.1", 0)) as name_server:
         broker = start_broker(config=BrokerConfig(name_servers=at(name_server.getsockname()[:2])))
         client, other = connect(broker.address), connect(broker.address)
-        opaque = client.send(RequestCode.UPDATE_AND_CREATE_TOPIC, queues("made"))
+        opaque = client.send(RequestCode.SEND_MESSAGE_V2, send_fields("made"), b"x")
         connection, _address = name_server.accept()
-        send_message(other, "made")
+        send_message(other, "TBW102")
+        # An answer that did not wait would come before the next one.
+        assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "made", "queueId": "0"}).code == 0
         assert client.reply(opaque, 0.0) is None
         connection.close()
         assert answer_of(client, opaque).code == 0

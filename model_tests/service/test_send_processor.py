@@ -313,11 +313,12 @@ def test_a_made_topic_has_as_many_queues_as_its_first_send_asks_for(asked: int |
     assert world.topics.by_name["N"].write_queue_nums == count
 
 
-def test_batches() -> None:
-    """The store's limit counts, and the size of the ids in the answer."""
+@pytest.mark.parametrize("kind", [ONE, ONE_V2, BATCH])
+def test_batches(kind: int) -> None:
+    """By their flag. The store's limit counts, and the size of the ids in the answer."""
     world = World(offset=5)
     body = batch((b"1", pairs(TAGS="a")), (b"2", ""))
-    code, fields = told(world, command(BATCH, body, batch="true"))
+    code, fields = told(world, command(kind, body, batch="true"))
     ids = [f"7F00000100000009{position:016X}" for position in (0, RECORD_SIZE)]
     assert (code, fields) == (0, REGION | {"queueId": "2", "msgId": ",".join(ids), "queueOffset": "5"})
     assert world.notes[-1] == ("acknowledged", 7, ["a", ""])
