@@ -409,7 +409,7 @@ def test_every_quota_has_an_attack_and_a_line_in_the_docs(broker: Broker) -> Non
 WITHOUT: Final = {
     "counted by the quota of its class or another": """
         ClientCalls._waiting FilterTable._by_place FilterTable._orphans KvSettings._values Offsets.by_pair
-        Producers._client_of Producers._clients Producers._groups Producers._groups_of Producers._named
+        Offsets._strays Producers._client_of Producers._clients Producers._groups Producers._groups_of Producers._named
         QueueLocks._holders Routes._by_address Statistics._items Clients._groups Clients._groups_of _Named.by_name
         Group.members Group.subscriptions MemberNotifications._round MemberNotifications._waiting
         NameServer._permissions OwnTopics._forgotten RegisteredBroker.topics TimerCounts.by_topic Topics.unsaved
