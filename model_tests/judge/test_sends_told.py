@@ -172,6 +172,8 @@ def test_a_deletion_in_between_begins_the_offsets_anew() -> None:
     """Then a lower one is another life's."""
     rows = send(0, "a"), acked(2, 7, "a"), send(20, "b"), acked(25, 6, "b")
     assert clauses(*rows, deleted={("b", "T"): holes((8, 10))}) == []
+    unnamed = rows[0], rows[1], rows[2] | {"broker": ""}, rows[3]
+    assert clauses(*unnamed, deleted={("b", "T"): holes((8, 10))}) == []
     assert clauses(*rows, deleted={("b", "U"): holes((8, 10))}) == [ORDER]
 
 
