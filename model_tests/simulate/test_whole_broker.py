@@ -111,8 +111,8 @@ PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
     "a stop answers nobody": (without(HoldService, "stop"), {"left without a word"}, {"stop"}),
     "a sync that is none": (
         without(SimulatedMappedFile, "sync"),
-        # Moved: a queue lists what the log has lost.
-        {"two at one offset", "told nothing", "lost", "moved"},
+        # Moved: a queue lists what the log has lost. Wrong message: an offset is given again.
+        {"two at one offset", "told nothing", "lost", "moved", "wrong message"},
         {"power"},
     ),
     "half a frame is forgotten": (of_whole_frames, {"closed", "unacknowledged", "late", "lost wakeup"}, {"pieces"}),

@@ -263,7 +263,7 @@ def test_properties_lists_all() -> None:
         (("check", "--property", "fast"), "unknown property 'fast'"),
         (("check", "--knob", "speed=9"), "unknown knob 'speed'; known: recheck_after_hold"),
         (("check", "--knob", "expriy=scan"), "did you mean 'expiry'?"),
-        (("check", "--knob", "tick"), "write NAME=VALUE"),
+        (("check", "--knob", "tick"), "write tick=VALUE with one of: "),
         (("check", "--policy", "stirct"), "did you mean 'strict'? known: strict, "),
         (("check", "--property", "no_lost_wakup"), "did you mean 'no_lost_wakeup'? `longpoll properties` lists all"),
         (("check", "--bounds", "tinny"), "did you mean 'tiny'?"),
