@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -15,6 +16,7 @@ from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS
 from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.rules.sends import FINDINGS_MAX, judge_sends
+from longpoll_judge.run.wide_pulls import judge_suspected
 
 AFTER, CONNECTION, OPEN, ONCE, PLACE_, APPENDED, TAG = (
     f"send.acknowledged.{name}"
@@ -55,9 +57,16 @@ def delivered(at: Moment, *offsets: int, request: str = "p", **fields: Any) -> R
 
 
 def judged(*splits: Sequence[Row], known: Context | None = None) -> tuple[list[Finding], int, Share, list[Gap]]:
-    """The findings about these splits."""
+    """The findings about these splits, which are the same if queues that are clear are left out, in splits of any size."""
+    known = context() if known is None else known
     tables = [table_of(list(rows)) for rows in splits]
-    return judge_sends(lambda: iter(enumerate(tables)), context() if known is None else known)
+    small = [table.slice(row, 1) for table in tables for row in range(len(table))]
+    whole, *others = (judge_sends(partial(enumerate, each), known) for each in (tables, small))
+    for each in (tables, small):
+        suspected = judge_suspected(partial(enumerate, each), known)
+        others.append((suspected.findings, suspected.left_out, suspected.share, suspected.gaps))
+    assert others == [whole] * len(others)
+    return whole
 
 
 def found(*rows: Row, **known: Any) -> list[tuple[str, str, list[tuple[str, str]]]]:

@@ -20,6 +20,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import Batch, Events, QueueName, joined, make_batch
+from longpoll_judge.columns.keys import open_keys
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context, Survey
@@ -32,6 +33,7 @@ from longpoll_judge.rules.queue_case import make_log
 from longpoll_judge.rules.queue_columns import PULL_CODES
 from longpoll_judge.rules.sends import judge_sends
 from longpoll_judge.run.queue_verdict import RESULT_SCHEMA, judge_logs, judge_queue, repeated_rows
+from longpoll_judge.run.window_sends import SendWatch, without
 from longpoll_judge.run.window_sweep import WindowReader, are_single
 from longpoll_judge.run.windows import REACH, WindowPlan
 
@@ -173,7 +175,7 @@ def rules_of(history: History, survey: Survey) -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
     seen = survey.observers
     if seen.acknowledged or seen.sends or seen.identified:
-        rules[SENDS] = _of_sends
+        rules[SENDS] = judge_suspected
     if seen.min_least < seen.min_most or not survey.answered <= survey.shown:
         rules[FALLS] = _of_falls
     if survey.offset_queries or survey.offset_updates:
@@ -181,9 +183,21 @@ def rules_of(history: History, survey: Survey) -> dict[str, Rule]:
     return rules
 
 
-def _of_sends(tables: Tables, context: Context) -> Outcome:
-    findings, left_out, share, gaps = judge_sends(tables, context)
-    return Outcome(findings, left_out, share, gaps)
+def judge_suspected(tables: Tables, context: Context) -> Outcome:
+    """Judge the sends of the queues that are not clear (`window_sends`)."""
+    with open_keys() as received:
+        watch = SendWatch(context, received)
+        for _number, table in tables():
+            watch.see(table)
+            if watch.is_over:
+                break
+        known = watch.finish()
+    if known is None:
+        return Outcome(*judge_sends(tables, context))
+    suspected, clear = known
+    if not suspected:
+        return Outcome([], share=Share(clear, clear))
+    return Outcome(*judge_sends(partial(without, tables, suspected), context, clear=clear))
 
 
 def _of_falls(tables: Tables, context: Context) -> Outcome:
