@@ -122,7 +122,7 @@ class SendWatch:
         """The events of a split that are looked at, by kind."""
         place, keys = self._placed(table, source), request_keys(table, np.arange(len(table)))
         (requests, request_names), (topics, topic_names) = (coded_texts(table, name) for name in ("request", "topic"))
-        named, known = are_named(request_names)[requests], are_named(topic_names)[topics] & (place >= 0)
+        named, known = are_named(request_names)[requests], are_named(topic_names)[topics]
         columns = {name: table[name].to_numpy() for name in ("after_ns", "before_ns", "queue", "code", "offset_min")}
         columns |= {"offset": table["queue_offset"].to_numpy(), "end": table["visible_end"].to_numpy()}
         known &= columns["queue"] >= 0
@@ -153,8 +153,7 @@ class SendWatch:
         self.is_over |= most >= 1 << (_SHIFT - 1) or len(self._places) >= 1 << (62 - _SHIFT)
         self.received.put(keys[is_receipt])
         answers = is_answer & named
-        self._answer(source, sent=(keys[sent], place[sent]), asked=keys[is_receipt & ~is_send], answers=keys[answers],
-                     unread=keys[answers & ~is_read])  # fmt: skip
+        self._answer(source, keys, place, requests, (is_send, is_receipt & ~is_send, answers, answers & ~is_read))
 
         def rows_of(rows: Integers, *names: str, **more: NDArray[Any]) -> Rows:
             taken = {name: columns[name][rows] for name in names}
@@ -184,14 +183,35 @@ class SendWatch:
         ]
         return np.minimum(np.array(closes, dtype=np.int64), np.array(again, dtype=np.int64))[codes]
 
-    def _answer(self, source: str, *, sent: tuple[Keys, Integers], asked: Keys, answers: Keys, unread: Keys) -> None:
-        """Take the answers of a split: of those that are no reads none may belong to a send that is not suspected."""
+    def _answer(
+        self,
+        source: str,
+        keys: Keys,
+        place: Integers,
+        requests: Integers,
+        kinds: tuple[Booleans, Booleans, Booleans, Booleans],
+    ) -> None:
+        """Take the answers of a split: of those that are no reads none may belong to a send that is not suspected.
+
+        Args:
+            source: Who tells them.
+            keys: By row the key of its request.
+            place: By row its place.
+            requests: By row the number of its request in this split.
+            kinds: Which rows are sends, other requests, answers, and those of these that are no reads; all are named.
+        """
+        is_send, is_other, is_answer, is_unread = kinds
+        sent, asked, answered, unread = (
+            np.bincount(requests[rows], minlength=int(requests.max(initial=0)) + 1) > 0 for rows in kinds
+        )
+        self._suspect(place[is_send & unread[requests]])
         old = self._waiting.get(source, {}).get("sent", {"key": NO_KEYS, "place": np.empty(0, dtype=np.int64)})
-        sends, places = (np.concatenate(both) for both in zip((old["key"], old["place"]), sent, strict=True))
-        self._suspect(places[np.isin(sends, unread)])
-        asked = np.concatenate((self._open.get(source, NO_KEYS), asked))
-        self.is_over |= not (np.isin(unread, asked) | np.isin(unread, sends)).all()
-        self._open[source] = asked[~np.isin(asked, answers)]
+        open_ = self._open.get(source, NO_KEYS)
+        earlier = keys[is_answer & ~asked[requests] & ~sent[requests]]
+        self._suspect(old["place"][np.isin(old["key"], earlier)])
+        strange = keys[is_unread & ~asked[requests] & ~sent[requests]]
+        self.is_over |= not np.isin(strange, np.concatenate((open_, old["key"]))).all()
+        self._open[source] = np.concatenate((open_[~np.isin(open_, earlier)], keys[is_other & ~answered[requests]]))
         self.is_over |= len(self._open[source]) > WAITING_MAX
 
     def _look_at_ends(self, rows: dict[str, Rows]) -> None:
