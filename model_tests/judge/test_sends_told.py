@@ -57,7 +57,7 @@ def delivered(at: Moment, *offsets: int, request: str = "p", **fields: Any) -> R
 
 
 def judged(*splits: Sequence[Row], known: Context | None = None) -> tuple[list[Finding], int, Share, list[Gap]]:
-    """The findings about these splits, which are the same if queues that are clear are left out, in splits of any size."""
+    """The findings about these splits; leaving out queues that are clear changes none, whatever the size of a split."""
     known = context() if known is None else known
     tables = [table_of(list(rows)) for rows in splits]
     small = [table.slice(row, 1) for table in tables for row in range(len(table))]

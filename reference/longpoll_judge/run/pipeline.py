@@ -181,7 +181,7 @@ def judge_on(
         say(f"judging {survey.event_count} events")
         rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
         others = Others(judged=_counts_of(survey, history))
-        rules = rules_of(history, survey)
+        rules = rules_of(survey)
         if rules:
             say(f"judging {', '.join(rules)}")
         outcomes = dict(zip(rules, reading.outcomes(list(rules.values()), context), strict=True)) if rules else {}

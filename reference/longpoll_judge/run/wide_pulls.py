@@ -25,15 +25,16 @@ from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import coded, coded_texts
-from longpoll_judge.read.source import History
-from longpoll_judge.rules.commits import judge_commits
+from longpoll_judge.rules.commits import exchanges, judge_exchanges
 from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.rules.logs import judge_offset_regression
 from longpoll_judge.rules.queue_case import make_log
 from longpoll_judge.rules.queue_columns import PULL_CODES
 from longpoll_judge.rules.sends import judge_sends
+from longpoll_judge.run import window_commits, window_sends
 from longpoll_judge.run.queue_verdict import RESULT_SCHEMA, judge_logs, judge_queue, repeated_rows
-from longpoll_judge.run.window_sends import SendWatch, without
+from longpoll_judge.run.window_commits import CommitWatch
+from longpoll_judge.run.window_sends import SendWatch
 from longpoll_judge.run.window_sweep import WindowReader, are_single
 from longpoll_judge.run.windows import REACH, WindowPlan
 
@@ -170,7 +171,7 @@ class Outcome:
 Rule = Callable[[Tables, Context], Outcome]
 
 
-def rules_of(history: History, survey: Survey) -> dict[str, Rule]:
+def rules_of(survey: Survey) -> dict[str, Rule]:
     """The rules that have anything to judge in a history, by name."""
     rules: dict[str, Rule] = {}
     seen = survey.observers
@@ -179,7 +180,7 @@ def rules_of(history: History, survey: Survey) -> dict[str, Rule]:
     if seen.min_least < seen.min_most or not survey.answered <= survey.shown:
         rules[FALLS] = _of_falls
     if survey.offset_queries or survey.offset_updates:
-        rules[COMMITS] = partial(_of_commits, history)
+        rules[COMMITS] = judge_suspected_commits
     return rules
 
 
@@ -197,7 +198,7 @@ def judge_suspected(tables: Tables, context: Context) -> Outcome:
     suspected, clear = known
     if not suspected:
         return Outcome([], share=Share(clear, clear))
-    return Outcome(*judge_sends(partial(without, tables, suspected), context, clear=clear))
+    return Outcome(*judge_sends(partial(window_sends.without, tables, suspected), context, clear=clear))
 
 
 def _of_falls(tables: Tables, context: Context) -> Outcome:
@@ -205,7 +206,20 @@ def _of_falls(tables: Tables, context: Context) -> Outcome:
     return Outcome(findings, left_out)
 
 
-def _of_commits(history: History, _tables: Tables, context: Context) -> Outcome:
-    # It reads the splits by itself, with a few of their columns.
-    findings, share, gaps = judge_commits(history, context)
+def judge_suspected_commits(tables: Tables, context: Context) -> Outcome:
+    """Judge the committed offsets of the groups that are not clear (`window_commits`)."""
+    with open_keys() as received:
+        watch = CommitWatch(context, received)
+        for _number, table in tables():
+            watch.see(table)
+            if watch.is_over:
+                break
+        known = watch.finish()
+    if known is None:
+        found = exchanges(table for _number, table in tables())
+        findings, share, gaps = judge_exchanges(found, context)
+        return Outcome(findings, share=share, gaps=gaps)
+    suspected, *clear = known
+    found = exchanges(window_commits.without(tables, suspected) if suspected else ())
+    findings, share, gaps = judge_exchanges(found, context, (clear[0], clear[1]))
     return Outcome(findings, share=share, gaps=gaps)
