@@ -30,14 +30,14 @@ END_S: Final = 20.0
 JVM: Final = ("-Xms256m", "-XX:+UseG1GC", *OPENED)
 DEPENDENCY: Final = """
     <dependency>
-      <groupId>org.apache.rocketmq</groupId>
-      <artifactId>rocketmq-{artifact}</artifactId>
-      <version>{version}</version>
+      <groupId>{}</groupId>
+      <artifactId>{}</artifactId>
+      <version>{}</version>
     </dependency>"""
 
 
 _RESOLVED: Final[dict[tuple[str, ...], str]] = {}
-"""Class paths by version and artifacts: each is asked for once a process."""
+"""Class paths by their artifacts: each is asked for once a process."""
 
 
 class JavaUnavailableError(Exception):
@@ -64,17 +64,21 @@ def why_missing() -> str | None:
 
 def resolve(directory: Path, version: str = VERSIONS[0], artifacts: Sequence[str] = ("namesrv", "broker")) -> str:
     """The class path of name server and broker, or more, resolved by Maven; raises JavaUnavailableError."""
-    wanted = (version, *artifacts)
-    if wanted not in _RESOLVED:
-        _RESOLVED[wanted] = _resolve(directory, version, artifacts)
-    return _RESOLVED[wanted]
+    return resolve_artifacts(directory, *(f"org.apache.rocketmq:rocketmq-{each}:{version}" for each in artifacts))
 
 
-def _resolve(directory: Path, version: str, artifacts: Sequence[str]) -> str:
+def resolve_artifacts(directory: Path, *artifacts: str) -> str:
+    """The class path of artifacts, each GROUP:NAME:VERSION, resolved by Maven; raises JavaUnavailableError."""
+    if artifacts not in _RESOLVED:
+        _RESOLVED[artifacts] = _resolve(directory, artifacts)
+    return _RESOLVED[artifacts]
+
+
+def _resolve(directory: Path, artifacts: Sequence[str]) -> str:
     missing = why_missing()
     if missing is not None:
         raise JavaUnavailableError(missing)
-    dependencies = "".join(DEPENDENCY.format(artifact=artifact, version=version) for artifact in artifacts)
+    dependencies = "".join(DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
     (directory / "pom.xml").write_text(POM.format(dependencies=dependencies))
     found = directory / "class-path.txt"
     command = ["mvn", "-q", "-B", "-f", str(directory / "pom.xml"), "dependency:build-classpath"]
@@ -84,9 +88,9 @@ def _resolve(directory: Path, version: str, artifacts: Sequence[str]) -> str:
                 [*command, f"-Dmdep.outputFile={found}"], capture_output=True, text=True, timeout=RESOLVE_S, check=False
             )
     except subprocess.TimeoutExpired:
-        raise JavaUnavailableError(f"Maven did not resolve the broker's jars within {RESOLVE_S:g} s") from None
+        raise JavaUnavailableError(f"Maven did not resolve {artifacts[0]} within {RESOLVE_S:g} s") from None
     if done.returncode or not found.exists():
-        raise JavaUnavailableError(f"Maven cannot resolve the broker's jars: {done.stdout[-500:]}")
+        raise JavaUnavailableError(f"Maven cannot resolve {artifacts[0]}: {done.stdout[-500:]}")
     return found.read_text().strip()
 
 
@@ -139,6 +143,13 @@ def running(
 def _running(java: Sequence[str], home: Path, main: str, conf: str, port: int) -> Iterator[int]:
     """One Java process, from the moment it listens; its id."""
     command = [*java, f"org.apache.rocketmq.{main}", "-c", str(home / conf)]
+    with listening(command, home, main, port) as process_id:
+        yield process_id
+
+
+@contextmanager
+def listening(command: Sequence[str], home: Path, main: str, port: int) -> Iterator[int]:
+    """A process from the moment it listens to the end of the block; its id."""
     with (home / f"{main}.out").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=home)
     try:

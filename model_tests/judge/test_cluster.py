@@ -13,7 +13,9 @@ import threading
 import time
 import zipfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -39,6 +41,7 @@ from longpoll_judge.evidence.survey import Context
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.data_sources import DAMAGE
 from longpoll_judge.read.growing_history import GrowingHistory
+from longpoll_judge.read.schema import PLAIN_SCHEMA
 from longpoll_judge.read.source import find
 from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.run.follow import Listing
@@ -146,30 +149,42 @@ def plans_of(session: Any) -> list[str]:
     return [runs.apply(place).physicalPlanDescription() for place in range(runs.size())]
 
 
+def jobs_of(session: Any) -> dict[int, str]:
+    """All jobs as the UI names them, by number; empty for one without a description in the judge's group."""
+    jobs = session.sparkContext._jsc.sc().statusStore().jobsList(None)
+    every = [jobs.apply(place) for place in range(jobs.size())]
+    return {
+        job.jobId(): job.description().get()
+        if job.description().isDefined() and JOB_GROUP in str(job.jobGroup())
+        else ""
+        for job in every
+    }
+
+
 def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spark_engine: SparkEngine) -> None:
     """The UI names each job. Pulls are judged after a scan of some columns and one exchange by queue."""
     load = Load(events=1_500, queues=2, timeout_ms=60, is_whole=True)
     write(tmp_path / "history", simulate(load), simulated_meta(), events_per_part=500)
     here = longpoll.judge(tmp_path / "history")
     session: Any = spark_engine.session
-    context = session.sparkContext
-    seen = len(context.statusTracker().getJobIdsForGroup(JOB_GROUP))
+    before, columns = jobs_of(session), session.conf.get("spark.sql.debug.maxToStringFields")
+    session.conf.set("spark.sql.debug.maxToStringFields", "99")
 
     assert here.shares["sends"].judged > 100
     assert without_time(longpoll.judge([tmp_path / "history"], session=session)) == without_time(here)
-    jobs = context._jsc.sc().statusStore().jobsList(None)
-    told = [jobs.apply(place).description() for place in range(jobs.size())]
-    texts = {text.get() for text in told if text.isDefined()}
-    assert {"survey 4 splits", "compare requests of queue groups", "judge sends, ends and commits"} <= texts, texts
-    assert any(text.startswith("judge pulls in ") for text in texts)
-    assert len(context.statusTracker().getJobIdsForGroup(JOB_GROUP)) >= seen + 4
-    assert context.getLocalProperty("spark.job.description") is None
+    session.conf.set("spark.sql.debug.maxToStringFields", columns)
+    told = {re.sub(r"\d+", "N", text) for number, text in jobs_of(session).items() if number not in before}
+    stages = "survey N splits", "judge pulls in N windows", "compare requests of queue groups"
+    assert told == {*stages, "judge sends, ends and commits"}
+    assert session.sparkContext.getLocalProperty("spark.job.description") is None
 
     judged, compared = [plan for plan in plans_of(session) if "BatchScan longpoll-events" in plan][-2:]
-    assert {"queue_group", "offset_next"} <= set(re.findall(r"\w+", judged))
-    assert not {"direction", "lost_count", "actors"} & set(re.findall(r"\w+", judged))
+    (scanned,) = set(re.findall(r"BatchScan longpoll-events\[(.+?)\]", judged))
+    unread = {*PLAIN_SCHEMA.names, "window"} - set(re.findall(r"(\w+)#", scanned))
+    assert unread == {"direction", "lost_count", "actors"}
     # A plan is shown as it began, and as it was changed while it ran.
-    assert Counter(re.findall(r"hashpartitioning\((\w+)#", judged)) == {"queue_group": 2}, judged
+    assert Counter(re.findall(r"(\w+)partitioning\((\w+)#", judged)) == {("hash", "queue_group"): 2}, judged
+    assert judged.count("Exchange ") == judged.count("Exchange hashpartitioning(")
     assert Counter(re.findall(r"hashpartitioning\((\w+)#", compared)) == {"queue_group": 2, "key": 2}, compared
     assert [name for name in ("AdaptiveSparkPlan", "MapInArrow", "Sort") if name not in judged] == []
 
@@ -203,13 +218,42 @@ def test_a_skewed_queue_is_salted_by_windows(faulted: Path, tmp_path: Path, spar
     assert any("explode(" in plan for plan in plans_of(spark_engine.session))
 
 
-def test_a_frame_that_is_no_history_is_a_sentence(spark_engine: SparkEngine) -> None:
-    """It names the column that is missing, or says that there is one too many."""
-    frame = spark_engine.session.range(1)
-    with pytest.raises(UserError, match="the DataFrame has no column 'event'"):
-        longpoll.judge(frame)
-    with pytest.raises(UserError, match="judge one DataFrame at a time"):
-        longpoll.judge(frame, frame)
+REQUIRED = "'hold' AS event", "1L AS after_ns", "2L AS before_ns", "'s' AS source", "0L AS sequence"
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ((), "the DataFrame has no column 'event'"),
+        (("timestamp'2026-11-27' AS after_ns", *REQUIRED[:1], *REQUIRED[2:]), "'after_ns' .* is timestamp: cast it to"),
+        ((*REQUIRED, "'q0' AS queue"), "the column 'queue' of the DataFrame is string: cast it to bigint"),
+        ((*REQUIRED, "array('1') AS offsets"), "the column 'offsets' .* is array<string>: cast it to array<bigint>"),
+        ((*REQUIRED, "1 AS Queue", "1 AS queue"), "the DataFrame has 2 columns 'queue': drop or rename all but one"),
+    ],
+)
+def test_a_frame_that_is_no_history_is_a_sentence(
+    columns: tuple[str, ...], text: str, spark_engine: SparkEngine
+) -> None:
+    """It names the column that is missing, of another type, or there twice."""
+    with pytest.raises(UserError, match=text):
+        longpoll.judge(spark_engine.session.range(1).selectExpr("id", *columns))
+
+
+def test_a_frame_that_cannot_be_judged_is_a_sentence(spark_engine: SparkEngine) -> None:
+    """So are a second frame, a stream, another kind of frame, a session with a master, and one that was stopped."""
+    session = spark_engine.session
+    frame = session.range(1)
+    stopped: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    calls: dict[str, Callable[[], object]] = {
+        "judge one DataFrame at a time": lambda: longpoll.judge(frame, frame),
+        "a streaming DataFrame has no end": lambda: longpoll.judge(session.readStream.format("rate").load()),
+        "or a Spark DataFrame, not a types SimpleNamespace": lambda: longpoll.judge(stopped),
+        r"leave out local\[1\]": lambda: longpoll.judge(frame, session=session, master="local[1]"),
+        "this Spark session is stopped": lambda: longpoll.judge("history", session=stopped),
+    }
+    for text, call in calls.items():
+        with pytest.raises(UserError, match=text):
+            call()
 
 
 def test_no_damage_of_a_frame_is_lost(spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +268,7 @@ def test_no_damage_of_a_frame_is_lost(spark_engine: SparkEngine, monkeypatch: py
 
 @pytest.mark.long
 def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: SparkEngine) -> None:
-    """A rule that needs the whole record is a separate task on another worker, and sees every event."""
+    """A rule for the splits of some brokers is a separate task on a worker, and sees every event of these."""
 
     def count(tables: Tables, _context: Context) -> Outcome:
         return Outcome([], left_out=sum(len(table) for _number, table in tables()), share=Share(os.getpid(), 0))
@@ -233,10 +277,11 @@ def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: Sp
         events = sum(survey.event_count for survey in reading.surveys())
         plan: Any = reading.statistics()
         context = Context(wake_ns=0, late_ns=0, answers_on_stop=True, sources={}, closes={})
-        first, second = reading.outcomes([count, count], context)
+        first, second = reading.outcomes([("sends", count, [0, 1]), ("falls", count, [2, 3])], context)
 
     assert "longpoll-splits[split#" in plan._jdf.queryExecution().toString()
-    assert first.left_out == second.left_out == events > 2_000
+    assert first.left_out + second.left_out == events > 2_000
+    assert min(first.left_out, second.left_out) > 900
     assert os.getpid() not in {first.share.judged, second.share.judged}
 
 

@@ -20,8 +20,8 @@ from longpoll_judge.read.data_sources import DAMAGE, register
 from longpoll_judge.read.rocketmq_store import FileRange, ranges, read_records, read_units
 from longpoll_judge.recording import load
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.run.spark.frames import findings_frame
-from longpoll_judge.run.spark.session import unclosed_sockets_ignored
+from longpoll_judge.run.spark.frames import findings_frame, metrics_frame
+from longpoll_judge.run.spark.session import unclosed_sockets_ignored, with_settings
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.real import RealRuntime
 
@@ -173,13 +173,18 @@ def test_spark_reads_both_formats(java_store: Path, clean: Path, tmp_path: Path,
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("fault", ["next_wrong", "half_line"])
 def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """Its findings are those of the history that it was read from, and damage leaves it open."""
+    """Its findings are those of the history that it was read from, and damage leaves it open.
+
+    Events that come twice, names in capitals, another column, another time zone and ANSI's rules change nothing.
+    """
     session = spark_engine.session
     register(session)
     plant(clean, fault, tmp_path / "faulty")
     with unclosed_sockets_ignored():
         frame = session.read.format("longpoll-history").load(str(tmp_path / "faulty")).drop("actors")
-        there = longpoll.judge(frame)
+        frame = frame.unionByName(frame).toDF(*(name.upper() for name in frame.columns)).selectExpr("*", "now() AS at")
+        with with_settings(session, {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "Asia/Kolkata"}):
+            there = longpoll.judge(frame)
     here = longpoll.judge(tmp_path / "faulty")
 
     assert there.verdict == here.verdict != "valid"
@@ -187,5 +192,8 @@ def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Pat
     assert texts[0] == texts[1]
     with unclosed_sockets_ignored():
         rows = findings_frame(session, there).select("id", "clause", "why").collect()
+        metrics = metrics_frame(session, there).where("metric IN ('events', 'violated', 'unknown')").collect()
     assert [tuple(row) for row in rows] == texts[0]
+    clauses = Counter((one.verdict, one.clause) for one in there.findings)
+    assert {tuple(row) for row in metrics} == {("events", "", here.events), *((*key, n) for key, n in clauses.items())}
     assert (there.events, there.requests, there.shares) == (here.events, here.requests, here.shares)

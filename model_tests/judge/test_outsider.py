@@ -19,6 +19,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "batch_torn": ("invalid", "send.batch.gapless"),
     "broker_stood_still": ("invalid", "pull.wake.prompt"),
     "busy_below_limit": ("valid", ""),
+    "committed_by_no_named_broker": ("valid", ""),
     "delivered_then_denied": ("invalid", "pull.max.never_falls"),
     "delivery_named_elsewhere": ("unknown", "evidence.not_judged"),
     "expired_early": ("invalid", "pull.hold.not_early"),
@@ -40,6 +41,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "offset_after_restart": ("valid", ""),
     "offset_lost_by_restart": ("unknown", "commit.told.some"),
     "offset_of_deleted_topic": ("unknown", "commit.told.written"),
+    "one_id_in_two_brokers": ("unknown", "message.stored.once"),
     "passed_beyond_max": ("invalid", "pull.found.within"),
     "passed_beyond_seen": ("invalid", "pull.max.never_falls"),
     "queries_refused": ("unknown", "evidence.not_judged"),
@@ -50,6 +52,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     # The client's own pull put the offset back: nothing is wrong. It is an excerpt, whose left-out events nobody sees.
     "retention-4.9.7-commit": ("unknown", "evidence.excerpt"),
     "retention-4.9.7-found": ("unknown", "pull.found.complete"),
+    "rolled_back_delivered": ("invalid", "message.committed"),
     "run_twice": ("invalid", "pull.take.once"),
     "same_filter_disagrees": ("invalid", "pull.filter.agrees"),
     "same_filter_gap": ("invalid", "pull.filter.agrees"),

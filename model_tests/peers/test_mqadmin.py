@@ -380,6 +380,7 @@ def without_moments(text: str) -> str:
     return re.sub(r"timestamp: \d+", "timestamp", text)
 
 
+@pytest.mark.long
 def test_the_tools_leave_the_same_file_at_our_broker_as_at_the_java_broker(class_path: str, tmp_path: Path) -> None:
     """Identical except for the timestamp; the tools' lists and the number of changes are the same too."""
     ours, theirs = tmp_path / "plain_acl.yml", tmp_path / "home" / "conf" / "plain_acl.yml"

@@ -265,9 +265,9 @@ def test_a_table_that_cannot_be_read_is_taken_from_its_backup_and_repaired(saved
         (
             TOPICS,
             '{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":1000000000}}}',
-            "1000000000 queues, at most",
+            "1000000000 queues, 0 to 16384",
         ),
-        (TOPICS, '{"topicConfigTable":{"T":{"topicName":"T","writeQueueNums":16385}}}', "16385 queues, at most 16384"),
+        (TOPICS, '{"topicConfigTable":{"T":{"topicName":"T","writeQueueNums":16385}}}', "16385 queues, 0 to 16384"),
         (OFFSETS, '{"offsetTable":{"T@G":{"0":9223372036854775808}}}', "cannot be used"),
         (OFFSETS, '{"offsetTable":{"T@G":{"0":"x"}}}', "cannot be used"),
     ],

@@ -26,7 +26,7 @@ from longpoll_broker.rocketmq import accounts, admin, name_server
 from longpoll_broker.rocketmq.admin import client_calls, client_processor
 from longpoll_broker.rocketmq.name_server.name_server import KvSettings
 from longpoll_broker.rocketmq.name_server.routes import OwnTopics, RegisteredBroker, Routes
-from longpoll_broker.send import send_back_processor
+from longpoll_broker.send import append
 from longpoll_broker.shared import timer_offsets
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.timer_offsets import TimerCounts
@@ -169,7 +169,7 @@ def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.Monke
     back = {"offset": str(broker.store.log_end), "group": "G", "delayLevel": "0"}
     asked = (RequestCode.CONSUMER_SEND_MSG_BACK, back, b"")
     tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), bytes(10_000)))
-    monkeypatch.setattr(send_back_processor, "SENT_BACK_SIZE_MAX", 1_000_000)
+    monkeypatch.setattr(append, "COPIED_SIZE_MAX", 1_000_000)
     attacker, before = Peer(broker, 7), broker.store.log_end
     refused = [b'"code":2' in tell(attacker, asked) for _ in range(100)]
     assert refused == [False] * 19 + [True] * 81
@@ -182,9 +182,24 @@ def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.Monke
     entries = broker.topics.quota._entries | broker.groups.quota._entries
     for name in ("Dead", "%DLQ%Dead", "Sent", "%DLQ%Sent"):
         assert entries[name].connection == ("connection", 9)
-    now_ns = broker.runtime.monotonic_ns() + send_back_processor.SENT_BACK_NS
+    now_ns = broker.runtime.monotonic_ns() + append.COPIED_NS
     monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: now_ns)
     assert b'"code":0' in tell(attacker, asked)
+
+
+def test_what_is_committed_again_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first commit of each prepared message is free."""
+    half, properties = broker.store.log_end, "TRAN_MSG\x01true\x02PGROUP\x01P\x02"
+    tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, properties) | {"f": "4"}, bytes(10_000)))
+    end = {
+        "producerGroup": "P", "tranStateTableOffset": "0", "commitLogOffset": str(half), "commitOrRollback": "8",
+        "fromTransactionCheck": "false", "msgId": "K",
+    }  # fmt: skip
+    monkeypatch.setattr(append, "COPIED_SIZE_MAX", 1_000_000)
+    attacker, before = Peer(broker, 7), broker.store.log_end
+    refused = [b'"code":2' in tell(attacker, (RequestCode.END_TRANSACTION, end, b"")) for _ in range(100)]
+    assert refused == [False] * 20 + [True] * 80
+    assert broker.store.log_end - before < 250_000
 
 
 def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,18 +54,19 @@ SOUND: dict[str, dict[str, Any]] = {
     TIMERS: {"offsetTable": {"first": 3, "read": 3, "deliveredMs": 3}},
 }
 WRONG_ROWS: dict[str, list[Any]] = {
-    TOPICS: [7, {"topicName": "T", "readQueueNums": "x"}, {"topicName": "T", "readQueueNums": 99_999}],
+    TOPICS: [7, *({"topicName": "T", "readQueueNums": count} for count in ("x", 99_999, -1))],
     GROUPS: [7, {"groupName": 7}],
     OFFSETS: [7, {"0": 2**64}, {"x": 1}],
     DELAYS: ["x", 2**64],
     TIMERS: ["x", {}],
 }
+NO_TABLE = json.dumps(dict.fromkeys(("topicConfigTable", "subscriptionGroupTable", "offsetTable")))
 DAMAGES = [
     (name, json.dumps({key: dict.fromkeys(table, row)}))
     for name, content in SOUND.items()
     for key, table in content.items()
     for row in WRONG_ROWS[name]
-] + [(name, text) for name in SOUND for text in ("", "[]", "{}", '{"other":{}}')]
+] + [(name, text) for name in SOUND for text in ("", "[]", "{}", '{"other":{}}', NO_TABLE)]
 
 
 def loaded(directory: Path) -> ConfigFiles:
@@ -152,6 +153,15 @@ def test_a_fifo_in_a_stores_file_gets_one_sentence(tmp_path: Path, path: str) ->
     assert result.exit_code == 2
     assert "Traceback" not in result.output
     assert path.rpartition("/")[2] in result.output
+
+
+def test_a_file_is_no_directory_of_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And a topic under another name is reported."""
+    (tmp_path / TOPICS).write_text('{"topicConfigTable": {"T": {"topicName": "U"}}}')
+    assert loaded(tmp_path).topics.get("U") is None
+    assert "the topic T has an illegal or another name" in caplog.text
+    with pytest.raises(NotADirectoryError):
+        loaded(tmp_path / TOPICS)
 
 
 def test_an_empty_path_is_no_store(tmp_path: Path) -> None:
@@ -379,6 +389,9 @@ def test_a_groups_offset_ends_with_its_topic(
     wait_until(lambda: (store / "config" / OFFSETS).exists() and "Other@G" in table(store, OFFSETS))
     assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
     stays = policy is ROCKETMQ_4_9
+    # A live consumer commits once more.
+    late = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "3"}
+    assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, late).code == (0 if stays else 17)
     assert ("T@G" in table(store, OFFSETS)) == stays
     send_message(client, "T", b"new")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)

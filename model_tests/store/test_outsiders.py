@@ -173,18 +173,22 @@ def test_a_start_after_it_is_right(tmp_path: Path, fault: Fault, closed: bool) -
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
-@pytest.mark.parametrize("which", ["directory", "first", "last"])
+@pytest.mark.parametrize("which", ["directory", "first", "last", "unit", "rotten unit", "end"])
 def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str, closed: bool) -> None:
     """Also after a clean stop: the checkpoint has the number of queue files."""
     made(tmp_path / "store", closed=closed)
     if which == "directory":
         shutil.rmtree(tmp_path / "store" / "consumequeue" / "T")
-    else:
+    elif which in {"first", "last"}:
         units(tmp_path / "store")[0 if which == "first" else -1].unlink()
+    else:
+        # Of 17 units, the newest file has the last seven; those before the checkpoint are 15.
+        at, byte = (6, b"\0") if which == "end" else (2, b"\x11" if which == "rotten unit" else b"\0")
+        changed(units(tmp_path / "store")[-1], 20 * at, byte * 20)
     store = open_store(tmp_path / "store")
     assert whole(store)
     store.close()
-    assert ("are made anew from the log" in caplog.text) is closed
+    assert ("are made anew from the log" in caplog.text) is (closed or which.endswith("unit"))
 
 
 REFUSED: list[tuple[str, Fault, str]] = [

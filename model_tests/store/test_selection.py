@@ -63,6 +63,10 @@ class Log:
     def segments(self) -> Log:
         return self
 
+    @property
+    def start(self) -> int:
+        return self.files[0].start
+
     def find(self, offset: int) -> Segment | None:
         return next((each for each in self.files if each.start <= offset < each.stop), None)
 
@@ -77,6 +81,11 @@ class Queue:
     units: bytes
     offset_min: int = 10
     is_there: bool = True
+    directory: str = "consumequeue/T/0"
+
+    @property
+    def segments(self) -> Queue:
+        return self
 
     @property
     def offset_end(self) -> int:
@@ -273,23 +282,25 @@ def test_what_may_be_read_together_is(units: Units, changes: dict[str, Any]) -> 
         # A file that is gone is passed as a whole, whatever its units say, and what follows it is found.
         ([(900, 50), (950, 50), (1_000, 50), (1_050, 50)], [12, 13], GetStatus.FOUND),
         ([(900, 50), (950, 50)], [], GetStatus.MESSAGE_WAS_REMOVING),
-        # One that ends behind the log, or behind its file, and the rest of that file.
-        ([(2_851, 50), (2_000, 50)], [], GetStatus.MESSAGE_WAS_REMOVING),
+        # One that ends behind the log, or behind its file.
+        ([(2_851, 50), (2_000, 50)], [11], GetStatus.FOUND),
         ([(2_850, 50), (2_000, 50)], [10, 11], GetStatus.FOUND),
-        ([(1_951, 50), (1_000, 50), (2_000, 50)], [12], GetStatus.FOUND),
-        ([(1_000, 50), (1_951, 50), (1_050, 50), (2_000, 50)], [10, 13], GetStatus.FOUND),
+        ([(1_000, 50), (1_951, 50), (1_050, 50), (2_000, 50)], [10, 12, 13], GetStatus.FOUND),
         ([(2_900, 50)], [], GetStatus.MESSAGE_WAS_REMOVING),
         # One of no size, or of less.
-        ([(1_000, 0), (1_050, 50), (2_000, 50)], [12], GetStatus.FOUND),
-        ([(1_000, 50), (1_050, 0), (1_100, 50), (2_000, 50)], [10, 13], GetStatus.FOUND),
+        ([(1_000, 0), (1_050, 50), (2_000, 50)], [11, 12], GetStatus.FOUND),
         ([(1_000, 50), (1_050, -1), (2_000, 1)], [10, 12], GetStatus.FOUND),
         ([(1_000, 50), (1_050, 0)], [10], GetStatus.FOUND),
-        # What is passed is over with the next message that is there: the log may be damaged twice.
-        ([(1_951, 50), (2_000, 50), (1_000, 50)], [11, 12], GetStatus.FOUND),
     ],
 )
-def test_gone_or_wrong_units_are_passed(matches: Matches, units: Units, offsets: list[int], status: GetStatus) -> None:
+def test_gone_or_wrong_units_are_passed(
+    caplog: pytest.LogCaptureFixture, matches: Matches, units: Units, offsets: list[int], status: GetStatus
+) -> None:
+    """The log names a damaged one."""
     result = read(queue_of(*units), matches=matches)
+    damaged = [10 + at for at, unit in enumerate(units) if 10 + at not in offsets and unit[0] >= 1_000]
+    assert [f"consumequeue/T/0: unit {each} is damaged" in caplog.text for each in damaged] == [True] * len(damaged)
+    assert len(caplog.messages) == len(damaged)
     assert (result.status, result.offsets, result.offset_next) == (status, offsets, 10 + len(units))
     given = [units[offset - 10] for offset in offsets]
     assert b"".join(runs(result)) == b"".join(log_bytes(*((start, start + size) for start, size, *_ in given)))
@@ -322,10 +333,10 @@ def test_what_was_passed_names_the_status() -> None:
     found = read(queue, memory_size=LOG_END - 101, memory_ratio_max=100)
     assert (found.offsets, found.offset_next, found.suggest_slave) == ([10], 12, True)
     assert not read(queue, memory_size=LOG_END - 100, memory_ratio_max=100).suggest_slave
-    # Also where it is passed with the rest of its file.
+    # Also behind a damaged one.
     queue = queue_of((2_851, 50), (2_500, 50))
     found = read(queue, memory_size=LOG_END - 2_501, memory_ratio_max=100)
-    assert (found.offsets, found.suggest_slave) == ([], True)
+    assert (found.offsets, found.suggest_slave) == ([11], True)
     queue = queue_of(*((1_000 + 50 * number, 50, number % 3) for number in range(12)))
     result = read(queue, 10, 3, (lambda code: code == 1, None))
     assert (result.offsets, result.offset_next, result.size_bytes) == ([11, 14, 17], 18, 150)

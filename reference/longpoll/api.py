@@ -129,6 +129,10 @@ def judge(
     frames: list[Any] = [each for each in histories if hasattr(each, "mapInArrow")]
     if frames and len(histories) > 1:
         raise UserError("judge one DataFrame at a time: join several with df.unionByName(other)")
+    for each in histories:
+        if not (frames or isinstance(each, str | Path | Sequence)):
+            kind = f"{type(each).__module__.partition('.')[0]} {type(each).__name__}"
+            raise UserError(f"a history is a directory, a URI or a Spark DataFrame, not a {kind}")
     each_place: Any = () if frames else histories
     places = [place for each in each_place for place in ([each] if isinstance(each, str | Path) else each)]
     with needing("judge"):

@@ -67,13 +67,12 @@ def one_value(record: Record) -> Iterator[Said]:
 def _sends(record: Record, shown: Shown) -> list[Seen]:
     """The sends of a message, once for each time that they name it."""
     asked = [one for one in record.of("request_received") if one.code in SENDS]
-    mine = [one for one in asked if one.topic == shown.event.topic and _are_one_broker(record, one, shown.event)]
-    return [one for one in mine for each in one.ids if each == shown.id]
+    return [one for one in asked if one.topic == shown.event.topic for each in one.ids if each == shown.id]
 
 
 def _ends(record: Record, shown: Shown, outcome: str) -> list[Seen]:
     asked = [one for one in record.of("request_received") if one.code == 37 and one.transaction == outcome]
-    return [one for one in asked if shown.id in one.ids[:1] and _are_one_broker(record, one, shown.event)]
+    return [one for one in asked if shown.id in one.ids[:1]]
 
 
 def _is_appended(record: Record, shown: Shown) -> bool:
@@ -85,14 +84,13 @@ def stored_once(record: Record) -> Iterator[Said]:
     """message.stored.once."""
     for one, other in combinations(_shown(record), 2):
         same = one.id == other.id != 0 and one.event.topic == other.event.topic
-        if not same or (one.place, one.offset) == (other.place, other.offset):
-            continue
-        if not _are_one_broker(record, one.event, other.event):
+        if not same or (one.event.queue, one.offset) == (other.event.queue, other.offset):
             continue
         if len(_sends(record, one)) == 1 and len(_ends(record, one, "commit")) <= 1:
             inside = is_inside(record, one.event.source) and is_inside(record, other.event.source)
             hi = max(one.event.hi, other.event.hi)
             tellers = {each.source for each in record.events if each.broker == one.event.broker}
+            inside &= one.event.broker == other.event.broker
             is_sure = inside and all(record.is_whole(source, -FAR, hi) for source in tellers)
             is_sure &= _is_appended(record, one) and _is_appended(record, other)
             yield (violated if is_sure else unknown)(other.event, f"{one.id} is stored twice")
@@ -120,7 +118,7 @@ def committed(record: Record) -> Iterator[Said]:
         tellers = {each.source for each in record.events if each.broker == one.event.broker}
         is_whole = all(record.is_whole(source, sends[0].lo, one.event.hi) for source in tellers)
         is_own = is_inside(record, one.event.source) and _is_appended(record, one)
-        is_sure = is_whole and (is_back or is_own)
+        is_sure = is_whole and (is_own or (is_back and len(sends) == 1))
         yield (violated if is_sure else unknown)(one.event, f"{one.id} is delivered uncommitted")
 
 

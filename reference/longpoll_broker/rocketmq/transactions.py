@@ -62,6 +62,8 @@ REMOVE_TAG: Final = "d"
 UNDECIDED: Final = 0
 COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT.value
 ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK.value
+COMMITTED_COUNT_MAX: Final = 10_000
+"""Maximum remembered messages whose next commits count as copies (`Appender.may_copy`)."""
 
 
 @define(slots=True, eq=False)
@@ -73,9 +75,11 @@ class EndTransactionProcessor(Serving):
     store: MessageStore
     store_host: bytes
     traits: Traits = STRICT_TRAITS
+    _committed: set[int] = field(factory=set, init=False)
+    """Physical offsets of prepared messages committed before."""
 
     @serves(RequestCode.END_TRANSACTION)
-    def end(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+    def end(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """37: deliver or drop a prepared message; clients send it one-way, so they rarely get errors."""
         header = EndTransactionRequestHeader.decode(command.ext_fields)
         if header.commit_or_rollback == UNDECIDED:
@@ -89,11 +93,17 @@ class EndTransactionProcessor(Serving):
             found = brought_back(half, self.traits.properties_form, forgets_place=self.traits.commit_forgets_place)
         if half is None or found is None:
             return answer(command, ResponseCode.SYSTEM_ERROR, problem or "the prepared message names no topic")
+        is_commit = header.commit_or_rollback == COMMIT
+        if is_commit and half.physical_offset in self._committed and not self.appender.may_copy(channel, half.size):
+            return answer(command, ResponseCode.SYSTEM_BUSY, "too much was committed again; try again later")
         try:
-            if header.commit_or_rollback == COMMIT:
+            if is_commit:
                 message, tag = found
                 committed = replace(message, sys_flag=message.sys_flag | COMMIT, prepared_offset=half.physical_offset)
                 self.appender.append(self._timed(committed), tag)
+                if len(self._committed) >= COMMITTED_COUNT_MAX:
+                    self._committed.clear()
+                self._committed.add(half.physical_offset)
             self.appender.append(self._op_message(half), REMOVE_TAG)
         except (MessageRefusedError, SendRefusedError, OSError) as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the transaction could not be ended: {error}")

@@ -14,10 +14,11 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import msgspec
-from attrs import define
+from attrs import define, field
 from msgspec.structs import replace
 
 from longpoll_broker.io.channel import Channel, Outbox
+from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.store.burst_append import PreparedBatch
 from longpoll_broker.store.message_store import MessageStore
@@ -35,7 +36,8 @@ from longpoll_protocol.properties import (
     read_properties,
     write_properties,
 )
-from longpoll_runtime import Runtime
+from longpoll_protocol.sizes import MIB
+from longpoll_runtime import Lock, Runtime
 
 Stored: TypeAlias = tuple[MessageToStore, str, PutResult]
 """A message, its tag, and its place in the log."""
@@ -76,6 +78,9 @@ class SendEvents:
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANSACTION_MASK: Final = 0xC
 NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+COPIED_SIZE_MAX: Final = 256 * MIB
+"""Maximum bytes of copies in `COPIED_NS`; a connection and an account each get a part (`Quota`)."""
+COPIED_NS: Final = 10_000_000_000
 
 
 @define(slots=True, eq=False)
@@ -86,6 +91,21 @@ class Appender:
     store: MessageStore
     events: SendEvents
     statistics: Statistics | None = None
+    _copied: Quota | None = field(default=None, init=False)
+    """Bytes of copies since `_copied_ns`."""
+    _copied_ns: int = field(default=0, init=False)
+    _copied_lock: Lock = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._copied_lock = self.runtime.lock()
+
+    def may_copy(self, channel: Channel, size: int) -> bool:
+        """Whether a peer may store so many bytes again by a small request; counts them if so."""
+        now_ns = self.runtime.monotonic_ns()
+        with self._copied_lock:
+            if self._copied is None or now_ns - self._copied_ns >= COPIED_NS:
+                self._copied, self._copied_ns = Quota("bytes of copies", COPIED_SIZE_MAX), now_ns
+            return self._copied.take(object(), channel, size)
 
     def append(self, message: MessageToStore, tag: str) -> PutResult:
         """Append one message; raises what `MessageStore.put` raises."""

@@ -16,7 +16,6 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, refuse, serves
 from longpoll_broker.send.append import Appender, delayed
 from longpoll_broker.send.durability import Durability
-from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.topics import FAQ, GroupConfig, Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
@@ -38,14 +37,9 @@ from longpoll_protocol.properties import (
     read_properties,
     write_properties,
 )
-from longpoll_protocol.sizes import MIB
-from longpoll_runtime import Lock
 
 LEVEL_OF_FIRST_RETRY: Final = 3
 """Delay level of the first retry if the consumer names none; each later retry adds one."""
-SENT_BACK_SIZE_MAX: Final = 256 * MIB
-"""Maximum bytes sent back in `SENT_BACK_NS`; a connection and an account each get a part (`Quota`)."""
-SENT_BACK_NS: Final = 10_000_000_000
 
 
 @define(slots=True, eq=False)
@@ -63,13 +57,6 @@ class SendBackProcessor(Serving):
     level_count: int = len(DELAY_LEVELS_MS)
     """Number of delay levels."""
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
-    _quota: Quota | None = field(default=None, init=False)
-    """Bytes sent back since `_quota_ns`."""
-    _quota_ns: int = field(default=0, init=False)
-    _quota_lock: Lock = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._quota_lock = self.appender.runtime.lock()
 
     @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:  # noqa: PLR0911 - one return a check
@@ -99,7 +86,7 @@ class SendBackProcessor(Serving):
         record = self.store.read_record(header.offset)
         if record is None:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
-        if not self._may_store(channel, record.size):
+        if not self.appender.may_copy(channel, record.size):
             told = "too much was sent back; try again later, or send it to the retry topic"
             return answer(command, ResponseCode.SYSTEM_BUSY, told)
         try:
@@ -107,14 +94,6 @@ class SendBackProcessor(Serving):
         except (MessageRefusedError, OSError) as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the message could not be stored: {error}")
         return self._answered(channel, command, parts, retry_topic, outbox)
-
-    def _may_store(self, channel: Channel, size: int) -> bool:
-        """Whether a peer may store so many bytes by a small request; counts them if so."""
-        now_ns = self.appender.runtime.monotonic_ns()
-        with self._quota_lock:
-            if self._quota is None or now_ns - self._quota_ns >= SENT_BACK_NS:
-                self._quota, self._quota_ns = Quota("bytes sent back", SENT_BACK_SIZE_MAX), now_ns
-            return self._quota.take(object(), channel, size)
 
     def _answered(
         self, channel: Channel, command: Command, parts: Parts, retry_topic: str, outbox: Outbox

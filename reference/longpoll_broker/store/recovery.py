@@ -32,7 +32,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from attrs import evolve, frozen
 
@@ -116,6 +116,8 @@ def load_checkpoint(files: Files, path: str) -> Checkpoint:
 
 _lines = logging.getLogger(__name__)
 
+_Ends: TypeAlias = dict[tuple[str, int], tuple[int, int]]
+"""By queue, the queue offset and the physical offset of its last record in the log."""
 MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
 """The common prefix of both magics."""
 FILES_WALKED: Final = 3
@@ -158,25 +160,27 @@ def recover(
 ) -> Recovered:
     """Recover the store, and log the result. Without queues, the whole log is dispatched again.
 
-    The same happens after a clean stop if files of queues are `gone`, or units before others are missing. Raises
-    OSError, and StoreUserError if opening would drop complete records or mix up queues.
+    The same happens if units are missing that must be on the disk, or after a clean stop files of queues are `gone`.
+    Raises OSError, and StoreUserError if opening would drop complete records or mix up queues.
     """
     # In reverse order, because at the limit of maps the files used last stay mapped for the recovery.
     _check_firsts(log, reversed(queues))
-    holed = [] if crashed else [queue for queue in queues if _has_hole(log, queue)]
-    if crashed:
+    durable_end = _durable_start(log, checkpoint) if crashed else None
+    holed = [queue for queue in queues if _has_hole(log, queue, durable_end)]
+    if gone and not crashed:
+        _lines.error("%d files of queues are gone since the store was closed: all are made anew from the log", gone)
+    elif crashed and not holed:
         found = recover_crashed(log, queues, checkpoint)
-    elif gone or holed:
-        if gone:
-            _lines.error("%d files of queues are gone since the store was closed: all are made anew from the log", gone)
-        for queue in holed:
-            _lines.error(
-                "%s lacks units before others: all queues are made anew from the log", queue.segments.directory
-            )
-        found = recover_crashed(log, queues, Checkpoint(physic_ms=checkpoint.physic_ms))
-    else:
+    elif not holed:
         dispatched_ms = checkpoint.logics_ms if had_queues else -1
-        found = recover_clean(log, queues, dispatched_ms, checkpoint.physic_ms, checkpoint.durable_offset)
+        ends: _Ends = {}
+        found = recover_clean(log, queues, dispatched_ms, checkpoint.physic_ms, checkpoint.durable_offset, ends=ends)
+        if found.cursor == log.end:
+            holed = [queue for queue in queues if _lacks_last(queue, ends)]
+    for queue in holed:
+        _lines.error("%s lacks units: all queues are made anew from the log", queue.segments.directory)
+    if holed or (gone and not crashed):
+        found = recover_crashed(log, queues, Checkpoint(physic_ms=checkpoint.physic_ms))
     _lines.log(
         logging.WARNING if crashed else logging.INFO,
         "the store was %s: its log is whole from %d to %d, and what stands from %d is made visible again",
@@ -197,15 +201,17 @@ def recover_clean(
     dispatched_ms: int,
     durable_ms: int = 0,
     durable_offset: int = -1,
+    *,
+    ends: _Ends | None = None,
 ) -> Recovered:
-    """Recover after a clean stop; raises OSError, and StoreUserError as `_keep_what_goes` does.
+    """Recover after a clean stop; raises OSError, and StoreUserError as `_keep_what_goes` does. Fills `ends`.
 
     `dispatched_ms` is the store time up to which everything was dispatched, by the checkpoint. If it covers the log's
     end, nothing is dispatched again: the last records may belong to a deleted topic.
     """
     queues = list(queues)
     walked = log.segments.segments[-FILES_WALKED:]
-    end, store_ms = _walk_log(log, walked[0].start if walked else log.start, None)
+    end, store_ms = _walk_log(log, walked[0].start if walked else log.start, None, ends)
     is_short = store_ms < durable_ms or end <= durable_offset
     set_aside = _keep_what_goes(log, end, is_short=is_short, crashed=False)
     for queue in queues:
@@ -224,7 +230,7 @@ def recover_clean(
 
 def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint) -> Recovered:
     """Recover after a crash, trusting queues only before the safe point; raises OSError."""
-    start = max(safe_start(log, checkpoint), checkpoint.durable_offset)
+    start = _durable_start(log, checkpoint)
     for queue in queues:
         _walk_queue(queue, _file_before(queue, start), start)
         _forget_unfounded(log, queue)
@@ -346,6 +352,11 @@ def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     return start
 
 
+def _durable_start(log: CommitLog, checkpoint: Checkpoint) -> int:
+    """Returns where recovery after a crash begins: everything before is on the disk, in log and queues."""
+    return max(safe_start(log, checkpoint), checkpoint.durable_offset)
+
+
 def file_count(queues: Iterable[ConsumeQueue]) -> int:
     """Returns the number of the queues' files."""
     return sum(len(queue.segments.segments) for queue in queues)
@@ -374,8 +385,8 @@ def believed(log: CommitLog, queues: Sequence[ConsumeQueue], checkpoint: Checkpo
     return evolve(checkpoint, durable_offset=-1, queue_file_count=0)
 
 
-def _walk_log(log: CommitLog, start: int, durable_ms: int | None) -> tuple[int, int]:
-    """Returns the end of the last complete record from `start` on, and its store time.
+def _walk_log(log: CommitLog, start: int, durable_ms: int | None, ends: _Ends | None = None) -> tuple[int, int]:
+    """Returns the end of the last complete record from `start` on, and its store time. Fills `ends`.
 
     A blank counts only if a file follows it. After a crash, `durable_ms` is the store time up to which the log was
     flushed. A record with a sector of zeros outside the checksum is then rejected if it may be unflushed or is the
@@ -394,6 +405,8 @@ def _walk_log(log: CommitLog, start: int, durable_ms: int | None) -> tuple[int, 
                 if found.store_ms >= durable_ms:
                     return end, store_ms
                 doubtful = end
+            if ends is not None and found.in_queue:
+                ends[found.topic, found.queue_id] = (found.queue_offset, position)
             position = end = position + found.size
             store_ms = found.store_ms
         else:
@@ -422,27 +435,35 @@ def _walk_queue(queue: ConsumeQueue, file_first: int, log_end: int | None) -> No
         queue.stand_at(*_last_good(segments[max(0, file_first) :], log_end))
 
 
-def _has_hole(log: CommitLog, queue: ConsumeQueue) -> bool:
-    """Whether a queue's newest files have an unwritten unit before one that lists a record of the log.
+def _has_hole(log: CommitLog, queue: ConsumeQueue, log_end: int | None) -> bool:
+    """Whether a queue's newest files have an invalid unit before one that lists a record of the log before `log_end`.
 
     Units that list no record may have been cleared, which a power cut undoes.
     """
     newest = queue.segments.segments[-FILES_WALKED:]
     if not newest:
         return False
-    offset_end, _physical_end = _last_good(newest, None)
+    offset_end, _physical_end = _last_good(newest, log_end)
     for segment in newest:
         for at, stop in segment.data(max(0, offset_end * UNIT_SIZE - segment.start)):
             # A copied store may have megabytes of zeros instead of holes.
             if bytes(segment.view[at:stop]).count(0) == stop - at:
                 continue
-            for offset in range((segment.start + at) // UNIT_SIZE, (segment.start + stop - 1) // UNIT_SIZE + 1):
-                unit = queue.unit(offset)
-                if offset > offset_end and unit is not None and 0 < unit[1] < PRE_BLANK_SIZE:
-                    found = log.read(unit[0])
-                    if isinstance(found, Record) and _is_founded(log, queue, offset):
-                        return True
+            first = at // UNIT_SIZE
+            units = UNIT.iter_unpack(segment.view[first * UNIT_SIZE : -(-stop // UNIT_SIZE) * UNIT_SIZE])
+            for offset, (physical_offset, size, _tags_code) in enumerate(units, segment.start // UNIT_SIZE + first):
+                is_listing = offset > offset_end and 0 < size < PRE_BLANK_SIZE
+                if not is_listing or (log_end is not None and physical_offset >= log_end):
+                    continue
+                if isinstance(log.read(physical_offset), Record) and _is_founded(log, queue, offset):
+                    return True
     return False
+
+
+def _lacks_last(queue: ConsumeQueue, ends: _Ends) -> bool:
+    """Whether a recovered queue with units does not list its last record in the log."""
+    offset, physical_offset = ends.get((queue.topic, queue.queue_id), (-1, 0))
+    return queue.physical_end >= 0 and offset >= queue.offset_end and queue.may_list(offset, physical_offset)
 
 
 def _forget_unfounded(log: CommitLog, queue: ConsumeQueue) -> None:
@@ -479,6 +500,9 @@ def _last_good(segments: tuple[Segment, ...], log_end: int | None) -> tuple[int,
         for physical_offset, size, _tags_code in UNIT.iter_unpack(segment.view):
             if physical_offset < 0 or size <= 0 or (log_end is not None and physical_offset >= log_end):
                 return offset, physical_end
+            if size != PRE_BLANK_SIZE:
+                if physical_offset < physical_end:
+                    return offset, physical_end
+                physical_end = physical_offset + size
             offset += 1
-            physical_end = physical_offset + size if size != PRE_BLANK_SIZE else physical_end
     return offset, physical_end

@@ -10,6 +10,7 @@ Extended queues: see `store.consume_queue`. A slave's offsets: see `shared.broke
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -19,10 +20,12 @@ from typing import Final
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.commit_log import CommitLog
-from longpoll_broker.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.messages import ALL, ByProperties, GetResult, GetStatus, Matches
 from longpoll_broker.store.segment import Segment
 from longpoll_protocol.log_record import properties_in, property_of
+
+_lines = logging.getLogger(__name__)
 
 SCAN_BYTES_MIN: Final = 16_000
 """Minimum bytes of units that one read visits: 800 units. More only if more messages were requested."""
@@ -74,6 +77,12 @@ def read_queue(
     if found is None:
         scan = _Scan(log)
         offset_next = scan.run(config, offset, units, count_max, matches)
+        if scan.damaged >= 0:
+            _lines.error(
+                "%s: unit %d is damaged and skipped: stop the broker and remove the whole directory `consumequeue` to "
+                "have all queues made anew from the log",
+                queue.segments.directory, scan.damaged,
+            )  # fmt: skip
         found = GetResult(
             scan.status, offset_next, offset_min, offset_end, scan.records, scan.offsets, scan.size_bytes,
             scan.log_end - scan.physical_last > memory_of(config),
@@ -139,6 +148,7 @@ class _Scan:
         "_run_stop",
         "_segment",
         "_work",
+        "damaged",
         "log_end",
         "offsets",
         "physical_last",
@@ -155,6 +165,8 @@ class _Scan:
         self._run_start = self._run_end = self._run_stop = -1
         self._work = 0
         """Work of filtering by properties, in the unit of `WORK_MAX`."""
+        self.damaged = -1
+        """The queue offset of the last damaged unit, or -1."""
         self.log_end = log.end
         self.status = GetStatus.NO_MATCHED_MESSAGE
         self.records: list[memoryview] = []
@@ -181,7 +193,7 @@ class _Scan:
                     self._missed(GetStatus.NO_MATCHED_MESSAGE)
                 elif not self._reach(physical_offset, size):
                     self._missed(GetStatus.MESSAGE_WAS_REMOVING)
-                    removed_end = self._log.next_file(physical_offset)
+                    removed_end = self._removed_end(offset, physical_offset, size)
                 elif by_properties is not None and not self._wants(by_properties, physical_offset, size):
                     self._missed(GetStatus.NO_MATCHED_MESSAGE)
                 else:
@@ -193,6 +205,14 @@ class _Scan:
         if offsets:
             self.status = GetStatus.FOUND
         return offset
+
+    def _removed_end(self, offset: int, physical_offset: int, size: int) -> int:
+        """Returns the end of the log file that had the record, if it was removed; else the unit alone is skipped."""
+        if physical_offset < self._log.start:
+            return self._log.next_file(physical_offset)
+        if size != PRE_BLANK_SIZE:
+            self.damaged = offset
+        return -1
 
     def _wants(self, wanted: ByProperties, physical_offset: int, size: int) -> bool:
         properties = properties_in(self._record(physical_offset, size))

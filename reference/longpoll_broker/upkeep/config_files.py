@@ -79,7 +79,9 @@ class ConfigFiles:
         self._saving = self.runtime.lock()
 
     def load(self) -> None:
-        """Read the files; raises ConfigError if neither a file nor its `.bak` is usable."""
+        """Read the files; raises ConfigError if neither a file nor its `.bak` is usable, and OSError."""
+        # Otherwise a file in place of the directory would count as no tables.
+        self.runtime.files.list(self.directory)
         for topic in self._table(TOPICS, _topics):
             self.topics.put(topic)
         for group in self._table(GROUPS, _groups):
@@ -180,7 +182,7 @@ class ConfigFiles:
                 continue
             try:
                 content = msgspec.convert(load_json(self.runtime.files.read(path)), _Content)
-                if not content.keys() & _KEYS.get(name, _OFFSET_KEYS):
+                if all(content.get(key) is None for key in _KEYS.get(name, _OFFSET_KEYS)):
                     # We never write such a file, so its content was lost.
                     log.warning("%s holds no table", path)
                     self._damaged.add(name)
@@ -216,14 +218,16 @@ def _topics(content: _Content) -> list[TopicConfig]:
     found = []
     for name, row in _rows(content, "topicConfigTable").items():
         topic: TopicConfig = _convert(row, TopicConfig, TOPICS)
-        queue_count = max(topic.read_queue_nums, topic.write_queue_nums)
-        if queue_count > LOADED_QUEUE_COUNT_MAX:
-            raise ConfigError(
-                f"{TOPICS} gives the topic {name[:200]} {queue_count} queues, at most {LOADED_QUEUE_COUNT_MAX} can "
-                "be served; correct the file"
-            )
+        for queue_count in (topic.read_queue_nums, topic.write_queue_nums):
+            if not 0 <= queue_count <= LOADED_QUEUE_COUNT_MAX:
+                raise ConfigError(
+                    f"{TOPICS} gives the topic {name[:200]} {queue_count} queues, 0 to {LOADED_QUEUE_COUNT_MAX} can "
+                    "be served; correct the file"
+                )
         if queue_name_problem(topic.topic_name) is None and name == topic.topic_name:
             found.append(topic)
+        else:
+            log.warning("%s: the topic %s has an illegal or another name and is left out", TOPICS, name[:200])
     return found
 
 

@@ -520,8 +520,8 @@ MESSAGE_CLAUSES: Final = (
     _message(
         "stored.once",
         "A message that is sent once, and committed at most once, is at one offset of one queue of its topic. From "
-        "outside it is unknown: the producer may have sent it again past the observer. It is also unknown without an "
-        "append at both places: one may be from before the record.",
+        "outside it is unknown: the producer may have sent it again past the observer. It is also unknown in two "
+        "brokers, and without an append at both places: one may be from before the record.",
         "SendMessageProcessor: one append a request",
         _SENT,
         _TOLD,
@@ -540,8 +540,8 @@ MESSAGE_CLAUSES: Final = (
     _message(
         "committed",
         "A message whose sends are all prepared, or refused (not with 1 or 14), is delivered only after a possible "
-        "commit (37): commit.after_ns <= answer.before_ns. From outside, or without its append, it is unknown if no "
-        "rollback came before: another send or commit may be missing from the record.",
+        "commit (37): commit.after_ns <= answer.before_ns. From outside, or without its append, it is unknown unless a "
+        "rollback of a single send came before: another send or commit may be missing from the record.",
         "TransactionalMessageServiceImpl, EndTransactionProcessor",
         "request_received(code, ids, transaction)",
         _GOT,

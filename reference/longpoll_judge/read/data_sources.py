@@ -14,6 +14,9 @@ The readers: `source`, `rocketmq_store`.
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
@@ -185,7 +188,17 @@ class _StoreReader(DataSourceReader):
         yield from [read_units(part)] if self._part == "consumequeue" else read_records(part)
 
 
+def use_this_python(session: Any) -> None:
+    """Let workers on this machine run the driver's Python, unless another one is chosen: PySpark runs `python3`."""
+    context = getattr(session, "_sc", None)
+    if context is None or not re.fullmatch(r"local(\[.*\])?", context.master):
+        return
+    if not (os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")):
+        context.pythonExec = sys.executable
+
+
 def register(session: SparkSession) -> None:
     """Make both formats known to a session."""
+    use_this_python(session)
     for source in (HistorySource, StoreSource):
         session.dataSource.register(source)

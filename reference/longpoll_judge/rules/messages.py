@@ -123,16 +123,9 @@ def _all(view: View) -> Gathered:
     return together((view.told, view.delivered), ("queue_offset", *IDENTITY))
 
 
-def _broker_of(events: Gathered) -> Keys:
-    """Equal for events of one broker; of one source, where it names none."""
-    keys: Keys = np.where(events.broker != 0, events.broker, events.source)
-    return keys
-
-
 def _of_message(events: Gathered, *, topic: bool = True) -> Keys:
-    """Equal for messages with one unique id in one topic of a broker, or in any of its topics."""
-    key = _broker_of(events) * WEIGHT + (events.topic if topic else np.uint64(0))
-    found: Keys = key * WEIGHT + events.values["id"].astype(np.uint64)
+    """Equal for messages with one unique id in one topic, or in any: a producer may send one to several brokers."""
+    found: Keys = (events.topic if topic else np.uint64(0)) * WEIGHT + events.values["id"].astype(np.uint64)
     return found
 
 
@@ -235,7 +228,7 @@ def stored_once(view: View) -> Wrong:
     since_ns = np.full_like(until_ns, BEGINNING)
     append = _appends(view, all_)
     weak = _are_outside(all_, view.context) | _are_holed(all_, since_ns, until_ns, view.context)
-    weak |= (append < 0) | (append[cause] < 0)
+    weak |= (append < 0) | (append[cause] < 0) | (all_.broker != all_.broker[cause])
     sent = first_of(_of_message(all_), _of_message(view.sent))
     appends = (view.appended, append), (view.appended, append[cause])
     events = ((all_, np.arange(len(all_))), (all_, cause), (view.sent, sent), *appends)
@@ -264,7 +257,9 @@ def committed(view: View) -> Wrong:
     members = once(got, np.flatnonzero(wanted & (commit_ns > got.before_ns)), send)
     since_ns = np.append(sent.after_ns, BEGINNING)[send]
     append = _appends(view, got)
-    weak = (_are_outside(got, view.context) | (append < 0)) & ~is_back_before
+    # After a rollback nothing can commit it, unless it was sent again, perhaps to another broker.
+    is_over = is_back_before & (count_of(_of_message(sent), own) == 1)
+    weak = (_are_outside(got, view.context) | (append < 0)) & ~is_over
     weak |= _are_holed(got, since_ns, got.before_ns, view.context)
     back = np.where(is_back_before, back, -1)
     events = ((got, np.arange(len(got))), (sent, send), (ended, back), (view.appended, append))

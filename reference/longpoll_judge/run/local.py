@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from longpoll_judge.read.growing_history import checksum_before
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import InputSplit, is_cheap, kind_of, read_split
 from longpoll_judge.run.queue_verdict import judge_table, queue_rows
-from longpoll_judge.run.wide_pulls import Outcome, Rule, judge_rest
+from longpoll_judge.run.wide_pulls import Outcome, RuleTask, judge_rest
 from longpoll_judge.run.window_sweep import Spill, Swept, WindowReader, open_spill, sweep
 from longpoll_judge.run.windows import (
     OVERVIEW_COLUMNS,
@@ -88,14 +89,14 @@ class LocalReading:
             while waiting:
                 yield waiting.popleft().result()
 
-    def tables(self) -> Iterator[tuple[int, pa.Table]]:
-        """See `pipeline.Reading.tables`."""
-        for number in range(len(self._splits)):
+    def tables(self, numbers: Sequence[int] | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """See `pipeline.Reading.tables`; of all splits unless some are named."""
+        for number in range(len(self._splits)) if numbers is None else numbers:
             yield number, fill(self._read(number))
 
-    def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:
+    def outcomes(self, tasks: Sequence[RuleTask], context: Context) -> list[Outcome]:
         """See `pipeline.Reading.outcomes`."""
-        return [rule(self.tables, context) for rule in rules]
+        return [rule(partial(self.tables, numbers), context) for _name, rule, numbers in tasks]
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
         """See `pipeline.Reading.verdicts`."""

@@ -56,7 +56,7 @@ from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.queue_verdict import LOOKED_AT_MAX, NOTE_PROPERTIES, Found
 from longpoll_judge.run.tally import Tally
 from longpoll_judge.run.user_properties import OwnProperty, judge_own
-from longpoll_judge.run.wide_pulls import COMMITS, FALLS, SENDS, Outcome, Rule, rules_of
+from longpoll_judge.run.wide_pulls import COMMITS, FALLS, SENDS, Outcome, RuleTask, joined_outcomes, tasks_of
 
 EngineName = Literal["spark", "local"]
 WAKE_MS: Final = 100.0
@@ -70,7 +70,7 @@ class Reading(Protocol):
     """A history that an engine reads."""
 
     def surveys(self) -> Iterable[Survey]:
-        """The survey of every split, in any order; to be asked for first, and once."""
+        """The survey of every split, in order; to be asked for first, and once."""
         ...
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
@@ -81,8 +81,8 @@ class Reading(Protocol):
         """All rows of `queue_verdict.judge_queue`, in any order; `unplaced`: some answers name no queue."""
         ...
 
-    def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:
-        """The outcome of each rule, in order."""
+    def outcomes(self, tasks: Sequence[RuleTask], context: Context) -> list[Outcome]:
+        """The outcome of each task, in order."""
         ...
 
 
@@ -176,15 +176,19 @@ def judge_on(
     begun = time.monotonic()
     say(f"surveying {len(history.splits)} splits")
     with engine.read(history.splits) as reading:
-        survey = merge(reading.surveys())
+        brokers: list[dict[str, set[str]]] = []
+        survey = merge(_noted(reading.surveys(), brokers))
         context, gaps = context_and_gaps(history, survey, wake_ms=wake_ms, late_ms=late_ms)
         say(f"judging {survey.event_count} events")
         rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
         others = Others(judged=_counts_of(survey, history))
-        rules = rules_of(survey)
-        if rules:
-            say(f"judging {', '.join(rules)}")
-        outcomes = dict(zip(rules, reading.outcomes(list(rules.values()), context), strict=True)) if rules else {}
+        tasks = tasks_of(survey, brokers)
+        by_rule: dict[str, list[Outcome]] = {name: [] for name, _rule, _splits in tasks}
+        if tasks:
+            say(f"judging {', '.join(by_rule)}")
+            for (name, _rule, _splits), outcome in zip(tasks, reading.outcomes(tasks, context), strict=True):
+                by_rule[name].append(outcome)
+        outcomes = {name: joined_outcomes(each) for name, each in by_rule.items()}
         for name in (SENDS, FALLS):
             gaps += others.add(name, outcomes.get(name), survey)
         gaps += _judge_beside(history, survey, context, others)
@@ -209,6 +213,13 @@ def judge_on(
         if look is not None:
             look(result, reading.tables)
     return result
+
+
+def _noted(surveys: Iterable[Survey], brokers: list[dict[str, set[str]]]) -> Iterator[Survey]:
+    """The surveys, with the brokers that each names, by source, added to the list."""
+    for survey in surveys:
+        brokers.append({name: set(seen.brokers) for name, seen in survey.sources.items()})
+        yield survey
 
 
 Pick = Callable[[list[Finding]], tuple[list[Finding], int]]

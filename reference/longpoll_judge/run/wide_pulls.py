@@ -4,13 +4,14 @@ Each is first judged with the log of the windows in which its events lie. The ot
 as much of the log as can matter, and so do logs that may be at fault. Memory grows with these logs only, so it grows
 where consumers lag, pulls wait for long or logs are uneven.
 
-Rules that need the whole record (sends and messages, ends that fall, committed offsets) are a task each. A rule reads
-the splits itself, in this process or on an executor (`pipeline.Reading.outcomes`).
+Rules that compare events of different queues need all events of a broker and of its observers (ends that fall,
+committed offsets), or of all brokers (sends and messages). Each rule is a task for each such part of the history. A
+task reads its splits itself, in this process or on an executor (`pipeline.Reading.outcomes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -169,19 +170,58 @@ class Outcome:
 
 
 Rule = Callable[[Tables, Context], Outcome]
+RuleTask = tuple[str, Rule, list[int]]
+"""The name of a rule, the rule, and the numbers of the splits that it judges together."""
 
 
-def rules_of(survey: Survey) -> dict[str, Rule]:
-    """The rules that have anything to judge in a history, by name."""
-    rules: dict[str, Rule] = {}
-    seen = survey.observers
+def tasks_of(survey: Survey, brokers: Sequence[dict[str, set[str]]]) -> list[RuleTask]:
+    """The rules that have anything to judge in a history, once, or once for every independent part of it.
+
+    Args:
+        survey: The survey of the history.
+        brokers: For each split, by source, the brokers that its events name.
+    """
+    seen, whole, tasks = survey.observers, list(range(len(brokers))), list[RuleTask]()
     if seen.acknowledged or seen.sends or seen.identified:
-        rules[SENDS] = judge_suspected
+        # A producer may send a message again to another broker, so this rule needs all of them.
+        tasks.append((SENDS, judge_suspected, whole))
+    parts = independent_splits(brokers)
     if seen.min_least < seen.min_most or not survey.answered <= survey.shown:
-        rules[FALLS] = _of_falls
+        tasks += [(FALLS, _of_falls, part) for part in parts]
     if survey.offset_queries or survey.offset_updates:
-        rules[COMMITS] = judge_suspected_commits
-    return rules
+        tasks += [(COMMITS, judge_suspected_commits, part) for part in parts]
+    return tasks
+
+
+def independent_splits(brokers: Sequence[dict[str, set[str]]]) -> list[list[int]]:
+    """The numbers of splits that belong together: no two parts share a source or a broker.
+
+    A source that names no broker may be of any, so its history is one part.
+    """
+    if not all(named for split in brokers for named in split.values()):
+        return [list(range(len(brokers)))]
+    parts: list[tuple[set[tuple[str, str]], list[int]]] = []
+    for number, split in enumerate(brokers):
+        names = {("source", name) for name in split} | {("broker", name) for named in split.values() for name in named}
+        joined_numbers, others = [number], []
+        for known, numbers in parts:
+            if known & names:
+                names, joined_numbers = names | known, numbers + joined_numbers
+            else:
+                others.append((known, numbers))
+        parts = [*others, (names, sorted(joined_numbers))]
+    return sorted(numbers for _names, numbers in parts)
+
+
+def joined_outcomes(outcomes: Iterable[Outcome]) -> Outcome:
+    """The outcome of a rule, from those of all parts of a history."""
+    every = list(outcomes)
+    return Outcome(
+        [finding for one in every for finding in one.findings],
+        sum(one.left_out for one in every),
+        Share(sum(one.share.judged for one in every), sum(one.share.of for one in every)),
+        [gap for one in every for gap in one.gaps],
+    )
 
 
 def judge_suspected(tables: Tables, context: Context) -> Outcome:

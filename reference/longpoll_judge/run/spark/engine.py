@@ -5,7 +5,7 @@
 | survey splits | `longpoll-splits`: statistics of each input split | | none |
 | judge pulls | `longpoll-events`: requests and logs | judge groups of queues, window by window | by queue group |
 | compare requests | rows of the stage before, persisted | requests that two groups judged | by key of request |
-| judge sends, ends and commits | a row for each rule | each rule reads the parts itself | none |
+| judge sends, ends and commits | a row for each rule and part | each reads the splits itself | none |
 
 Both scans are Python data sources whose executors read the parts. Spark 4.0 cannot tell such a source which columns a
 query uses, so the caller names them in the schema. They work on workers that have none of our packages
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from threading import Lock
 from typing import Any, Final
@@ -62,7 +63,7 @@ from longpoll_judge.run.spark.session import (
     with_settings,
 )
 from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.wide_pulls import Outcome, Rule, judge_rest
+from longpoll_judge.run.wide_pulls import Outcome, RuleTask, judge_rest
 from longpoll_judge.run.window_sweep import WindowReader
 from longpoll_judge.run.windows import WINDOW_EVENTS, Extent, Overview, WindowPlan, overview_of, read_again
 
@@ -176,21 +177,26 @@ def _plain(table: pa.Table, name: str) -> pa.ChunkedArray | pa.Array:
 _SHUFFLE_PARTITIONS_MIN: Final = 16
 TASK_SPLITS: Final = 16
 """About the number of splits that one task reads: a task has a cost of its own."""
-OUTCOMES: Final = pa.schema([("rule", pa.int64()), ("findings", pa.int64()), ("outcome", pa.binary())])
+OUTCOMES: Final = pa.schema(
+    [("task", pa.int64()), ("rule", pa.string()), ("findings", pa.int64()), ("outcome", pa.binary())]
+)
 
 
-def _ruler(splits: Sequence[InputSplit], extents: Sequence[Extent], rules: Sequence[Rule], context: Context) -> Work:
-    """The work of a task on the numbers of its rules."""
+def _ruler(
+    splits: Sequence[InputSplit], extents: Sequence[Extent], tasks: Sequence[RuleTask], context: Context
+) -> Work:
+    """The work of a Spark task on the numbers of its rule tasks."""
 
-    def tables() -> Iterator[tuple[int, pa.Table]]:
-        for number, part in enumerate(splits):
-            yield number, fill(read_again(part, extents[number]))
+    def tables(numbers: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
+        for number in numbers:
+            yield number, fill(read_again(splits[number], extents[number]))
 
     def judge(batches: Batches) -> Iterator[pa.RecordBatch]:
         keep_freed_memory()
-        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-            outcome = rules[number](tables, context)
-            row = [number, len(outcome.findings), msgspec.msgpack.encode(outcome)]
+        for task in (task for batch in batches for task in batch.column(0).to_pylist()):
+            name, rule, numbers = tasks[task]
+            outcome = rule(partial(tables, numbers), context)
+            row = [task, name, len(outcome.findings), msgspec.msgpack.encode(outcome)]
             yield pa.RecordBatch.from_arrays([pa.array([value]) for value in row], schema=OUTCOMES)
 
     return judge
@@ -246,13 +252,13 @@ class SparkReading:
         for number, part in enumerate(self._splits):
             yield number, fill(read_again(part, self._overviews[number].extent))
 
-    def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:
-        """See `pipeline.Reading.outcomes`; each rule is a task."""
+    def outcomes(self, tasks: Sequence[RuleTask], context: Context) -> list[Outcome]:
+        """See `pipeline.Reading.outcomes`; each is a Spark task."""
         extents = [overview.extent for overview in self._overviews]
-        work = self._shipped(_ruler(self._splits, extents, rules, context))
-        numbers = self._running.session.range(0, len(rules), 1, max(len(rules), 1)).withColumnRenamed("id", "rule")
+        work = self._shipped(_ruler(self._splits, extents, tasks, context))
+        numbers = self._running.session.range(0, len(tasks), 1, max(len(tasks), 1)).withColumnRenamed("id", "task")
         with stage(self._running, "judge sends, ends and commits"), unclosed_sockets_ignored():
-            rows = numbers.mapInArrow(work, ddl_of(OUTCOMES)).toArrow().sort_by("rule")
+            rows = numbers.mapInArrow(work, ddl_of(OUTCOMES)).toArrow().sort_by("task")
         return [msgspec.msgpack.decode(outcome.as_buffer(), type=Outcome) for outcome in rows["outcome"]]
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:

@@ -1,16 +1,18 @@
-"""DataFrames in and out: the events of one as a history, and the findings of a result as one.
+"""DataFrames in and out: the events of one as a history, and the findings and metrics of a result as others.
 
     result = longpoll.judge(spark.read.format("delta").load("/tmp/events"))
     findings_frame(spark, result).write.parquet("/tmp/findings")
 
 A source such as Kafka has other rows each time it is read, and the rules read a history more than once. So the events
-are written once, as Parquet in order of time, and that directory is judged (`engine`). Their times are taken as those
-of one clock that is never set back, as `longpoll-history` gives them; its rows of damage stay damage.
+are written once, as Parquet in order of time and each once, and that directory is judged (`engine`). Their times are
+taken as those of one clock that is never set back, as `longpoll-history` gives them; its rows of damage stay damage.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,12 +28,30 @@ from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.data_sources import DAMAGE
 from longpoll_judge.read.schema import PLAIN_SCHEMA, REQUIRED, Damage
 from longpoll_judge.read.source import MONOTONIC, History, find
-from longpoll_judge.run.spark.engine import sql_type
-from longpoll_judge.run.spark.session import is_local, is_remote
+from longpoll_judge.run.spark.engine import ddl_of, sql_type
+from longpoll_judge.run.spark.session import (
+    Running,
+    check_is_open,
+    failures_told,
+    is_local,
+    is_remote,
+    stage,
+    unclosed_sockets_ignored,
+)
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Meta, Source
 
 ROW_GROUP_BYTES: Final = 32 << 20
 DAMAGES_MAX: Final = 1_000
+EVENT_DDL: Final = ddl_of(PLAIN_SCHEMA)
+"""The columns of events as Spark writes a schema, for sources without one, such as JSON in a Kafka topic."""
+_INTEGER: Final = "tinyint|smallint|int|bigint"
+_FITTING: Final = {
+    "bigint": _INTEGER,
+    "string": r"string.*|(var)?char\(\d+\)",
+    "boolean": "boolean",
+    "array<bigint>": f"array<({_INTEGER}|void)>",
+}
+"""By the type of a column of events, Spark's types that hold the same values."""
 
 FINDINGS: Final = pa.schema(
     [
@@ -46,49 +66,106 @@ FINDINGS: Final = pa.schema(
 
 
 class FrameError(JudgeUserError):
-    """A DataFrame that cannot be judged: it has no events, or its workers see other files than the driver."""
+    """A DataFrame that cannot be judged: its columns are not those of events, or workers see other files."""
 
 
 @contextmanager
 def history_of(frame: DataFrame) -> Iterator[History]:
     """The events of a DataFrame as a history that goes with the block; raises `FrameError`."""
-    lacking = [name for name in REQUIRED if name not in frame.columns]
-    if lacking:
-        raise FrameError(f"the DataFrame has no column {lacking[0]!r}; docs/history.md lists the columns of events")
     session: Any = frame.sparkSession
+    check_is_open(session)
     if is_remote(session) or not is_local(session.sparkContext.master or ""):
         raise FrameError(
             "on a cluster, write the DataFrame to a directory that all workers can read: df.write.parquet(DIRECTORY). "
             "Add meta.json (docs/history.md) and judge that directory"
         )
-    columns = [column for column in PLAIN_SCHEMA if column.name in frame.columns]
-    events = frame.selectExpr(*(f"CAST(`{one.name}` AS {sql_type(one.type)}) AS `{one.name}`" for one in columns))
-    told = events.where(f"NOT event <=> '{DAMAGE}'")
-    with tempfile.TemporaryDirectory(prefix="longpoll-frame-") as parent:
-        directory = Path(parent) / "history"
-        in_order = told.repartitionByRange("after_ns").sortWithinPartitions("after_ns")
-        in_order.write.option("parquet.block.size", str(ROW_GROUP_BYTES)).parquet(str(directory))
-        names = session.read.parquet(str(directory)).select("source").distinct().toArrow()["source"].to_pylist()
+    if frame.isStreaming:
+        raise FrameError("a streaming DataFrame has no end: write it to a table and judge that, or use --follow")
+    # A source that delivers events again delivers equal ones. They have equal times, so this needs no second exchange.
+    told = _events_of(frame).repartitionByRange("after_ns").distinct()
+    lacking = " OR ".join(f"{name} IS NULL" for name in REQUIRED)
+    marked = told.selectExpr("*", f"(event <=> '{DAMAGE}' OR {lacking}) AS is_damage")
+    in_order = marked.sortWithinPartitions("is_damage", "after_ns")
+    with tempfile.TemporaryDirectory(prefix="longpoll-frame-") as parent, failures_told():
+        directory, damaged = Path(parent) / "is_damage=false", Path(parent) / "is_damage=true"
+        with stage(Running(session, is_here=True), "write events in order"), unclosed_sockets_ignored():
+            writer = in_order.write.mode("append").partitionBy("is_damage")
+            writer.option("parquet.block.size", str(ROW_GROUP_BYTES)).parquet(f"file://{parent}")
+            directory.mkdir(exist_ok=True)
+            written = session.read.schema("source string").parquet(f"file://{directory}")
+            names = written.distinct().toArrow()["source"].to_pylist()
+            damages = _damages(session.read.parquet(f"file://{damaged}")) if damaged.exists() else []
         sources = [Source(name=name, clock=MONOTONIC) for name in sorted(names)]
         meta = Meta(format_version=FORMAT_VERSION, sources=sources)
         (directory / META_FILE).write_bytes(msgspec.json.encode(meta))
         history = find([directory])
-        yield evolve(history, damages=[*history.damages, *_damages(events)])
+        yield evolve(history, damages=[*history.damages, *damages])
 
 
-def _damages(events: DataFrame) -> list[Damage]:
-    """The damage that `longpoll-history` reports in its rows; raises `FrameError` if it is too much to list."""
+def _events_of(frame: DataFrame) -> DataFrame:
+    """The columns of events, with their own names and types; raises `FrameError` where one is missing or unfit."""
+    found: dict[str, list[Any]] = {}
+    for column in frame.schema.fields:
+        found.setdefault(column.name.lower(), []).append(column)
+    chosen: list[str] = []
+    for name, kind in ((one.name, sql_type(one.type)) for one in PLAIN_SCHEMA):
+        columns = found.get(name, [])
+        if not columns and name in REQUIRED:
+            raise FrameError(f"the DataFrame has no column {name!r}; docs/history.md lists the columns of events")
+        if len(columns) > 1:
+            raise FrameError(f"the DataFrame has {len(columns)} columns {name!r}: drop or rename all but one")
+        for column in columns:
+            given = column.dataType.simpleString()
+            if not re.fullmatch(f"void|{_FITTING[kind]}", given):
+                raise FrameError(f"the column {column.name!r} of the DataFrame is {given}: cast it to {kind}")
+            chosen.append(f"CAST(`{column.name}` AS {kind}) AS `{name}`")
+    return frame.selectExpr(*chosen)
+
+
+def _damages(rows: DataFrame) -> list[Damage]:
+    """The damage that `longpoll-history` reports in its rows, and the events without a required field.
+
+    Raises `FrameError` if it is too much to list.
+    """
     defaults = {"source": "''", "sequence": "-1L", "cause": "'damage'", "lost_count": "1L"}
-    columns = [f"{name if name in events.columns else default} AS {name}" for name, default in defaults.items()]
-    rows = events.where(f"event = '{DAMAGE}'").selectExpr(*columns).limit(DAMAGES_MAX + 1).collect()
-    if len(rows) > DAMAGES_MAX:
+    columns = [
+        f"{f'coalesce({name}, {default})' if name in rows.columns else default} AS {name}"
+        for name, default in defaults.items()
+    ]
+    told = rows.where(f"event <=> '{DAMAGE}'").selectExpr(*columns).limit(DAMAGES_MAX + 1).collect()
+    if len(told) > DAMAGES_MAX:
         raise FrameError(
             f"the DataFrame has over {DAMAGES_MAX:,} rows of damage; judge its history's directory instead"
         )
-    return [Damage(row["source"], row["sequence"], row["cause"], row["lost_count"]) for row in rows]
+    lacking = rows.where(f"NOT event <=> '{DAMAGE}'").count()
+    reason = f"rows without {', '.join(REQUIRED[:-1])} or {REQUIRED[-1]}"
+    more = [Damage("the DataFrame", -1, reason, lacking)] if lacking else []
+    return [Damage(row["source"], row["sequence"], row["cause"], row["lost_count"]) for row in told] + more
 
 
 def findings_frame(session: SparkSession, result: Result) -> DataFrame:
     """The findings of a result, a row each, with the columns `FINDINGS`; their evidence is in the result."""
     rows = [{name: getattr(finding, name) for name in FINDINGS.names} for finding in result.findings]
     return session.createDataFrame(pa.Table.from_pylist(rows, FINDINGS))
+
+
+METRICS: Final = pa.schema([("metric", pa.string()), ("label", pa.string()), ("value", pa.float64())])
+"""The columns of `metrics_frame`."""
+
+
+def metrics_frame(session: SparkSession, result: Result) -> DataFrame:
+    """The counts and latencies of a result, a row each, with the columns `METRICS`.
+
+    `judged` and `violations_per_million` have a property as label, `gaps`, `violated`, `unknown` and `observed` a
+    clause, `latency_ms` a latency with `count`, `p50`, `p99` or `max`; `events`, `queues` and `requests` have none.
+    """
+    counts = Counter({(name, ""): getattr(result, name) for name in ("events", "queues", "requests")})
+    counts.update(("gaps", gap["clause"]) for gap in result.gaps)
+    counts.update((one.verdict, one.clause) for one in (*result.findings, *result.observations))
+    rows = [(metric, label, float(count)) for (metric, label), count in counts.items()]
+    rows += [("judged", name, float(count)) for name, count in result.judged.items()]
+    rows += [("violations_per_million", name, rate.per_million) for name, rate in result.rates.items()]
+    for name, latency in result.latency.items():
+        rows += [("latency_ms", f"{name} {at}", value) for at, value in msgspec.structs.asdict(latency).items()]
+    columns = [pa.array(column, kind.type) for column, kind in zip(zip(*rows, strict=True), METRICS, strict=True)]
+    return session.createDataFrame(pa.table(columns, METRICS))

@@ -37,6 +37,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from longpoll_judge.errors import HistoryChangedError, SparkUnavailableError
+from longpoll_judge.read.data_sources import use_this_python
 from longpoll_judge.read.files import first_line
 
 JAVA_VERSION_MIN: Final = 17
@@ -377,6 +378,12 @@ def _active(master: str | None) -> SparkSession | None:
     return SparkSession.builder.getOrCreate()
 
 
+def check_is_open(session: Any) -> None:
+    """Raise `SparkUnavailableError` if a session was stopped."""
+    if session.is_stopped if is_remote(session) else session.sparkContext._jsc is None:  # noqa: SLF001 - no public name
+        raise SparkUnavailableError("this Spark session is stopped: create a new one, and read the events with it")
+
+
 def is_remote(session: Any) -> bool:
     """Whether a session is one of Spark Connect, which has no context."""
     return type(session).__module__.startswith("pyspark.sql.connect")
@@ -398,8 +405,13 @@ def open_cluster(
     Raises `SparkUnavailableError`.
     """
     conf = conf or {}
+    if session is not None:
+        check_is_open(session)
+        if master is not None:
+            raise SparkUnavailableError(f"the session has a master already: leave out {master}")
     session = session or _active(master)
     if session is not None:
+        use_this_python(session)
         with with_settings(session, OF_QUERIES | dict(conf)):
             yield Running(session, is_here=not is_remote(session) and is_local(session.sparkContext.master or ""))
         return

@@ -1,0 +1,79 @@
+"""Rules over whole brokers: a task for each part of a history gives what one task for all of it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from model_tests.support.judge.histories import without_time
+
+from longpoll_judge.contract.result import Result
+from longpoll_judge.generate import QUERY_CONSUMER_OFFSET, Load, simulate, simulated_meta, write
+from longpoll_judge.run import wide_pulls
+from longpoll_judge.run.pipeline import judge
+from longpoll_judge.run.wide_pulls import independent_splits
+from longpoll_spec.history import Event, Meta
+
+ACKNOWLEDGED = "message_acknowledged"
+Brokers = list[dict[str, set[str]]]
+
+
+def changed(events: Iterable[Event], number: int) -> Iterator[Event]:
+    """The events of another broker: number 0 acknowledges elsewhere, 1 forgets a committed offset.
+
+    They give different offsets to one message, which was sent to number 0.
+    """
+    name, asked, is_changed = f"broker-{number}", set[str](), False
+    for event in events:
+        more: dict[str, object] = {"broker": name, "source": f"{name}#1"}
+        if event.event == "request_received" and event.code == QUERY_CONSUMER_OFFSET:
+            asked.add(event.request)
+        if number == 0 and not is_changed and event.event == ACKNOWLEDGED:
+            more, is_changed = more | {"connection": "another"}, True
+        if number == 1 and not is_changed and event.event == "answer_sent" and event.request in asked:
+            more, is_changed = more | {"offset": 0}, event.offset > 0
+        if event.request == ("s6", "s4")[number] and event.event == ACKNOWLEDGED:
+            more |= {"ids": [77], "bodies": [1]}
+        elif event.request == "s6" and number == 0:
+            more["ids"] = [77]
+        yield msgspec.structs.replace(event, **more)
+
+
+def test_brokers_are_judged_apart_as_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each broker has a fault, and a message that both have is found where its sends are judged: across brokers."""
+    for number in range(2):
+        load = Load(events=600, queues=1, timeout_ms=60, is_whole=True, seed=number)
+        meta = msgspec.json.encode(simulated_meta()).replace(b"broker-a", f"broker-{number}".encode())
+        events = changed(simulate(load), number)
+        write(tmp_path / str(number), events, msgspec.json.decode(meta, type=Meta), events_per_part=200)
+
+    def judged(parts: list[list[int]] | None) -> Result:
+        def chosen(brokers: Brokers) -> list[list[int]]:
+            assert len(independent_splits(brokers)) == 2
+            return parts or independent_splits(brokers)
+
+        monkeypatch.setattr(wide_pulls, "independent_splits", chosen)
+        return without_time(judge(sorted(tmp_path.iterdir()), engine="local"))
+
+    apart = judged(None)
+    clauses = {one.clause for one in apart.findings}
+    assert clauses == {"message.stored.once", "send.acknowledged.same_connection", "commit.told.kept"}
+    assert apart.shares["commits"].judged > 1
+    assert judged([[*range(8)]]) == apart
+
+
+@pytest.mark.parametrize(
+    ("brokers", "parts"),
+    [
+        ([{"a": {"x"}}, {"b": {"y"}}, {"a": {"x"}}, {}], [[0, 2], [1], [3]]),
+        ([{"a": {"x"}}, {"b": {"y"}}, {"c": {"x", "y"}}], [[0, 1, 2]]),
+        ([{"a": {"x"}, "b": {"y"}}, {"b": {"y"}}], [[0, 1]]),
+        ([{"a": {"x"}}, {"b": set()}], [[0, 1]]),
+        ([{}], [[0]]),
+    ],
+)
+def test_parts_share_no_source_and_no_broker(brokers: Brokers, parts: list[list[int]]) -> None:
+    """A source that names no broker may be of any, so nothing is judged apart."""
+    assert independent_splits(brokers) == parts

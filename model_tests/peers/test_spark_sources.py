@@ -1,0 +1,114 @@
+"""The calls of docs/judge.md on a Delta table and on a topic of a real Kafka node: the findings are those of NDJSON."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from model_tests.conformance.java_broker import (
+    ENDS_WITH_US,
+    JavaUnavailableError,
+    free_port,
+    listening,
+    resolve_artifacts,
+)
+from model_tests.support.judge.faults import plant
+
+import longpoll
+from longpoll_judge.contract.result import Result
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
+
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
+
+KAFKA: Final = "org.apache.kafka:kafka_2.13:4.1.2"
+CLUSTER: Final = "lp0AAAAAQAAAAAAAAAAAAA"
+SETTINGS: Final = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=CLIENTS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listener.security.protocol.map=CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=CLIENTS
+controller.listener.names=CONTROLLER
+log.dirs={home}/log
+num.partitions=3
+offsets.topic.replication.factor=1
+"""
+PAGE: Final = Path(__file__).parents[2] / "docs" / "judge.md"
+AGAIN: Final = """
+import json
+found, counted = {"delta": told(of_delta), "kafka": told(of_kafka)}, lines.count()
+spark.read.text("/tmp/history/part-*1.ndjson").write.format("kafka").options(**kafka).save()
+assert lines.count() > counted
+again = longpoll.judge(events.select("event.*"))
+stored = [spark.read.format("delta").load(f"/tmp/{name}").count() for name in ("findings", "metrics")]
+print(json.dumps(found | {"again": told(again), "stored": stored}))
+"""
+"""What the test adds to the page's program: some events are delivered again, and the results are printed."""
+
+
+@contextmanager
+def kafka(home: Path) -> Iterator[str]:
+    """A node on free loopback ports, ended with the block; its address."""
+    try:
+        class_path = resolve_artifacts(home, KAFKA)
+    except JavaUnavailableError as error:
+        pytest.skip(f"KAFKA NOT TRIED: {error}")
+    port = free_port((1,))
+    (home / "node.properties").write_text(SETTINGS.format(port=port, controller=port + 1, home=home))
+    java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path]
+    settings = str(home / "node.properties")
+    subprocess.run([*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", settings], check=True, timeout=60)
+    with listening([*ENDS_WITH_US, *java, "kafka.Kafka", settings], home, "kafka", port):
+        yield f"127.0.0.1:{port}"
+
+
+def of_page(directory: Path, broker: str) -> str:
+    """The page's program, with this directory for `/tmp` and this broker."""
+    (program,) = re.findall(r"^```python\n(from pyspark.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    whole = f"from __future__ import annotations\n{program}\n{inspect.getsource(told)}\n{AGAIN}"
+    return whole.replace("/tmp/", f"{directory}/").replace("127.0.0.1:9092", broker)  # noqa: S108
+
+
+def told(result: Result) -> list[Any]:
+    """What is compared."""
+    findings = [[one.clause, one.verdict, one.topic, one.queue, one.request, one.why] for one in result.findings]
+    return [result.verdict, result.events, findings]
+
+
+def test_tables_and_topics_are_judged_as_the_history(tmp_path: Path) -> None:
+    """The program of the page, as it stands, finds one injected fault in each; and again after a second delivery."""
+    load = Load(events=600, queues=2, timeout_ms=60, is_whole=True)
+    write(tmp_path / "clean", simulate(load), simulated_meta(), events_per_part=200)
+    plant(tmp_path / "clean", "next_wrong", tmp_path / "history")
+    (tmp_path / "node").mkdir()
+    (tmp_path / "spark-defaults.conf").write_text("spark.master local[2]\nspark.ui.enabled false\n")
+    # As in a virtual environment that is not activated: `python3` is another one.
+    path = os.environ["PATH"].replace(str(Path(sys.executable).parent), "")
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"} | {
+        "PATH": path, "SPARK_CONF_DIR": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }  # fmt: skip
+    with kafka(tmp_path / "node") as broker:
+        done = subprocess.run(
+            [sys.executable, "-c", of_page(tmp_path, broker)],
+            capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path, env=environment,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3_000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    here = told(longpoll.judge(tmp_path / "history"))
+
+    assert here[0] == "invalid"
+    assert here[2]
+    assert found["delta"] == found["kafka"] == found["again"] == here
+    assert found["stored"][0] == len(here[2])
+    assert found["stored"][1] > 10
