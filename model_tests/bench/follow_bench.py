@@ -43,7 +43,7 @@ from longpoll_judge.read.schema import event_dicts
 from longpoll_judge.rules.cross_queue import rows_where
 from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
 
-LOAD: Final = Load(queues=32, send_interval_ms=1.0)
+LOAD: Final = Load(queues=32, send_interval_ms=1.0, is_whole=True)
 """About 170,000 events per second of the broker's own clock, so as many are in memory as for a real one."""
 TILE_S: Final = 2.0
 """How long one simulated piece lasts at most, which is repeated; one of them has a fault at most."""

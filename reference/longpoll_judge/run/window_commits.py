@@ -19,7 +19,7 @@ from attrs import define, field
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import GROUP_KEY, queue_numbers
-from longpoll_judge.columns.keys import NO_KEYS, KeyFile, request_keys
+from longpoll_judge.columns.keys import NO_KEYS, KeyFile, Keys, request_keys
 from longpoll_judge.columns.lookup import Integers, is_one_of
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import PULL_RESULTS, UNHELD_MS
@@ -28,6 +28,7 @@ from longpoll_judge.read.schema import are_named, coded, coded_texts
 from longpoll_judge.rules.commits import OFFSET_CODES, RESETS, SUCCESS
 from longpoll_judge.rules.cross_queue import WEIGHT, Tables, first_of, hashes, highest_before, rows_where
 from longpoll_judge.rules.queue_columns import MS, PULL_CODES
+from longpoll_judge.run.window_sends import by_source
 
 GroupName = tuple[str, str, int, str]
 """Broker, topic, queue and group."""
@@ -61,10 +62,17 @@ class CommitWatch:
     _names: dict[GroupName, int] = field(factory=dict)
     _numbers: dict[str, Integers] = field(factory=lambda: {name: np.empty(0, dtype=np.int64) for name in _NUMBERS})
     _kept: Rows = field(factory=dict)
+    _orphans: Keys = field(factory=NO_KEYS.copy)
+    """The requests of answers that came without them."""
 
     def see(self, table: pa.Table) -> None:
         """Take the events of a split."""
         self.is_over |= bool(self.context.begun_anew)
+        for _source, part in by_source(table):
+            if not self.is_over:
+                self._see(part)
+
+    def _see(self, table: pa.Table) -> None:
         code, commits = table["code"].to_numpy(), table["commit_offset"].to_numpy()
         requests, request_names = coded_texts(table, "request")
         named = are_named(request_names)[requests]
@@ -94,6 +102,12 @@ class CommitWatch:
             "answer": np.full(len(rows), -1, dtype=np.int64),
             "told": np.full(len(rows), -1, dtype=np.int64),
         }
+        # The answer to a request that comes later than it is not at hand then.
+        self.is_over |= bool(np.isin(new["key"][new["named"]], self._orphans).any())
+        has_request = np.bincount(requests[is_receipt], minlength=len(request_names)) > 0
+        orphans = np.setdiff1d(keys[is_answer & ~has_request[requests]], self._kept.get("key", NO_KEYS))
+        self._orphans = np.concatenate((self._orphans, orphans))
+        self.is_over |= len(self._orphans) > WAITING_MAX
         self._judge(self._answered(new, table, np.flatnonzero(is_answer), keys))
 
     def _grouped(self, table: pa.Table, rows: Integers, groups: NDArray[Any], group_names: list[str]) -> Integers:
@@ -120,10 +134,11 @@ class CommitWatch:
         found = first_of(rows["key"][asked], keys[answers])
         asked, answer = asked[found >= 0], answers[found[found >= 0]]
         columns = {name: table[name].to_numpy()[answer] for name in ("before_ns", "code", "offset", "queue")}
-        is_other = (columns["queue"] >= 0) & (columns["queue"] != rows["queue"][asked])
+        has_queue = columns["queue"] >= 0
+        is_other = has_queue & (columns["queue"] != rows["queue"][asked])
         for name in ("broker", "topic"):
-            told = hashes(table, name, answer)
-            is_other |= (told != 0) & (told != rows[name][asked])
+            own, told = rows[name][asked], hashes(table, name, answer)
+            is_other |= (told != own) & (has_queue | ((told != 0) & (own != 0)))
         self.is_over |= bool(is_other.any())
         rows["done_ns"][asked], rows["answer"][asked] = columns["before_ns"], columns["code"]
         rows["told"][asked] = np.where(columns["code"] == SUCCESS, columns["offset"], -1)

@@ -65,11 +65,9 @@ class SendWatch:
 
     def see(self, table: pa.Table) -> None:
         """Take the events of a split."""
-        codes, names = coded(table, "source")
-        present = np.flatnonzero(np.bincount(codes, minlength=len(names))).tolist()
-        for code in present:
+        for source, part in by_source(table):
             if not self.is_over:
-                self._see(table if len(present) == 1 else table.filter(pa.array(codes == code)), names[code])
+                self._see(part, source)
 
     def finish(self) -> tuple[set[QueueName], int] | None:
         """The suspected queues, and how many sends the others have; None if all are suspected."""
@@ -330,6 +328,14 @@ class SendWatch:
         is_behind = ~is_there & (got["offset"] <= numbers["acknowledged"][got["place"]])
         since_ns = np.where(is_there, np.append(asked["after_ns"], 0)[at], numbers["asked_ns"][got["place"]])
         self._suspect(got["place"][(is_there | is_behind) & (got["before_ns"] < since_ns)])
+
+
+def by_source(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """The events of each source."""
+    codes, names = coded(table, "source")
+    present = np.flatnonzero(np.bincount(codes, minlength=len(names))).tolist()
+    for code in present:
+        yield names[code], table if len(present) == 1 else table.filter(pa.array(codes == code))
 
 
 def _picked(rows: Rows, which: Integers | Booleans) -> Rows:
