@@ -134,9 +134,9 @@ def _numbered(table: pa.Table, rows: Integers) -> tuple[Keys, Integers]:
 
 SPAN_NS: Final = 20_000 * MS
 """How long events are at hand, if there are not too many: longer than a send may stay without an answer."""
-FRESH_MIN: Final = 50_000
+FRESH_MIN: Final = 200_000
 """This number of new events is judged at once, or half of what is at hand, ..."""
-FRESH_NS: Final = 1_000 * MS
+FRESH_NS: Final = 4_000 * MS
 """... or what came in this time."""
 
 

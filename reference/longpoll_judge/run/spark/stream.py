@@ -48,7 +48,7 @@ from longpoll_judge.evidence.survey import Survey, merge, survey_split
 from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.schema import EVENT_SCHEMA, coded, compute, fill
 from longpoll_judge.read.source import History, InputSplit, find, kind_of, read_split
-from longpoll_judge.rules.cross_queue import rows_where
+from longpoll_judge.rules.cross_queue import have_request, rows_where
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.excerpt import completed
 from longpoll_judge.run.incremental.queue_judge import Growing, SoFar
@@ -175,15 +175,33 @@ def _between(part: InputSplit, start: Mapping[str, Any], end: Mapping[str, Any])
 def in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """The events of each group: requests and logs of its queues, and the events that concern every queue.
 
-    Answers go to every group, because an answer may name no queue, or another one than its request.
+    An answer goes to its queue's group and to its request's, because it may name no queue, or another one than its
+    request. It goes to every group if its request is not in the table, or there for several groups.
     """
     groups = _groups_of(table)
     codes, kinds = coded(table, "event")
-    is_common = ~are_of(codes, kinds, (*REQUEST_EVENTS, *LOG_EVENTS)) | rows_where(table, "answer_sent")
+    is_answer = rows_where(table, "answer_sent")
+    is_common = ~are_of(codes, kinds, (*REQUEST_EVENTS, *LOG_EVENTS))
     is_common |= rows_where(table, "request_received") & (table["code"].to_numpy() == DELETE_TOPIC)
+    asking = np.full(len(table), GROUPS, dtype=np.int64)
+    asking[is_answer] = _asking_groups(table, groups, np.flatnonzero(is_answer))
+    is_common |= is_answer & (asking == GROUPS)
     for group in range(GROUPS):
-        yield group, taken(table, np.flatnonzero((groups == group) | is_common))
+        yield group, taken(table, np.flatnonzero((groups == group) | (asking == group) | is_common))
     yield GROUPS, table
+
+
+def _asking_groups(table: pa.Table, groups: Integers, answers: Integers) -> Integers:
+    """The group whose request each answer is to; `GROUPS` if none or several are in the table."""
+    asked = np.flatnonzero(rows_where(table, "request_received") & have_request(table))
+    keys, number = np.unique(request_keys(table, asked), return_inverse=True)
+    least, most = (np.full(len(keys) + 1, none, dtype=np.int64) for none in (GROUPS, -1))
+    np.minimum.at(least, number, groups[asked])
+    np.maximum.at(most, number, groups[asked])
+    wanted = request_keys(table, answers)
+    at = np.searchsorted(keys, wanted)
+    at[np.append(keys, 0)[at] != wanted] = len(keys)
+    return np.where(least == most, least, GROUPS)[at]
 
 
 def _groups_of(table: pa.Table) -> Integers:
