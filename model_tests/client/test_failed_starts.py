@@ -161,7 +161,9 @@ WAYS: Final[dict[str, Way]] = {
     "nothing is subscribed": Way(ConfigError, "has no topic; pass topics, or call assign before start", topics=()),
     "cannot reach any name server": Way(UnreachableError, "cannot reach any name server", is_absent=True),
     "no such topic": Way(NoRouteError, "is unknown", {"waits_for_topics": False}, (0, None)),
-    "no running broker": Way(UnreachableError, "cannot connect to 127.0.0.1:1", server=leads_nowhere),
+    "no running broker": Way(
+        UnreachableError, "cannot connect to 127.0.0.1:1: Connection refused", server=leads_nowhere
+    ),
     "no permission": Way(RefusedError, "16", server=refuses),
     "a broker that hangs up": Way(ClientError, "closed the connection|broke", server=hangs_up),
     "no such filter": Way(RefusedError, None, expression=Sql("a b c d")),

@@ -291,9 +291,10 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
 def test_a_close_stores_what_a_listener_consumed_of_a_queue_that_was_given_up() -> None:
     """The listener may return after the last release: then the close is the only one to store the offset, and unlocks.
 
-    A queue whose listener still runs is neither stored again nor unlocked.
+    A queue whose listener still runs is neither stored again nor unlocked. One whose listener returns while the offset
+    is stored is unlocked after the later offset is stored too: else its last message came twice.
     """
-    queues = [MessageQueue(topic="T", broker_name="b", queue_id=number) for number in range(2)]
+    queues = [MessageQueue(topic="T", broker_name="b", queue_id=number) for number in range(3)]
     pullers = {queue: mock.Mock(queue=queue, offset_done=3, is_locked=True) for queue in queues}
     busy = set(pullers.values())
     asked: list[tuple[int, object]] = []
@@ -305,6 +306,9 @@ def test_a_close_stores_what_a_listener_consumed_of_a_queue_that_was_given_up() 
         header: Any = question.header
         count = None if header else len(LockBatchRequest.decode(question.body).mq_set)
         asked.append((question.code, header.commit_offset if header else count))
+        if header and header.queue_id == 2:
+            busy.discard(pullers[queues[2]])
+            pullers[queues[2]].offset_done = 4
         return Command(ResponseCode.SUCCESS, 0)
 
     locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=True)
@@ -322,7 +326,10 @@ def test_a_close_stores_what_a_listener_consumed_of_a_queue_that_was_given_up() 
     )
     for queue in queues:
         steps_run(rebalancer.give_up(queue, stores=True), answer)
-    assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 3)] * 2
+    assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 3)] * 3
+    asked.clear()
+    steps_run(rebalancer.release(pullers[queues[2]]), answer)
+    assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 4), (RequestCode.UNLOCK_BATCH_MQ, 1)]
 
     asked.clear()
     pullers[queues[0]].offset_done = 5

@@ -167,7 +167,7 @@ class Stop(BaseException):
 
 
 def test_an_exit_leaves_the_end_open(name_server: str, broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    """Ctrl-C in the work reaches the caller; a check that exits is answered, as one that raises."""
+    """Ctrl-C and StopIteration in the work reach the caller; a check that exits is answered, as one that raises."""
     checked: list[bytes] = []
 
     def check(message: ReceivedMessage) -> TransactionState:
@@ -182,10 +182,12 @@ def test_an_exit_leaves_the_end_open(name_server: str, broker: Broker, caplog: p
     with TransactionProducer(name_server, group="PG", check_transaction=check) as producer:
         with pytest.raises(KeyboardInterrupt):
             producer.send("T", b"x", work)
+        with pytest.raises(StopIteration):
+            producer.send("T", b"y", lambda: next(iter(())))
         check_now(broker)
-        wait_until(lambda: len(checked) == 1)
+        wait_until(lambda: len(checked) == 2)
         check_now(broker)
-        assert [message.body for message in delivered(broker, 1)] == [b"x"]
+        assert {message.body for message in delivered(broker, 2)} == {b"x", b"y"}
     assert "failed: Stop(); the broker asks again" in caplog.text
 
 

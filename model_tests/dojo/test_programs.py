@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from longpoll_dojo.errors import HINTS, ProgramError, StarterError, StartError
-from longpoll_dojo.explore import Bounds, Finding, Search, given, play, replayed
+from longpoll_dojo.explore import Bounds, Finding, Played, Search, Turn, given, play, replayed
 from longpoll_dojo.model import Allowances, steps_of, token_of
 from longpoll_dojo.program import Program
 from longpoll_dojo.starters import LANGUAGES, RIGHT, Starter, faults, starters, write
@@ -262,6 +262,16 @@ def test_what_is_not_of_the_protocol_is_told(name: str, tmp_path: Path) -> None:
     assert finding.violation.property == "speaks_the_protocol"
     assert said in str(finding.violation)
     assert not any("\x1b" in line for line in (*lines_of(finding.played), str(finding.violation)))
+
+
+def test_a_large_message_is_cut_in_the_story() -> None:
+    message = {"type": "arrive", "id": 1, "now_ms": 0, "wall_ms": 0, "queue": "a", "message": "a0" + "x" * 2_000}
+    reset = Turn({"type": "reset", "id": 0, "now_ms": 0, "wall_ms": 0})
+    (line,) = lines_of(Played((), (reset, Turn(message)), None))
+
+    assert "1: 'a0xxx" in line
+    assert "(2002 bytes) arrives in queue a" in line
+    assert len(line) < 200
 
 
 def test_a_complaint_is_kept(tmp_path: Path) -> None:

@@ -295,6 +295,7 @@ def test_which_errors_are_worth_another_try() -> None:
     assert ResponseCode.SYSTEM_BUSY in codes
     assert ResponseCode.MESSAGE_ILLEGAL not in codes
     assert not errors.RefusedError("PULL", 9999, None).retriable
+    assert "pass a name server's address" in str(errors.RefusedError("GET_ROUTE", 3, " not supported"))
     assert errors.NoRouteError(TEXT).retriable
     for kind in (errors.LifecycleError, errors.NotOursError, errors.ClientError, longpoll.UserError):
         assert not kind(TEXT).retriable

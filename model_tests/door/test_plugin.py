@@ -97,6 +97,8 @@ def test_shared(number, rocketmq_broker, rocketmq_client, rocketmq_topic, rocket
     assert asyncio.run(told()) == [b"hello"]
 """
 FAULTS = """
+import time
+
 import pytest
 import longpoll
 
@@ -125,8 +127,10 @@ def test_faults(rocketmq_broker, rocketmq_topic, rocketmq_client):
 def test_relay(rocketmq_broker, rocketmq_topic):
     with rocketmq_broker.relay() as relay, longpoll.Producer(relay.name_server) as producer:
         producer.send(rocketmq_topic, b"through")
-        relay.delay()
+        relay.delay(0.1)
+        begun = time.monotonic()
         producer.send(rocketmq_topic, b"later")
+        assert time.monotonic() - begun >= 0.2
         relay.black_hole()
         assert isinstance(fails(producer, rocketmq_topic), TimeoutError)
         relay.heal()

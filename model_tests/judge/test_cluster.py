@@ -179,12 +179,12 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
     assert session.sparkContext.getLocalProperty("spark.job.description") is None
 
     judged, compared = [plan for plan in plans_of(session) if "BatchScan longpoll-events" in plan][-2:]
-    (scanned,) = set(re.findall(r"BatchScan longpoll-events\[(.+?)\]", judged))
-    unread = {*PLAIN_SCHEMA.names, "window"} - set(re.findall(r"(\w+)#", scanned))
+    scanned = re.findall(r"\) BatchScan longpoll-events\s+Output \[\d+\]: \[(.+?)\]", judged)
+    unread = {*PLAIN_SCHEMA.names, "window"} - set(re.findall(r"(\w+)#", scanned[0]))
     assert unread == {"direction", "lost_count", "actors"}
     # A plan is shown as it began, and as it was changed while it ran.
     assert Counter(re.findall(r"(\w+)partitioning\((\w+)#", judged)) == {("hash", "queue_group"): 2}, judged
-    assert judged.count("Exchange ") == judged.count("Exchange hashpartitioning(")
+    assert [name for name in ("RoundRobinPartitioning", "SinglePartition") if name in judged] == []
     assert Counter(re.findall(r"hashpartitioning\((\w+)#", compared)) == {"queue_group": 2, "key": 2}, compared
     assert [name for name in ("AdaptiveSparkPlan", "MapInArrow", "Sort") if name not in judged] == []
 
@@ -239,7 +239,7 @@ def test_a_frame_that_is_no_history_is_a_sentence(
         longpoll.judge(spark_engine.session.range(1).selectExpr("id", *columns))
 
 
-def test_a_frame_that_cannot_be_judged_is_a_sentence(spark_engine: SparkEngine) -> None:
+def test_a_frame_that_cannot_be_judged_is_a_sentence(faulted: Path, spark_engine: SparkEngine) -> None:
     """So are a second frame, a stream, another kind of frame, a session with a master, and one that was stopped."""
     session = spark_engine.session
     frame = session.range(1)
@@ -248,8 +248,8 @@ def test_a_frame_that_cannot_be_judged_is_a_sentence(spark_engine: SparkEngine) 
         "judge one DataFrame at a time": lambda: longpoll.judge(frame, frame),
         "a streaming DataFrame has no end": lambda: longpoll.judge(session.readStream.format("rate").load()),
         "or a Spark DataFrame, not a types SimpleNamespace": lambda: longpoll.judge(stopped),
-        r"leave out local\[1\]": lambda: longpoll.judge(frame, session=session, master="local[1]"),
-        "this Spark session is stopped": lambda: longpoll.judge("history", session=stopped),
+        r"leave out local\[1\]": lambda: longpoll.judge(faulted, session=session, master="local[1]"),
+        "this Spark session is stopped": lambda: longpoll.judge(faulted, session=stopped),
     }
     for text, call in calls.items():
         with pytest.raises(UserError, match=text):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_tests.judge.test_cluster import plans_of
 from model_tests.support.judge.faults import plant
 from pyspark.errors import PySparkException
 
@@ -176,6 +177,7 @@ def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Pat
     """Its findings are those of the history that it was read from, and damage leaves it open.
 
     Events that come twice, names in capitals, another column, another time zone and ANSI's rules change nothing.
+    The events are read and exchanged once.
     """
     session = spark_engine.session
     register(session)
@@ -194,6 +196,8 @@ def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Pat
         rows = findings_frame(session, there).select("id", "clause", "why").collect()
         metrics = metrics_frame(session, there).where("metric IN ('events', 'violated', 'unknown')").collect()
     assert [tuple(row) for row in rows] == texts[0]
+    (writing,) = [plan for plan in plans_of(session) if "InsertIntoHadoopFsRelationCommand" in plan][-1:]
+    assert set(re.findall(r"(\w+)partitioning\(", writing)) == {"range"}
     clauses = Counter((one.verdict, one.clause) for one in there.findings)
     assert {tuple(row) for row in metrics} == {("events", "", here.events), *((*key, n) for key, n in clauses.items())}
     assert (there.events, there.requests, there.shares) == (here.events, here.requests, here.shares)

@@ -154,7 +154,7 @@ def some_sends(dice: random.Random) -> list[Row]:
         place = max(number // 2 + dice.choice([0] * 4 + [1, -1]), 0)
         rows += [send((at, at + dice.choice([0, 2])), name, queue=queue)] * (dice.random() < 0.95)
         rows += [acked(at + dice.choice([-9, 1, 2, 9]), place, name, queue=queue)] * (dice.random() < 0.9)
-        rows += [refused(at + 2, name)] * (dice.random() < 0.1)
+        rows += [refused(at + 2, name), refused(at + 3, name)] * (dice.random() < 0.1)
         rows += [delivered(at + dice.choice([-2, 4]), place, place + 1, request=f"p{number}", queue=queue)]
         rows += [appended(at + number / 100, place, queue=queue)] * (dice.random() < 0.3)
     return [row | {"sequence": number} for number, row in enumerate(rows)]
@@ -317,6 +317,9 @@ def test_a_message_delivered_before_its_send_is_found() -> None:
     assert clauses(send((5, 6)), acked(9, 3), delivered((1, 4), 3, offset_min=-1, request="")) == []
     assert clauses(send((5, 6)), acked(9, 3), delivered((1, 4), 3, code=19)) == []
     assert clauses(acked(9, 3), delivered((1, 4), 3)) == []
+    pull = event("request_received", 0, request="p", code=11)
+    assert clauses(*rows, pull) == [DELIVERED]
+    assert clauses(*rows, pull | {"queue": 1}) == []
 
 
 def test_each_message_of_an_answer_is_looked_at() -> None:
@@ -486,6 +489,8 @@ def test_a_batch_is_held_against_nobody_where_its_list_does_not_tell() -> None:
     for listed in ([1, 2, 1], [1, 0, 2], [0, 0]):
         assert of_batch(listed, listed) == []
     assert of_batch([1, 2], [1, 2], send(1, ids=[4, 5])) == []
+    first = send(0, "a", ids=[8, 9]), acked(1, 7, "a", ids=[8]), acked(1, 8, "a", ids=[9])
+    assert of_batch([1, 2], [2, 1], *first) == ["send.batch.gapless"]
 
 
 @pytest.mark.parametrize(
@@ -503,6 +508,31 @@ def test_only_a_refusal_that_certainly_stored_nothing_forbids_a_delivery(rows: l
     assert ("message.committed" in {one.clause for one in findings}) == is_doubted
 
 
+def test_a_prepared_message_waits_for_a_commit() -> None:
+    """Whether or not the commit names its broker."""
+
+    def are_found(outcome: str, broker: str) -> bool:
+        end = event("request_received", 3, code=37, ids=[1], transaction=outcome, broker=broker)
+        findings, *_rest = judged([send(0, ids=[1], transaction="prepared"), end, delivered(9, 0, ids=[1])])
+        return "message.committed" in {one.clause for one in findings}
+
+    assert [are_found(outcome, broker) for outcome in ("commit", "rollback") for broker in ("b", "")] == [
+        *(False, False),
+        *(True, True),
+    ]
+
+
+def test_observations_are_not_left_out() -> None:
+    """However many of a kind there are, only findings are counted."""
+    rows = []
+    for number in range(FINDINGS_MAX + 1):
+        for half in (0, 1):
+            name, at = f"{number}-{half}", 2 * number + half
+            rows += [send(at, name, ids=[number + 1]), acked(at + 0.5, at, name, ids=[number + 1])]
+    findings, left_out, *_rest = judged(rows)
+    assert ({one.clause for one in findings}, left_out) == ({"message.stored.again"}, 0)
+
+
 def test_a_code_that_no_send_gets_is_found() -> None:
     assert clauses(send(0), refused(5, code=19)) == ["send.code.known"]
     assert clauses(send(0), send(1), refused(5, code=19)) == []
@@ -513,6 +543,7 @@ def test_a_late_acknowledgement_is_doubted() -> None:
     rows = send(0), acked(SEND_MS + 1)
     assert clauses(*rows) == [ANSWERED + "?"]
     assert clauses(send(0), acked(SEND_MS)) == clauses(*rows, blocked={("s", "c"): holes((1, 2))}) == []
+    assert clauses(send(SEND_MS), acked(SEND_MS + 1)) == []
 
 
 @pytest.mark.parametrize(
@@ -520,14 +551,18 @@ def test_a_late_acknowledgement_is_doubted() -> None:
     [
         ({}, [ORDER]),
         ({"sources": {"s": facts(4), "t": facts()}}, []),
+        ({"sources": {"s": facts(5), "t": facts()}}, [ORDER]),
         ({"sources": {"s": facts(), "t": facts(is_steady=False)}}, []),
         ({"unsteady_brokers": frozenset({"b"})}, []),
     ],
 )
 def test_two_sources_order_sends_while_both_watch(known: dict[str, Any], clause: list[str]) -> None:
     """By clocks that order both."""
-    later = send(3, "b", source="t"), acked(5, 6, "b", source="t")
-    assert clauses(send(0, "a"), acked(2, 7, "a"), *later, **known) == clause
+    later = send(3, "b", source="t"), acked(5, 7, "b", source="t")
+    rows = send(0, "a"), acked(2, 7, "a"), *later
+    shown = [(kind, request) for request in "ab" for kind in ("request_received", "message_acknowledged")]
+    assert [(each, events) for each, _why, events in found(*rows, **known)] == [(each, shown) for each in clause]
+    assert clauses(*(row | {"broker": ""} for row in rows), **known) == []
 
 
 @pytest.mark.parametrize(("code", "is_gap"), [(14, True), (10, False)])

@@ -100,8 +100,9 @@ def test_the_groups_of_a_topic_are_told(
 ) -> None:
     """Request 300 lists groups that subscribe to the topic or have offsets of it."""
     client = joined(connect(start_broker().address))
-    commit(client, "T", "H", 1)
-    commit(client, "TT", "I", 1)
+    for topic, group in (("T", "H"), ("TT", "I")):
+        send_message(client, topic, b"m")
+        commit(client, topic, group, 1)
     assert told(client, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T") == {"groupList": ["G", "H"]}
     monkeypatch.setattr(progress_processor, "TOLD_GROUP_COUNT_MAX", 1)
     assert client.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}).code == 1

@@ -154,6 +154,7 @@ def test_a_reply_sent_to_the_broker_is_passed_over(broker: Broker, client: RawCl
 
 
 def test_a_one_way_request_is_done_and_not_answered(broker: Broker, client: RawClient) -> None:
+    client.call(SEND, send_fields("T"), b"m")
     fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "5"}
     opaque = client.send(RequestCode.UPDATE_CONSUMER_OFFSET, fields, flag=CommandFlag.ONE_WAY)
     asked = client.call(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "G", "topic": "T", "queueId": "0"})

@@ -52,7 +52,7 @@ def test_it_serves_until_ctrl_c(serve: StartCommand, connect: Connect, tmp_path:
     assert (ready[5], send_message(connect((ready[1], int(ready[2]))), "T")) == (str(store), 0)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (0, "", "")
+    assert (process.returncode, out, err) == (0, "", f"recorded {history}; next: longpoll judge {history}\n")
     assert not (store / "abort").exists()
     assert (history / META_FILE).exists()
 
@@ -69,6 +69,7 @@ def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
             (("--listen", "here"), "HOST:PORT"),
             (("--policy", "best"), "unknown policy"),
             (("--knob", "luck=more"), "unknown knob"),
+            (("--knob", "expiry"), "knob expiry has no value; write expiry=VALUE with one of: scan"),
             (("--config", str(bad_conf)), "maxMessageSize"),
             (("--config", str(tmp_path / "none.conf")), "cannot read"),
             ((*ANY, "--store", str(file)), "--store"),

@@ -307,6 +307,7 @@ def committed(client: RawClient, group: str, queue_id: int) -> int | None:
 
 
 def commit_light(client: RawClient, group: str, queue_id: int, offset: int) -> None:
+    client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4"})
     fields = {"consumerGroup": group, "topic": "T", "queueId": str(queue_id), "commitOffset": str(offset)}
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
 

@@ -468,7 +468,7 @@ def test_a_signal_ends_it_with_the_whole_history(
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=50)).code == 19
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (0, "", "")
+    assert (process.returncode, out, err) == (0, "", f"recorded {history}; next: longpoll judge {history}\n")
     assert client.wait_closed()
     events = events_of(history)
     assert [event.event for event in events[-2:]] == ["connection_closed", "source_stopped"]

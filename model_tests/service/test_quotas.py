@@ -54,7 +54,7 @@ def locked(number: int) -> Request:
 
 
 def commit(number: int) -> Request:
-    fields = {"consumerGroup": f"g{number}", "topic": "T", "queueId": "0", "commitOffset": "0"}
+    fields = {"consumerGroup": f"g{number}", "topic": "TBW102", "queueId": "0", "commitOffset": "0"}
     return RequestCode.UPDATE_CONSUMER_OFFSET, fields, b""
 
 

@@ -68,13 +68,15 @@ def test_what_the_settings_say_of_the_log(only_visible: bool, begins_with_last_f
 
 def test_a_crowd_is_accepted_in_parts(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(slave_count_max=1)
+    bench.log.log_end = 3
     (slave,) = following(bench, 0)
+    bench.report(slave, 3)
     crowd = [Slave(port=port) for port in range(100, 102 + ACCEPT_COUNT_MAX)]
     bench.waiting += crowd
     bench.log.log_end = 7
     bench.rounds(None)
     assert [each.is_closed for each in crowd] == [True] * ACCEPT_COUNT_MAX + [False] * 2
-    assert (slave.took(), bench.peers()) == (transfers(bench.log, 0, 7), [slave.peer])
+    assert (slave.took(), bench.peers()) == (transfers(bench.log, 3, 4), [slave.peer])
     assert reasons(caplog, "slave_refused") == ["there are 1 already"] * ACCEPT_COUNT_MAX
 
 
@@ -116,6 +118,7 @@ def test_slaves_come_from_the_networks_that_are_named(host: str, networks: list[
 
 def test_who_has_said_nothing_gives_way_to_who_comes(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(slave_count_max=2)
+    bench.log.log_end = 7
     slow, other, more, last = (Slave(port=port) for port in (1, 2, 3, 4))
     bench.connect(slow, other)
     bench.waiting.append(more)
@@ -124,29 +127,34 @@ def test_who_has_said_nothing_gives_way_to_who_comes(caplog: pytest.LogCaptureFi
     bench.rounds(None)
     assert (bench.peers(), slow.is_closed) == ([other.peer, more.peer], True)
     assert slow.said, "it is closed and not read from"
-    more.report(0)
-    bench.rounds(None)
+    bench.report(more, 0)
+    bench.report(other, 7)
+    bench.report(more, 7)
     bench.connect(last)
     assert (bench.peers(), last.is_closed) == ([other.peer, more.peer], True)
     assert reasons(caplog, "slave_closed") == ["it has copied nothing yet, and another one is there"]
     assert reasons(caplog, "slave_refused") == ["there are 2 already"]
 
 
-def test_who_reports_and_copies_nothing_gives_way_to_who_comes() -> None:
-    """A slave that has reported what it was sent keeps its place."""
+def test_who_copies_nothing_gives_way_to_who_comes(caplog: pytest.LogCaptureFixture) -> None:
+    """Last of all one that claims to have everything. A report of more than was sent is a lie."""
     bench = Bench(slave_count_max=2)
     bench.log.log_end = 7
-    stranger, slave, late, more = (Slave(port=port) for port in (1, 2, 3, 4))
-    bench.connect(stranger, slave)
+    current, stranger, slave, late, more = (Slave(port=port) for port in (1, 2, 3, 4, 5))
+    bench.connect(current, stranger)
+    current.report(7)
     stranger.report(0)
-    slave.report(0)
     bench.rounds(None)
-    slave.report(7)
-    bench.rounds(None)
+    bench.connect(slave)
+    assert (bench.peers(), stranger.is_closed) == ([current.peer, slave.peer], True)
+    bench.report(slave, 0)
+    bench.report(slave, 7)
     bench.connect(late)
-    assert (bench.peers(), stranger.is_closed) == ([slave.peer, late.peer], True)
+    assert (bench.peers(), current.is_closed) == ([slave.peer, late.peer], True)
     late.report(0)
-    bench.rounds(None)
+    bench.report(late, 7)
+    assert (bench.peers(), late.is_closed) == ([slave.peer], True)
+    assert reasons(caplog, "slave_closed")[-1] == "reports a log up to 7, but was sent only up to 0"
     bench.connect(more)
     assert bench.peers() == [slave.peer, more.peer]
 
@@ -204,6 +212,7 @@ def test_who_gets_no_further_is_let_go_after_its_time(caplog: pytest.LogCaptureF
     bench = Bench(idle_ms_max=100)
     stuck, good = following(bench, 0, 0)
     bench.log.log_end = 10
+    bench.at(50)
     for ns in (50 * MS, 100 * MS, 150 * MS, 150 * MS + 1):
         bench.now_ns = BEGUN_NS + ns
         stuck.report(0)
@@ -344,8 +353,8 @@ def test_one_more_than_may_wait_is_answered_at_once(monkeypatch: pytest.MonkeyPa
 def test_an_answer_that_fails_costs_no_other_one_its_turn(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     told: Told = []
-    (slave,) = following(bench, 0)
     bench.log.log_end = 20
+    (slave,) = following(bench, 0)
 
     def falls(is_copied: bool, outbox: Any) -> None:
         raise ZeroDivisionError(f"no answer: {is_copied}, {outbox}")

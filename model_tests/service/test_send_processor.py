@@ -378,10 +378,25 @@ def test_a_batchs_properties_follow_those_of_each_message(own: str, stored: byte
         ({"properties": pairs(DELAY="1")}, 13),
         ({"properties": pairs(DELAY="0")}, 0),
         ({"properties": pairs(DELAY="-1")}, 0),
+        ({"properties": pairs(TIMER_DELAY_SEC="1")}, 13),
+        ({"properties": pairs(KEYS="TIMER_DELAY_SEC")}, 0),
     ],
 )
 def test_a_batch_is_no_part_of_a_transaction_and_is_not_delayed(fields: dict[str, Any], code: int) -> None:
     assert told(World(), command(BATCH, batch((b"1", "")), batch="true", **fields))[0] == code
+
+
+def test_a_message_of_a_batch_does_not_wait_for_a_time() -> None:
+    """5.x delivers it at once."""
+    plain, timed = (b"1", pairs(KEYS="TIMER_DELAY_MS")), (b"2", pairs(TIMER_DELIVER_MS="1"))
+    for traits, messages, code in (
+        (STRICT_TRAITS, [plain], 0),
+        (STRICT_TRAITS, [plain, timed], 13),
+        (TRAITS_5, [timed], 0),
+    ):
+        world = World()
+        assert told(world, command(BATCH, batch(*messages), batch="true"), traits=traits)[0] == code
+        assert bool(world.stored) == (code == 0)
 
 
 @pytest.mark.parametrize("kind", ["one", "two"])

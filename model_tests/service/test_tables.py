@@ -173,6 +173,8 @@ def test_an_empty_path_is_no_store(tmp_path: Path) -> None:
         conf.write_text(f"{key}=\n")
         result = CliRunner().invoke(main, ["serve", "--config", str(conf)])
         assert (result.exit_code, f"{key} cannot be ''" in result.output) == (2, True)
+    conf.write_text("storePathCommitLog=a,b\n")
+    assert "a log in several directories is not" in CliRunner().invoke(main, ["serve", "--config", str(conf)]).output
 
 
 NEVER_MS = 3_600_000

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 import trustme
-from model_tests.support.broker.brokers import SMALL_STORE
+from click.testing import CliRunner
+from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.present import present
 from model_tests.support.service import ShiftedRuntime
 
+from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io import transport
@@ -248,6 +251,38 @@ def test_client_certificates(strict: Broker, secure: RealRuntime, certificates: 
     known = RealRuntime(client_tls=client_context(authority, server, str(certificates / "server.key")))
     with Producer(name_server(strict), runtime=known) as producer:
         assert producer.send("T", b"x").queue_offset == 0
+
+
+def test_a_slave_shows_its_certificate(certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--tls-client-authority` the port for slaves requires one too."""
+    runtimes: list[RealRuntime] = []
+
+    def start(runtime: RealRuntime, *_given: object, **_options: object) -> None:
+        runtimes.append(runtime)
+        raise OSError("no broker")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Broker, "start", start)
+        given = ["serve", "--store", str(tmp_path / "none"), "--tls-required"]
+        for option, name in (
+            ("certificate", "server.pem"),
+            ("key", "server.key"),
+            ("client-authority", "authority.pem"),
+        ):
+            given += [f"--tls-{option}", str(certificates / name)]
+        CliRunner().invoke(main, given)
+    (runtime,) = runtimes
+    with Broker.start(runtime, str(tmp_path / "master"), ha=("127.0.0.1", 0), store_config=SMALL_STORE) as master:
+        port = "{}:{}".format(*present(master.replicating.replicator).address)
+        config = BrokerConfig(
+            role="SLAVE", broker_id=1, master="{}:{}".format(*master.address), ha_master=port, ha_heartbeat_ms=100
+        )
+        with (
+            Broker.start(runtime, str(tmp_path / "slave"), config=config, store_config=SMALL_STORE) as slave,
+            Producer(name_server(master), runtime=runtime) as producer,
+        ):
+            producer.send("T", b"x", queue_id=0)
+            wait_until(lambda: slave.store.visible_end("T", 0) == 1)
 
 
 def test_certificates_of_clients_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Path) -> None:

@@ -318,6 +318,7 @@ PARTS = {
     "consumequeue_r": ("consumequeue_r/CURRENT", "consume queues in RocksDB"),
     "compaction": ("compaction/compactionLog/C/0/x", "compacted topics"),
     "config/topics": ("config/topics/CURRENT", "a RocksDB database"),
+    "dledger-n0": (f"dledger-n0/data/{FILE}", "a log of DLedger"),
     "transrocksdb": ("transrocksdb/CURRENT", "a RocksDB database"),
 }
 

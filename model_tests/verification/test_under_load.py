@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+import msgspec
 import pytest
 from click.testing import CliRunner
 from model_tests.conform.relay import Asked, Fault, Relay, Told, again, field_of, plus, recoded
@@ -27,7 +28,8 @@ from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.ports import closed_port
 from model_tests.support.spec.cases import quick_if
-from model_tests.verification.test_foreign import babbling, closing, silent
+from model_tests.verification.test_foreign import babbling, closing, finding, silent
+from model_tests.verification.test_foreign import said as judged_as
 
 from longpoll.cli import main
 from longpoll.commands import soak as command
@@ -37,8 +39,8 @@ from longpoll.verification.broker_process import ServedBroker
 from longpoll.verification.limits import declared, limits_of
 from longpoll.verification.report import Row
 from longpoll.verification.soak import HOLD_MS_MAX, Counts, Soak, is_idle, real_plan_of
-from longpoll.verification.under_load import Loaded, see
-from longpoll.wire.load import LoadPlan
+from longpoll.verification.under_load import Loaded, Verdicts, see
+from longpoll.wire.load import LoadPlan, LoadReport
 from longpoll.wire.race import QUEUE_IDS, Delivery, PullTiming, RacePlan, RaceReport, RaceTopic, prepare, race
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -49,7 +51,7 @@ from longpoll_conform.clauses import SEEN
 from longpoll_conform.connection import Address
 from longpoll_conform.suite import Outcome
 from longpoll_conform.vectors import recorded
-from longpoll_judge.contract.result import Gap
+from longpoll_judge.contract.result import FindingVerdict, Follow, Gap
 from longpoll_judge.contract.result import Result as Judged
 from longpoll_judge.run import pipeline
 from longpoll_protocol.codes import RequestCode
@@ -212,6 +214,23 @@ def test_a_fault_of_a_committed_offset_fails_its_clause_alone(name: str, good: B
 
     assert relay.spoiled
     assert outcomes == wanted
+
+
+@pytest.mark.parametrize(("verdict", "outcome"), [("violated", "FAIL"), ("unknown", "UNTESTED")])
+def test_a_clause_is_failed_by_its_own_finding_not_by_the_cause(verdict: FindingVerdict, outcome: Outcome) -> None:
+    """A dropped answer may violate one property, while another that follows from it is only unknown."""
+    follow = Follow(
+        property="commit_is_told", clause="commit.told.some", verdict=verdict, topic="T", queue=3, count=1,
+        requests=["2-7"], why="no offset came",
+    )  # fmt: skip
+    cause = msgspec.structs.replace(finding("answered_by_deadline"), clause="pull.answered", follows=[follow])
+    judged = judged_as("invalid", cause)
+    report = LoadReport(1, 1, 1, 0, 1.0, [], [], told_count=1)
+    verdicts = Verdicts(declared(STRICT), limits_of(0, wake_ms=None, late_ms=None), report, judged, judged, {})
+
+    result = verdicts.result(IS_TOLD)
+    assert (result.outcome, "no offset came" in result.why) == (outcome, True)
+    assert [each.where for each in result.differences] == ["T, queue 3, request 2-7"] * (outcome == "FAIL")
 
 
 @pytest.mark.long

@@ -165,6 +165,14 @@ def fail(message: str, code: Exit = Exit.USER) -> NoReturn:
     sys.exit(code)
 
 
+def end_recording(history: Path | None, trouble: str) -> None:
+    """Exit with 3 if a recorded history is incomplete; else name the command that judges it."""
+    if trouble:
+        fail(trouble, Exit.UNKNOWN)
+    if history is not None:
+        err.print(f"recorded {history}; next: longpoll judge {history}", soft_wrap=True)
+
+
 def check_file(file: Path, what: str) -> None:
     """Check before the work that a file can be written; raises NotWritableError."""
     with _telling(file, what):

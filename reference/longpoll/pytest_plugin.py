@@ -103,8 +103,9 @@ class RelayOfTest(Closeable):
         """HOST:PORT, for clients whose connections go through the relay."""
         return "{}:{}".format(*self._names.address)
 
-    def delay(self) -> None:
-        """Pass each chunk of bytes on 50 ms later."""
+    def delay(self, delay_s: float = 0.05) -> None:
+        """Pass each chunk of bytes on this much later."""
+        self._broker.slow_s = delay_s
         self._broker.begin("slow")
 
     def cut(self) -> None:

@@ -13,7 +13,7 @@ from typing import Unpack
 from attrs import frozen
 
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.checks import Addresses, ConnectOptions, refuse_unknown, runtime_of
+from longpoll_client.checks import Addresses, ConnectOptions, check_whole, refuse_unknown, runtime_of
 from longpoll_client.consume.offsets import ask_offset, ask_queue, start_request, store_request, stored_offset
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
@@ -101,6 +101,7 @@ def _create_topic(name: str, queue_count: int, permission: Permission) -> Steps[
     problem = name_problem(name)
     if problem is not None:
         raise ConfigError(f"topic {name[:140]!r}: {problem}")
+    check_whole("queue_count", queue_count, 1)
     header = CreateTopicRequestHeader(
         topic=name,
         default_topic=DEFAULT_TOPIC,
@@ -146,9 +147,9 @@ def _members_at(address: str, group: str) -> Steps[list[str]]:
     return ConsumerList.decode(answer.body).consumer_id_list
 
 
-def _offsets(group: str, topics: Iterable[str]) -> Steps[list[OffsetInfo]]:
+def _offsets(group: str, topics: str | Iterable[str]) -> Steps[list[OffsetInfo]]:
     found = []
-    for name in topics:
+    for name in (topics,) if isinstance(topics, str) else topics:
         info = yield from _topic(name)
         for queue in info.readable:
             first = yield from ask_offset(queue, start_request(queue, "first"))
@@ -211,8 +212,8 @@ class Admin(Closeable):
         """The consumer groups that the masters know, with their members."""
         return self._instance.run(_groups())
 
-    def offsets(self, group: str, topics: Iterable[str]) -> list[OffsetInfo]:
-        """A group's offsets in every queue of these topics."""
+    def offsets(self, group: str, topics: str | Iterable[str]) -> list[OffsetInfo]:
+        """A group's offsets in every queue of a topic, or of several."""
         return self._instance.run(_offsets(group, topics))
 
     def set_offset(self, group: str, queue: MessageQueue, start_at: StartAt) -> int:
@@ -257,7 +258,7 @@ class AsyncAdmin(AsyncCloseable):
         """As `Admin.groups`."""
         return await self._instance.run(_groups())
 
-    async def offsets(self, group: str, topics: Iterable[str]) -> list[OffsetInfo]:
+    async def offsets(self, group: str, topics: str | Iterable[str]) -> list[OffsetInfo]:
         """As `Admin.offsets`."""
         return await self._instance.run(_offsets(group, topics))
 

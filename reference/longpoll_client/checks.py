@@ -12,7 +12,7 @@ from inspect import CO_COROUTINE
 from types import CodeType
 from typing import Any, Final, TypeAlias, TypedDict
 
-from longpoll_protocol.names import DEAD_PREFIX, NAME_SIZE_MAX, RETRY_PREFIX, name_problem
+from longpoll_protocol.names import DEAD_PREFIX, LEGAL_NAME, NAME_SIZE_MAX, RETRY_PREFIX, name_problem
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.real import RealRuntime
@@ -23,6 +23,7 @@ CLIENT_ID_SIZE_MAX: Final = 255
 DELAYS_S: Final = (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
 """The delay of each level, from 1 (`messageDelayLevel`)."""
 OF_GROUPS: Final = (RETRY_PREFIX, DEAD_PREFIX)
+_LETTERS: Final = "letters, digits and _ - % |"
 
 Addresses: TypeAlias = str | Sequence[str]
 """HOST:PORT of a name server; several as a list, or separated by semicolons."""
@@ -51,9 +52,10 @@ class ConnectOptions(TypedDict, total=False):
 
 def refuse_unknown(options: Mapping[str, object], kind: Any) -> None:
     """Raise TypeError for an option that is not in this TypedDict."""
-    unknown = options.keys() - kind.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"unknown option {min(unknown)}")
+    known = kind.__annotations__.keys()
+    if options.keys() - known:
+        name, others = min(options.keys() - known), ", ".join(sorted(known))
+        raise TypeError(f"unknown option {name}; the keyword options are {others}")
 
 
 def runtime_of(runtime: Runtime | None, tls: ssl.SSLContext | None) -> Runtime:
@@ -87,15 +89,15 @@ def wanted_of(topics: Topics) -> Mapping[str, str]:
         return {topics: "*"}
     if isinstance(topics, Mapping):
         return topics
-    if isinstance(topics, Sequence):
+    if isinstance(topics, Sequence) and not isinstance(topics, bytes):
         return dict.fromkeys(topics, "*")
     raise ConfigError(f"topics is {repr(topics)[:40]}; pass a topic, a list, or a mapping of topic to expression")
 
 
 def check_group(group: object) -> None:
     """A group has a name that every broker takes."""
-    if not isinstance(group, str) or not 0 < len(group) <= GROUP_SIZE_MAX or group.isspace() or not _is_text(group):
-        raise ConfigError(f"group {str(group)[:40]!r} is not allowed: 1 to {GROUP_SIZE_MAX} characters")
+    if not isinstance(group, str) or len(group) > GROUP_SIZE_MAX or not LEGAL_NAME.fullmatch(group):
+        raise ConfigError(f"group {repr(group)[:40]} is not allowed: pass text of 1 to {GROUP_SIZE_MAX} {_LETTERS}")
 
 
 def check_client_id(client_id: object) -> None:
@@ -115,9 +117,7 @@ def _is_text(name: str) -> bool:
 def check_topic(topic: object) -> None:
     """A topic has one too."""
     if not isinstance(topic, str) or name_problem(topic):
-        raise ConfigError(
-            f"topic {str(topic)[:140]!r} is not allowed: 1 to {NAME_SIZE_MAX} letters, digits and _ - % | only"
-        )
+        raise ConfigError(f"topic {repr(topic)[:140]} is not allowed: pass text of 1 to {NAME_SIZE_MAX} {_LETTERS}")
 
 
 def check_wanted(topic: object, expression: object) -> None:

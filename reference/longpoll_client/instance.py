@@ -27,7 +27,7 @@ from longpoll_protocol.names import DEFAULT_TOPIC
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.services import Closeable
-from longpoll_spec.errors import LongpollError
+from longpoll_spec.errors import ConfigError, LongpollError
 
 T = TypeVar("T")
 
@@ -55,6 +55,10 @@ class InstanceCore(ABC):
         self._made = f"{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
         self._name_servers = NameServers(name_server)
         self.on_request: Callable[[Command, str], bool] | None = on_request
+        if not isinstance(credentials, Credentials | None):
+            raise ConfigError(
+                f"credentials is a {type(credentials).__name__}; pass Credentials(access_key, secret_key)"
+            )
         self._credentials = credentials
         self._lifecycle = Lifecycle(runtime, "the client")
         self._lock = runtime.lock()

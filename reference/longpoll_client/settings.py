@@ -187,7 +187,9 @@ class ConsumerConfig:
             check_plain("on_unreadable", self.on_unreadable)
         check_client_id(self.client_id)
         if self.offsets_file is not None and not str(self.offsets_file).startswith("/"):
-            raise ConfigError(f"offsets_file {self.offsets_file!r} is not an absolute path")
+            raise ConfigError(
+                f"offsets_file {self.offsets_file!r} is not an absolute path; pass one, such as Path(...).resolve()"
+            )
 
     @property
     def is_broadcasting(self) -> bool:
@@ -263,9 +265,13 @@ def options_of(name_server: Addresses, **options: Unpack[ConsumerOptions]) -> Me
     for name in ("on_assigned", "on_revoked"):
         if options.get(name) is not None:
             check_plain(name, options[name])
+    misplaced = options.keys() & {each.name for each in fields(ConsumerConfig)}
+    if misplaced:
+        name = min(misplaced)
+        raise TypeError(f"unknown option {name}; pass it as config=ConsumerConfig({name}=...)")
     refuse_unknown(options, ConsumerOptions)
     if "group" not in options:
-        raise TypeError("missing option group")
+        raise TypeError("missing option group; pass group=NAME")
     return MemberOptions(
         name_servers_text(name_server),
         member_config(options["group"], options.get("start_at", "first"), options.get("config")),

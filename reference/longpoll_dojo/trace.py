@@ -12,7 +12,7 @@ import msgspec
 
 from longpoll_dojo.errors import HINTS
 from longpoll_dojo.explore import Finding, Played, Turn
-from longpoll_dojo.model import Answer, At, Message, Reply, shown, token_of
+from longpoll_dojo.model import SHOWN_MAX, Answer, At, Message, Reply, shown, token_of
 
 
 def lines_of(played: Played) -> Iterator[str]:
@@ -42,7 +42,8 @@ def _said(message: Message, *, is_end: bool) -> str:
             said = f"connection {message['connection']} pulls queue {message['queue']} from {message['offset']}, and "
             said += f"waits up to {message['wait_ms']} ms"
         case "arrive":
-            said = f"{message['message']} arrives in queue {message['queue']}"
+            body = message["message"]
+            said = f"{body if len(body) <= SHOWN_MAX else shown(body.encode())} arrives in queue {message['queue']}"
         case "close":
             said = f"connection {message['connection']} closes"
         case "go":

@@ -27,7 +27,7 @@ UNIT_FLAG: Final = 1
 """`TopicSysFlag`: a topic created by a unit's producer."""
 UNIT_RETRY_FLAG: Final = 2
 """`TopicSysFlag` of such a group's retry topic."""
-_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 DEFAULT_TOPIC: Final = "TBW102"
 RETRY_PREFIX: Final = "%RETRY%"
@@ -65,7 +65,7 @@ def name_problem(topic: str) -> str | None:
     """Returns why a topic name is illegal, in RocketMQ's words, or None."""
     if not topic.strip():
         return "The specified topic is blank."
-    if not _ALLOWED.fullmatch(topic):
+    if not LEGAL_NAME.fullmatch(topic):
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     if len(topic) > NAME_SIZE_MAX:
         return f"The specified topic is longer than topic max length {NAME_SIZE_MAX}."
@@ -88,7 +88,7 @@ def group_problem(group: str) -> str | None:
     if not group.strip():
         return "The specified group is blank."
     shown = f"The specified group: {group[:GROUP_SIZE_MAX]}, "
-    if not _ALLOWED.fullmatch(group):
+    if not LEGAL_NAME.fullmatch(group):
         return f"{shown}contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     if len(group) > GROUP_SIZE_MAX_5:
         return f"{shown}is longer than group max length: {GROUP_SIZE_MAX_5}"

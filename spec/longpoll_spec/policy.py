@@ -312,11 +312,11 @@ def with_knob(policy: Policy, setting: str) -> Policy:
     """The policy with one knob set from text such as `expiry=scan`; raises `UnknownKnobError`."""
     name, equals, text = setting.partition("=")
     values = knob_values()
-    if not equals:
-        raise UnknownKnobError(f"unknown knob {setting!r}; write NAME=VALUE with one of: {', '.join(values)}")
     if name not in values:
         raise UnknownKnobError(not_known("knob", name, values))
     by_text = {str(value).lower(): value for value in values[name]}
+    if not equals:
+        raise UnknownKnobError(f"knob {name} has no value; write {name}=VALUE with one of: {', '.join(by_text)}")
     if text.lower() not in by_text:
         raise UnknownKnobError(f"knob {name} cannot be {text!r}; known values: {', '.join(by_text)}")
     return attrs.evolve(policy, name=f"{policy.name}+{name}={text.lower()}", **{name: by_text[text.lower()]})

@@ -74,6 +74,9 @@ def not_judged(record: Record) -> Iterator[str]:
     undecidable = [one.request for one in pulled if one.code in READS and wanted(one.request) == "undecidable"]
     if any(one.expression_type != "SQL92" for one in undecidable):
         yield "evidence.not_judged: tags cannot decide"
+    refused_count = sum(one.answer is not None and one.code not in READS for one in pulled)
+    if refused_count >= 10 and 4 * refused_count > len(pulled):
+        yield "evidence.not_judged: refused pulls"
     if any(pulls.has_unknown_tag(record, one) for one in judged):
         yield "evidence.not_judged: tags that nobody recorded"
     asked = {one.about: one.place for one in record.of("request_received")}

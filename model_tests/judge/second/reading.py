@@ -287,7 +287,7 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "connection_opened": ("connection",),
     "connection_closed": ("connection",),
     "lost": ("lost_count",),
-} | dict.fromkeys(("hold", "recheck", "take", "keep", "expire", "run", "stop"), ("request",))
+} | dict.fromkeys(("hold", "recheck", "take", "keep", "expire", "run", "stop"), ("topic", "queue", "request"))
 
 
 def _needed(one: Seen, answered: Mapping[Any, int], asked: Mapping[Any, Seen]) -> tuple[str, ...]:
@@ -310,9 +310,9 @@ def _needed(one: Seen, answered: Mapping[Any, int], asked: Mapping[Any, Seen]) -
 
 def wanted(request: Seen) -> frozenset[int] | str | None:
     """The tag hashes that a pull takes, None for everything; a text if they are unknown."""
-    if request.expression_type not in {"", "TAG"} or (not request.expression_type and not request.expression):
+    if request.expression_type not in {"", "TAG"} or not request.expression:
         return "undecidable"
-    if request.expression in {"", "*"}:
+    if request.expression == "*":
         return None
     parts = [part.strip() for part in request.expression.split("||")]
     codes = frozenset(java_hash(part) for part in parts if part)

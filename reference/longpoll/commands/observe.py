@@ -17,7 +17,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.exit_codes import printable, until_signalled
 from longpoll.options.values import Amount, FilledPath, Whole, address_of
-from longpoll.output import Exit, emit_json, fail, out, progress_bar, say, user_mistakes
+from longpoll.output import Exit, emit_json, end_recording, fail, out, progress_bar, say, user_mistakes
 from longpoll_java.byteman_rules import SCAN_MS
 from longpoll_java.jars import JAVA, NAMES, Jars, chosen
 from longpoll_java.recording import Size
@@ -172,8 +172,7 @@ def observe(
         ):
             _say_ready(observer, record, as_json=as_json)
             stopped.wait()
-        if observer.trouble:
-            fail(observer.trouble, Exit.UNKNOWN)
+        end_recording(record, observer.trouble)
 
 
 def _record_inside(jars: Jars, directory: Path, size: Size, *, as_json: bool) -> None:

@@ -20,10 +20,10 @@ from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_serve
 
 from longpoll.exit_codes import printable
 from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
-from longpoll.options.server import ACCESS_KEY, SECRET_KEY, account_of
+from longpoll.options.server import ACCESS_KEY, SECRET_KEY, account_of, make_client_tls
 from longpoll.options.specification import knob_option, policy_option
 from longpoll.options.values import FilledPath, address_of
-from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
+from longpoll.output import Exit, emit_json, end_recording, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.metrics import BrokerCollector, limit, with_health
@@ -61,7 +61,11 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option("--tls-certificate", type=PATH, help="Server certificate (PEM), which lets clients use TLS.")
 @click.option("--tls-key", type=PATH, help="Private key (PEM) of the server certificate.")
 @click.option("--tls-required", is_flag=True, help="Reject connections without TLS.")
-@click.option("--tls-client-authority", type=PATH, help="Require client certificates of this authority (PEM).")
+@click.option(
+    "--tls-client-authority",
+    type=PATH,
+    help="Require certificates of this authority (PEM) from clients, and from a master; show the own one to it.",
+)
 @click.option("--metrics", metavar=ADDRESS, help="Serve Prometheus metrics and /health over HTTP at this address.")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log format."
@@ -128,7 +132,9 @@ def serve(
     if account is not None:
         broker_config = evolve(broker_config, access_key=account.access_key, secret_key=account.secret_key)
     server_tls = _server_tls(tls_certificate, tls_key, tls_client_authority, is_required=tls_required)
-    runtime = RealRuntime(server_tls=server_tls)
+    # Among brokers that require certificates, a slave needs one too.
+    client_tls = tls_client_authority and make_client_tls(tls_client_authority, tls_certificate, tls_key)
+    runtime = RealRuntime(server_tls=server_tls, client_tls=client_tls or None)
     stopped = runtime.event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -165,8 +171,7 @@ def serve(
             metrics_address = None if metrics is None else _tell_metrics(broker, address_of(metrics), stack)
             _say_ready(broker, directory, metrics_address, as_json=as_json)
             _wait(runtime, stopped, with_parent=with_parent)
-        if broker.record_trouble:
-            fail(broker.record_trouble, Exit.UNKNOWN)
+        end_recording(record, broker.record_trouble)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

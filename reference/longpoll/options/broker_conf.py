@@ -54,6 +54,12 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def _log_path(text: str) -> Path:
+    if "," in text:
+        raise ValueError("a log in several directories is not supported")
+    return _path(text)
+
+
 def _port(text: str) -> int:
     value = int(text)
     if not 0 <= value < PORT_END:
@@ -168,7 +174,7 @@ STORE_KEYS: Final[dict[str, Key]] = {
 PLACE_KEYS: Final[dict[str, Key]] = {
     "listenPort": ("listen_port", _port),
     "storePathRootDir": ("directory", _path),
-    "storePathCommitLog": ("commitlog", _path),
+    "storePathCommitLog": ("commitlog", _log_path),
     "storePathConsumeQueue": ("consumequeue", _path),
     "storePathIndex": ("index", _path),
 }

@@ -21,7 +21,7 @@ from longpoll_conform.clauses import BY_VECTOR, OF_LOAD, OF_RACE
 from longpoll_conform.compare import Difference
 from longpoll_conform.suite import Outcome, Result, Seen
 from longpoll_judge.contract.clauses import CLAUSE
-from longpoll_judge.contract.result import COMMIT_IS_TOLD, COMMIT_NEVER_REGRESSES, Finding
+from longpoll_judge.contract.result import COMMIT_IS_TOLD, COMMIT_NEVER_REGRESSES, Finding, Follow
 from longpoll_judge.contract.result import Result as Judged
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer, name_of
@@ -81,7 +81,7 @@ def _load(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
     limits = limits_of(echo.worst_ms, wake_ms=None, late_ms=None)
     found = judge([loaded.recorded], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
     kept, excused = history.by_promises(found, loaded.recorded, loaded.known, limits)
-    verdicts = _Verdicts(loaded.known, limits, report, found, kept, dict(excused))
+    verdicts = Verdicts(loaded.known, limits, report, found, kept, dict(excused))
     if report.problems:
         delivered = _result(DELIVERED, "FAIL", f"{len(report.problems)} problems, the first: {report.problems[0]}")
     elif report.troubles:
@@ -92,7 +92,7 @@ def _load(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
 
 
 @frozen
-class _Verdicts:
+class Verdicts:
     """The judge's verdict on each property."""
 
     known: Declared
@@ -112,7 +112,7 @@ class _Verdicts:
         if prop in OF_COMMITS and self.report.unknown_codes:
             (code, *_others) = sorted(self.report.unknown_codes)
             return _result(name, "UNIMPLEMENTED", f"the broker does not know request {code}")
-        findings = [finding for finding in self.kept.findings if any(one.property == prop for one in finding.told())]
+        findings = [one for finding in self.kept.findings for one in finding.told() if one.property == prop]
         violated = [finding for finding in findings if finding.verdict == "violated"]
         if violated:
             return _result(name, "FAIL", violated[0].why, tuple(map(_difference, violated)))
@@ -137,8 +137,9 @@ class _Verdicts:
         return ""
 
 
-def _difference(finding: Finding) -> Difference:
-    where = f"{finding.topic}, queue {finding.queue}, request {finding.request or 'none'}"
+def _difference(finding: Finding | Follow) -> Difference:
+    request = finding.request if isinstance(finding, Finding) else next(iter(finding.requests), "")
+    where = f"{finding.topic}, queue {finding.queue}, request {request or 'none'}"
     return Difference(where, f"{finding.clause}: {CLAUSE[finding.clause].says}", finding.why)
 
 

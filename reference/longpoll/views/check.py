@@ -250,7 +250,7 @@ def show_survey(found: Survey) -> None:
         ticks = "none" if bound.ticks is None else f"{bound.ticks} ticks"
         out.print(f"{bound.name}: tight bound {ticks} (scan period {RESPONSE_BOUNDS.scan_ticks} ticks)")
     stated = [row for row in found.rows if kind_of(row.verdict) == "always"]
-    table("Always true", ("property", "verdict", "steps", "bounds", "hazard"), map(_cells(found.policy.name), stated))
+    table("Always true", ("property", "verdict", "steps", "bounds", "finding"), map(_cells(found.policy.name), stated))
     meant = [row.verdict for row in found.rows if kind_of(row.verdict) == "sometimes"]
     missing = [verdict.name for verdict in meant if verdict.verdict != "reached"]
     if meant:

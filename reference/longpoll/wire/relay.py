@@ -17,8 +17,6 @@ from attrs import define
 from longpoll_runtime.services import Closeable
 
 Fault = Literal["reset", "slow", "black hole", "half-open", "trickle"]
-SLOW_S: Final = 0.05
-"""The delay of each chunk of bytes while it is slow."""
 TRICKLE_S: Final = 0.05
 """The delay of each byte from the server on a trickling link."""
 
@@ -42,6 +40,7 @@ class Relay(Closeable):
         self.target = target
         self.rewrites: dict[bytes, bytes] = {}
         self.fault: Fault | None = None
+        self.slow_s: float = 0.05  # the delay of each chunk of bytes while it is slow
         self._lock = threading.Lock()
         self._links: list[_Link] = []
         self._pause = threading.Event()
@@ -124,7 +123,7 @@ class Relay(Closeable):
                 if link.is_dead or self.fault == "black hole":
                     continue
                 if self.fault == "slow":
-                    self._pause.wait(SLOW_S)
+                    self._pause.wait(self.slow_s)
                 for before, after in self.rewrites.items():
                     data = data.replace(before, after)
                 if link.is_trickling and sink is link.ends[0]:

@@ -28,7 +28,7 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, failure, refuse, serves
 from longpoll_broker.send.append import HALF_TOPIC, TRANSACTION_MASK, Appender, Asked, SendEvents, Stored
 from longpoll_broker.send.durability import Durability
-from longpoll_broker.send.message_builder import REGION_NAME, MessageBuilder, SendRefusedError
+from longpoll_broker.send.message_builder import REGION_NAME, MessageBuilder, SendRefusedError, has_timer
 from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.messages import MessageToStore, PutResult
@@ -184,6 +184,8 @@ class LongBatches:
 
 REGION_FIELDS: Final = {TRACE: "true", REGION: REGION_NAME}
 """Fields of every reply to a send, including refusals."""
+TIMER: Final = "TIMER_DEL"
+"""Common begin of the properties that ask for a time."""
 FIRST_OFFSET: Final = 0
 """The offset of a queue's first message, which creates its files: as much work as fifty sends."""
 REFUSED: Final = (SendRefusedError, MessageRefusedError, OSError)
@@ -437,7 +439,8 @@ class SendProcessor(Serving):
         if not len(asked.command.body):
             raise no_message()
         properties = self.builder.without_offsets(header.properties)
-        if header.sys_flag & TRANSACTION_MASK or self.builder.level(properties) > 0:
+        is_timed = self.traits.refuses_timed_batches and has_timer(properties)
+        if is_timed or header.sys_flag & TRANSACTION_MASK or self.builder.level(properties) > 0:
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch as a whole can be neither part of a transaction nor delayed"
             )
@@ -447,7 +450,7 @@ class SendProcessor(Serving):
         self, asked: Asked, queue_id: int, shared: dict[str, str]
     ) -> Iterator[tuple[MessageToStore, str]]:
         """Iterate over a batch's messages with their tags; raises what `BatchLimits.read` raises."""
-        shared_text = write_properties(shared, without=WAIT)
+        shared_text, refuses_timed = write_properties(shared, without=WAIT), self.traits.refuses_timed_batches
         for part in self._batches.read(asked.command.body):
             own = part.properties.encode("utf-8", "surrogatepass")
             if self.builder.inner_queues is not None and INNER_OFFSETS in part.properties:
@@ -455,6 +458,9 @@ class SendProcessor(Serving):
             mark = b"\x02" if shared_text and own and not own.endswith(b"\x02") else b""
             # The request's properties come last, and a reader uses the last of two equal names.
             tag = shared.get(TAGS) or read_properties(part.properties).get(TAGS, "")
+            # The first check is quick, because a batch may have thousands.
+            if TIMER in part.properties and refuses_timed and has_timer(read_properties(part.properties)):
+                raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, "messages of a batch cannot wait for a time")
             message = self.builder.message(
                 asked.channel, asked.header, queue_id, part.body, own + mark + shared_text, tag, part.flag
             )

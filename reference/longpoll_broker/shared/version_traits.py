@@ -136,6 +136,8 @@ class Traits:
     """A producer that answers "unknown" for its transaction gets an answer."""
     serves_timers: bool = True
     """A message waits for the time in its properties `TIMER_*`, and may be recalled until then."""
+    refuses_timed_batches: bool = True
+    """A batch with such a message is illegal; 5.x delivers it at once."""
     returns_transaction_id: bool = False
     """The answer to a send carries the message's unique key."""
     returns_prepared_id: bool = True
@@ -198,6 +200,7 @@ TRAITS_4_9: Final = Traits(
     acting_master_fields=False,
     returns_prepared_id=False,
     serves_timers=False,
+    refuses_timed_batches=False,
     null_bodies=frozenset({b"null"}),
     answers_undecided=False,
     believes_tag_hashes=True,

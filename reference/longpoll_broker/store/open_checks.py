@@ -1,7 +1,7 @@
 """Checks before a store is opened: its settings, and parts of RocketMQ 5.x that no broker here can read.
 
-These are batch queues, compacted topics and RocksDB. Their contents exist nowhere else, so `verify` never accepts such
-a store, and a broker refuses to open it.
+These are batch queues, compacted topics, RocksDB, and logs of DLedger. Their contents exist nowhere else, so `verify`
+never accepts such a store, and a broker refuses to open it.
 
 Sources: `StorePathConfigHelper.java`, `RocksDBConsumeQueueStore.java`, `RocksDBConfigManager.java` 5.5.
 """
@@ -30,6 +30,8 @@ _PARTS: Final = {
     "consumequeue_r": "consume queues in RocksDB",
     "compaction": "compacted topics",
 }
+_DLEDGER: Final = "dledger-"
+"""Prefix of the directory of a log with `enableDLegerCommitLog`."""
 _ROCKSDB_FILE: Final = "CURRENT"
 """A file in every RocksDB directory."""
 
@@ -57,8 +59,8 @@ def _found(files: Files, directory: str) -> Iterator[Unsupported]:
     for below in ("", "config/"):
         for name in _names(files, f"{directory}/{below}"):
             names = _names(files, f"{directory}/{below}{name}")
-            if names and not below and name in _PARTS:
-                yield Unsupported(name, _PARTS[name])
+            if names and not below and (name in _PARTS or name.startswith(_DLEDGER)):
+                yield Unsupported(name, _PARTS.get(name, "a log of DLedger"))
             elif _ROCKSDB_FILE in names:
                 yield Unsupported(f"{below}{name}", "a RocksDB database")
 

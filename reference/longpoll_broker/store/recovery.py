@@ -178,7 +178,7 @@ def recover(
         if found.cursor == log.end:
             holed = [queue for queue in queues if _lacks_last(queue, ends)]
     for queue in holed:
-        _lines.error("%s lacks units: all queues are made anew from the log", queue.segments.directory)
+        _lines.error("%s lacks units before others: all queues are made anew from the log", queue.segments.directory)
     if holed or (gone and not crashed):
         found = recover_crashed(log, queues, Checkpoint(physic_ms=checkpoint.physic_ms))
     _lines.log(

@@ -102,7 +102,9 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         except TimeoutError:
             raise UnreachableError(f"cannot connect to {address}: timed out") from None
         except OSError as error:
-            raise UnreachableError(f"cannot connect to {address}: {error.strerror or error}") from None
+            # asyncio's text names the address again, and not the reason.
+            why = "Connection refused" if isinstance(error, ConnectionRefusedError) else error.strerror or error
+            raise UnreachableError(f"cannot connect to {address}: {why}") from None
         return made
 
     @property

@@ -224,13 +224,11 @@ class AsyncPullConsumer(AsyncConsumer):
         """As `PullConsumer.reject`."""
         await self._member.run(self._polled.put_off(message, DEAD_LEVEL))
 
-    async def commit(self) -> None:
-        """Mark every returned message as consumed, and store the offsets; raises a LongpollError.
-
-        Raises LifecycleError before the start and after the close.
-        """
+    async def commit(self, *, sync: bool = True) -> None:
+        """Mark every returned message as consumed, and store the offsets; otherwise as `PullConsumer.commit`."""
         self._polled.settle()
-        await self._member.store_now()
+        if sync:
+            await self._member.store_now()
 
     async def close(self) -> None:
         """Leave the group, once. Messages that were returned and not committed come again. A poll ends.

@@ -329,7 +329,6 @@ class GroupMember(ABC):
     def leave(self, pullers: Collection[Puller]) -> Steps[None]:
         """Store the offsets, unlock the queues and leave the group. Errors are logged."""
         if self.started_ms:
-            yield from self.rebalancer.persist()
             yield from self.rebalancer.leave(pullers)
             yield from self.membership.leave()
 

@@ -390,12 +390,14 @@ class Rebalancer:
         puller = self._queues.pullers()[queue]
         self._revoked.add(puller)
         self._queues.let_go(queue, is_for_good=stores)
+        # Asked first: a listener that returns during the store has consumed more than that offset says.
+        is_busy = self._is_busy(puller)
         if stores:
             yield from self.store(queue, puller)
         if offset is not None:
             # Before another member can begin the queue.
             yield from self._reset(queue, offset)
-        if not self._is_busy(puller):
+        if not is_busy:
             yield from self._end(puller)
 
     def release(self, puller: Puller) -> Steps[None]:
@@ -423,10 +425,12 @@ class Rebalancer:
 
     def leave(self, pullers: Iterable[Puller]) -> Steps[None]:
         """At the close: store every offset, and unlock every queue, except those that a listener still has."""
-        revoked = [puller for puller in self._revoked.pullers() if not self._is_busy(puller)]
+        revoked = self._revoked.pullers()
+        busy = {puller.queue for puller in (*pullers, *revoked) if self._is_busy(puller)}
+        yield from self.persist()
         for puller in revoked:
-            yield from self.store(puller.queue, puller)
-        busy = {puller.queue for puller in (*pullers, *self._revoked.pullers()) if self._is_busy(puller)}
+            if puller.queue not in busy:
+                yield from self.store(puller.queue, puller)
         yield from self._locks.unlock(self._locks.held - busy)
 
     # ------------------------------------------------------------ offsets and locks

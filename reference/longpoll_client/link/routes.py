@@ -60,7 +60,7 @@ class Route:
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of "host:port"; raises ConfigError with an example."""
     host, _colon, port = address.strip().rpartition(":")
-    if not host or "," in host or not port.isdecimal() or not 0 < int(port) < 65_536:
+    if not host or set(",/") & set(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
         several = ", and a semicolon between several" if "," in address else ""
         raise ConfigError(f"{address!r} is not an address; write HOST:PORT, such as 127.0.0.1:9876{several}")
     return host, int(port)
@@ -120,7 +120,7 @@ class Routes:
         known = self._routes.get(topic)
         if known is None:
             raise error
-        log.warning("%s; topic %s goes on by its last route", error, topic)
+        log.warning("%s; topic %s uses its last known route", error, topic)
         self._keep(evolve(known, learned_ns=_aged(now_ns) + int(ROUTE_RETRY_S * 1e9)))
         return known
 

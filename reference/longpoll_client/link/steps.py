@@ -88,11 +88,15 @@ def ask_once(question: Ask) -> Steps[Command]:
 
 
 def _proceed(proceed: Callable[[], Question]) -> tuple[Question | None, Any]:
-    """The next question, or at the end the result."""
+    """The next question, or at the end the result. A `Call` may raise StopIteration, which Python replaces."""
     try:
         return proceed(), None
     except StopIteration as ended:
         return None, ended.value
+    except RuntimeError as error:
+        if isinstance(error.__cause__, StopIteration):
+            raise error.__cause__ from None
+        raise
 
 
 def run(steps: Steps[T], answer: Callable[[Question], object]) -> T:

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 import msgspec
 from attrs import define, field
 
-from longpoll_client.checks import check_plain
+from longpoll_client.checks import check_plain, check_whole
 from longpoll_client.errors import (
     RETRIED_CODES,
     AnswerTimeoutError,
@@ -251,6 +251,7 @@ def selector(topic: str, queue_id: int | None, queue_selector: QueueSelector | N
         return queue_selector
     if queue_selector is not None:
         raise ConfigError("queue_id and queue_selector cannot be used together; pass one of them")
+    check_whole("queue_id", queue_id)
 
     def by_id(queues: Sequence[MessageQueue]) -> MessageQueue:
         for queue in queues:

@@ -38,10 +38,10 @@ class Expression:
 
 
 def parse(expression_type: str, expression: str) -> Expression | None:
-    """The expression, or None when tags alone cannot decide it (SQL92, or no subscription known)."""
-    if expression_type != TAG_TYPE:
+    """The expression, or None when tags alone cannot decide it (SQL92, or an unknown type or text)."""
+    if expression_type != TAG_TYPE or not expression:
         return None
-    if expression in ("", EVERYTHING):
+    if expression == EVERYTHING:
         return Expression(takes_everything=True, tag_codes=())
     tags = sorted({tag.strip() for tag in expression.split("||") if tag.strip()})
     return Expression(takes_everything=False, tag_codes=tuple(java_hash(tag) for tag in tags))

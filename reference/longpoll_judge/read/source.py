@@ -147,7 +147,9 @@ def find(places: Iterable[Path | str], known: RowGroups | None = None) -> Histor
 
 def _check_is_history(directory: str) -> None:
     if not files.is_directory(directory):
-        raise HistoryNotFoundError(f"{directory} is not a directory; name a history that `serve --record` wrote")
+        raise HistoryNotFoundError(
+            f"{directory} is not a directory; name a history that `observe --record` or `serve --record` wrote"
+        )
     if files.entry(files.beside(directory, META_FILE)) is None and not files.entries(directory, PART_FILES):
         below = _unread_below(directory)
         more = f", and of {below.file} {below.reason}" if below else ""

@@ -247,7 +247,7 @@ def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> It
         before = highest_before(
             life[others], answered.before_ns[others], offset[others], life[own], asked.after_ns[own]
         )
-        earlier = others[np.maximum(before, 0)] if len(others) else own
+        earlier = others[np.maximum(before, 0)]
         watched = (first_ns[own] <= asked.after_ns[earlier]) & (last_ns[earlier] >= answered.before_ns[own])
         wrong = (before >= 0) & watched & (offset[earlier] >= offset[own])
         causes[own[wrong]] = earlier[wrong]
@@ -299,7 +299,7 @@ def _torn(messages: Messages, told: Gathered, send: Integers, context: Context) 
         (is_turned, "the messages of a batch were stored in another order than they were sent"),
     ):
         members = order[is_wrong]
-        before = placed_at(len(told), members, np.append(-1, order[:-1])[: len(order)][is_wrong])
+        before = placed_at(len(told), members, np.roll(order, 1)[is_wrong])
         yield breach_of("send.batch.gapless", members, ((told, every), (told, before), (sends, send)), why, weak)
     is_short = (send >= 0) & (count_of(told.request, told.request) < count_of(sent.request, told.request))
     members = once(told, np.flatnonzero(is_short), send)

@@ -338,7 +338,7 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap], pick: Pick | None =
     judged = {name: counts["judged", name] + others.judged.get(name, 0) for name in PROPERTIES}
     is_told = any(gap.kind in {"empty", "unknown law"} for gap in gaps)
     if not (is_told or shares["pulls"].judged or shares["commits"].judged or judged[FOLLOWS_THE_LAW]):
-        text = "no pull, no question for a committed offset and no step of a law could be judged"
+        text = "no pull, no query of a committed offset and no step of a specification could be judged"
         gaps.append(Gap("nothing judged", "", 0, text))
     return Result(
         verdict=overall(findings, gaps),

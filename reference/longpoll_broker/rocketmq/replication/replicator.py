@@ -2,7 +2,8 @@
 
 It wakes after appends and, as RocketMQ, every 100 ms. Any connecting peer gets the whole log: the port checks only
 addresses. So that unauthenticated clients cannot occupy the slots, a slave without reports or progress is disconnected,
-and one that has copied nothing gives way to a new one. One connection: see `slave_connection`.
+and so is one that reports what it was not sent. One that has copied nothing gives way to a new one. One connection: see
+`slave_connection`.
 
 Sends of a SYNC_MASTER wait for slaves: on 4.9 for the most advanced one, if one is near enough; on 5.x for
 `inSyncReplicas` - 1 slaves, whether they exist or not.
@@ -323,7 +324,7 @@ class Replicator:
             if not any((mapped or address) in network for network in settings.networks):
                 return "slaveAddresses does not have it"
         if len(self._links) >= settings.slave_count_max:
-            idle = next((link for link in self._links if link.gives_way), None)
+            idle = min((link for link in self._links if link.gives_way), key=lambda link: link.is_current, default=None)
             if idle is None:
                 return f"there are {len(self._links)} already"
             self._close(idle, "it has copied nothing yet, and another one is there")

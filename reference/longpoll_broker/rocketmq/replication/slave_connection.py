@@ -109,6 +109,8 @@ class SlaveConnection:
                 )
             self.asked_offset = offset
             self.next_offset = self._first_offset = first
+        elif offset > self.next_offset:
+            raise RemoteProtocolError(f"reports a log up to {offset}, but was sent only up to {self.next_offset}")
         self.reported_offset = offset
 
     def write(self, now_ns: int) -> bool:
@@ -142,8 +144,13 @@ class SlaveConnection:
 
     @property
     def gives_way(self) -> bool:
-        """Whether it has copied nothing yet, or sent no report: any peer may send some bytes."""
-        return self.asked_offset is None or (self.lacked_size > 0 and self.reported_offset <= self.asked_offset)
+        """Whether it has copied nothing yet: any peer may report an offset."""
+        return self.asked_offset is None or self.reported_offset <= self.asked_offset
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it claims to have everything that it was sent."""
+        return self.asked_offset is not None and not self.lacked_size
 
     @property
     def is_blocked(self) -> bool:
