@@ -1,10 +1,12 @@
 """How far a follower lags: a history grows at a fixed rate, with occasional faults, under `judge --follow`.
 
     python -m model_tests.bench.follow_bench [--rates 20000 200000] [--seconds 60] [--fault-s 10] [--format parquet]
+    python -m model_tests.bench.follow_bench --engine spark --rates 100000 --seconds 600 --kill-s 300
 
 The history is simulated and written beforehand, which is not timed. A small thread then moves Parquet parts of half a
 second each (`--part-s`) into the history when their last event is due, or adds lines to one part. Every `--fault-s`
 seconds one answer is wrong. `longpoll judge --follow --engine local --findings FILE --checkpoint DIR` runs meanwhile.
+With `--kill-s` it is killed once, and started again. Its findings must be those of a judgement of the whole history.
 
 Prints the delay from each fault's due time until it is in the file, the follower's peak memory in each minute, its
 processor time an event, and the writer's own delay. The delay includes the wait for a complete part; the processor time
@@ -16,9 +18,11 @@ disk and some seconds as Parquet, 250 MB and half a minute as lines.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -26,6 +30,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,13 +40,14 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, evolve, field, frozen
 from model_tests.bench import leaving
-from model_tests.bench.served import processor_s, status_kib
+from model_tests.bench.served import family, processor_s, status_kib
 from model_tests.support.judge.tiles import Tile, moved, plan, simulated_tile, write_meta
 
 from longpoll_judge.generate import Load
 from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import event_dicts
 from longpoll_judge.rules.cross_queue import rows_where
+from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
 
 LOAD: Final = Load(queues=32, send_interval_ms=1.0, is_whole=True)
@@ -187,12 +194,58 @@ def _append(piece: Piece, part: Path) -> None:
         grown.write(lines.read(piece.end - piece.start))
 
 
+@define(eq=False)
+class Follower:
+    """The command that follows, with the processes that it starts."""
+
+    call: list[str]
+    said: Path
+    kill_s: float
+    """When it is killed and started again; infinity for never."""
+    used_s: float = 0.0
+    """Processor time of the process that was killed."""
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self) -> None:
+        """Start the command."""
+        with self.said.open("ab") as errors:
+            self.process = subprocess.Popen(self.call, stdout=errors, stderr=errors)
+
+    def processor_s(self) -> float:
+        """The processor time of all processes so far."""
+        return self.used_s + sum(self._each(processor_s))
+
+    def memory(self) -> int:
+        """The memory of all processes, in bytes."""
+        return KIB * int(sum(self._each(partial(status_kib, name="VmRSS"))))
+
+    def _each(self, look: Callable[[int], float]) -> Iterator[float]:
+        for pid in family(self.process.pid):
+            with suppress(OSError, AssertionError):  # it has ended meanwhile
+                yield look(pid)
+
+    def kill(self) -> None:
+        """Kill all processes."""
+        self.used_s = self.processor_s()
+        for pid in family(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def pause(self, now_s: float) -> None:
+        """Kill it and start it again if it is time."""
+        if now_s >= self.kill_s:
+            self.kill_s = math.inf
+            self.kill()
+            self.start()
+
+
 @define
 class Watch:
     """Looks at the file of findings, and at the process that writes it."""
 
     findings: Path
-    pid: int
+    follower: Follower
     planted: list[Planted]
     begun_s: float
     memory: list[int] = field(factory=list)
@@ -202,9 +255,10 @@ class Watch:
     def look(self) -> None:
         """Record the faults reported so far, and the memory in use."""
         now_s = time.monotonic() - self.begun_s
+        self.follower.pause(now_s)
         while len(self.memory) <= now_s // MINUTE_S:
             self.memory.append(0)
-        self.memory[-1] = max(self.memory[-1], status_kib(self.pid, "VmRSS") * KIB)
+        self.memory[-1] = max(self.memory[-1], self.follower.memory())
         if not self.findings.exists():
             return
         with self.findings.open("rb") as file:
@@ -218,33 +272,45 @@ class Watch:
                 each.told_s = now_s
 
 
-def measure(made: Made, rate: int, source: Path, wait_s: float) -> bool:
+def measure(made: Made, source: Path, options: argparse.Namespace, rate: int) -> bool:
     """Follow one history while it grows, and print what was measured; whether it is as it should be."""
     with tempfile.TemporaryDirectory(prefix="longpoll-bench-", dir=source.parent) as directory:
         history, findings = Path(directory) / "history", Path(directory) / "found.ndjson"
         history.mkdir()
         shutil.copy(source / META_FILE, history)
         told = ["--findings", str(findings), "--checkpoint", str(Path(directory) / "kept")]
-        call = [sys.executable, "-m", "longpoll", "judge", str(history), "--engine", "local", "--follow", *told]
-        said = Path(directory) / "said"
-        with said.open("wb") as errors, subprocess.Popen(call, stdout=errors, stderr=errors) as follower:
-            await_start(follower, said)
-            begun_s, before_s = time.monotonic(), processor_s(follower.pid)
-            watch = Watch(findings, follower.pid, made.planted, begun_s)
+        call = [sys.executable, "-m", "longpoll", "judge", str(history), "--engine", options.engine, "--follow", *told]
+        follower = Follower(call, Path(directory) / "said", options.kill_s or math.inf)
+        follower.start()
+        try:
+            await_start(follower.process, follower.said)
+            begun_s, before_s = time.monotonic(), follower.processor_s()
+            watch = Watch(findings, follower, made.planted, begun_s)
             late_s = grow(made, history, begun_s, watch.look)
-            end_s = time.monotonic() + wait_s
+            end_s = time.monotonic() + options.wait
             while any(each.told_s is None for each in made.planted) and time.monotonic() < end_s:
                 watch.look()
                 CLOCK.wait(TICK_S)
-            used_s, judged = processor_s(follower.pid) - before_s, judged_events(said)
+            used_s, judged = follower.processor_s() - before_s, judged_events(follower.said)
+        finally:
             # Not asked for the verdict on the whole, which would judge all of it once more.
             follower.kill()
+        differ = differing(findings, history)
     show(made, rate, watch, late_s)
     cost = f"{judged:,} events judged, {used_s / max(judged, 1) * 1e6:.2f} us of processor time each"
     print(f"{rate:>9,} events/s   {cost}, load of the machine {os.getloadavg()[0]:.1f}", flush=True)  # noqa: T201
-    wrong = shortcoming(made.planted)
+    wrong = shortcoming(made.planted) or differ
     print(f"{rate:>9,} events/s   {wrong or f'all told, half of them within {BEHIND_MAX_S:.0f} s'}", flush=True)  # noqa: T201
     return not wrong
+
+
+def differing(findings: Path, history: Path) -> str:
+    """How the findings that were reported differ from those of the whole; empty if they do not."""
+    lines = (msgspec.json.decode(line) for line in findings.read_bytes().splitlines())
+    told = {(line["clause"], line["request"]) for line in lines if line.get("verdict") == "violated"}
+    whole = judge([history], engine="local").findings
+    expected = {(one.clause, one.request) for one in whole if one.verdict == "violated"}
+    return "" if told == expected else f"NOT AS IT SHOULD BE: findings differ: {sorted(told ^ expected)[:3]}"
 
 
 def shortcoming(planted: Sequence[Planted]) -> str:
@@ -304,6 +370,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--part-s", type=float, default=0.5)
     parser.add_argument("--format", choices=("parquet", "ndjson"), default="parquet")
     parser.add_argument("--wait", type=float, default=60.0)
+    parser.add_argument("--engine", choices=("local", "spark"), default="local")
+    parser.add_argument("--kill-s", type=float, default=0.0, help="kill the follower after this time; 0 for never")
     options = parser.parse_args(arguments)
     are_right: list[bool] = []
     for rate in options.rates:
@@ -311,7 +379,7 @@ def main(arguments: Sequence[str]) -> int:
             source = Path(directory) / "made"
             shape = Shape(rate, options.seconds, options.fault_s, options.part_s, f".{options.format}")
             made = make(source, shape)
-            are_right.append(measure(made, rate, source, options.wait))
+            are_right.append(measure(made, source, options, rate))
     return 0 if all(are_right) else 1
 
 

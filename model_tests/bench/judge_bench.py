@@ -4,7 +4,7 @@
     python -m model_tests.bench.judge_bench --events --lagging 5000000 --engines spark
 
 The histories have sends, acknowledgements and committed offsets too, but those of groups that lag have not.
-Prints one line a figure: events per second (of processor time without Spark, of wall time after the start on Spark),
+Prints one line a figure: events per second of processor time (on Spark of the driver, the JVM and the workers),
 the cost of an event against the smallest size, and the most memory that the local engine took, or each kind of Spark's
 processes held; then the same with all events on one queue, with 16 groups that lag (`--lagging`), and of the smallest
 size as NDJSON (`--plain` leaves the first and the last of these out). A history of 10^8 events takes 1.5 GB of disk
@@ -30,7 +30,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from attrs import define, field, frozen
 from model_tests.bench import leaving
-from model_tests.bench.served import status_kib
+from model_tests.bench.served import family, processor_s, status_kib
 from model_tests.support.judge.laggards import write_lagging
 from model_tests.support.judge.tiles import write_large
 
@@ -74,20 +74,19 @@ def opened() -> Iterator[Engine]:
 
 
 def judged(engine: Engine, history: Path) -> float:
-    """Judge, and return the wall time; the history must be valid."""
+    """Judge, and return the processor time of this process and those that it started; the history must be valid."""
+    begun = {pid: processor_s(pid) for pid in family(os.getpid())}
     result = judge_on(engine, find([history]), wake_ms=100, late_ms=50, say=lambda _text: None)
     if result.verdict != "valid":
         raise SystemExit(
             f"the simulated history {history} is {result.verdict}: {result.findings[:1]} {result.gaps[:1]}"
         )
-    return result.seconds
+    return sum(processor_s(pid) - begun.get(pid, 0.0) for pid in family(os.getpid()))
 
 
 def judged_alone(history: Path) -> tuple[float, int]:
     """Judge on one thread: processor seconds, and the most memory that this process ever took, in bytes."""
-    begun = time.process_time()
-    judged(LocalEngine(threads=1), history)
-    seconds = time.process_time() - begun
+    seconds = judged(LocalEngine(threads=1), history)
     # Not getrusage: its maximum is handed down from the process that started this one.
     return seconds, status_kib(os.getpid(), "VmHWM") * KIB
 
@@ -136,20 +135,13 @@ class Sampled:
 
 def memory_by_kind() -> Iterator[tuple[str, int]]:
     """The memory of this process and all its descendants, by kind."""
-    mine = {os.getpid()}
-    seen: dict[int, tuple[int, str, int]] = {}
-    for place in Path("/proc").glob("[0-9]*"):
+    for pid in family(os.getpid()):
         try:
-            status = dict(line.split(":", 1) for line in (place / "status").read_text(encoding="utf-8").splitlines())
+            status = (Path(f"/proc/{pid}") / "status").read_text(encoding="utf-8")
         except OSError:
             continue  # it has ended meanwhile
-        held = int(status["VmRSS"].split()[0]) * KIB if "VmRSS" in status else 0
-        seen[int(place.name)] = int(status["PPid"]), status["Name"].strip(), held
-    while more := {pid for pid, (parent, _name, _held) in seen.items() if parent in mine} - mine:
-        mine |= more
-    for pid in mine & seen.keys():
-        _parent, name, held = seen[pid]
-        yield "driver" if pid == os.getpid() else "jvm" if name == "java" else "worker", held
+        kind = "driver" if pid == os.getpid() else "jvm" if status.startswith("Name:\tjava\n") else "worker"
+        yield kind, status_kib(pid, "VmRSS") * KIB if "VmRSS" in status else 0
 
 
 def measure_spark(histories: Sequence[Measured], warm: Path) -> None:

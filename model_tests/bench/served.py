@@ -35,9 +35,23 @@ def address_of(text: str) -> Address:
 
 
 def processor_s(pid: int) -> float:
-    """The processor time of a process up to now, user and system, seconds."""
+    """The processor time of a process and its ended children up to now, user and system, seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def family(pid: int) -> set[int]:
+    """A process and all that it started, directly or not, that still run."""
+    parents: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(place.name)] = int((place / "stat").read_text("ascii").rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has ended meanwhile
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found & parents.keys()
 
 
 def status_kib(pid: int, name: str) -> int:
