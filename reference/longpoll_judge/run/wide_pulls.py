@@ -11,9 +11,10 @@ task reads its splits itself, in this process or on an executor (`pipeline.Readi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +35,7 @@ from longpoll_judge.rules.queue_columns import PULL_CODES
 from longpoll_judge.rules.sends import judge_sends
 from longpoll_judge.run import window_commits, window_sends
 from longpoll_judge.run.queue_verdict import RESULT_SCHEMA, judge_logs, judge_queue, repeated_rows
-from longpoll_judge.run.window_commits import CommitWatch
+from longpoll_judge.run.window_commits import CommitWatch, GroupName
 from longpoll_judge.run.window_sends import SendWatch
 from longpoll_judge.run.window_sweep import WindowReader, are_single
 from longpoll_judge.run.windows import REACH, WindowPlan
@@ -169,7 +170,8 @@ class Outcome:
     gaps: list[Gap] = field(factory=list)
 
 
-Rule = Callable[[Tables, Context], Outcome]
+Rule = Callable[..., Outcome]
+"""From `Tables`, a `Context` and perhaps the known suspects to the outcome."""
 RuleTask = tuple[str, Rule, list[int]]
 """The name of a rule, the rule, and the numbers of the splits that it judges together."""
 
@@ -224,18 +226,30 @@ def joined_outcomes(outcomes: Iterable[Outcome]) -> Outcome:
     )
 
 
-def judge_suspected(tables: Tables, context: Context) -> Outcome:
-    """Judge the sends of the queues that are not clear (`window_sends`)."""
-    with open_keys() as received:
-        watch = SendWatch(context, received)
+@contextmanager
+def watching(context: Context, names: Container[str]) -> Iterator[dict[str, SendWatch | CommitWatch]]:
+    """What finds the suspects of these rules, by name; it goes with the block."""
+    with open_keys() as sends, open_keys() as commits:
+        watches = {SENDS: SendWatch(context, sends), COMMITS: CommitWatch(context, commits)}
+        yield {name: watch for name, watch in watches.items() if name in names}
+
+
+def suspects_of(name: str, tables: Tables, context: Context) -> Any:
+    """What `SendWatch.finish` or `CommitWatch.finish` gives for some splits."""
+    with watching(context, {name}) as watches:
         for _number, table in tables():
-            watch.see(table)
-            if watch.is_over:
+            watches[name].see(table)
+            if watches[name].is_over:
                 break
-        known = watch.finish()
-    if known is None:
+        return watches[name].finish()
+
+
+def judge_suspected(tables: Tables, context: Context, *known: tuple[set[QueueName], int] | None) -> Outcome:
+    """Judge the sends of the queues that are not clear, which may be `known` already (`window_sends`)."""
+    (found,) = known or (suspects_of(SENDS, tables, context),)
+    if found is None:
         return Outcome(*judge_sends(tables, context))
-    suspected, clear = known
+    suspected, clear = found
     if not suspected:
         return Outcome([], share=Share(clear, clear))
     return Outcome(*judge_sends(partial(window_sends.without, tables, suspected), context, clear=clear))
@@ -246,20 +260,14 @@ def _of_falls(tables: Tables, context: Context) -> Outcome:
     return Outcome(findings, left_out)
 
 
-def judge_suspected_commits(tables: Tables, context: Context) -> Outcome:
-    """Judge the committed offsets of the groups that are not clear (`window_commits`)."""
-    with open_keys() as received:
-        watch = CommitWatch(context, received)
-        for _number, table in tables():
-            watch.see(table)
-            if watch.is_over:
-                break
-        known = watch.finish()
-    if known is None:
-        found = exchanges(table for _number, table in tables())
-        findings, share, gaps = judge_exchanges(found, context)
-        return Outcome(findings, share=share, gaps=gaps)
-    suspected, *clear = known
-    found = exchanges(window_commits.without(tables, suspected) if suspected else ())
-    findings, share, gaps = judge_exchanges(found, context, (clear[0], clear[1]))
+def judge_suspected_commits(
+    tables: Tables, context: Context, *known: tuple[set[GroupName], int, int] | None
+) -> Outcome:
+    """Judge the committed offsets of the groups that are not clear, which may be `known` already (`window_commits`)."""
+    (found,) = known or (suspects_of(COMMITS, tables, context),)
+    suspected, *clear = found or (None, 0, 0)
+    events = (table for _number, table in tables())
+    if suspected is not None:
+        events = window_commits.without(tables, suspected) if suspected else iter(())
+    findings, share, gaps = judge_exchanges(exchanges(events), context, (clear[0], clear[1]))
     return Outcome(findings, share=share, gaps=gaps)
