@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -21,12 +21,16 @@ from model_tests.support.ports import closed_port
 from model_tests.verification.test_hostile_calls import UNSEEN
 
 from longpoll.cli import main
+from longpoll.commands.conform import show
+from longpoll.output import Exit
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_conform.capabilities import DEFAULT, RUNTIME_INFO, How, identify
+from longpoll_conform.capabilities import DEFAULT, RUNTIME_INFO, How, given, identify
 from longpoll_conform.clauses import CLAUSES
 from longpoll_conform.connection import Address
 from longpoll_conform.play import Place
+from longpoll_conform.suite import Outcome, Seen, Suite
+from longpoll_conform.suite import Result as OfVector
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, policy_named
 
@@ -113,7 +117,7 @@ def test_the_version_decides(answer: Mapping[str, Any], policy: str, how: How, w
 def test_a_faithful_broker_passes_without_a_policy(rocketmq: Broker) -> None:
     """The first example of the help; held to another policy the same broker fails, and the result says why."""
     places = rocketmq.address, rocketmq.name_server_address
-    own, other = conform(*places, *DIFFERENT), conform(*places, *DIFFERENT, "--policy=strict")
+    own, other = conform(*places, *DIFFERENT), conform(*places, *DIFFERENT, "--policy=strict", "--knob=take=in_place")
     told = json.loads(conform(*places, *DIFFERENT, "--json").stdout)
 
     assert own.exit_code == 0, own.output
@@ -122,6 +126,7 @@ def test_a_faithful_broker_passes_without_a_policy(rocketmq: Broker) -> None:
     assert "--policy NAME chooses another" in own.stdout
     assert "--policy NAME chooses another" in own.stderr
     assert (other.exit_code, other.stdout.splitlines()[0]) == (1, "verdict: 2 of 2 clauses failed")
+    assert "policy: strict with take=in_place, because --policy names it\n" in other.stdout
     assert "runs policy rocketmq-4.9: without --policy it is compared with rocketmq-4.9" in other.stderr
     assert told["policy"] == "rocketmq-4.9"
     assert told["policy_chosen"] == {
@@ -151,6 +156,15 @@ def test_bugs_of_rocketmq_have_a_section_of_their_own(rocketmq: Broker) -> None:
     assert "RocketMQ's own bugs" in bugs
     assert "does not have it" in bugs
     assert "STORE-1 STORE-2 STORE-3 STORE-4" in untested
+
+
+def test_a_failure_under_load_names_the_way_to_its_events(capsys: pytest.CaptureFixture[str]) -> None:
+    suite = Suite(Place(("127.0.0.1", 1), ("127.0.0.1", 1)), "strict", "run")
+    clause = next(each for each in CLAUSES if each.id == "RUN-2")
+    for outcome in get_args(Outcome):
+        show(suite, [OfVector(Seen(clause.vectors[0], "t"), clause, outcome, "late")], given("strict"), Exit.OK, None)
+        said = capsys.readouterr().out
+        assert ("next: repeat with --history DIRECTORY, then longpoll judge DIRECTORY" in said) == (outcome == "FAIL")
 
 
 SOME = ("--only", "PULL-READ-*", "--only", "LOCK-*")

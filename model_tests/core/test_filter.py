@@ -9,6 +9,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -437,3 +438,24 @@ def test_a_slip_in_the_grammar_is_seen(rule: str, planted: str, monkeypatch: pyt
     monkeypatch.setattr(sql92, "GRAMMAR", slipped)
     monkeypatch.setattr(sql92, "_parser", functools.cache(sql92._parser.__wrapped__))
     assert next(differing_cases(), None) is not None
+
+
+@pytest.mark.parametrize("digits", ["1", "1.1", ".1", "0x1", "0x1.1", "1e1", "0", "\u0661"])
+def test_a_long_text_that_is_no_number_matches_nothing(digits: str) -> None:
+    """With backtracking, 32,000 digits before a wrong letter took half a minute."""
+    properties = {"p": digits + digits[-1] * 32_000 + "x"}
+    assert not any(compile_expression(each).matches(properties.get) for each in ("p > 1.5", "p > 1", "p < p"))
+
+
+def test_a_long_number_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    pattern = sql92_tree._DECIMAL
+
+    def fullmatch(text: str) -> object:
+        seen.append(text)
+        return pattern.fullmatch(text)
+
+    monkeypatch.setattr(sql92_tree, "_DECIMAL", SimpleNamespace(fullmatch=fullmatch))
+    properties = {"long": "2" * 200, "short": "3"}
+    assert compile_expression(" AND ".join(["long > 1.5", "short > 1.5"] * 9)).matches(properties.get)
+    assert Counter(seen) == {properties["long"]: 1, "3": 9}

@@ -117,6 +117,8 @@ def test_a_scan_may_be_allowed_its_time(token: str, script: Script, allowances: 
 
 def test_every_property_has_a_hint_and_is_seen_broken() -> None:
     """Hints that need two processes: see `test_programs`."""
+    assert "one message only" in HINTS["no_lost_wakeup"]
+    assert "may_answer_early" in HINTS["not_answered_early"]
     assert {prop for _token, _script, prop in BROKEN.values()} | {"forgets_at_reset", "same_again"} == HINTS.keys()
 
 

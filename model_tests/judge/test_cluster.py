@@ -386,29 +386,44 @@ def test_a_worker_that_lacks_pyarrow_is_a_sentence(faulted: Path, tmp_path: Path
 
 @pytest.mark.long
 def test_spark_connect(faulted: Path, tmp_path: Path) -> None:
-    """By SPARK_REMOTE, by --master and by the caller's session; the server's workers have none of our packages."""
+    """By SPARK_REMOTE, by --master and by the caller's session, or its DataFrame, whose directory does not stay.
+
+    The server's workers have none of our packages.
+    """
     here = without_time(judge([faulted], engine="local"))
     asking = (
         "import json, sys, msgspec\n"
         "from longpoll_judge.run.pipeline import judge\n"
+        "from longpoll_judge.run.spark.frames import EVENT_DDL\n"
         "from pyspark.sql import SparkSession\n"
-        "paths, how, url = [sys.argv[1]], sys.argv[2], sys.argv[3]\n"
+        "paths, how, url, shared = [sys.argv[1]], *sys.argv[2:]\n"
         "given = {'environment': {}, 'master': {'master': url}}\n"
         "more = given[how] if how in given else {'session': SparkSession.builder.remote(url).create()}\n"
+        "if how == 'frame':\n"
+        "    paths = more.pop('session').read.schema(EVENT_DDL).json(f'{paths[0]}/part-*.ndjson')\n"
+        "    more['conf'] = {'spark.longpoll.directory': shared}\n"
         "found = judge(paths, **more)\n"
         "assert how != 'session' or more['session'].range(3).count() == 3\n"
         "print(msgspec.json.encode(found).decode())\n"
     )
     with connect_server(tmp_path) as url:
-        for how in ("environment", "master", "session"):
+        for how in ("environment", "master", "session", "frame"):
             environment = {name: value for name, value in os.environ.items() if name != REMOTE}
             done = subprocess.run(
-                [sys.executable, "-c", asking, str(faulted), how, url],
+                [sys.executable, "-c", asking, str(faulted), how, url, str(tmp_path / "shared")],
                 capture_output=True, text=True, timeout=300, check=False,
                 env=environment | ({REMOTE: url} if how == "environment" else {}),
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
-            assert without_time(msgspec.json.decode(done.stdout, type=Result)) == here, how
+            there = without_time(msgspec.json.decode(done.stdout, type=Result))
+            if how == "frame":
+                assert [(one.clause, one.why) for one in there.findings] == [
+                    (one.clause, one.why) for one in here.findings
+                ]
+                assert (there.verdict, there.events, there.shares) == (here.verdict, here.events, here.shares)
+                assert list((tmp_path / "shared").iterdir()) == []
+            else:
+                assert there == here, how
 
 
 @pytest.mark.long

@@ -58,15 +58,15 @@ def is_selected(item: pytest.Item, plan: Plan, root: Path) -> bool:
 class Nightly:
     """The hooks, for one plan."""
 
-    def __init__(self, plan: Plan, root: Path, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, plan: Plan, config: pytest.Config, now_s: Callable[[], float] = time.time) -> None:
         self.plan = plan
-        self.root = root
+        self.config = config
         self.now_s = now_s
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Select the plan's tests and shuffle them."""
-        chosen = [item for item in items if is_selected(item, self.plan, self.root)]
+        chosen = [item for item in items if is_selected(item, self.plan, config.rootpath)]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
         random.Random(self.plan.seed).shuffle(chosen)
         items[:] = chosen
@@ -82,6 +82,9 @@ class Nightly:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Log what became of a test; with xdist the worker logs, and the controller logs a worker that crashed."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and reporter is not None:  # at once: pytest's own summary is lost if it has to be killed
+            reporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
         if hasattr(report, "node") and str(report.when) != CRASHED:
             return
         if report.when == "teardown":
@@ -98,4 +101,4 @@ class Nightly:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the hooks for the plan in the environment."""
     plan = msgspec.json.decode(os.environ[PLAN], type=Plan)
-    config.pluginmanager.register(Nightly(plan, config.rootpath), "longpoll-nightly")
+    config.pluginmanager.register(Nightly(plan, config), "longpoll-nightly")

@@ -48,11 +48,11 @@ class Wire:
 class Peer:
     """A connection to a broker without a socket."""
 
-    def __init__(self, broker: Broker, number: int = 7) -> None:
+    def __init__(self, broker: Broker, number: int = 7, host: str = "127.0.0.1") -> None:
         self.broker = broker
         self.wire = Wire()
         self.channel = Channel(
-            broker.loops[0], self.wire, ("127.0.0.1", 5555), number, broker.handler, LIMITS, broker.runtime.lock()
+            broker.loops[0], self.wire, (host, 5555), number, broker.handler, LIMITS, broker.runtime.lock()
         )
         broker.handler.opened(self.channel)
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -289,6 +290,26 @@ def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["longpoll_requests_total", "unknown"] == 10
     assert sum(name == "longpoll_requests_total" for name, *_labels in found) == 1
     assert sum(name == "longpoll_group_lag_messages" for name, *_labels in found) == 3
+
+
+def test_metrics_are_computed_for_one_client_at_a_time() -> None:
+    """Sixteen computing threads would each keep the interpreter from the loops."""
+    order: list[str] = []
+
+    @contextmanager
+    def lock() -> Iterator[None]:
+        order.append("begin")
+        yield
+        order.append("end")
+
+    broker: Any = SimpleNamespace(runtime=SimpleNamespace(lock=lock))
+
+    def computed(_environ: Any, _start: Any) -> list[bytes]:
+        order.append("metrics")
+        return []
+
+    assert list(metrics.with_health(computed, broker)({"PATH_INFO": "/metrics"}, print)) == []
+    assert order == ["begin", "metrics", "end"]
 
 
 def test_half_requests_hold_a_few_connections_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

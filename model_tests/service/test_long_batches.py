@@ -66,6 +66,14 @@ def asked(client: RawClient, times: int = 1) -> int:
     return client.send(RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, BODY * times)
 
 
+def test_a_turn_has_so_many_messages_or_so_many_bytes_of_properties(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send_processor, "TURN_COUNT", 3)
+    monkeypatch.setattr(send_processor, "TURN_SIZE", 10)
+    messages: Any = [(SimpleNamespace(properties=bytes(size)), "") for size in (0, 0, 0, 4, 6, 20, 1)]
+    parts = [[len(message.properties) for message, _tag in part] for part in send_processor._parts(messages)]
+    assert parts == [[0, 0, 0], [4, 6], [20], [1]]
+
+
 @pytest.mark.parametrize("count", [1, 20])
 def test_others_are_served_during_long_batches(
     count: int, unending: list[bool], broker: Broker, connect: Connect

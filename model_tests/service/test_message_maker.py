@@ -16,6 +16,7 @@ from longpoll_broker.send.append import HALF_TOPIC, Appender, SendEvents, Stored
 from longpoll_broker.send.durability import Durability
 from longpoll_broker.send.message_builder import MessageBuilder, SendRefusedError
 from longpoll_broker.send.send_processor import SendProcessor
+from longpoll_broker.shared.queues import NewQueues
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 from longpoll_broker.store.burst_append import PreparedBatch
@@ -29,6 +30,7 @@ from longpoll_runtime.real import RealRuntime
 
 CHANNEL: Any = SimpleNamespace(host_bytes=b"producer", peer_host=("127.0.0.1", 1), number=1, owner="127.0.0.1")
 HOST = bytes(range(1, 9))
+QUEUES = NewQueues(lambda _topic, _queue_id: True)
 
 
 def maker_of(traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> MessageBuilder:
@@ -37,7 +39,16 @@ def maker_of(traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> Messag
     runtime.unix_ms = lambda: 1  # type: ignore[method-assign]
     topics = Topics()
     topics.put(TopicConfig("T", 4, 4))
-    return MessageBuilder(runtime, "cluster", topics, Groups(auto_create=False), HOST, traits, inner_queues)
+    return MessageBuilder(
+        runtime,
+        "cluster",
+        topics,
+        Groups(auto_create=False),
+        HOST,
+        traits,
+        inner_queues,
+        queues=QUEUES,
+    )
 
 
 def header_of(
@@ -95,7 +106,7 @@ def test_offsets_in_further_queues_are_the_stores_alone_to_give() -> None:
     asked: list[dict[str, str]] = []
 
     class Inner:
-        def named(self, message: Any, properties: dict[str, str]) -> Any:
+        def named(self, message: Any, properties: dict[str, str], _channel: Any) -> Any:
             asked.append(properties)
             return "named"
 

@@ -27,6 +27,7 @@ from model_tests.support.broker.raw_client import pull_fields, send_message
 from model_tests.support.ports import closed_port
 
 from longpoll.cli import main
+from longpoll.output import begin_recording
 from longpoll_broker.broker import Broker
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer, relay_loop
@@ -474,6 +475,15 @@ def test_a_signal_ends_it_with_the_whole_history(
     assert [event.event for event in events[-2:]] == ["connection_closed", "source_stopped"]
     result = judge([history], engine="local", wake_ms=ALLOWED_MS, late_ms=ALLOWED_MS)
     assert (result.verdict, result.requests) == ("valid", 2)
+
+
+def test_an_earlier_history_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begin_recording(None)
+    begin_recording(tmp_path)
+    assert capsys.readouterr().err == ""
+    (tmp_path / "part-broker-00000.ndjson").write_text("")
+    begin_recording(tmp_path)
+    assert capsys.readouterr().err == f"{tmp_path} has an earlier history, and `longpoll judge` reads both\n"
 
 
 def test_a_killed_proxy(observe: StartCommand, broker: Broker, connect: Connect, tmp_path: Path) -> None:

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import attrs
 import msgspec
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
+from model_tests.service.tables import tables_of
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.raw_client import pull_fields, send_fields
 from model_tests.support.service import served
+from msgspec.structs import replace
 
-from longpoll_broker import shared
+import longpoll_broker
 from longpoll_broker.broker import Broker
 from longpoll_broker.hold import hold_service
 from longpoll_broker.io.channel import Channel, Outbox
-from longpoll_broker.rocketmq import accounts, admin, name_server
 from longpoll_broker.rocketmq.admin import client_calls, client_processor
 from longpoll_broker.rocketmq.name_server.name_server import KvSettings
 from longpoll_broker.rocketmq.name_server.routes import OwnTopics, RegisteredBroker, Routes
-from longpoll_broker.send import append
+from longpoll_broker.send import append, message_builder
 from longpoll_broker.shared import timer_offsets
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.timer_offsets import TimerCounts
 from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames import Command, encode
+from longpoll_protocol.frames import Command, Serialisation, encode
 from longpoll_runtime.real import RealRuntime
 
 SIZE: Final = 400
@@ -73,6 +72,12 @@ ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
     "topics": lambda number: (RequestCode.SEND_MESSAGE_V2, send_fields(f"t{number}", 0), b"x"),
     "groups": lambda number: (RequestCode.PULL_MESSAGE, pull_fields("TBW102", 0, group=f"g{number}"), b""),
     "offsets": commit,
+    "queues": lambda number: (RequestCode.SEND_MESSAGE_V2, send_fields("Wide", number), b"x"),
+    "light queues": lambda number: (
+        RequestCode.SEND_MESSAGE_V2,
+        send_fields("TBW102", 0, f"INNER_MULTI_DISPATCH\x01%LMQ%{number}\x02"),
+        b"x",
+    ),
     "queue locks": locked,
     "producers": lambda number: heartbeat(number, consumer=False),
     "members of groups": lambda number: heartbeat(number, consumer=True),
@@ -88,7 +93,9 @@ ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     """A broker without sockets."""
-    with ThreadlessBroker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as started:
+    config = evolve(SMALL_STORE, multi_dispatch=True, light_queues=True)
+    with ThreadlessBroker.start(RealRuntime(), str(tmp_path / "store"), store_config=config) as started:
+        started.topics.put(TopicConfig("Wide", 1024, 1024))
         tell(Peer(started, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("TBW102", 0), b"x"))
         yield started
 
@@ -145,6 +152,27 @@ def test_one_connection_leaves_room_for_others(name: str, broker: Broker) -> Non
     assert (quota.used == before) == (name in OF_CONNECTIONS)
 
 
+@pytest.mark.parametrize("lasts", [True, False], ids=["many connections", "connected again"])
+@pytest.mark.parametrize("name", ATTACKS)
+def test_one_address_leaves_room_for_others(name: str, broker: Broker, *, lasts: bool) -> None:
+    """By many connections at a time, and by one after the other."""
+    for number in range(2):
+        tell(Peer(broker, 1 + number), heartbeat(number, consumer=True))
+    quota, attackers = of(broker, name), [Peer(broker, 100 + number, "10.0.0.1") for number in range(20)]
+    for number in range(2, SIZE + 2):
+        tell(attackers[number % 20], ATTACKS[name](number))
+        if not lasts and number % 10 == 0:
+            broker.handler.closed(attackers[number % 20].channel)
+            broker.handler.end_pass(Outbox())
+            attackers[number % 20] = Peer(broker, 1_000 + number, "10.0.0.1")
+    assert quota.refused > 0 or (name in OF_CONNECTIONS and not lasts)
+    other = Peer(broker, 8, "10.0.0.9")
+    for number in range(SIZE + 2, SIZE + 12):
+        used = quota.used
+        tell(other, ATTACKS[name](number))
+        assert quota.used > used
+
+
 def test_what_is_deleted_makes_room(broker: Broker) -> None:
     offsets, topics, filters = (
         broker.handler.shared.offsets,
@@ -185,6 +213,20 @@ def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.Monke
     now_ns = broker.runtime.monotonic_ns() + append.COPIED_NS
     monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: now_ns)
     assert b'"code":0' in tell(attacker, asked)
+
+
+def test_long_properties_are_refused_before_they_are_parsed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind a send that is served at once, and in a reply."""
+    monkeypatch.setattr(message_builder, "read_properties", lambda text: pytest.fail(str(len(text))) if text else {})
+    monkeypatch.setattr(client_calls, "read_properties", lambda text: pytest.fail(str(len(text))))
+    long, peer = "k\x01v\x02" * 20_000, Peer(broker)
+    kind = Serialisation.ROCKETMQ
+    for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_REPLY_MESSAGE_V2):
+        commands = [Command(code, 1, ext_fields=send_fields("TBW102", 0, each)) for each in ("", long, long)]
+        frames = [encode(replace(each, serialisation=kind, body=b"x")) for each in commands]
+        parts = [peer.tell(b"".join(b"".join(map(bytes, frame)) for frame in frames[first:])) for first in (0, 1)]
+        assert [part.count(b"the message is illegal: the properties have 80000") for part in parts] == [2, 2]
+    assert not peer.channel.closed
 
 
 def test_what_is_committed_again_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,8 +278,10 @@ def test_a_connection_leaves_many_held_pulls_in_turns(broker: Broker, monkeypatc
     assert len(broker.hold_service) == 10
 
 
-def test_many_members_are_reset_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """222 tells each member by 220, and answers after the last one."""
+@pytest.mark.parametrize(("code", "notice"), [(222, b'"code":220'), (223, b'"code":221')])
+def test_many_members_are_told_in_turns(
+    code: int, notice: bytes, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client_calls, "NOTICES_MAX", 2)
     members = [Peer(broker, 20 + number) for number in range(5)]
     for member in members:
@@ -247,14 +291,16 @@ def test_many_members_are_reset_in_turns(broker: Broker, monkeypatch: pytest.Mon
     asker = Peer(broker, 7)
     for member in members:
         member.heard()
-    tell(asker, (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "TBW102", "group": "g0", "timestamp": "0"}, b""))
+    tell(asker, (code, {"topic": "TBW102", "group": "g0", "timestamp": "0"}, b""))
     told = []
     while asker.channel.rest is not None:
-        told.append([b'"code":220' in member.heard() for member in members].count(True))
+        told.append([notice in member.heard() for member in members].count(True))
         rest, asker.channel.rest = asker.channel.rest, None
-        rest(Outbox())
+        outbox = Outbox()
+        rest(outbox)
+        outbox.flush()
     assert told == [2, 2]
-    assert [b'"code":220' in member.heard() for member in members].count(True) == 1
+    assert [notice in member.heard() for member in members].count(True) == 1
 
 
 def test_a_refused_call_leaves_those_that_wait(broker: Broker) -> None:
@@ -326,13 +372,13 @@ def test_names_of_locks_have_an_end(named: str, code: int, broker: Broker) -> No
 def test_one_connection_makes_a_share_of_the_settings() -> None:
     settings = KvSettings()
     attacker, other = Sender(1, "10.0.0.1"), Sender(2, "10.0.0.2")
-    refused = [settings.put("n", f"k{number}", "v", attacker) is not None for number in range(10_000)]
-    assert sum(refused) == 8_000
+    refused = [settings.put("n", f"k{number:04}", "v", attacker) is not None for number in range(10_000)]
+    assert sum(refused) // 10 == 804
     assert settings.put("n", "mine", "v", other) is None
-    assert settings.put("n", "k0", "w", attacker) is None
+    assert settings.put("n", "k0000", "w", attacker) is None
     for number in range(10_000):
-        settings.remove("n", f"k{number}")
-    assert settings.quota.used == 1
+        settings.remove("n", f"k{number:04}")
+    assert settings.quota.used == 106
 
 
 def test_every_quota_has_an_attack_and_a_line_in_the_docs(broker: Broker) -> None:
@@ -344,42 +390,103 @@ def test_every_quota_has_an_attack_and_a_line_in_the_docs(broker: Broker) -> Non
 
 
 WITHOUT: Final = {
-    "Rules": "an administrator's file",
-    "Account": "an administrator's file",
-    "Wanted": "lives as long as a request",
-    "OwnTopics": "has no more rows than `Topics`, and one",
-    "Group": "its rows count in `Clients`",
-    "RegisteredBroker": "its topics count in `Routes`",
-    "TimerOffsets": "has as many rows as the broker's own timers",
-    "TimerCounts": "its rows are those of topics",
-    "Rates": "its rows are those of topics and groups",
-    "DelayOffsets": "has as many rows as there are delay levels",
-    "NameServer": "its rows are those of `Routes`",
-    "ClientProcessor": "has one row for each connection",
-    "MemberNotifications": "its rows are those of `Clients`",
-    "_Gathering": "lives as long as one request, and limits its bytes",
-    "Quota": "the quota itself",
+    "counted by the quota of its class or another": """
+        ClientCalls._waiting FilterTable._by_place FilterTable._orphans KvSettings._values Offsets.by_pair
+        Producers._client_of Producers._clients Producers._groups Producers._groups_of Producers._named
+        QueueLocks._holders Routes._by_address Statistics._items Clients._groups Clients._groups_of _Named.by_name
+        Group.members Group.subscriptions MemberNotifications._round MemberNotifications._waiting
+        NameServer._permissions OwnTopics._forgotten RegisteredBroker.topics TimerCounts.by_topic Topics.unsaved
+        QueueTable._left QueueTable.leaving QueueTable.topics Topic.queues Quota._counts Quota._entries
+        """,
+    "held pulls, of which a connection has a part": """
+        Bucket.pulls Deadlines._due Deadlines._heap HoldTable._buckets HoldTable._channels LaterRuns.waiting
+        PoolExecutor._tasks
+        """,
+    "some rows for each connection, or its bytes, which are limited": """
+        BytesByPeer.by_peer ClientProcessor._closing ClientProcessor.programs Connections.by_address
+        HoldService._closed IoLoop._channels IoLoop._leaving IoLoop._paused IoLoop._to_adopt IoLoop._to_close
+        IoLoop._unfinished IoLoop._unread LongBatches._waiting Channel._out Channel._pending Outbox._channels
+        Outbox._sent
+        """,
+    "a limit in all, without shares: requests that wait for seconds, timed messages, names of deleted topics": """
+        EndTransactionProcessor._committed GroupCommit._gathered GroupCommit._open SlaveWaits._by_deadline
+        SlaveWaits._by_end TableSaves._waiting _Desk._waiting TimerService._due TimerService._gone
+        TimerService._pending Topics.gone Deletions.ends
+        """,
+    "lives as long as a request, a read, a pass or a check of a store": """
+        BucketTraversal._kept BucketTraversal._ready BucketTraversal._thrown BucketTraversal._unsettled
+        BucketTraversal._verdicts BucketTraversal._waiting Dispatcher.behind Dispatcher.handed PreparedBatch.content
+        PreparedBatch.sizes PreparedBatch.tags_codes StoreDirectory._by_place StoreDirectory._log_starts
+        StoreDirectory._maps Verdict.problems Verdict.queues Verdict.unread Wanted.producer_groups Wanted.resources
+        _Gathering.told _Scan.offsets _Scan.records _Verifier._firsts _Verifier._queues
+        """,
+    "a fixed number of rows: codes, files, levels, limits, loops, samples, slaves, threads": """
+        ConfigFiles._damaged DelayOffsets.by_level GroupCommit._threads IndexFile._reserved IoLoop._bindings
+        IoLoop._buffer IoLoop._peers Item.samples Maps._listed MessageStore._troubles PoolExecutor._threads
+        Rates._samples SlaveConnection._received Serving._served TableProcessor._mornings TableSync._versions
+        Topics._own Totals.reached _Link._received _parser ScheduleService._seen _Seen.notes
+        """,
+    "what a master sends": "Follower._pending SlaveConnection._out",
 }
-"""Classes with a table that need no quota, with the reason."""
-
-
-def tables_without(packages: Any) -> set[str]:
-    """The attrs classes of these packages with a dict and without a quota."""
-    found = set()
-    for package in packages:
-        for module_info in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{module_info.name}")
-            for kind in vars(module).values():
-                if isinstance(kind, type) and kind.__module__ == module.__name__ and attrs.has(kind):
-                    types = [str(each.type) for each in attrs.fields(kind)]
-                    has_table = any(each.lower().startswith(("dict[", "ordereddict[", "mapping[")) for each in types)
-                    if has_table and not any("Quota" in each for each in types):
-                        found.add(kind.__name__)
-    return found
+"""What needs no quota, by the reason."""
+FILES: Final = {
+    "access_control": "the administrator's accounts",
+    "config_files": "one file for each table",
+    "index": "files of the index, which are limited by the messages",
+    "message_store": "the checkpoint, and folders of the store",
+    "retention": "the list of deleted topics",
+    "segment": "files of the log, and of queues, which have a quota",
+}
+"""Modules that create files, and which."""
+BROKER: Final = Path(longpoll_broker.__file__).parent
 
 
 def test_every_table_has_a_quota() -> None:
-    assert tables_without([shared, accounts, admin, name_server]) - WITHOUT.keys() == set()
+    found = {path.stem: tables_of(path.read_text()) for path in BROKER.rglob("*.py")}
+    assert {name for name, tables in found.items() if "files" in tables} == FILES.keys()
+    known = {name for names in WITHOUT.values() for name in names.split()}
+    assert set().union(*found.values()) - {"files"} == known
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "class New:\n    def __init__(self):\n        self.rows = {}",
+        "class New:\n    def __init__(self):\n        self.rows: 'MutableMapping[str, int]' = make()",
+        "class New:\n    def put(self):\n        self.other, self.rows = 1, list()",
+        "@define\nclass New:\n    rows: set[str] = field(factory=set)",
+        "@define\nclass New:\n    rows: Iterable[str] = field(factory=lambda: collections.deque())",
+        "@define\nclass New:\n    rows: Final[deque[int]]",
+        "@define\nclass New:\n    quota: Quota\n    rows: OrderedDict[str, int] | None = None",
+        "class New:\n    rows = []",
+        "class New:\n    def __init__(self, runtime):\n        self.rows = runtime.queue(8)",
+        "class New(Old):\n    def put(self):\n        self.rows = queue.SimpleQueue()",
+        "rows: Final = {}",
+        "rows = defaultdict(list)",
+        "@cache\ndef rows(name): ...",
+        "@functools.lru_cache(maxsize=None)\ndef rows(name): ...",
+        "def rows(files, name):\n    files.write_atomic(name, b'')",
+        "def rows(name):\n    with open(name, 'w'): ...",
+        "def rows(name):\n    Path(name).write_bytes(b'')",
+        "def rows(files, name):\n    return files.map(name, 9, writable=True, create=True)",
+    ],
+)
+def test_a_new_table_is_found_however_it_is_written(written: str) -> None:
+    assert tables_of(written) in ({"New.rows"}, {"rows"}, {"files"})
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "CODES: Final = {1, 2}",
+        "class Row(Struct):\n    names: list[str]",
+        "@lru_cache(maxsize=9)\ndef rows(name): ...",
+        "def rows(name):\n    found = {}\n    return found",
+        "class New:\n    def __init__(self):\n        self.rows = deque(maxlen=9)",
+    ],
+)
+def test_what_cannot_grow_is_no_table(written: str) -> None:
+    assert tables_of(written) == set()
 
 
 def test_topics_that_came_and_went_leave_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import zlib
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,7 +20,7 @@ from model_tests.support.broker.client_scenarios import member_options, new_topi
 from model_tests.support.broker.raw_client import RawClient, send_fields, send_message
 from model_tests.support.broker.stores import result_of
 from model_tests.support.present import present
-from model_tests.support.service import answer_of, decoded
+from model_tests.support.service import Box, answer_of, decoded
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -134,7 +135,7 @@ def test_a_slave_is_told_its_master_and_adds_its_address(start_broker: StartBrok
 def test_a_slave_is_told_the_master_of_another_slave_with_a_name_server() -> None:
     """The name server's own broker is a slave of the same name, and not its master."""
     own = OwnBroker(BrokerConfig(broker_name="other", role="SLAVE", broker_id=1), Topics(), "10.0.0.7:10911")
-    known = NameServer(own, now_ms=lambda: 0)
+    known: Any = NameServer(own, now_ms=lambda: 0)
 
     def master(**fields: Any) -> str | None:
         command = Command(RequestCode.REGISTER_BROKER, 1, ext_fields=header(**fields), body=table("T"))
@@ -268,10 +269,10 @@ def filled(row: str, size: int = BODY_SIZE_MAX) -> bytes:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ('{"topicName":"t"}', "topics, over the limit of 50000"),
-        ('{"perm":6}', "missing required field"),
+        ('{"topicName":"t"}', "has over 50000 topics"),
+        (json.dumps({"perm": 6, "topicFilterType": "t" * 80}), "missing required field"),
         ("1", "Expected `object`, got `int`"),
-        ('{"topicName":"t","perm":"x"}', "over the limit of 50000"),
+        ('{"topicName":"t","perm":"x"}', "has over 50000 topics"),
         (json.dumps({"topicName": "t" * 80, "perm": "x"}), "Expected `int`, got `str`"),
     ],
 )
@@ -317,7 +318,7 @@ def test_a_registration_of_as_many_topics_as_may_be_is_taken_in(monkeypatch: pyt
     for given, is_taken in ((rows, True), ([*rows, odd], False), ([*rows[1:], odd], True)):
         body = f'{{"topicConfigSerializeWrapper":{{"topicConfigTable":{{{",".join(given)}}}}}}}'.encode()
         command = Command(code=RequestCode.REGISTER_BROKER, ext_fields=header(), body=body)
-        with nullcontext() if is_taken else pytest.raises(HeaderError, match="has 4 topics, over the limit of 3"):
+        with nullcontext() if is_taken else pytest.raises(HeaderError, match="has over 3 topics"):
             told.register(cast("Channel", object()), command, cast("Outbox", None))
     (broker,) = told.routes
     assert set(broker.topics) == {"A", "B", "C", "D"}
@@ -330,9 +331,30 @@ def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.M
         for number, topics in enumerate((("z", "y"), ("x", "z"), ("w", "v", "z"), ("u",)))
     ]
     parts, count = result_of(topic_names(Command(206, 1), ["own", "z"], brokers))
-    assert TopicList.decode(decoded(parts).body).topic_list == ["own", "z", "y", "x", "w", "v", "u"]
-    # The own two and two more; five; and one.
+    assert TopicList.decode(decoded(present(parts)).body).topic_list == ["own", "z", "y", "x", "w", "v", "u"]
     assert count == 2
+
+
+def test_registrations_and_permissions_of_many_topics_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_server, "TURN_COUNT", 4)
+    told: Any = NameServer(now_ms=lambda: 0)
+    channel: Any = SimpleNamespace(rest=None, number=1)
+    body = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": {
+        name: {"topicName": name, "perm": 6} for name in "ABCDEFGHIJ"
+    }}}).encode()  # fmt: skip
+    command, turns = Command(code=RequestCode.REGISTER_BROKER, ext_fields=header(), body=body), 0
+    parts = told.register(channel, command, None)
+    while channel.rest is not None:
+        rest, channel.rest, turns, box = channel.rest, None, turns + 1, Box()
+        rest(box)
+    assert (parts, turns, [each.code for each in box.replies]) == (None, 2, [0])
+    (broker,) = told.routes
+    for expected in (4, 6):
+        wanted = {6: expected, 4: expected}
+        assert result_of(told._permit(broker.name, wanted.__getitem__)) == (10, 2)
+        assert {told._permission(broker.name, topic) for topic in broker.topics.values()} == {expected}
+    told.routes.forget_topic("A", None)
+    assert broker.topics.keys() == set("BCDEFGHIJ")
 
 
 def test_lists_of_topics_in_turns(monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect) -> None:
@@ -410,9 +432,11 @@ def test_nobody_else_waits_for_a_name_server_that_does_not_answer(start_broker: 
     with socket.create_server(("127.0.0.1", 0)) as name_server:
         broker = start_broker(config=BrokerConfig(name_servers=at(name_server.getsockname()[:2])))
         client, other = connect(broker.address), connect(broker.address)
-        opaque = client.send(RequestCode.UPDATE_AND_CREATE_TOPIC, queues("made"))
+        opaque = client.send(RequestCode.SEND_MESSAGE_V2, send_fields("made"), b"x")
         connection, _address = name_server.accept()
-        send_message(other, "made")
+        send_message(other, "TBW102")
+        # An answer that did not wait would come before the next one.
+        assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "made", "queueId": "0"}).code == 0
         assert client.reply(opaque, 0.0) is None
         connection.close()
         assert answer_of(client, opaque).code == 0

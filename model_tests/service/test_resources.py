@@ -9,7 +9,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -26,9 +26,11 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel
 from longpoll_broker.rocketmq.accounts.access import ADMIN_CODES
-from longpoll_broker.rocketmq.accounts.resources import FOR_EVERY_ACCOUNT, NAMED
+from longpoll_broker.rocketmq.accounts.resources import FOR_EVERY_ACCOUNT, NAMED, wanted_by
+from longpoll_broker.send.message_builder import NAME_COUNT_MAX
 from longpoll_protocol import admin_headers, headers
 from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import Header
 from longpoll_protocol.log_record import FIXED_SIZE, HEAD, MAGIC_V1
@@ -552,3 +554,12 @@ def test_rights_to_read_or_to_write_alone(broker: Broker, connect: Connect) -> N
             for account, denied in (("readers", code in WRITING), ("writers", code not in WRITING | MEASURING)):
                 answered = call(client, code, {wire: "open"}, account=account)
                 assert is_refused(answered, "topic:open") == denied, (RequestCode(code).name, account)
+
+
+def test_a_message_may_name_so_many_queues() -> None:
+    """They are not counted as topics beyond the limit of a send, which would take half a second."""
+    for count, is_taken in ((NAME_COUNT_MAX, True), (NAME_COUNT_MAX + 1, False)):
+        names = ",".join(f"t{number}" for number in range(count))
+        fields = send_fields("open", properties=f"INNER_MULTI_DISPATCH\x01{names}\x02")
+        with nullcontext() if is_taken else pytest.raises(HeaderError, match="has over 128 queues"):
+            wanted_by(Command(SEND, 1, ext_fields=fields), lambda _offset: None)

@@ -126,6 +126,9 @@ def test_collections_are_rare_inside_and_as_before_outside(usual_collections: tu
         inside = gc.get_stats()[0]["collections"] - started
         assert gc.isenabled()
         assert gc.get_freeze_count() > 0
+        young_max, rounds, _old_rounds = gc.get_threshold()
+        # What a middle-aged collection visits at once: 10 million take a second.
+        assert young_max * rounds <= 250_000
     again = [[number] for number in range(10_000)]
     assert (len(kept) + len(again), inside) == (11_000, 0)
     assert gc.get_stats()[0]["collections"] > started

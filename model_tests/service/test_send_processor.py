@@ -16,6 +16,7 @@ from longpoll_broker.send.append import Appender, SendEvents
 from longpoll_broker.send.durability import Durability
 from longpoll_broker.send.message_builder import MessageBuilder
 from longpoll_broker.send.send_processor import SendProcessor
+from longpoll_broker.shared.queues import NewQueues
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 from longpoll_broker.store.messages import MessageToStore, PutResult
@@ -28,6 +29,7 @@ from longpoll_runtime.real import RealRuntime
 
 ONE, ONE_V2, BATCH = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 HOST: Final = bytes((127, 0, 0, 1, 0, 0, 0, 9))
+QUEUES: Final = NewQueues(lambda _topic, _queue_id: True)
 REGION: Final = {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
 NAMES: Final = {
     "topic": "b", "defaultTopic": "c", "defaultTopicQueueNums": "d", "queueId": "e", "sysFlag": "f",
@@ -77,7 +79,7 @@ class World(RealRuntime):
 
     def processor(self, traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> SendProcessor:
         events = Told(self.notes)
-        builder = MessageBuilder(self, "c", self.topics, Groups(), HOST, traits, inner_queues)
+        builder = MessageBuilder(self, "c", self.topics, Groups(), HOST, traits, inner_queues, queues=QUEUES)
         store: Any = self
         return SendProcessor(
             self.topics, builder, Appender(self, store, events), events, Durability(self.commits, None), traits
@@ -311,11 +313,12 @@ def test_a_made_topic_has_as_many_queues_as_its_first_send_asks_for(asked: int |
     assert world.topics.by_name["N"].write_queue_nums == count
 
 
-def test_batches() -> None:
-    """The store's limit counts, and the size of the ids in the answer."""
+@pytest.mark.parametrize("kind", [ONE, ONE_V2, BATCH])
+def test_batches(kind: int) -> None:
+    """By their flag. The store's limit counts, and the size of the ids in the answer."""
     world = World(offset=5)
     body = batch((b"1", pairs(TAGS="a")), (b"2", ""))
-    code, fields = told(world, command(BATCH, body, batch="true"))
+    code, fields = told(world, command(kind, body, batch="true"))
     ids = [f"7F00000100000009{position:016X}" for position in (0, RECORD_SIZE)]
     assert (code, fields) == (0, REGION | {"queueId": "2", "msgId": ",".join(ids), "queueOffset": "5"})
     assert world.notes[-1] == ("acknowledged", 7, ["a", ""])

@@ -281,7 +281,7 @@ def test_a_slave_shows_its_certificate(certificates: Path, tmp_path: Path, monke
             Broker.start(runtime, str(tmp_path / "slave"), config=config, store_config=SMALL_STORE) as slave,
             Producer(name_server(master), runtime=runtime) as producer,
         ):
-            producer.send("T", b"x", queue_id=0)
+            assert producer.send("T", b"x", queue_id=0).queue_offset == 0
             wait_until(lambda: slave.store.visible_end("T", 0) == 1)
 
 

@@ -23,7 +23,8 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.hold.pull_processor import PoolExecutor
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.rocketmq.admin import client_processor, progress_processor, topic_processor
+from longpoll_broker.rocketmq.admin import client_processor, progress_processor
+from longpoll_broker.rocketmq.admin.topic_processor import LIST_COUNT_MAX
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.version_traits import CODES_OF_5
 from longpoll_protocol.bodies import decode_by_queue
@@ -123,7 +124,7 @@ def test_lists_of_topics_and_groups_are_created(start_broker: StartBroker, conne
             {"topicConfigList": [{"topicName": "A"}, {"topicName": "B", "topicFilterType": "x" * 100_000}]},
             "bad",
         ),
-        (18, {"topicConfigList": [{"topicName": name} for name in "ABCDE"]}, "unreadable"),
+        (18, {"topicConfigList": [{"topicName": f"t{each}"} for each in range(LIST_COUNT_MAX + 1)]}, "unreadable"),
         (18, {"topicConfigList": [{"readQueueNums": 2}]}, "unreadable"),
         (18, {"topicConfigList": {"topicName": "A"}}, "unreadable"),
         (18, "{", "unreadable"),
@@ -132,10 +133,7 @@ def test_lists_of_topics_and_groups_are_created(start_broker: StartBroker, conne
         (225, {}, "nothing"),
     ],
 )
-def test_lists_are_atomic(
-    code: int, body: object, kind: str, *, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(topic_processor, "LIST_COUNT_MAX", 4)
+def test_lists_are_atomic(code: int, body: object, kind: str, *, start_broker: StartBroker, connect: Connect) -> None:
     broker = start_broker(policy=ROCKETMQ_5)
     before = set(broker.topics.by_name), set(broker.groups.by_name)
     text = body if isinstance(body, str) else json.dumps(body)

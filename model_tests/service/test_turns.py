@@ -21,6 +21,7 @@ from model_tests.support.broker.raw_client import (
 )
 from model_tests.support.present import present
 from model_tests.support.service import Box, answer_of, served, served_two
+from msgspec import json
 
 from longpoll_broker.broker import Broker, limits_of
 from longpoll_broker.config import BrokerConfig
@@ -30,8 +31,15 @@ from longpoll_broker.io import processors, transport
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Turns, in_turns
 from longpoll_broker.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, TURN_NS_MIN, IoLoop
-from longpoll_broker.rocketmq.admin import client_processor, progress_processor, table_processor
+from longpoll_broker.rocketmq.admin import (
+    client_calls,
+    client_processor,
+    lock_processor,
+    progress_processor,
+    table_processor,
+)
 from longpoll_broker.shared import offsets, topics
+from longpoll_broker.shared.subscription import SUBSCRIPTION_COST
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_broker.store import index
 from longpoll_broker.store.index import IndexFile
@@ -68,8 +76,14 @@ def unending(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 CONSUMER: Final = b'{"groupName":"members","subscriptionDataSet":[{"topic":"T0","subString":"*","subVersion":1}]}'
 
 
+QUEUES: Final = [{"topic": "T", "brokerName": "b", "queueId": number} for number in range(20)]
+GROUPS: Final = [
+    {"groupName": f"g{number}", "subscriptionDataSet": [{"topic": "T", "subString": "a||b"}]} for number in range(20)
+]
+
+
 @pytest.mark.parametrize(
-    ("code", "fields"),
+    ("code", "asked"),
     [
         (RequestCode.GET_ALL_TOPIC_CONFIG, {}),
         (RequestCode.GET_ALL_CONSUMER_OFFSET, {}),
@@ -80,16 +94,31 @@ CONSUMER: Final = b'{"groupName":"members","subscriptionDataSet":[{"topic":"T0",
         (RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "g0"}),
         (RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "members"}),
         (RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "members"}),
+        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "Wide"}),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "Wide", "group": "members"}),
+        (RequestCode.GET_TIMER_METRICS, {}),
+        (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "Wide", "group": "members", "timestamp": "0"}),
+        (RequestCode.LOCK_BATCH_MQ, {"consumerGroup": "g", "clientId": "c", "mqSet": QUEUES}),
+        (RequestCode.UNLOCK_BATCH_MQ, {"consumerGroup": "g", "clientId": "c", "mqSet": QUEUES}),
+        (RequestCode.HEART_BEAT, {"clientID": "c", "consumerDataSet": GROUPS}),
+        (RequestCode.HEART_BEAT, {"clientID": "c", "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [
+            {"topic": f"T{number}", "subString": "a||b"} for number in range(20)]}]}),
+        (RequestCode.HEART_BEAT, {"clientID": "c", "producerDataSet": [{"groupName": f"g{n}"} for n in range(20)]}),
     ],
-)
-def test_full_tables_are_told_in_turns(
-    code: int, fields: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+)  # fmt: skip
+def test_what_takes_long_is_done_in_turns(
+    code: int, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The answer is the same; what is asked has fields, or a body."""
+    is_body = any(not isinstance(value, str) for value in asked.values())
     config = BrokerConfig(auto_create_subscription_group=True)
     with ThreadlessBroker.start(
         RealRuntime(), str(tmp_path / "store"), policy=ROCKETMQ_5, config=config, store_config=SMALL_STORE
     ) as broker:
+        broker.topics.put(TopicConfig("Wide", 20, 20))
         for number in range(20):
+            broker.offsets.commit("Wide", "members", number, 0)
+            broker.handler.shared.timer_counts.add(f"T{number}", 1, number)
             broker.topics.put(TopicConfig(f"T{number}", 2, 2))
             broker.groups.find(f"g{number}")
             for topic, group in ((f"T{number}", "g0"), ("T0", f"g{number}")):
@@ -99,14 +128,23 @@ def test_full_tables_are_told_in_turns(
             beat = encode(Command(code=RequestCode.HEART_BEAT, opaque=1, body=member))
             Peer(broker, 20 + number).tell(b"".join(map(bytes, beat)))
         peer = Peer(broker)
-        asked = b"".join(map(bytes, encode(Command(code=code, opaque=1, ext_fields=fields))))
-        at_once = peer.tell(asked)
+        command = Command(
+            code=code, opaque=1, ext_fields={} if is_body else asked, body=json.encode(asked) if is_body else b""
+        )
+        request = b"".join(map(bytes, encode(command)))
+        # First, what it changes: its members are notified once.
+        peer.tell(request)
+        broker.handler.end_pass(Outbox())
+        at_once = peer.tell(request)
         assert peer.channel.rest is None
         assert at_once
-        monkeypatch.setattr(client_processor, "PART_COUNT", 5)
-        for module, name in ((topics, "PART_COUNT"), (offsets, "TURN_COUNT"), (progress_processor, "TURN_COUNT")):
+        for module, name in (
+            (client_processor, "PART_COUNT"), (topics, "PART_COUNT"), (offsets, "TURN_COUNT"),
+            (progress_processor, "TURN_COUNT"), (lock_processor, "TURN_COUNT"), (client_calls, "RESET_COUNT"),
+        ):  # fmt: skip
             monkeypatch.setattr(module, name, 5)
-        told, count = peer.tell(asked), 0
+        monkeypatch.setattr(client_processor, "HEARTBEAT_SIZE", 5 * SUBSCRIPTION_COST)
+        told, count = peer.tell(request), 0
         while peer.channel.rest is not None:
             assert told == b""
             rest, peer.channel.rest = peer.channel.rest, None
@@ -129,6 +167,7 @@ def test_a_member_that_leaves_between_turns_is_left_out(tmp_path: Path, monkeypa
         members = [Peer(broker, 20 + number) for number in range(5)]
         for one in members:
             one.tell(b"".join(map(bytes, beat)))
+        monkeypatch.setattr(client_processor, "HEARTBEAT_SIZE", 2 * SUBSCRIPTION_COST)
         asked = Command(
             code=RequestCode.GET_CONSUMER_CONNECTION_LIST, opaque=1, ext_fields={"consumerGroup": "members"}
         )

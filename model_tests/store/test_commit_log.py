@@ -23,6 +23,7 @@ from longpoll_broker.store.commit_log import HOST_BITS, CommitLog, encode_record
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
+from longpoll_protocol import log_record
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
     FIXED_SIZE,
@@ -117,6 +118,22 @@ def test_records_and_the_second_reader_agree(tmp_path: Path) -> None:
     assert isinstance(found, Record)
     assert (found.topic, bytes(found.body), found.queue_offset) == ("Orders", b"some body", 42)
     assert plain_store.read_record(bytes(wide))["topic"] == "Orders"
+
+
+def test_many_fields_are_searched_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expression may ask a thousand times; then all are decoded once."""
+    searched: list[str] = []
+    original = log_record.property_of
+
+    def property_of(encoded: bytes, name: str) -> str | None:
+        searched.append(name)
+        return original(encoded, name)
+
+    monkeypatch.setattr(log_record, "property_of", property_of)
+    lookup = lookup_in(memoryview(one_record(f"{tmp_path}/a")))
+    names = ["TAGS", *(f"n{number}" for number in range(9)), "TAGS"]
+    assert [lookup(name) for name in names * 2] == ["a", *[None] * 9, "a"] * 2
+    assert searched == names[: log_record.SEARCHED_COUNT_MAX]
 
 
 def test_fields_are_found_without_decoding(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -43,6 +44,9 @@ def test_endless():
 def test_quick():
     raise AssertionError("a quick test is not a nightly one")
 """
+WRONG = "@pytest.mark.long\ndef test_wrong():\n    assert 1 == 2\n"
+IN_ORDER = 0
+"""A seed that leaves two tests in their order."""
 RIGHT = Part("a", 1, (), (), 0, 1.0)
 
 
@@ -95,6 +99,30 @@ def test_a_test_that_does_not_end_is_ended_and_unfinished(
     part = run_tests("alone", 1.0, 1, suite, grace_s=0.0)
 
     assert (part.passed, part.failed, len(part.unfinished)) == (0, (), 1)
+
+
+def test_a_failure_is_shown_before_the_end(
+    suite: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also if pytest must be killed, and writes no summary."""
+    shown = ""
+
+    def is_shown() -> bool:
+        nonlocal shown
+        shown += capfd.readouterr().err
+        return "assert 1 == 2" in shown
+
+    def kill(process: subprocess.Popen[bytes], _until_s: float) -> int:
+        wait_until(is_shown)
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
+
+    monkeypatch.setattr(nightly, "_wait", kill)
+    endless = "@pytest.mark.long\ndef test_endless():\n    threading.Event().wait()\n"
+    Path(suite[-1]).write_text(SUITE[: SUITE.index("@")] + WRONG + endless)
+    part = run_tests("shared", 1.0, IN_ORDER, suite)
+
+    assert (len(part.failed), len(part.unfinished)) == (2, 1)
 
 
 def test_a_worker_that_crashes_is_a_failure(suite: list[str]) -> None:

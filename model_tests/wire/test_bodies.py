@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from longpoll_protocol import bodies
 from longpoll_protocol.bodies import (
     BODY_SIZE_MAX,
     ITEM_COUNT_MAX,
+    VALUE_COUNT_MAX,
     ConsumeFromWhere,
     ConsumerList,
     ConsumeType,
@@ -109,6 +111,10 @@ def test_any_bytes_are_a_body_or_a_header_error(cls: type[bodies.Body], raw: byt
         b'{"consumerDataSet":[{}]}',
         b'{"consumerDataSet":7}',
         b'{"clientID":"\xff"}',
+        b'{"consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"t","expressionType":"%s"}]}]}'
+        % (b"x" * 256),
+        # Numbers beyond Java's int: those that differ by 2**61 - 1 have equal hashes, so a set of them takes long.
+        b'{"consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"t","codeSet":[%d]}]}]}' % (2**61 - 1),
     ],
 )
 def test_a_wrong_body_is_a_header_error(raw: bytes) -> None:
@@ -126,10 +132,22 @@ def test_the_limits_of_a_body() -> None:
         else:
             with pytest.raises(HeaderError):
                 HeartbeatData.decode(raw)
+    values = b'{"x":[1%s]}'
+    assert HeartbeatData.decode(values % (b",1" * VALUE_COUNT_MAX)) == HeartbeatData()
+    with pytest.raises(HeaderError, match="over 100000 values"):
+        HeartbeatData.decode(values % (b",1" * (VALUE_COUNT_MAX + 1)))
     empty = b"{}"
     assert HeartbeatData.decode(empty + b" " * (BODY_SIZE_MAX - 2)) == HeartbeatData()
     with pytest.raises(HeaderError, match="over the limit"):
         HeartbeatData.decode(empty + b" " * (BODY_SIZE_MAX - 1))
+
+
+@pytest.mark.parametrize("pattern", [bodies._STRING_OR_BARE_KEY, bodies._STRING_OR_KEY])
+@pytest.mark.parametrize("end", [b"", b"\\", b'\\"', b" {1:2}"])
+def test_a_string_without_an_end_is_looked_at_once(pattern: re.Pattern[bytes], end: bytes) -> None:
+    """Otherwise each of its quotes would be tried as a string to the end of the text."""
+    text = b'"' + b'\\"' * 1000 + end
+    assert [found.span() for found in pattern.finditer(text)] == [(0, len(text))]
 
 
 def test_a_large_body_is_read_as_it_is_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

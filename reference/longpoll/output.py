@@ -29,6 +29,7 @@ from rich.text import Text
 from longpoll.exit_codes import printable
 from longpoll_runtime.logs import escaped
 from longpoll_spec.errors import MemoryShortError, UserError
+from longpoll_spec.history import PART_FILES
 
 P = ParamSpec("P")
 
@@ -163,6 +164,12 @@ def fail(message: str, code: Exit = Exit.USER) -> NoReturn:
     """Print one line on stderr and exit with the code."""
     err.print(f"longpoll: {printable(message)}", soft_wrap=True)
     sys.exit(code)
+
+
+def begin_recording(history: Path | None) -> None:
+    """Note on stderr that the directory has an earlier history, which the judge will read too."""
+    if history is not None and any(history.glob(PART_FILES)):
+        err.print(f"{history} has an earlier history, and `longpoll judge` reads both", soft_wrap=True)
 
 
 def end_recording(history: Path | None, trouble: str) -> None:

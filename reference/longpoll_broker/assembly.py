@@ -56,6 +56,7 @@ from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.filters import FilterTable
 from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.queues import NewQueues
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.shared.subscription import Clients
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerCounts, TimerOffsets
@@ -91,6 +92,7 @@ class SharedServices:
     topics: Topics = field(init=False)
     groups: Groups = field(init=False)
     offsets: Offsets = field(init=False)
+    queues: NewQueues = field(init=False)
     delays: DelayOffsets = field(init=False, factory=DelayOffsets)
     timers: TimerOffsets = field(init=False, factory=TimerOffsets)
     timer_counts: TimerCounts = field(init=False, factory=TimerCounts)
@@ -116,6 +118,8 @@ class SharedServices:
         )
         pulled = Offsets(guard=lock()) if traits.tells_pull_offsets else None
         self.offsets = Offsets(guard=lock(), light=light, pulled=pulled)
+        self.queues = NewQueues(self.store.has_queue, lock())
+        self.queues.note_loaded(self.store.all_queues())
         self.statistics = Statistics(lock())
         self.clients = Clients(FilterTable(traits.filters_outlive_groups, traits.filters_with_parts))
         self.role = BrokerRole(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
@@ -323,10 +327,11 @@ def send_services_of(
         shared.groups,
         shared.store_host,
         shared.traits,
-        InnerQueues.of(store, shared.store_config),
+        InnerQueues.of(store, shared.store_config, shared.queues, runtime.lock()),
         config.broker_name,
         shared.timers,
         level_count=level_count,
+        queues=shared.queues,
     )
     durability = Durability(commits, replicator, when_told)
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
@@ -572,7 +577,9 @@ def admin_services_of(
                 runtime.unix_ms,
                 traits,
             ),
-            TopicProcessor(topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
+            TopicProcessor(
+                topics, shared.groups, shared.offsets, shared.queues, shared.store, topic_deleted, when_saved, traits
+            ),
             AssignmentProcessor(topics, clients, name, queues_elsewhere, bool(shared.config.name_servers)),
         ),
         traits.unknown_codes,

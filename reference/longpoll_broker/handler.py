@@ -103,11 +103,13 @@ class BrokerHandler:
     @property
     def quotas(self) -> tuple[Quota, ...]:
         """The quotas of all tables that clients fill."""
-        clients, administering = self.shared.clients, self.administering
+        clients, administering, inner = self.shared.clients, self.administering, self.sending.send.builder.inner_queues
         return (
             self.shared.topics.quota,
             self.shared.groups.quota,
             self.shared.offsets.quota,
+            self.shared.queues.quota,
+            *(() if inner is None else (inner.quota,)),
             administering.locks.locks.quota,
             administering.clients.producers.quota,
             clients.members_quota,

@@ -35,10 +35,13 @@ LAG_COUNT_MAX: Final = 10_000
 
 def with_health(metrics: App, broker: Broker) -> App:
     """Returns the HTTP application: metrics, and at `/health` 200, or 503 with the failing parts."""
+    one_at_a_time = broker.runtime.lock()
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] != HEALTH:
-            return metrics(environ, start_response)
+            # Otherwise a loop's thread would wait for each of the computing ones.
+            with one_at_a_time:
+                return metrics(environ, start_response)
         troubles = broker.store.troubles
         text = "".join(f"{part}: {why}\n" for part, why in sorted(troubles.items())) or "ok\n"
         status = "503 Service Unavailable" if troubles else "200 OK"

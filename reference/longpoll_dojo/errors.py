@@ -7,12 +7,12 @@ from typing import Final
 from longpoll_spec.errors import LongpollError, UserError
 
 HINTS: Final = {
-    "no_lost_wakeup": "check three things: a message that arrives after a pull looked and before it is held; which "
-    "queue is woken; whether all its pulls are woken",
+    "no_lost_wakeup": "check a message between look and hold; which queue is woken; whether all its pulls are woken; "
+    "that a pull waits for one message only",
     "answered_by_deadline": "check how you compute and order deadlines, which clock you use, and whether each tick "
     "looks at them",
     "not_answered_early": "a pull without messages must wait until its deadline; check how you compute it, which clock "
-    "you use, and what else ends a wait",
+    "you use, and what else ends a wait; the kit has may_answer_early for a service whose polls may end early",
     "answered_once": "remove an answered pull from every list that contains it",
     "answer_is_right": "answer a pull with the messages of its own queue, from its own offset on, without a gap",
     "offset_goes_on": "offset_next must be the pull's offset plus the number of messages in its answer",

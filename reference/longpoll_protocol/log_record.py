@@ -245,9 +245,27 @@ def property_of(encoded: bytes, name: str) -> str | None:
     return value.decode("utf-8", "replace") if value else decode_properties(encoded).get(name)
 
 
+SEARCHED_COUNT_MAX: Final = 4
+"""Names that are searched in the encoded properties; for more, an expression has a thousand, all are decoded."""
+
+
 def lookup_in(record: memoryview) -> Lookup:
     """Returns a lookup of a record's properties by name; a damaged record has none."""
-    return functools.partial(property_of, properties_in(record))
+    encoded, few = properties_in(record), dict[str, str | None]()
+    decoded: dict[str, str] | None = None
+
+    def lookup(name: str) -> str | None:
+        nonlocal decoded
+        if name in few:
+            return few[name]
+        if len(few) < SEARCHED_COUNT_MAX:
+            found = few[name] = property_of(encoded, name)
+            return found
+        if decoded is None:
+            decoded = decode_properties(encoded)
+        return decoded.get(name)
+
+    return lookup
 
 
 def properties_in(record: memoryview) -> bytes:

@@ -19,9 +19,10 @@ from typing import Final
 
 YOUNG_MAX: Final = 50_000
 """Maximum unfreed new objects between two young collections: 5 to 20 MB."""
-YOUNG_ROUNDS: Final = 20
-"""Young collections per middle-aged one; a full one runs when a quarter of all objects is new."""
-OLD_ROUNDS: Final = 100
+YOUNG_ROUNDS: Final = 4
+"""Young collections per middle-aged one, which stops all threads for some 25 ms if all its objects stay."""
+OLD_ROUNDS: Final = 500
+"""Middle-aged collections per full one, which also waits until a quarter of all objects is new."""
 
 
 @contextmanager

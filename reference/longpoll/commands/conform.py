@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, get_args
 
+import attrs
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
@@ -36,7 +37,7 @@ from longpoll.output import (
 from longpoll.views.check import show_verdict
 from longpoll_conform.broker_process import BrokerProcess
 from longpoll_conform.capabilities import Identity, given, identify, is_well
-from longpoll_conform.clauses import CLAUSES, Capability
+from longpoll_conform.clauses import CLAUSES, OF_LOAD, Capability
 from longpoll_conform.connection import SilentError
 from longpoll_conform.export import write
 from longpoll_conform.known_failures import Change, change, check_only, chosen, read_known, write_known
@@ -67,6 +68,8 @@ def show(suite: Suite, results: Sequence[Result], identity: Identity, code: Exit
         _show_failure(result)
     if len(failed) > SHOWN_MAX:
         say(f"\n{len(failed) - SHOWN_MAX} more failed conversations: see --pages DIRECTORY or --json.")
+    if any(result.vector.id.startswith(OF_LOAD) for result in failed):
+        say("\nnext: repeat with --history DIRECTORY, then longpoll judge DIRECTORY --report FILE shows the events")
     for name in suite.silenced_by:
         out.print(styled("[bold red]silenced[/]: the broker stopped answering after {}", name))
     if changed is not None:
@@ -80,7 +83,8 @@ def show(suite: Suite, results: Sequence[Result], identity: Identity, code: Exit
 def reason(identity: Identity) -> str:
     """The policy that the broker is compared with, and the reason."""
     other = "" if identity.how == "given" else "; --policy NAME chooses another"
-    return f"{identity.policy}, because {identity.why}{other}"
+    with_ = f" with {', '.join(identity.knobs)}" if identity.knobs else ""
+    return f"{identity.policy}{with_}, because {identity.why}{other}"
 
 
 def _verdict(found: Sections, code: Exit, changed: Change | None) -> str:
@@ -295,7 +299,8 @@ def conform(
     with ExitStack() as stack:
         restart = _start(place, run_name, start, stack)
         identity = _identified(place, policy_name, as_json=as_json)
-        policy = with_knobs(preset(identity.policy), (*identity.knobs, *knobs))
+        identity = attrs.evolve(identity, knobs=(*identity.knobs, *knobs))
+        policy = with_knobs(preset(identity.policy), identity.knobs)
         vectors, seen = chosen(identity.policy, only, excluded, whole)
         suite = Suite(
             place, identity.policy, run_name, policy.expiry == "scan",

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.exit_codes import printable, until_signalled
 from longpoll.options.values import Amount, FilledPath, Whole, address_of
-from longpoll.output import Exit, emit_json, end_recording, fail, out, progress_bar, say, user_mistakes
+from longpoll.output import Exit, begin_recording, emit_json, end_recording, fail, out, progress_bar, say, user_mistakes
 from longpoll_java.byteman_rules import SCAN_MS
 from longpoll_java.jars import JAVA, NAMES, Jars, chosen
 from longpoll_java.recording import Size
@@ -157,6 +157,7 @@ def observe(
             raise click.UsageError("--capture runs no proxy; remove --name-server and --name-server-listen")
         _read_captures(runtime, captures, brokers, record, as_json=as_json)
         return
+    begin_recording(record)
     stopped = runtime.event()
     with until_signalled(stopped.set):
         with (

@@ -23,7 +23,7 @@ from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
 from longpoll.options.server import ACCESS_KEY, SECRET_KEY, account_of, make_client_tls
 from longpoll.options.specification import knob_option, policy_option
 from longpoll.options.values import FilledPath, address_of
-from longpoll.output import Exit, emit_json, end_recording, err, fail, say, user_mistakes
+from longpoll.output import Exit, begin_recording, emit_json, end_recording, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.metrics import BrokerCollector, limit, with_health
@@ -148,6 +148,7 @@ def serve(
             if store_directory is None:
                 store_directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="longpoll-store-")))
             place.link(store_directory)
+            begin_recording(record)
             directory = str(store_directory.absolute())
             try:
                 with no_collections():

@@ -204,7 +204,7 @@ def show_summary(found: Survey, call: str) -> None:
     if vacuous:
         out.tell(f"vacuous: {', '.join(vacuous)} (nothing in the model could violate them)")
     if not whole:
-        say(f"next: {call} --max-states N, with a larger N, or --bounds tiny")
+        say(f"next: {call} --max-states N, with a larger N and without Ctrl-C, or --bounds tiny")
     elif "unreached" in {row.verdict.verdict for row in found.rows}:
         say(f"next: {call} --all")
     elif found.asked.seen is not None:

@@ -14,7 +14,7 @@ from attrs import define, field
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.send.append import Asked, Stored
-from longpoll_broker.send.message_builder import WISHES
+from longpoll_broker.send.message_builder import TEXT_SIZE_MAX, WISHES
 from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import CommandFlag
@@ -125,6 +125,8 @@ class SendBursts:
         if topic is None or header.batch or header.topic in NOT_FOR_SENDING or header.topic.startswith(RETRY_PREFIX):
             return None
         if not 0 <= queue_id < max(topic.write_queue_nums, topic.read_queue_nums) or not channel.host_bytes:
+            return None
+        if not builder.queues.knows((header.topic, queue_id)) or len(header.properties or "") > TEXT_SIZE_MAX:
             return None
         if not header.properties and not builder.traits.stores_region:
             stored, tag = builder.added_properties, ""

@@ -40,8 +40,8 @@ OVERLOAD: Final = "[OVERLOAD]system busy, try again later"
 TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 """Why a request is not served, in RocketMQ's words."""
 
-Turns: TypeAlias = Generator[None, None, Parts]
-"""Work on a request that yields between turns and returns the answer."""
+Turns: TypeAlias = Generator[None, None, Parts | None]
+"""Work on a request that yields between turns and returns the answer, or None if it follows later."""
 Processor = Callable[[Channel, Command, Outbox], Parts | None]
 Method = TypeVar("Method", bound=Callable[..., Parts | Turns | None])
 _CODES: Final = "_codes"
@@ -139,11 +139,11 @@ def serve(processors: Mapping[int, Processor], channel: Channel, command: Comman
 
 
 def in_turns(channel: Channel, command: Command, turns: Turns) -> Parts | None:
-    """Do one turn of a long request; returns the answer, or None if more turns are needed."""
+    """Do one turn of a long request; returns the answer, or None if it follows later."""
     try:
         next(turns)
     except StopIteration as ended:
-        parts: Parts = ended.value
+        parts: Parts | None = ended.value
         return parts
     channel.rest = partial(_go_on, channel, command, turns)
     channel.gives_way = True

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, Self
 
@@ -26,6 +26,8 @@ from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.io.channel import Channel
 from longpoll_broker.send.append import HALF_TOPIC, TRANSACTION_MASK, delayed, moved
+from longpoll_broker.shared.queues import NewQueues
+from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.timer_offsets import TimerOffsets
 from longpoll_broker.shared.topics import FAQ, Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
@@ -33,6 +35,7 @@ from longpoll_broker.store.consume_queue import SEPARATOR, inner_queue_id
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.frames import Buffer
 from longpoll_protocol.headers import SendMessageRequestHeader
 from longpoll_protocol.message import PROPERTIES_SIZE_MAX, RecallHandle
@@ -63,10 +66,21 @@ from longpoll_protocol.properties import (
     tags_code,
     write_properties,
 )
-from longpoll_runtime import Runtime
+from longpoll_runtime import Lock, Runtime
 
 NAME_COUNT_MAX: Final = 128
 """Maximum additional queues of one message; Java is limited only by the size of the properties."""
+
+
+TEXT_SIZE_MAX: Final = 2 * PROPERTIES_SIZE_MAX
+"""Maximum characters of the properties of a request, before they are parsed: some are not stored."""
+
+
+def check_text(text: str | None) -> None:
+    """Raise MessageRefusedError for properties that are surely too long."""
+    if text is not None and len(text) > TEXT_SIZE_MAX:
+        told = f"the properties have {len(text)} characters, at most {PROPERTIES_SIZE_MAX} bytes are allowed"
+        raise MessageRefusedError(told)
 
 
 class SendRefusedError(BrokerError):
@@ -83,23 +97,31 @@ class SendRefusedError(BrokerError):
 
 @define(slots=True, eq=False)
 class InnerQueues:
-    """Checks the names; callable from any thread. Invariant: `_light` are the light topics ever written to."""
+    """Checks the names; callable from any thread. The quota has the light topics ever written to."""
 
     store: MessageStore
     light: bool
     """`enableLmq`: a topic whose name begins with `%LMQ%` has one queue."""
     light_count_max: int
-    _light: set[str] = field(init=False)
+    queues: NewQueues
+    guard: Lock
+    """Held while the quota changes."""
+    quota: Quota = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._light = {topic for topic, _queue_id in self.store.queues() if topic.startswith(LMQ_PREFIX)}
+        self.quota = Quota("light queues", self.light_count_max)
+        for topic, _queue_id in self.store.queues():
+            if topic.startswith(LMQ_PREFIX):
+                self.quota.take(topic)
 
     @classmethod
-    def of(cls, store: MessageStore, config: StoreConfig) -> Self | None:
+    def of(cls, store: MessageStore, config: StoreConfig, queues: NewQueues, guard: Lock) -> Self | None:
         """Create the service for these settings; None when multi-dispatch is off."""
-        return cls(store, config.light_queues, config.light_queue_count_max) if config.multi_dispatch else None
+        if not config.multi_dispatch:
+            return None
+        return cls(store, config.light_queues, config.light_queue_count_max, queues, guard)
 
-    def named(self, message: MessageToStore, properties: dict[str, str]) -> MessageToStore:
+    def named(self, message: MessageToStore, properties: dict[str, str], channel: Channel) -> MessageToStore:
         """Returns the message with its additional queues; raises SendRefusedError for an illegal one."""
         if message.topic.startswith(RETRY_PREFIX):
             return message
@@ -120,18 +142,27 @@ class InnerQueues:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"inner queue {message.topic} is the message's own topic; name only other queues",
             )
-        self._count({name for name in names if name.startswith(LMQ_PREFIX)})
+        self._count(names, channel)
+        count(self.queues, places, channel)
         return replace(message, inner_queues=places)
 
-    def _count(self, light: set[str]) -> None:
-        new = light - self._light
-        if self.light and new and len(self._light) + len(new) > self.light_count_max:
+    def _count(self, names: Iterable[str], channel: Channel) -> None:
+        light = [name for name in names if self.light and name.startswith(LMQ_PREFIX)]
+        with self.guard:
+            is_full = not all(self.quota.take(name, channel) for name in light)
+        if is_full:
             raise SendRefusedError(
                 ResponseCode.SYSTEM_ERROR,
                 "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED] there are too many light queues; maxLmqConsumeQueueNum is "
                 f"{self.light_count_max}",
             )
-        self._light |= new
+
+
+def count(queues: NewQueues, places: Iterable[tuple[str, int]], channel: Channel) -> None:
+    """Count queues that a send is about to create; raises SendRefusedError if there are too many."""
+    if not queues.take(places, channel):
+        told = f"there are {queues.quota.used} queues already; delete a topic first, or use fewer queues"
+        raise SendRefusedError(ResponseCode.SYSTEM_ERROR, told)
 
 
 DELAY_MS_MAX: Final = 3 * 24 * 3_600_000
@@ -234,6 +265,8 @@ class MessageBuilder:
     timers: TimerOffsets = field(factory=TimerOffsets)
     level_count: int = len(DELAY_LEVELS_MS)
     """Number of delay levels."""
+    queues: NewQueues = field(kw_only=True)
+    """The queues that sends create."""
     _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
     added_properties: bytes = field(init=False)
     """The stored properties of a message that arrived without any."""
@@ -258,7 +291,7 @@ class MessageBuilder:
         if DELAY in properties or PREPARED in properties or (self.traits.serves_timers and has_timer(properties)):
             return self._elsewhere(message, properties)
         if self.inner_queues is not None and INNER_QUEUES in properties:
-            return self.inner_queues.named(message, properties)
+            return self.inner_queues.named(message, properties, channel)
         return message
 
     def message(  # noqa: PLR0917 - the parts of one message
@@ -309,8 +342,9 @@ class MessageBuilder:
     def without_offsets(self, text: str | None) -> dict[str, str]:
         """The properties of a request without offsets in additional queues, which only the store assigns.
 
-        After a crash the store trusts this property.
+        After a crash the store trusts this property. Raises MessageRefusedError.
         """
+        check_text(text)
         properties = read_properties(text)
         if self.inner_queues is not None:
             properties.pop(INNER_OFFSETS, None)

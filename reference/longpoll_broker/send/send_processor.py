@@ -18,7 +18,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
 from typing import Final, Self, TypeAlias
 
 from attrs import define, field, frozen
@@ -28,7 +27,7 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, failure, refuse, serves
 from longpoll_broker.send.append import HALF_TOPIC, TRANSACTION_MASK, Appender, Asked, SendEvents, Stored
 from longpoll_broker.send.durability import Durability
-from longpoll_broker.send.message_builder import REGION_NAME, MessageBuilder, SendRefusedError, has_timer
+from longpoll_broker.send.message_builder import REGION_NAME, MessageBuilder, SendRefusedError, count, has_timer
 from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.messages import MessageToStore, PutResult
@@ -50,6 +49,7 @@ from longpoll_protocol.properties import (
     read_properties,
     write_properties,
 )
+from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Lock
 from longpoll_runtime.recoverable import FAULTS
 
@@ -101,6 +101,8 @@ def no_message() -> HeaderError:
 
 TURN_COUNT: Final = 500
 """Messages per turn: some 3 ms."""
+TURN_SIZE: Final = 256 * KIB
+"""Bytes of properties per turn: some 5 ms."""
 LONG_SIZE: Final = TURN_COUNT * BATCH_MESSAGE_SIZE_MIN
 """Maximum bytes of a batch that surely has no more messages than that."""
 
@@ -278,7 +280,10 @@ class SendProcessor(Serving):
         if not channel.host_bytes:
             channel.host_bytes = host_bytes(*channel.peer_host)
         if queue_id < 0:
-            return next(self._next_queue) % max(topic.write_queue_nums, 1)
+            queue_id = next(self._next_queue) % max(topic.write_queue_nums, 1)
+        place = (header.topic, queue_id)
+        if not self.builder.queues.knows(place):
+            count(self.builder.queues, [place], channel)
         return queue_id
 
     def _make_topic(self, header: SendMessageRequestHeader, channel: Channel) -> TopicConfig:
@@ -397,7 +402,7 @@ class SendProcessor(Serving):
         try:
             batch = self.appender.store.prepare(asked.header.topic, queue_id)
             tags: list[str] = []
-            for part in iter(lambda: list(islice(messages, TURN_COUNT)), []):
+            for part in _parts(messages):
                 if tags:
                     yield
                 batch.add([message for message, _tag in part])
@@ -465,6 +470,19 @@ class SendProcessor(Serving):
                 asked.channel, asked.header, queue_id, part.body, own + mark + shared_text, tag, part.flag
             )
             yield message, tag
+
+
+def _parts(messages: Iterable[tuple[MessageToStore, str]]) -> Iterator[list[tuple[MessageToStore, str]]]:
+    """Yields a batch's messages in the parts that one turn stores."""
+    part, size = [], 0
+    for each in messages:
+        part.append(each)
+        size += len(each[0].properties)
+        if len(part) == TURN_COUNT or size >= TURN_SIZE:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _waits(properties: Mapping[str, str]) -> bool:

@@ -70,6 +70,10 @@ class Quota:
         self._add(connection, account, size)
         return True
 
+    def has(self, key: Hashable) -> bool:
+        """Whether an entry was counted."""
+        return key in self._entries
+
     def release(self, key: Hashable) -> None:
         """Remove an entry; ignores one that was not counted."""
         entry = self._entries.pop(key, None)

@@ -27,7 +27,9 @@ from __future__ import annotations
 import math
 import re
 import sys
-from typing import Final, TypeAlias
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Final, TypeAlias, TypeVar, cast
 
 from attrs import frozen
 
@@ -42,8 +44,11 @@ _SHORT: Final = len(str(INTEGER_MAX))
 _ASTRAL_FIRST: Final = "\U00010000"
 
 _WHOLE: Final = re.compile(r"([+-]?)(\d+)")
-_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?")
-_HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
+# Without backtracking: a text may have 32,000 digits.
+_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+[fFdD]?")
+_HEXADECIMAL: Final = re.compile(
+    r"([+-]?0[xX](?:[0-9a-fA-F]++\.?+[0-9a-fA-F]*+|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++)[fFdD]?"
+)
 _NAMED: Final = {
     f"{sign}{name}": factor * value
     for name, value in (("NaN", math.nan), ("Infinity", math.inf))
@@ -51,6 +56,21 @@ _NAMED: Final = {
 }
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
 """Characters that `String.trim` removes: all up to the space."""
+
+
+LONG_SIZE: Final = 100
+"""Characters of a text whose number is cached: an expression may compare it hundreds of times."""
+Convert = TypeVar("Convert", bound=Callable[..., float])
+
+
+def _cached_if_long(convert: Convert) -> Convert:
+    cached = lru_cache(maxsize=64)(convert)
+
+    @wraps(convert)
+    def find(text: str, *limits: int) -> float:
+        return (convert if len(text) <= LONG_SIZE else cached)(text, *limits)
+
+    return cast("Convert", find)
 
 
 class EvaluationError(ValueError):
@@ -103,6 +123,7 @@ def number_like(text: str, example: float) -> float:
     return whole_of(text, INTEGER_MAX if -INTEGER_MAX <= example <= INTEGER_MAX else LONG_MAX)
 
 
+@_cached_if_long
 def whole_of(text: str, value_max: int) -> int:
     """`Integer.valueOf` or `Long.valueOf`: a sign and digits of any script, nothing else. Raises EvaluationError."""
     if len(text) < _SHORT and text.isascii() and text.isdigit():
@@ -123,6 +144,7 @@ def whole_of(text: str, value_max: int) -> int:
     return value
 
 
+@_cached_if_long
 def double_of(text: str) -> float:
     """`Double.valueOf`. Raises EvaluationError."""
     trimmed = text.strip(_JAVA_BLANKS)

@@ -12,6 +12,7 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_broker.shared.topics import TOPIC_COUNT_MAX
+from longpoll_protocol.bodies import TimerCount
 
 PENDING_COUNT_MAX: Final = 1_000_000
 """Maximum waiting messages, about 200 bytes of memory each; further ones are refused (`isReject`)."""
@@ -94,16 +95,14 @@ class TimerCounts:
     increments `version` after it is visible.
     """
 
-    by_topic: dict[str, tuple[int, int]] = field(factory=dict, init=False)
-    """By topic, the number of waiting messages and the time of the last change, ms.
-
-    A topic with 0 stays while there is room.
-    """
+    by_topic: dict[str, TimerCount] = field(factory=dict, init=False)
+    """A topic with 0 stays while there is room."""
     version: int = field(default=0, init=False)
 
     def add(self, topic: str, count: int, now_ms: int) -> None:
         """Add `count`, which may be negative, to a topic's number."""
         if topic not in self.by_topic and len(self.by_topic) >= TOPIC_COUNT_MAX:
-            self.by_topic = {name: each for name, each in self.by_topic.items() if each[0]}
-        self.by_topic[topic] = (max(self.by_topic.get(topic, (0, 0))[0] + count, 0), now_ms)
+            self.by_topic = {name: each for name, each in self.by_topic.items() if each.count}
+        known = self.by_topic.get(topic)
+        self.by_topic[topic] = TimerCount(count=max((known.count if known else 0) + count, 0), time_stamp=now_ms)
         self.version += 1

@@ -19,6 +19,7 @@ from attrs import define, field
 
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.shared.quota import Quota
+from longpoll_protocol.bodies import Int32, Int64
 from longpoll_protocol.names import (
     DEFAULT_TOPIC,
     GROUP_SIZE_MAX,
@@ -101,11 +102,11 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     """One topic; the JSON names are those of `topics.json`."""
 
     topic_name: str
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = PERM_READ_WRITE
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = PERM_READ_WRITE
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
     """Attributes of 5.x (`SERVED`); 4.9 has no such key."""
@@ -124,12 +125,12 @@ class GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
+    retry_queue_nums: Int32 = 1
+    retry_max_times: Int32 = 16
+    broker_id: Int64 = 0
+    which_broker_when_consume_slowly: Int32 = 1
     notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
+    group_sys_flag: Int32 = 0
     """A field of 5.x, part of the answer to a pull."""
 
 

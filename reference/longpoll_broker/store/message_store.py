@@ -549,6 +549,10 @@ class MessageStore:
         """Every queue, including those without visible messages yet."""
         return sorted((queue.topic, queue.queue_id) for queue in self._table.all())
 
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether there is such a queue."""
+        return self._table.find(topic, queue_id) is not None
+
     @property
     def queue_count(self) -> int:
         """Number of queues; in a copy it changes only when a queue is added."""

@@ -14,6 +14,7 @@ import importlib
 import io
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -217,6 +218,26 @@ def read(path: str) -> bytes:
     """All of a small file; raises OSError."""
     with open_file(path) as file:
         return file.read()
+
+
+def write(path: str, content: bytes) -> None:
+    """Write a small file, and the directory that it is in; raises OSError."""
+    if not is_uri(path):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(content)
+        return
+    system, within = _opened(path)
+    with system.open_output_stream(within) as sink:
+        sink.write(content)
+
+
+def remove(directory: str) -> None:
+    """Remove a directory with all that is in it; raises OSError."""
+    if not is_uri(directory):
+        shutil.rmtree(directory)
+        return
+    system, within = _opened(directory)
+    system.delete_dir(within)
 
 
 def to_arrow(path: str) -> Any:

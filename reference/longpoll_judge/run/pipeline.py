@@ -130,7 +130,7 @@ def judge(
     if not isinstance(paths, Iterable):
         from longpoll_judge.run.spark.frames import history_of  # noqa: PLC0415 - Spark takes a second to import
 
-        given: AbstractContextManager[History] = history_of(paths)
+        given: AbstractContextManager[History] = history_of(paths, conf or {})
         session = paths.sparkSession
     else:
         given = nullcontext(find(paths))

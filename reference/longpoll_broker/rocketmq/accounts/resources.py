@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from longpoll_broker.rocketmq.accounts.access import Right, Wanted
+from longpoll_broker.send.message_builder import NAME_COUNT_MAX
 from longpoll_protocol.bodies import HeartbeatData, LockBatchRequest, QueryAssignmentRequestBody
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
@@ -22,7 +23,7 @@ from longpoll_protocol.headers import (
     EndTransactionRequestHeader,
     ViewMessageRequestHeader,
 )
-from longpoll_protocol.log_record import Record
+from longpoll_protocol.log_record import Record, property_of
 from longpoll_protocol.message import decode_batch
 from longpoll_protocol.names import DEAD_PREFIX, NOT_FOR_SENDING, RETRY_PREFIX
 from longpoll_protocol.properties import read_properties
@@ -74,7 +75,10 @@ def _send(topic: str, properties: str, batch: str) -> Names:
 
 def _add_further_queues(wanted: Wanted, properties: str | None) -> None:
     if properties and MULTI_DISPATCH in properties:
-        for name in read_properties(properties).get(MULTI_DISPATCH, "").split(","):
+        text = property_of(properties.encode("utf-8", "surrogatepass"), MULTI_DISPATCH) or ""
+        if text.count(",") >= NAME_COUNT_MAX:
+            raise HeaderError("a message", MULTI_DISPATCH, f"has over {NAME_COUNT_MAX} queues")
+        for name in text.split(","):
             wanted.topic(name or None, Right.PUB)
 
 

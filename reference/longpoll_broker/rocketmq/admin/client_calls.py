@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -23,6 +23,7 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, Turns, answer, serves
 from longpoll_broker.rocketmq.accounts.access import Right
 from longpoll_broker.rocketmq.admin.client_processor import NOTICES_MAX, ClientProcessor
+from longpoll_broker.send.message_builder import check_text
 from longpoll_broker.send.send_processor import REGION_FIELDS
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.quota import Quota
@@ -30,7 +31,7 @@ from longpoll_broker.shared.topics import Topics
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import MessageQueue, decode_by_queue, encode_by_queue
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames import EMPTY, Buffer, Command, encode
 from longpoll_protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
@@ -63,6 +64,8 @@ STATUS_SIZE_MAX: Final = 256 * KIB
 """Maximum bytes of their answers together."""
 CALL_COUNT_MAX: Final = 1000
 """Maximum requests that wait for members; the next one is answered with 2."""
+RESET_COUNT: Final = 50
+"""Queues whose offset of a time is searched in one turn."""
 NO_OFFSET: Final = -1
 """In a request to reset a queue: no offset given."""
 LATEST: Final = -1
@@ -234,12 +237,9 @@ class ClientCalls(Serving):
         if one >= topic.read_queue_nums:
             told = f"[reset-offset] topic {header.topic[:127]} has {topic.read_queue_nums} queues, and not queue {one}"
             return answer(command, ResponseCode.SYSTEM_ERROR, told)
-        table: dict[MessageQueue, int] = {}
-        for queue_id in range(topic.write_queue_nums) if one < 0 else (one,):
-            found = self._reset_to(header, queue_id)
-            if isinstance(found, str):
-                return answer(command, ResponseCode.SYSTEM_ERROR, found)
-            table[MessageQueue(topic=header.topic, broker_name=self.broker_name, queue_id=queue_id)] = found
+        table = yield from self._reset_all(header, range(topic.write_queue_nums) if one < 0 else (one,))
+        if isinstance(table, str):
+            return answer(command, ResponseCode.SYSTEM_ERROR, table)
         with self.members.lock:
             channels = self.members.clients.channels(header.group)
         if not channels and one >= 0:
@@ -264,8 +264,9 @@ class ClientCalls(Serving):
         return answer(command, ResponseCode.SUCCESS, body=_reset_body(table, is_list=False))
 
     @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
-    def consumer_status(self, asker: Channel, command: Command, outbox: Outbox) -> Parts | None:
+    def consumer_status(self, asker: Channel, command: Command, _outbox: Outbox) -> Turns:
         """223: return the offsets of a group's members (221), of all or one; 1 without members."""
+        command = structs.replace(command, body=EMPTY)
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
         wanted = (header.client_addr or "").strip()
         with self.members.lock:
@@ -280,8 +281,11 @@ class ClientCalls(Serving):
         gathering = _Gathering(self.runtime.lock(), len(asked) + 1)
         fields = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group).encode()
         request = _request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields, flag=0)
-        deadline_ns = self.runtime.monotonic_ns() + STATUS_MS_MAX * 1_000_000
-        for channel, client_id in asked.items():
+        deadline_ns, outbox = self.runtime.monotonic_ns() + STATUS_MS_MAX * 1_000_000, Outbox()
+        for number, (channel, client_id) in enumerate(asked.items()):
+            if number and number % NOTICES_MAX == 0:
+                outbox.flush()
+                yield
             assert isinstance(channel, Channel)
             waiting = _WaitingStatus(asker, command, client_id, deadline_ns, gathering)
             refusal = self._ask(channel, request, waiting, outbox)
@@ -289,6 +293,7 @@ class ClientCalls(Serving):
                 # The members asked so far answer in vain.
                 self._take(lambda _member, each: isinstance(each, _WaitingStatus) and each.gathering is gathering)
                 return refusal
+        outbox.flush()
         return gathering.one_less(command)
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
@@ -300,6 +305,10 @@ class ClientCalls(Serving):
         if self.topics.get(header.topic) is None:
             told = f"topic[{header.topic[:127]}] not exist, apply first please!"
             return answer(command, ResponseCode.TOPIC_NOT_EXIST, told, REGION_FIELDS)
+        try:
+            check_text(header.properties)
+        except MessageRefusedError as error:
+            return answer(command, ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}", REGION_FIELDS)
         properties = read_properties(header.properties)
         client_id = properties.get(REPLY_TO_CLIENT)
         if client_id is None:
@@ -411,6 +420,20 @@ class ClientCalls(Serving):
 
     def _opaque(self) -> int:
         return next(self._opaques) & 0x7FFFFFFF
+
+    def _reset_all(
+        self, header: ResetOffsetRequestHeader, queue_ids: Iterable[int]
+    ) -> Generator[None, None, dict[MessageQueue, int] | str]:
+        """Returns the queues' offsets after a reset, or why one cannot be reset."""
+        table: dict[MessageQueue, int] = {}
+        for number, queue_id in enumerate(queue_ids):
+            if number and number % RESET_COUNT == 0:
+                yield
+            found = self._reset_to(header, queue_id)
+            if isinstance(found, str):
+                return found
+            table[MessageQueue(topic=header.topic, broker_name=self.broker_name, queue_id=queue_id)] = found
+        return table
 
     def _reset_to(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | str:
         """Returns a queue's offset after a reset, or why it cannot be reset."""

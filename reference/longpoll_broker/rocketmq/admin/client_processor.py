@@ -13,7 +13,7 @@ import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Hashable, Iterable
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from attrs import Factory, define, field, frozen
@@ -23,7 +23,7 @@ from longpoll_broker.io.processors import Serving, Turns, answer, serves
 from longpoll_broker.rocketmq.accounts.access import Right
 from longpoll_broker.shared.filters import is_tag_type, not_supported, sql_filter
 from longpoll_broker.shared.quota import Quota
-from longpoll_broker.shared.subscription import Clients, Subscription, subscription_of
+from longpoll_broker.shared.subscription import SUBSCRIPTION_COST, Clients, Subscription, subscription_of
 from longpoll_broker.shared.topics import Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_protocol.admin_headers import (
@@ -61,7 +61,9 @@ LOOKS_MAX: Final = 256
 PRODUCER_COUNT_MAX: Final = 100_000
 """Maximum pairs of a group and a connection; further ones are ignored."""
 PART_COUNT: Final = 2_000
-"""Members or subscriptions of one turn: some 4 ms."""
+"""Members or producers of one turn: some 4 ms."""
+HEARTBEAT_SIZE: Final = 50_000
+"""Characters of subscriptions of one turn, and their costs: some 10 ms."""
 TOLD_PRODUCER_COUNT_MAX: Final = 10_000
 """Maximum producers of one answer."""
 
@@ -322,7 +324,7 @@ class ClientProcessor(Serving):
     )
 
     @serves(RequestCode.HEART_BEAT)
-    def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
+    def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Turns:
         """34: register the client in its groups; notify members of changed groups."""
         data = HeartbeatData.decode(command.body)
         self._check_sizes(data)
@@ -330,10 +332,18 @@ class ClientProcessor(Serving):
             self.programs[channel] = Program(
                 data.client_id, command.language[:LANGUAGE_SIZE_MAX], command.version, self.now_ms()
             )
-            for producer in data.producer_data_set:
+        for number, producer in enumerate(data.producer_data_set, 1):
+            with self.lock:
                 self.producers.register(channel, producer.group_name, data.client_id)
-        wants_subscriptions = False
+            if number % PART_COUNT == 0:
+                yield
+        wants_subscriptions, spent = False, 0
         for consumer in data.consumer_data_set:
+            subscriptions = None if data.without_sub else (yield from self._subscriptions(consumer))
+            spent += SUBSCRIPTION_COST + sum(map(_cost, consumer.subscription_data_set))
+            if spent >= HEARTBEAT_SIZE:
+                spent = 0
+                yield
             group = self.groups.find(consumer.group_name, channel)
             if group is None and not self.traits.registers_unknown_groups:
                 continue
@@ -344,7 +354,15 @@ class ClientProcessor(Serving):
                     wants_subscriptions |= self.clients.note_fingerprint(
                         consumer.group_name, data.heartbeat_fingerprint, without_subscriptions=data.without_sub
                     )
-                changed = self._register(channel, data, consumer)
+                changed = self.clients.heartbeat(
+                    channel,
+                    data.client_id,
+                    consumer.group_name,
+                    message_model=consumer.message_model.value,
+                    consume_type=consumer.consume_type.value,
+                    consume_from_where=consumer.consume_from_where.value,
+                    subscriptions=subscriptions,
+                )
             if changed and (group is None or group.notify_consumer_ids_changed_enable):
                 self.notices.changed(consumer.group_name, outbox)
                 self.needs_turn = True
@@ -421,10 +439,13 @@ class ClientProcessor(Serving):
                 text = f"the consumer group[{name[:255]}] not online"
                 return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, text)
             members, subscriptions = list(group.members), list(group.subscriptions.items())
-        table = {}
-        for number, (topic, each) in enumerate(subscriptions, 1):
-            table[topic] = subscription_data(each)
-            if number % PART_COUNT == 0:
+        table, spent = dict[str, Any](), 0
+        for topic, each in subscriptions:
+            told = subscription_data(each)
+            table[topic] = msgspec.Raw(told.encode())
+            spent += _cost(told)
+            if spent >= HEARTBEAT_SIZE:
+                spent = 0
                 yield
         body = ConsumerConnection(
             connection_set=(yield from self._connections(members)),
@@ -575,17 +596,10 @@ class ClientProcessor(Serving):
         assert channel is None or isinstance(channel, Channel)
         return channel
 
-    def _register(self, channel: Channel, data: HeartbeatData, consumer: ConsumerData) -> bool:
-        return self.clients.heartbeat(
-            channel,
-            data.client_id,
-            consumer.group_name,
-            message_model=consumer.message_model.value,
-            consume_type=consumer.consume_type.value,
-            consume_from_where=consumer.consume_from_where.value,
-            subscriptions=None
-            if data.without_sub
-            else [
+    def _subscriptions(self, consumer: ConsumerData) -> Generator[None, None, list[Subscription]]:
+        found, spent = [], 0
+        for item in consumer.subscription_data_set:
+            found.append(
                 subscription_of(
                     item.topic,
                     item.sub_string,
@@ -594,9 +608,17 @@ class ClientProcessor(Serving):
                     code_set=item.code_set if self.traits.believes_tag_hashes else None,
                     class_filter=item.class_filter_mode,
                 )
-                for item in consumer.subscription_data_set
-            ],
-        )
+            )
+            spent += _cost(item)
+            if spent >= HEARTBEAT_SIZE:
+                spent = 0
+                yield
+        return found
+
+
+def _cost(subscription: SubscriptionData) -> int:
+    """Returns what a subscription counts towards a turn's `HEARTBEAT_SIZE`."""
+    return SUBSCRIPTION_COST + len(subscription.sub_string)
 
 
 def subscription_data(subscription: Subscription) -> SubscriptionData:

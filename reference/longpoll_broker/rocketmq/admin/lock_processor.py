@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from attrs import define, field, frozen
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Serving, answer, serves
+from longpoll_broker.io.processors import Serving, Turns, answer, serves
 from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor, check_sizes
 from longpoll_broker.rocketmq.admin.progress_processor import TOLD_QUEUE_COUNT_MAX
 from longpoll_broker.shared.quota import Quota
@@ -40,8 +40,10 @@ LIFE_MS: Final = 60_000
 """`REBALANCE_LOCK_MAX_LIVE_TIME`."""
 LOCK_COUNT_MAX: Final = 1_000_000
 """Maximum locks in total; further ones are refused."""
-EXPIRED_MAX: Final = 20_000
-"""Maximum expired locks removed per request."""
+EXPIRED_MAX: Final = 4_000
+"""Maximum expired locks removed per turn."""
+TURN_COUNT: Final = 2_000
+"""Queues locked or unlocked in one turn: some 5 ms."""
 
 Queue = TypeVar("Queue", bound=Hashable)
 
@@ -113,20 +115,28 @@ class LockProcessor(Serving):
     group_size_max: int = GROUP_SIZE_MAX
 
     @serves(RequestCode.LOCK_BATCH_MQ)
-    def lock(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def lock(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """41: lock queues; return those that the client holds now."""
         asked = self._read(command)
-        with self.guard:
-            now_ms = self.runtime.monotonic_ns() // 1_000_000
-            got = self.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, now_ms, channel)
+        got: list[MessageQueue] = []
+        for start in range(0, len(asked.mq_set), TURN_COUNT):
+            if start:
+                yield
+            part = asked.mq_set[start : start + TURN_COUNT]
+            with self.guard:
+                now_ms = self.runtime.monotonic_ns() // 1_000_000
+                got += self.locks.lock(asked.consumer_group, asked.client_id, part, now_ms, channel)
         return answer(command, ResponseCode.SUCCESS, body=LockBatchResponse(lock_ok_mq_set=got).encode())
 
     @serves(RequestCode.UNLOCK_BATCH_MQ)
-    def unlock(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def unlock(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """42: unlock queues; always a success, even without a lock."""
         asked = self._read(command)
-        with self.guard:
-            self.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+        for start in range(0, len(asked.mq_set), TURN_COUNT):
+            if start:
+                yield
+            with self.guard:
+                self.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set[start : start + TURN_COUNT])
         return answer(command, ResponseCode.SUCCESS)
 
     def _read(self, command: Command) -> LockBatchRequest:

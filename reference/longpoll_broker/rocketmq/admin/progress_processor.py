@@ -76,7 +76,7 @@ class ProgressProcessor(Serving):
     traits: Traits = STRICT_TRAITS
 
     @serves(RequestCode.GET_TOPIC_STATS_INFO)
-    def topic_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def topic_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """202: return each queue's offsets and the store time of its last message; 17 for an unknown topic."""
         name = GetTopicStatsInfoRequestHeader.decode(command.ext_fields).topic
         topic = self.topics.get(name)
@@ -84,6 +84,8 @@ class ProgressProcessor(Serving):
             return answer(command, ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:127]}] not exist")
         table = {}
         for queue_id in range(topic.write_queue_nums):
+            if queue_id and queue_id % TURN_COUNT == 0:
+                yield
             start, end = self.store.ends(name, queue_id)
             stored_ms = self.store.store_ms_of(name, queue_id, end - 1) if end > 0 else None
             row = {"minOffset": start, "maxOffset": end, "lastUpdateTimestamp": stored_ms or 0}
@@ -126,13 +128,17 @@ class ProgressProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=GroupList(group_list=sorted(groups)).encode())
 
     @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
-    def time_spans(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def time_spans(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """303: return each queue's first, last and last consumed store time; 17 for an unknown topic."""
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
         topic = self.topics.get(header.topic)
         if topic is None:
             return answer(command, ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:127]}] not exist")
-        spans = [self._time_span(header.topic, header.group, queue_id) for queue_id in range(topic.write_queue_nums)]
+        spans = []
+        for queue_id in range(topic.write_queue_nums):
+            if queue_id and queue_id % TURN_COUNT == 0:
+                yield
+            spans.append(self._time_span(header.topic, header.group, queue_id))
         return answer(command, ResponseCode.SUCCESS, body=_body({"consumeTimeSpanSet": spans}))
 
     @serves(RequestCode.CLONE_GROUP_OFFSET)

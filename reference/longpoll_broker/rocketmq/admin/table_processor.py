@@ -46,7 +46,6 @@ from longpoll_protocol.bodies import (
     OffsetTable,
     StateVersion,
     TimerCheckpoint,
-    TimerCount,
     TimerCountTable,
     TopicTable,
     read_settings,
@@ -229,14 +228,12 @@ class TableProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, None, fields, body)
 
     @serves(RequestCode.GET_TIMER_METRICS)
-    def timer_counts(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def timer_counts(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """61: return the number of waiting timed messages by topic."""
-        version = StateVersion(counter=self.counts.version, timestamp=self._started_ms)
-        counts = {
-            topic: TimerCount(count=each[0], time_stamp=each[1]) for topic, each in self.counts.by_topic.copy().items()
-        }
-        body = TimerCountTable(data_version=version, timing_count=counts).encode()
-        return answer(command, ResponseCode.SUCCESS, body=body)
+        empty = TimerCountTable(
+            data_version=StateVersion(counter=self.counts.version, timestamp=self._started_ms), timing_count={}
+        )
+        return (yield from _told(command, empty, self.counts.by_topic.copy()))
 
     @serves(RequestCode.GET_BROKER_HA_STATUS)
     def replication(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 from attrs import define
@@ -18,6 +18,7 @@ from attrs import define
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.queues import NewQueues
 from longpoll_broker.shared.topics import (
     QUEUE_COUNT_MAX,
     AttributeRefusedError,
@@ -37,10 +38,10 @@ from longpoll_protocol.admin_headers import (
     GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
 )
-from longpoll_protocol.bodies import load_json
+from longpoll_protocol.bodies import KIND_SIZE_MAX, VALUE_COUNT_MAX, Body, check_size, load_json
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames import Buffer, Command
+from longpoll_protocol.frames import Command
 from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
 
 LIST_COUNT_MAX: Final = 5_000
@@ -54,7 +55,6 @@ _GROUP_OF_5: Final[dict[str, Any]] = {
     "groupRetryPolicy": {"type": "CUSTOMIZED"},
 }
 """Additional fields of a group in 5.x, with default values."""
-Config = TypeVar("Config", TopicConfig, GroupConfig)
 
 
 @define(slots=True, eq=False)
@@ -64,6 +64,7 @@ class TopicProcessor(Serving):
     topics: Topics
     groups: Groups
     offsets: Offsets
+    queues: NewQueues
     store: MessageStore
     topic_deleted: Callable[[str, Outbox], None]
     """Called after a topic's deletion."""
@@ -100,7 +101,7 @@ class TopicProcessor(Serving):
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def put_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """18: create or change topics; answered when saved."""
-        wanted = _list(command.body, "topicConfigList", TopicConfig)
+        wanted = CreateTopicListRequestBody.decode(command.body).topic_config_list
         for topic in wanted:
             problem = self._name_problem(topic.topic_name) or _count_problem(topic)
             if problem is None and topic.topic_filter_type not in FILTER_TYPES:
@@ -129,6 +130,7 @@ class TopicProcessor(Serving):
         # Hide the topic first, so that sends and pulls in between are refused.
         self.topics.remove(name)
         self.store.begin_deletion(name)
+        self.queues.forget_topic(name)
         # From here on the topic is gone, even if the disk keeps its queues, so its pulls must be answered.
         self.topic_deleted(name, outbox)
         work = partial(self._finish_deletion, name)
@@ -146,6 +148,7 @@ class TopicProcessor(Serving):
         body = bytes(command.body)
         if body.strip() in self.traits.null_bodies:
             return answer(command, ResponseCode.SUCCESS)
+        check_size("SubscriptionGroupConfig", "body", body, KIND_SIZE_MAX)
         try:
             told = load_json(body)
             if self.traits.validates_groups and isinstance(told, dict):
@@ -158,7 +161,7 @@ class TopicProcessor(Serving):
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def put_groups(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """225: create or change groups; answered when saved."""
-        return self._put_groups(channel, command, _list(command.body, "groupConfigList", GroupConfig))
+        return self._put_groups(channel, command, SubscriptionGroupList.decode(command.body).group_config_list)
 
     def _put_groups(self, channel: Channel, command: Command, groups: Sequence[GroupConfig]) -> Parts | None:
         for group in groups:
@@ -215,13 +218,19 @@ def _count_problem(topic: TopicConfig) -> str | None:
     return f"the topic has {max(counts)} queues, from 0 to {QUEUE_COUNT_MAX} are allowed"
 
 
-def _list(body: Buffer, name: str, kind: type[Config]) -> list[Config]:
-    """Parse the list of this name in a body; raises HeaderError."""
-    try:
-        found = msgspec.convert(load_json(body), dict[str, list[dict[str, Any]] | None], strict=False).get(name) or []
-        told = [msgspec.convert(each, kind, strict=False) for each in found]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise HeaderError("ListRequestBody", name, f"cannot be read: {error}") from None
-    if len(told) > LIST_COUNT_MAX:
-        raise HeaderError("ListRequestBody", name, f"has {len(told)} entries, over the limit of {LIST_COUNT_MAX}")
-    return told
+class CreateTopicListRequestBody(Body):
+    """The body of 18."""
+
+    value_count_max = VALUE_COUNT_MAX
+    topic_config_list: Annotated[list[TopicConfig], msgspec.Meta(max_length=LIST_COUNT_MAX)] = msgspec.field(
+        default_factory=list
+    )
+
+
+class SubscriptionGroupList(Body):
+    """The body of 225."""
+
+    value_count_max = VALUE_COUNT_MAX
+    group_config_list: Annotated[list[GroupConfig], msgspec.Meta(max_length=LIST_COUNT_MAX)] = msgspec.field(
+        default_factory=list
+    )

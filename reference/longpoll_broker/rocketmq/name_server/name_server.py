@@ -13,7 +13,8 @@ Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`, `KVCo
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -22,7 +23,7 @@ from msgspec import UNSET, structs
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Serving, Turns, answer, refuse, serve, serves
+from longpoll_broker.io.processors import ANSWER_SIZE_MAX, Serving, Turns, answer, refuse, serve, serves
 from longpoll_broker.rocketmq.accounts.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
 from longpoll_broker.rocketmq.name_server.routes import (
@@ -72,9 +73,12 @@ from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames import Command, Serialisation
 from longpoll_protocol.names import GROUP_SIZE_MAX, PERM_READ, PERM_READ_WRITE, PERM_WRITE, SYSTEM_TOPICS
+from longpoll_protocol.sizes import MIB
 
-SETTING_COUNT_MAX: Final = 10_000
-"""Maximum settings; any client may create one."""
+SETTINGS_SIZE_MAX: Final = MIB
+"""Maximum characters of all settings; any client may create one."""
+SETTING_COST: Final = 100
+"""Characters that a setting counts in addition to its text."""
 NAME_SIZE_MAX: Final = 255
 """Maximum characters of a namespace, and of a key."""
 VALUE_SIZE_MAX: Final = 4096
@@ -90,18 +94,16 @@ SETTINGS: Final = {
 It checks for silent brokers on each request.
 """
 TURN_COUNT: Final = 10_000
-"""Names collected in one turn, plus those of one broker: a few milliseconds."""
+"""Topics visited in one turn: a few milliseconds."""
 REGISTERED_COUNT_MAX: Final = 50_000
-"""Maximum topics of one registration, some 70 ms of work; brokers' bodies fit at most 30,000."""
-_TOPIC_NAME: Final = b'"topicName"'
-"""Each topic of a registration has this key."""
+"""Maximum topics of one registration; brokers' bodies fit at most 30,000."""
 
 
 @define(slots=True, eq=False)
 class KvSettings:
     """The settings of tools, by namespace and key; used by one thread."""
 
-    quota: Quota = field(factory=lambda: Quota("settings", SETTING_COUNT_MAX), init=False)
+    quota: Quota = field(factory=lambda: Quota("characters of settings", SETTINGS_SIZE_MAX), init=False)
     _values: dict[tuple[str, str], str] = field(factory=dict, init=False)
 
     def put(self, namespace: str, key: str, value: str, channel: Hashable = None) -> str | None:
@@ -110,8 +112,9 @@ class KvSettings:
             return f"the namespace or the key is longer than {NAME_SIZE_MAX} characters"
         if len(value) > VALUE_SIZE_MAX:
             return f"the value has {len(value)} characters, over the limit of {VALUE_SIZE_MAX}"
-        if not self.quota.take((namespace, key), channel):
-            return f"there are {self.quota.used} settings already; delete one first"
+        size = SETTING_COST + len(namespace) + len(key) + len(value)
+        if not self.quota.take((namespace, key), channel, size):
+            return f"the settings have {self.quota.used} characters already; delete one first"
         self._values[namespace, key] = value
         return None
 
@@ -266,13 +269,18 @@ class NameServer(Serving):
     # -- what other brokers tell ---------------------------------------------------------------------------------------
 
     @serves(RequestCode.REGISTER_BROKER)
-    def register(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def register(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """103: register another broker with its address and topics; 1 if it is refused."""
         header = RegisterBrokerRequestHeader.decode(command.ext_fields)
         problem = self._register_problem(header, command)
         if problem is not None:
             return answer(command, ResponseCode.SYSTEM_ERROR, problem)
         table = _table(command)
+        if len(table.topic_config_table) > TURN_COUNT:
+            yield
+        topics = routed(table.topic_config_table)
+        if len(topics) > TURN_COUNT:
+            yield
         # A broker with one new topic sends only that one. No registration reports deleted topics: 216 does.
         known = self.routes.get(header.broker_addr)
         if known is not None and known.name != header.broker_name:
@@ -286,7 +294,7 @@ class NameServer(Serving):
             channel=channel,
             version=_whole_version(known, header.broker_name, table),
             heard_ms=self.now_ms(),
-            topics=with_own_route(before, routed(table.topic_config_table)),
+            topics=with_own_route(before, topics),
             ha_address=header.ha_server_addr,
         )
         if not self.routes.has_room(broker):
@@ -418,18 +426,18 @@ class NameServer(Serving):
         return answer(command, ResponseCode.SUCCESS, body=KVTable(table=found).encode())
 
     @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
-    def wipe_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def wipe_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """205: remove a broker's write permission from routes; 0 topics for an unknown broker."""
         name = WipeWritePermOfBrokerRequestHeader.decode(command.ext_fields).broker_name
-        count = self._permit(name, lambda permission: permission & ~PERM_WRITE)
+        count = yield from self._permit(name, lambda permission: permission & ~PERM_WRITE)
         fields = WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count).encode()
         return answer(command, ResponseCode.SUCCESS, None, fields)
 
     @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER)
-    def add_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def add_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """327: make the broker's topics readable and writable in routes."""
         name = AddWritePermOfBrokerRequestHeader.decode(command.ext_fields).broker_name
-        count = self._permit(name, lambda _permission: PERM_READ_WRITE)
+        count = yield from self._permit(name, lambda _permission: PERM_READ_WRITE)
         fields = AddWritePermOfBrokerResponseHeader(add_topic_count=count).encode()
         return answer(command, ResponseCode.SUCCESS, None, fields)
 
@@ -479,27 +487,29 @@ class NameServer(Serving):
                 return answer(command, ResponseCode.SYSTEM_ERROR, told)
         return answer(command, ResponseCode.SUCCESS)
 
-    def _permit(self, broker_name: str, change: Callable[[int], int]) -> int:
-        """Set the permission of all of a broker's topics in routes; returns their number."""
-        topics = self._topics_of(broker_name)
+    def _permit(self, broker_name: str, change: Callable[[int], int]) -> Generator[None, None, int]:
+        """Set the permission of all of a broker's topics in routes; yields between turns, returns their number."""
+        given = {}
+        for number, topic in enumerate(self._topics_of(broker_name)):
+            if number and number % TURN_COUNT == 0:
+                yield
+            given[topic.topic_name] = (topic, change(self._permission(broker_name, topic)))
         for gone in self._permissions.keys() - {self._own_name, *(broker.name for broker in self.routes)}:
             del self._permissions[gone]
-        if topics:
-            self._permissions[broker_name] = {
-                name: (topic, change(self._permission(broker_name, topic))) for name, topic in topics.items()
-            }
+        if given:
+            self._permissions[broker_name] = given
         else:
             self._permissions.pop(broker_name, None)
-        return len(topics)
+        return len(given)
 
-    def _topics_of(self, broker_name: str) -> Mapping[str, TopicConfig]:
+    def _topics_of(self, broker_name: str) -> Iterable[TopicConfig]:
         self.routes.expire(self.now_ms())
         if self._told is not None and broker_name == self._own_name:
-            return {topic.topic_name: topic for topic in self._told}
+            return self._told
         for broker in self.routes:
             if broker.name == broker_name and broker.broker_id == 0:
-                return broker.topics
-        return {}
+                return list(broker.topics.values())
+        return ()
 
 
 def _no_route(command: Command, name: str) -> Parts:
@@ -510,8 +520,9 @@ def _no_route(command: Command, name: str) -> Parts:
 def _table(command: Command) -> _Topics:
     """Parse the topics of a registration; raises HeaderError for an invalid one, or too many."""
     body = command.body
-    # Before parsing: a body of a hundred thousand small topics would block others for a tenth of a second.
-    _check_count(bytes(body).count(_TOPIC_NAME))
+    # Before parsing: a hundred thousand small topics would block others.
+    # Each is one object, of 5.x with one for its attributes.
+    _check_count(bytes(body).count(b"{") // 2)
     table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else _Topics()
     _check_count(len(table.topic_config_table))
     return table
@@ -533,21 +544,21 @@ def _whole_version(known: RegisteredBroker | None, broker_name: str, table: _Top
 
 def _check_count(count: int) -> None:
     if count > REGISTERED_COUNT_MAX:
-        told = f"has {count} topics, over the limit of {REGISTERED_COUNT_MAX} for one registration"
+        told = f"has over {REGISTERED_COUNT_MAX} topics; register fewer at a time"
         raise HeaderError(RegisterBrokerBody.__name__, "topicConfigTable", told)
 
 
 def topic_names(command: Command, own: Iterable[str], brokers: Iterable[RegisteredBroker]) -> Turns:
-    """Returns the names of the own and the brokers' topics, `TURN_COUNT` or one broker's per turn.
+    """Returns the names of the own and the brokers' topics, `TURN_COUNT` per turn, up to the size of an answer.
 
     Unordered, as in Java: sorting would take longer than the rest.
     """
-    names = dict.fromkeys(own)
-    count = len(names)
-    for broker in brokers:
-        if count >= TURN_COUNT:
-            count = 0
+    names: dict[str, None] = {}
+    size = 0
+    found = chain(own, chain.from_iterable(list(broker.topics) for broker in brokers))
+    while size <= ANSWER_SIZE_MAX and (part := list(islice(found, TURN_COUNT))):
+        if names:
             yield
-        names.update(dict.fromkeys(broker.topics))
-        count += len(broker.topics)
+        names.update(dict.fromkeys(part))
+        size += sum(map(len, part))
     return answer(command, ResponseCode.SUCCESS, body=TopicList(topic_list=list(names)).encode())

@@ -46,7 +46,7 @@ class RegisteredBroker:
     version: Version | None
     """The version of the whole table; None while parts of it may be missing."""
     heard_ms: int
-    topics: Mapping[str, TopicConfig]
+    topics: dict[str, TopicConfig]
     """Its registered topics; a slave's count while no master of its name is registered."""
     ha_address: str = ""
     """HOST:PORT for its slaves."""
@@ -121,8 +121,8 @@ class Routes:
     def forget_topic(self, topic: str, cluster: str | None) -> None:
         """Remove a topic from all brokers, or those of a cluster, until they register it again."""
         for broker in self:
-            if topic in broker.topics and cluster in {None, broker.cluster}:
-                broker.topics = {name: config for name, config in broker.topics.items() if name != topic}
+            if cluster in {None, broker.cluster}:
+                broker.topics.pop(topic, None)
 
     def addresses_by_name(self) -> dict[str, dict[int, str]]:
         """Returns the addresses of all brokers, by names and ids."""
@@ -180,7 +180,7 @@ class OwnTopics:
 
     def __iter__(self) -> Iterator[TopicConfig]:
         names = {**self.topics.gone, **self.topics.by_name}
-        return iter([topic for topic in names.values() if not self._is_forgotten(topic)])
+        return (topic for topic in names.values() if not self._is_forgotten(topic))
 
     def forget(self, name: str) -> None:
         """216: remove a topic's route."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final
+from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.data_sources import DAMAGE
+from longpoll_judge.read.files import absolute, beside, is_uri, remove, write
 from longpoll_judge.read.schema import PLAIN_SCHEMA, REQUIRED, Damage
 from longpoll_judge.read.source import MONOTONIC, History, find
 from longpoll_judge.run.spark.engine import ddl_of, sql_type
@@ -42,6 +43,8 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Meta, Source
 
 ROW_GROUP_BYTES: Final = 32 << 20
 DAMAGES_MAX: Final = 1_000
+DIRECTORY: Final = "spark.longpoll.directory"
+"""The setting that names where events of a DataFrame are written while they are judged on a cluster."""
 EVENT_DDL: Final = ddl_of(PLAIN_SCHEMA)
 """The columns of events as Spark writes a schema, for sources without one, such as JSON in a Kafka topic."""
 _INTEGER: Final = "tinyint|smallint|int|bigint"
@@ -70,15 +73,10 @@ class FrameError(JudgeUserError):
 
 
 @contextmanager
-def history_of(frame: DataFrame) -> Iterator[History]:
+def history_of(frame: DataFrame, conf: Mapping[str, str]) -> Iterator[History]:
     """The events of a DataFrame as a history that goes with the block; raises `FrameError`."""
     session: Any = frame.sparkSession
     check_is_open(session)
-    if is_remote(session) or not is_local(session.sparkContext.master or ""):
-        raise FrameError(
-            "on a cluster, write the DataFrame to a directory that all workers can read: df.write.parquet(DIRECTORY). "
-            "Add meta.json (docs/history.md) and judge that directory"
-        )
     if frame.isStreaming:
         raise FrameError("a streaming DataFrame has no end: write it to a table and judge that, or use --follow")
     # A source that delivers events again delivers equal ones. They have equal times, so this needs no second exchange.
@@ -86,20 +84,42 @@ def history_of(frame: DataFrame) -> Iterator[History]:
     lacking = " OR ".join(f"{name} IS NULL" for name in REQUIRED)
     marked = told.selectExpr("*", f"(event <=> '{DAMAGE}' OR {lacking}) AS is_damage")
     in_order = marked.sortWithinPartitions("is_damage", "after_ns")
-    with tempfile.TemporaryDirectory(prefix="longpoll-frame-") as parent, failures_told():
-        directory, damaged = Path(parent) / "is_damage=false", Path(parent) / "is_damage=true"
-        with stage(Running(session, is_here=True), "write events in order"), unclosed_sockets_ignored():
+    running = Running(session, is_here=not is_remote(session))
+    with _shared(session, conf) as parent, failures_told():
+        place = parent if is_uri(parent) else f"file://{parent}"
+        with stage(running, "write events in order"), unclosed_sockets_ignored():
             writer = in_order.write.mode("append").partitionBy("is_damage")
-            writer.option("parquet.block.size", str(ROW_GROUP_BYTES)).parquet(f"file://{parent}")
-            directory.mkdir(exist_ok=True)
-            written = session.read.schema("source string").parquet(f"file://{directory}")
-            names = written.distinct().toArrow()["source"].to_pylist()
-            damages = _damages(session.read.parquet(f"file://{damaged}")) if damaged.exists() else []
+            writer.option("parquet.block.size", str(ROW_GROUP_BYTES)).parquet(place)
+            written = session.read.schema(marked.schema).parquet(place)
+            names = written.where("NOT is_damage").select("source").distinct().toArrow()["source"].to_pylist()
+            damages = _damages(written.where("is_damage"))
         sources = [Source(name=name, clock=MONOTONIC) for name in sorted(names)]
         meta = Meta(format_version=FORMAT_VERSION, sources=sources)
-        (directory / META_FILE).write_bytes(msgspec.json.encode(meta))
+        directory = beside(parent, "is_damage=false")
+        write(beside(directory, META_FILE), msgspec.json.encode(meta))
         history = find([directory])
         yield evolve(history, damages=[*history.damages, *damages])
+
+
+@contextmanager
+def _shared(session: Any, conf: Mapping[str, str]) -> Iterator[str]:
+    """A new directory that the driver and all workers see, removed afterwards; raises `FrameError`."""
+    given = conf.get(DIRECTORY) or session.conf.get(DIRECTORY, None)
+    if given:
+        parent = beside(absolute(given), f"longpoll-frame-{uuid4().hex}")
+        try:
+            yield parent
+        finally:
+            with suppress(OSError):
+                remove(parent)
+    elif is_remote(session) or not is_local(session.sparkContext.master or ""):
+        raise FrameError(
+            f"on a cluster, set {DIRECTORY} to a directory for temporary files that the driver and all workers share: "
+            f'conf={{"{DIRECTORY}": "s3a://bucket/tmp"}}'
+        )
+    else:
+        with tempfile.TemporaryDirectory(prefix="longpoll-frame-") as parent:
+            yield parent
 
 
 def _events_of(frame: DataFrame) -> DataFrame:

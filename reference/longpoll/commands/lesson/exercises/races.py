@@ -72,21 +72,19 @@ def found_again(answer: str) -> Grade:
     )
 
 
-def closing_values(knob: str, base: str, name: str, bounds: str = "tiny", **numbers: int) -> set[str]:
-    """The values of a knob with which a policy keeps a property."""
-    return {
+def predicted(answer: str, knob: str, base: str, name: str, bounds: str = "tiny", **numbers: int) -> Grade:
+    """Check a claim about the values of a knob with which a policy keeps a property."""
+    closing = {
         value
         for value in settings_known(knob)
         if explored(changed(base, [f"{knob}={value}"]), name, bounds=bounds, **numbers).verdict(name).verdict == "holds"
     }
-
-
-def predicted(answer: str, knob: str, closing: set[str], name: str) -> Grade:
-    """Check a claim about the values of a knob that keep a property."""
     chosen = chosen_of(answer, f"value of {knob}", settings_known(knob))
     wrong, left = sorted(chosen - closing), sorted(closing - chosen)
     if wrong:
-        return missing(f"with {knob}={wrong[0]} {name} is violated; longpoll check shows how")
+        sizes = " ".join(["--bounds", bounds, *(f"--{each} {number}" for each, number in numbers.items())])
+        call = f"longpoll check --policy {base} --knob {knob}={wrong[0]} {sizes} --property {name} --explain"
+        return missing(f"with {knob}={wrong[0]} {name} is violated; see {call}")
     if left:
         return missing(f"{told(sorted(chosen))} is right, and there are more: {len(left)} other value(s) of {knob}")
     return right(f"{name} holds with {told(sorted(closing))}, and with no other value of {knob}")
@@ -95,7 +93,7 @@ def predicted(answer: str, knob: str, closing: set[str], name: str) -> Grade:
 def closes_hold(answer: str) -> Grade:
     """The values of recheck_after_hold that close the race in RocketMQ 4.9."""
     knob = "recheck_after_hold"
-    return predicted(answer, knob, closing_values(knob, JAVA, "lost_by_hold"), "lost_by_hold")
+    return predicted(answer, knob, JAVA, "lost_by_hold")
 
 
 def one_setting(answer: str, base: str) -> Policy | Grade:
@@ -152,7 +150,7 @@ def _lost_at(trace: Trace, step: int) -> list[str]:
 def no_orphans(answer: str) -> Grade:
     """The values of bucket_removal with which no request is orphaned."""
     knob, name = "bucket_removal", "no_orphan"
-    return predicted(answer, knob, closing_values(knob, "rocketmq-lmq", name, "buckets", requests=1), name)
+    return predicted(answer, knob, "rocketmq-lmq", name, "buckets", requests=1)
 
 
 def swept_and_whole(answer: str) -> Grade:
@@ -245,8 +243,7 @@ COMMIT: Final = "commit_never_regresses"
 
 def in_order(answer: str) -> Grade:
     """The values of commit with which no offset goes back."""
-    closing = closing_values("commit", "rocketmq-5", COMMIT, "commits", requests=1)
-    return predicted(answer, "commit", closing, COMMIT)
+    return predicted(answer, "commit", "rocketmq-5", COMMIT, "commits", requests=1)
 
 
 def batch_made_safe(answer: str) -> Grade:

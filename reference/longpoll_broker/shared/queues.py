@@ -1,0 +1,54 @@
+"""The queues that clients create by sends: each costs files, and 2 KiB of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+from attrs import define, field
+
+from longpoll_broker.shared.quota import Quota
+from longpoll_broker.shared.topics import QUEUE_COUNT_MAX
+
+QUEUES_IN_ALL_MAX: Final = 500_000
+"""Maximum queues that sends may create, some 1 GB of memory; the broker's own messages may create more."""
+
+Place = tuple[str, int]
+"""Topic and queue id."""
+
+
+@define(slots=True, eq=False)
+class NewQueues:
+    """Counts queues before a send creates them; callable from any thread."""
+
+    is_stored: Callable[[str, int], bool]
+    """Whether the store has a queue."""
+    guard: AbstractContextManager[Any] = field(factory=nullcontext)
+    """Held while the quota changes."""
+    quota: Quota = field(factory=lambda: Quota("queues", QUEUES_IN_ALL_MAX), init=False)
+
+    def knows(self, place: Place) -> bool:
+        """Whether a queue was counted already."""
+        return self.quota.has(place)
+
+    def take(self, places: Iterable[Place], channel: Hashable = None) -> bool:
+        """Count queues before a send creates them; returns false if there is no room for one."""
+        for place in places:
+            if not self.quota.has(place):
+                is_stored = self.is_stored(*place)
+                with self.guard:
+                    if not self.quota.take(place, None if is_stored else channel) and not is_stored:
+                        return False
+        return True
+
+    def note_loaded(self, places: Iterable[Place]) -> None:
+        """Count the queues of a store."""
+        for place in places:
+            self.quota.take(place)
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted with its queues."""
+        with self.guard:
+            for queue_id in range(QUEUE_COUNT_MAX):
+                self.quota.release((topic, queue_id))
