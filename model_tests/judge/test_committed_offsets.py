@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from attrs import evolve, field, frozen
 from model_tests.judge.one_queue import LATE_MS, LONG_MS, Row, context, event, facts, holes, ns
-from model_tests.support.judge.histories import table_of
+from model_tests.support.judge.histories import halves, table_of
 
 from longpoll_judge.contract.clause import PULL_RESULTS, UNHELD_MS
 from longpoll_judge.contract.result import Finding, Share
@@ -89,9 +89,8 @@ def judged_rows(*splits: list[Row], known: Context | None = None) -> tuple[list[
     """The findings of some splits, the same without groups that are clear; answered queries, and the missing fields."""
     known = context() if known is None else known
     tables = [table_of(rows) for rows in splits]
-    small = [table.slice(row, 1) for table in tables for row in range(len(table))]
     whole = judge_exchanges(exchanges(tables), known)
-    for each in (tables, small):
+    for each in (tables, halves(tables)):
         suspected = judge_suspected_commits(partial(enumerate, each), known)
         assert (suspected.findings, suspected.share, suspected.gaps) == whole
     findings, share, gaps = whole

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 from model_tests.judge.one_queue import LONG_MS, Moment, Row, context, event, facts, holes, ns
-from model_tests.support.judge.histories import table_of
+from model_tests.support.judge.histories import halves, table_of
 
 from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS
 from longpoll_judge.contract.result import Finding, Gap, Share
@@ -60,12 +60,10 @@ def judged(*splits: Sequence[Row], known: Context | None = None) -> tuple[list[F
     """The findings about these splits; leaving out queues that are clear changes none, whatever the size of a split."""
     known = context() if known is None else known
     tables = [table_of(list(rows)) for rows in splits]
-    small = [table.slice(row, 1) for table in tables for row in range(len(table))]
-    whole, *others = (judge_sends(partial(enumerate, each), known) for each in (tables, small))
-    for each in (tables, small):
+    whole = judge_sends(partial(enumerate, tables), known)
+    for each in (tables, halves(tables)):
         suspected = judge_suspected(partial(enumerate, each), known)
-        others.append((suspected.findings, suspected.left_out, suspected.share, suspected.gaps))
-    assert others == [whole] * len(others)
+        assert (suspected.findings, suspected.left_out, suspected.share, suspected.gaps) == whole
     return whole
 
 
