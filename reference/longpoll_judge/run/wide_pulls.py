@@ -12,7 +12,7 @@ task reads its splits itself, in this process or on an executor (`pipeline.Readi
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -229,8 +229,9 @@ def joined_outcomes(outcomes: Iterable[Outcome]) -> Outcome:
 @contextmanager
 def watching(context: Context, names: Container[str]) -> Iterator[dict[str, SendWatch | CommitWatch]]:
     """What finds the suspects of these rules, by name; it goes with the block."""
-    with open_keys() as sends, open_keys() as commits:
-        watches = {SENDS: SendWatch(context, sends), COMMITS: CommitWatch(context, commits)}
+    with ExitStack() as stack:
+        sends, commits, places, values, ids = (stack.enter_context(open_keys()) for _ in range(5))
+        watches = {SENDS: SendWatch(context, sends, (places, values, ids)), COMMITS: CommitWatch(context, commits)}
         yield {name: watch for name, watch in watches.items() if name in names}
 
 

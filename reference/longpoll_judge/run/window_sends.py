@@ -2,8 +2,8 @@
 
 A queue is clear if its sends, acknowledgements, appends, visible ends and deliveries are in order by comparisons within
 a split and its successors, and with a few numbers of the splits before. Every other queue is suspected, perhaps
-wrongly: `rules.sends` judges it with all its events. Where events concern no single queue, all are suspected: messages
-with identities, identifiers that came twice, answers to requests that are not at hand.
+wrongly: `rules.sends` judges it with all its events. Where events concern no single queue, all are suspected: transactions
+and delays, a message with two identities or places, identifiers that came twice, answers to requests not at hand.
 
 Memory holds three splits, and some numbers for each queue.
 """
@@ -25,7 +25,8 @@ from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import SEND_CODES, SEND_MS, SHOWN_MS
 from longpoll_judge.evidence.survey import UNSEEN, Context
 from longpoll_judge.read.schema import are_named, coded, coded_texts
-from longpoll_judge.rules.cross_queue import Tables, first_of, hashes, rows_where
+from longpoll_judge.rules.cross_queue import WEIGHT, Tables, first_of, hashes, rows_where
+from longpoll_judge.rules.messages import identity, outcomes
 from longpoll_judge.rules.queue_columns import MS
 
 Rows = dict[str, NDArray[Any]]
@@ -51,8 +52,13 @@ class SendWatch:
     context: Context
     received: KeyFile
     """Takes the keys of all requests."""
+    messages: tuple[KeyFile, KeyFile, KeyFile]
+    """Take the keys of messages that were acknowledged or delivered: of the place, of place and identity, and of topic and
+    identity. There are as many of each if each message is one."""
     is_over: bool = False
     """All queues are suspected."""
+    _is_refused: bool = False
+    """A send was refused."""
     _places: dict[tuple[str, str, str, int], int] = field(factory=dict)
     """By source, broker, topic and queue."""
     _numbers: dict[str, Integers] = field(factory=lambda: {name: np.empty(0, dtype=np.int64) for name in _NUMBERS})
@@ -77,7 +83,10 @@ class SendWatch:
             last_ns = self.context.sources.get(source, UNSEEN).last_ns
             shown = waiting["shown"]["place"][waiting["shown"]["due_ns"] < last_ns]
             self._suspect(shown[self._numbers["end"][shown] >= 0])
-        if self.is_over or len(self.received.repeated(NO_KEYS)):
+        counts = {file.distinct() for file in self.messages}
+        if self.is_over or len(counts) > 1 or (self._is_refused and counts != {0}):
+            return None
+        if len(self.received.repeated(NO_KEYS)):
             return None
         found: dict[QueueName, list[int]] = {}
         for (_source, *name), place in self._places.items():
@@ -145,8 +154,8 @@ class SendWatch:
         offsets = lists.values.to_numpy()[bounds[got] + nth]
         for rows in (sent, told, logged, moved, got):
             self._numbers["used"][place[rows]] = 1
-        identities = (table[name].combine_chunks().offsets.to_numpy() for name in ("ids", "bodies"))
-        self.is_over |= any(int(each[-1]) > int(each[0]) for each in identities) or not named[told].all()
+        self.is_over |= not named[told].all()
+        self._identify(table, sent, place, (told, np.zeros_like(told), columns["offset"][told]), (got, nth, offsets))
         most = max(int(column.max(initial=0)) for column in (columns["offset"], columns["end"], offsets))
         self.is_over |= most >= 1 << (_SHIFT - 1) or len(self._places) >= 1 << (62 - _SHIFT)
         self.received.put(keys[is_receipt])
@@ -170,6 +179,33 @@ class SendWatch:
             "moved": rows_of(moved, "after_ns", "end"),
             "got": rows_of(got, "before_ns") | {"offset": offsets},
         }
+
+    def _identify(
+        self, table: pa.Table, sent: Integers, place: Integers, *seen: tuple[Integers, Integers, Integers]
+    ) -> None:
+        """Take the identities of the messages of sends, and of those `seen`: their rows, places in these and offsets.
+
+        Sends of several messages are suspected; transactions and delays concern messages wherever they are.
+        """
+        counts = np.diff(table["ids"].combine_chunks().offsets.to_numpy())
+        self._suspect(place[sent[counts[sent] > 1]])
+        sent = sent[counts[sent] > 0]
+        delays = table["delay_ms"].to_numpy()[sent], table["delay_level"].to_numpy()[sent] - 1
+        self.is_over |= bool(outcomes(table, sent).any() or (np.maximum(*delays) >= 0).any())
+        rows, nth, offset = (np.concatenate(columns) for columns in zip(*seen, strict=True))
+        told = identity(table, rows, nth)
+        has_id, has_body = told["id"] != 0, told["body"] != -1
+        self.is_over |= bool((has_id != has_body).any())
+        if not has_id.any():
+            return
+        rows, offset, own, body = (column[has_id] for column in (rows, offset, told["id"], told["body"]))
+        broker = hashes(table, "broker", rows)
+        topic = np.where(broker != 0, broker, hashes(table, "source", rows)) * WEIGHT + hashes(table, "topic", rows)
+        queue = topic * WEIGHT + table["queue"].to_numpy()[rows].astype(np.uint64)
+        at = queue * WEIGHT + offset.astype(np.uint64)
+        value = (at * WEIGHT + own.astype(np.uint64)) * WEIGHT + body.astype(np.uint64)
+        for file, keys in zip(self.messages, (at, value, topic * WEIGHT + own.astype(np.uint64)), strict=True):
+            file.put(np.unique(keys))
 
     def _closed_ns(self, table: pa.Table, source: str) -> Integers:
         """Of each row when its connection was closed at the earliest; `NEVER` for none."""
@@ -202,11 +238,15 @@ class SendWatch:
         sent, asked, answered, unread = (
             np.bincount(requests[rows], minlength=int(requests.max(initial=0)) + 1) > 0 for rows in kinds
         )
-        self._suspect(place[is_send & unread[requests]])
+        refused = is_send & unread[requests]
+        self._suspect(place[refused])
+        self._is_refused |= bool(refused.any())
         old = self._waiting.get(source, {}).get("sent", {"key": NO_KEYS, "place": np.empty(0, dtype=np.int64)})
         open_ = self._open.get(source, NO_KEYS)
         earlier = keys[is_answer & ~asked[requests] & ~sent[requests]]
-        self._suspect(old["place"][np.isin(old["key"], earlier)])
+        refused = np.isin(old["key"], earlier)
+        self._suspect(old["place"][refused])
+        self._is_refused |= bool(refused.any())
         strange = keys[is_unread & ~asked[requests] & ~sent[requests]]
         self.is_over |= not np.isin(strange, np.concatenate((open_, old["key"]))).all()
         self._open[source] = np.concatenate((open_[~np.isin(open_, earlier)], keys[is_other & ~answered[requests]]))
