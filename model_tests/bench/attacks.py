@@ -413,6 +413,26 @@ def handshakes(served: Served, count: int, stack: ExitStack) -> Callable[[], Non
     return begin
 
 
+def bodies(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None]:
+    """Seven connections send the largest heartbeats and locks, and malformed ones."""
+    groups, queue = [{"groupName": f"g{number}"} for number in range(10_000)], {"topic": "T", "brokerName": "b"}
+    subscriptions = [{"topic": f"t{number}", "subString": "a||" * 21_000} for number in range(60)]
+    contents = [
+        frame(RequestCode.HEART_BEAT, {}, body) * 5
+        for body in (
+            msgspec.json.encode({"clientID": "c", "consumerDataSet": groups}),
+            msgspec.json.encode({"clientID": "c", "producerDataSet": groups}),
+            msgspec.json.encode({"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": subscriptions}]}),
+            b'{"x":[1' + b",1" * 2_000_000,
+            b'{"x":[null' + b",{}" * 40_000,
+            b'{"x":"' + b'\\"' * 60_000,
+        )
+    ]
+    locks = {"consumerGroup": "g", "clientId": "c", "mqSet": [queue | {"queueId": each} for each in range(10_000)]}
+    contents.append(frame(RequestCode.LOCK_BATCH_MQ, {}, msgspec.json.encode(locks)) * 20)
+    return lambda: flood(served.address, contents)
+
+
 def registrations(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
     """Eight unknown brokers repeatedly register with as many topics as fit; others list all topics."""
     name_server = served.name_server
@@ -429,6 +449,7 @@ def registrations(served: Served, _count: int, stack: ExitStack) -> Callable[[],
         for lane in range(8)
     ]  # fmt: skip
     contents += [frame(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) * 20] * 4
+    contents += [frame(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "b0"}) * 20]
     return lambda: flood(name_server, contents)
 
 
@@ -451,6 +472,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "held unlike": Attack(held_unlike),
     "topic gone": Attack(topic_gone),
     "batches": Attack(batches),
+    "bodies": Attack(bodies),
     "handshakes": Attack(handshakes, speaks_tls=True),
     "registrations": Attack(registrations),
 }

@@ -571,7 +571,7 @@ def test_as_many_tasks_run_at_once_as_there_are_threads() -> None:
     workers.start()
     for _round in range(3):
         # None of them ends before all have begun, so each thread that takes one has to wake the next.
-        workers.submit_all([meet] * THREADS)
+        workers.submit(*[meet] * THREADS)
         assert met.wait(PATIENCE_S) <= THREADS
     workers.stop(PATIENCE_S, lambda: None)
 
@@ -608,7 +608,7 @@ def test_every_task_is_run_once_however_quick() -> None:
             all_ran.set()
 
     for first in range(0, 4000, 100):
-        workers.submit_all([partial(run, number) for number in range(first, first + 100)])
+        workers.submit(*(partial(run, number) for number in range(first, first + 100)))
     assert all_ran.wait(PATIENCE_S)
     ended = threading.Event()
     workers.stop(PATIENCE_S, ended.set)

@@ -459,3 +459,13 @@ def test_a_long_number_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     properties = {"long": "2" * 200, "short": "3"}
     assert compile_expression(" AND ".join(["long > 1.5", "short > 1.5"] * 9)).matches(properties.get)
     assert Counter(seen) == {properties["long"]: 1, "3": 9}
+
+
+def test_a_broker_with_filters_has_its_parser_from_the_start() -> None:
+    """The first client that brings an expression does not wait for it."""
+    for with_parts in (False, True):
+        module.prepare_parser(with_parts=with_parts)
+    made = sql92._parser.cache_info().misses
+    assert compile_expression("a = 1").matches({"a": "1"}.get)
+    assert compile_expression("a CONTAINS 'b'", with_parts=True).matches({"a": "abc"}.get)
+    assert sql92._parser.cache_info().misses == made

@@ -338,3 +338,19 @@ def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     statistics.count_get("T", "H", 0, messages=1, size=1, latency_ms=0)
     assert statistics.snapshots(GROUP_GET_NUMS, "T@G") is not None
     assert statistics.snapshots(GROUP_GET_NUMS, "T@H") is None
+
+
+def test_offsets_of_a_topic_that_does_not_exist_end_when_it_is_created() -> None:
+    """Of these groups only, and nothing is kept of names that no topic can have."""
+    offsets = Offsets()
+    for topic, group in (("T", "late"), ("T", "gone"), ("T", "other"), ("a b", "late")):
+        offsets.commit(topic, group, 0, 3)
+        if group != "other":
+            offsets.note_stray(topic, group)
+    offsets.forget_group("gone")
+    assert offsets._strays == {"T": {"late"}}
+    offsets.forget_strays("T")
+    assert (set(offsets.by_pair), offsets._strays, offsets.quota.used) == ({"T@other", "a b@late"}, {}, 2)
+    offsets.note_stray("T", "other")
+    offsets.forget_topic("T")
+    assert (set(offsets.by_pair), offsets._strays) == ({"a b@late"}, {})

@@ -127,6 +127,8 @@ def test_faults(rocketmq_broker, rocketmq_topic, rocketmq_client):
 def test_relay(rocketmq_broker, rocketmq_topic):
     with rocketmq_broker.relay() as relay, longpoll.Producer(relay.name_server) as producer:
         producer.send(rocketmq_topic, b"through")
+        with pytest.raises(longpoll.UserError, match="delay_s is -1; pass 0 or more seconds"):
+            relay.delay(-1)
         relay.delay(0.1)
         begun = time.monotonic()
         producer.send(rocketmq_topic, b"later")

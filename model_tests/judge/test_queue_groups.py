@@ -99,7 +99,7 @@ def test_hostile_histories_are_judged_alike_in_groups_of_queues(count: int) -> N
 
 def test_a_group_without_its_neighbours_logs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the log before its first window, it judges this history differently."""
-    one = hostile(18)
+    one = hostile(61)
     whole, honest = in_groups(one, [3]), queue_groups.GroupedWindows.log
     monkeypatch.setattr(queue_groups.GroupedWindows, "log", lambda self, window: honest(self, window).slice(0, 0))
 

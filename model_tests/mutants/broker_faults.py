@@ -103,8 +103,8 @@ FAULTS: Final = (
     Fault(
         "a send that names no queue goes to 0",
         f"{BROKER}/send/send_processor.py",
-        "return next(self._next_queue) % max(topic.write_queue_nums, 1)",
-        "return 0",
+        "queue_id = next(self._next_queue) % max(topic.write_queue_nums, 1)",
+        "queue_id = 0",
         f"{TESTS}/service/test_send.py::test_the_broker_picks_each_queue_in_turn",
     ),
     Fault(

@@ -76,7 +76,7 @@ def test_what_is_no_group_changes_nothing(
 def test_a_group_name_that_is_too_long_is_refused(version: str, start_broker: StartBroker, connect: Connect) -> None:
     broker, client = served(start_broker, connect, policy=preset(version))
     send_message(client, "T")
-    for size in (LONG[version], 900_000):
+    for size in (LONG[version], 100_000):
         name = "g" * size
         made = make_group(client, name)
         assert made.code == (29 if version == NEW else 1)

@@ -278,6 +278,23 @@ def test_a_connection_leaves_many_held_pulls_in_turns(broker: Broker, monkeypatc
     assert len(broker.hold_service) == 10
 
 
+def test_a_deleted_topic_leaves_many_held_pulls_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hold_service, "EXPIRED_COUNT", 4)
+    peer, held = Peer(broker, 7), []
+    broker.topics.put(TopicConfig("Other", 1, 1))
+    for number in range(10):
+        code, fields, body = long_pull(number)
+        tell(peer, (code, fields, body))
+        tell(peer, (code, fields | {"topic": "Other", "queueOffset": "0"}, body))
+    broker.topics.remove("TBW102")
+    broker.pulling.topic_deleted("TBW102", Outbox())
+    while broker.handler.has_more:
+        held.append(len(broker.hold_service))
+        broker.handler.end_pass(Outbox())
+    assert held == [16, 12]
+    assert len(broker.hold_service) == 10
+
+
 @pytest.mark.parametrize(("code", "notice"), [(222, b'"code":220'), (223, b'"code":221')])
 def test_many_members_are_told_in_turns(
     code: int, notice: bytes, broker: Broker, monkeypatch: pytest.MonkeyPatch
@@ -392,7 +409,7 @@ def test_every_quota_has_an_attack_and_a_line_in_the_docs(broker: Broker) -> Non
 WITHOUT: Final = {
     "counted by the quota of its class or another": """
         ClientCalls._waiting FilterTable._by_place FilterTable._orphans KvSettings._values Offsets.by_pair
-        Producers._client_of Producers._clients Producers._groups Producers._groups_of Producers._named
+        Offsets._strays Producers._client_of Producers._clients Producers._groups Producers._groups_of Producers._named
         QueueLocks._holders Routes._by_address Statistics._items Clients._groups Clients._groups_of _Named.by_name
         Group.members Group.subscriptions MemberNotifications._round MemberNotifications._waiting
         NameServer._permissions OwnTopics._forgotten RegisteredBroker.topics TimerCounts.by_topic Topics.unsaved
@@ -404,9 +421,9 @@ WITHOUT: Final = {
         """,
     "some rows for each connection, or its bytes, which are limited": """
         BytesByPeer.by_peer ClientProcessor._closing ClientProcessor.programs Connections.by_address
-        HoldService._closed IoLoop._channels IoLoop._leaving IoLoop._paused IoLoop._to_adopt IoLoop._to_close
-        IoLoop._unfinished IoLoop._unread LongBatches._waiting Channel._out Channel._pending Outbox._channels
-        Outbox._sent
+        HoldService._closed HoldService._gone IoLoop._channels IoLoop._leaving IoLoop._paused IoLoop._to_adopt
+        IoLoop._to_close IoLoop._unfinished IoLoop._unread LongBatches._waiting Channel._out Channel._pending
+        Outbox._channels Outbox._sent
         """,
     "a limit in all, without shares: requests that wait for seconds, timed messages, names of deleted topics": """
         EndTransactionProcessor._committed GroupCommit._gathered GroupCommit._open SlaveWaits._by_deadline

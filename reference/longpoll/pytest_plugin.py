@@ -104,7 +104,10 @@ class RelayOfTest(Closeable):
         return "{}:{}".format(*self._names.address)
 
     def delay(self, delay_s: float = 0.05) -> None:
-        """Pass each chunk of bytes on this much later."""
+        """Pass each chunk of bytes on this much later; raises ConfigError for a negative delay."""
+        from longpoll_client.checks import check_seconds  # noqa: PLC0415 - not every test needs one
+
+        check_seconds("delay_s", delay_s, may_be_none=True)
         self._broker.slow_s = delay_s
         self._broker.begin("slow")
 

@@ -54,7 +54,7 @@ from longpoll_broker.send.message_builder import InnerQueues, MessageBuilder
 from longpoll_broker.send.send_back_processor import SendBackProcessor
 from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.shared.broker_role import BrokerRole
-from longpoll_broker.shared.filters import FilterTable
+from longpoll_broker.shared.filters import FilterTable, prepare_parser
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.queues import NewQueues
 from longpoll_broker.shared.statistics import Statistics
@@ -118,10 +118,13 @@ class SharedServices:
         )
         pulled = Offsets(guard=lock()) if traits.tells_pull_offsets else None
         self.offsets = Offsets(guard=lock(), light=light, pulled=pulled)
+        self.topics.on_new = self.offsets.forget_strays
         self.queues = NewQueues(self.store.has_queue, lock())
         self.queues.note_loaded(self.store.all_queues())
         self.statistics = Statistics(lock())
         self.clients = Clients(FilterTable(traits.filters_outlive_groups, traits.filters_with_parts))
+        if config.property_filter:
+            prepare_parser(with_parts=traits.filters_with_parts)
         self.role = BrokerRole(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
         self.checks = PullChecks(
             self.topics,

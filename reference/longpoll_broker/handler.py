@@ -145,7 +145,7 @@ class BrokerHandler:
     def end_pass(self, outbox: Outbox) -> None:
         """End a pass of a loop: wake pulls for the appended messages before the answers leave."""
         self.appended(outbox)
-        self.pulling.hold_service.turn()
+        self.pulling.hold_service.turn(outbox)
         inline = self.pulling.inline
         if inline is not None and (inline.later.waiting or inline.later.spent):
             inline.turn(outbox)

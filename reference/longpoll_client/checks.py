@@ -104,14 +104,9 @@ def check_client_id(client_id: object) -> None:
     """A member's name, or None."""
     if client_id is None:
         return
-    if not isinstance(client_id, str) or not 0 < len(client_id) <= CLIENT_ID_SIZE_MAX or not _is_text(client_id):
-        given = str(client_id)[:40]
-        raise ConfigError(f"client_id {given!r} is not allowed: 1 to {CLIENT_ID_SIZE_MAX} characters")
-
-
-def _is_text(name: str) -> bool:
-    """Whether the text can be encoded: a single surrogate cannot."""
-    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
+    if not isinstance(client_id, str) or not 0 < len(client_id) <= CLIENT_ID_SIZE_MAX or not client_id.isprintable():
+        given = repr(client_id)[:40]
+        raise ConfigError(f"client_id {given} is not allowed: pass text of 1 to {CLIENT_ID_SIZE_MAX} characters")
 
 
 def check_topic(topic: object) -> None:

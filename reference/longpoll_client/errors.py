@@ -73,11 +73,8 @@ class RefusedError(ClientError):
     """The broker or name server answered, and not with success."""
 
     def __init__(self, asked: str, code: int, remark: str | None) -> None:
-        hint = (
-            "; pass a name server's address, or use a newer broker"
-            if code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            else ""
-        )
+        is_unknown = code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        hint = "; pass a name server's address, or use a newer broker" * is_unknown
         super().__init__(f"{asked}: the broker says {code}{f' ({remark.strip()})' if remark else ''}{hint}")
         self.code = code
         """A `ResponseCode`, or a number that is none."""

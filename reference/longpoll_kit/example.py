@@ -164,11 +164,11 @@ class Example:
         self.expire(other, self.short_ms)
         return self.publish(queue, payload)
 
-    def expire(self, queue: Queue, timeout_ms: int, place: Any = "end") -> str:
-        """Let a poll wait until its deadline."""
-        ask = self._expire(queue, timeout_ms, place)
+    def expire(self, queue: Queue, timeout_ms: int, place: Any = "end", other: Queue | None = None) -> str:
+        """Let a poll wait until its deadline; meanwhile publish to the other queue, which must not end the wait."""
+        ask = self._expire(queue, timeout_ms, place, other)
         if ask.is_suspected:
-            self._expire(queue, timeout_ms, place)  # a service that is late is late again
+            self._expire(queue, timeout_ms, place, other)  # a service that is late is late again
         return str(ask)
 
     def cross(self, queue: Queue, payload: Any, rounds: int, gap_us: int, place: Any = "end") -> str:
@@ -345,9 +345,12 @@ class Example:
         self.settle()
         return ask
 
-    def _expire(self, queue: Queue, timeout_ms: int, place: Any = "end") -> Ask:
+    def _expire(self, queue: Queue, timeout_ms: int, place: Any = "end", other: Queue | None = None) -> Ask:
         ask = self._begin(queue, self._first(queue, place), timeout_ms)
         self.polls.wait_sent(ask)
+        if other is not None:
+            self.polls.let_pass(timeout_ms * 500)  # half of it
+            self._publish(other, b"")
         self._wait_over(ask)
         self.settle()
         return ask

@@ -265,8 +265,9 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @step
     def wait(self, queue: int, timeout_ms: int) -> str:
-        """Let a poll with any timeout wait until its deadline."""
-        return self.example.expire(self.example.queues[queue], timeout_ms)
+        """Let a poll with any timeout wait until its deadline, although another queue gets a message."""
+        queues = self.example.queues
+        return self.example.expire(queues[queue], timeout_ms, other=queues[queue - 1])
 
     @step
     def send_burst(self, queue: int, count: int, size: int) -> str:

@@ -315,6 +315,8 @@ def illegal_next(record: Record) -> Iterator[Said]:
         if answer.code != 21:
             continue
         allowed = {answer.offset_min} if request.offset < answer.offset_min else {answer.offset_max}
+        if request.offset < 0:
+            allowed.add(answer.offset_max)
         if answer.offset_min == 0:
             allowed.add(0)
         if answer.offset_next not in allowed:

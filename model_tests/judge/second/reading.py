@@ -269,8 +269,12 @@ def _look_at_fields(record: Record, events: list[Seen]) -> None:
     answered = {one.about: one.code for one in reversed(record.of("answer_sent"))}
     asked = {one.about: one for one in record.of("request_received") if one.request}
     record.events = []
+    namers = {one.source for one in events if one.broker}
     for one in events:
-        if any(one.fields.get(name, DEFAULTS[name]) == DEFAULTS[name] for name in _needed(one, answered, asked)):
+        is_unnamed = not one.broker and one.queue >= 0 and one.source in namers
+        if is_unnamed or any(
+            one.fields.get(name, DEFAULTS[name]) == DEFAULTS[name] for name in _needed(one, answered, asked)
+        ):
             record.gaps.append("evidence.field_missing")
         else:
             record.events.append(one)
@@ -300,7 +304,7 @@ def _needed(one: Seen, answered: Mapping[Any, int], asked: Mapping[Any, Seen]) -
     if one.event != "request_received":
         return _NEEDED.get(one.event, ())
     if one.code in {QUERY, UPDATE}:
-        return ("code", "topic", "group", *(("commit_offset",) if one.code == UPDATE else ()))
+        return ("code", "topic", "queue", "group", *(("commit_offset",) if one.code == UPDATE else ()))
     if one.code in PULLS and one.request:
         code = answered.get(one.about)
         needed = ("code", *(("topic", "queue", "offset") if code in {0, 19, 20} else ()))

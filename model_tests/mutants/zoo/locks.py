@@ -119,7 +119,7 @@ LOCKS: Final = (
     ),
     _shard(
         "topic-deleted",
-        "held = shard.table.drain(topic)",
+        "held = shard.table.drain(topic, left)",
         LOST + "a deletion takes out what a message wakes at the same time.",
         indent=12,
     ),
@@ -320,8 +320,8 @@ LOCKS: Final = (
         "Two consumers of one group ask for a queue at once, and both get it: messages that must be in order are "
         "consumed by two.",
         f"{BROKER}/rocketmq/admin/lock_processor.py",
-        "        with self.guard:\n            now_ms = ",
-        "        if True:\n            now_ms = ",
+        "            with self.guard:\n                now_ms = ",
+        "            if True:\n                now_ms = ",
         units=("core/test_offsets.py", "service/test_clients.py"),
     ),
     # -- wakeups -----------------------------------------------------------------------------------------------------

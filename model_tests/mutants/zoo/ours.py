@@ -334,7 +334,7 @@ OURS: Final = (
     _slip(
         "deletion-takes-every-topic",
         "The deletion of one topic lets the pulls of all topics go: each asks again, and none knows why.",
-        Change(HOLD, "if topic is None or key[0] == topic for pull", "if topic is None or key[0] >= '' for pull"),
+        Change(HOLD, "if topic in {None, key[0]})", "if topic is None or key[0])"),
     ),
     _slip(
         "keep-forgets-one",

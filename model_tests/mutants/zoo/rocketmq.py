@@ -78,9 +78,10 @@ ROCKETMQ: Final = (
         "clients hear nothing at all, and wait until their own time is over.",
         Change(
             HOLD_SERVICE,
-            "                held = shard.table.drain(topic)\n            for pull in held:\n"
+            "                held = shard.table.drain(topic, left)\n            left -= len(held)\n"
+            "            for pull in held:\n"
             '                self._queue(pull, "error", outbox)\n',
-            "                shard.table.drain(topic)\n",
+            "                left -= len(shard.table.drain(topic, left))\n",
         ),
         units=("service/test_delete_topic.py", "service/test_hold_service.py"),
     ),

@@ -44,7 +44,7 @@ SMALL_TABLE: Final = 1000
 DROPPED_COUNT: Final = 10_000
 """Maximum pulls of a closed connection that one pass removes: some 7 ms."""
 EXPIRED_COUNT: Final = 2_000
-"""Maximum pulls that expire in one call of `run`, about 20 ms of work; then other connections get their turn."""
+"""Maximum pulls that expire in one call of `run`, or that a deletion answers in one pass: some 20 ms of work."""
 HERD_PART: Final = FLUSH_COUNT
 """Size of the second batch of a large herd; the first has one pull, and each later batch doubles."""
 HERD_PART_MAX: Final = 128
@@ -189,6 +189,8 @@ class HoldService:
         """Index of the shard whose deadlines `run` checks first."""
         self._closed: deque[Channel] = deque()
         """Closed channels that may still have pulls."""
+        self._gone: deque[str] = deque()
+        """Deleted topics that may still have pulls."""
         self.texts = self._hold_limit.texts
 
     def __len__(self) -> int:
@@ -197,8 +199,8 @@ class HoldService:
 
     @property
     def has_more(self) -> bool:
-        """Whether a closed channel waits for a later pass."""
-        return bool(self._closed)
+        """Whether a closed channel or a deleted topic waits for a later pass."""
+        return bool(self._closed or self._gone)
 
     def now_ms(self) -> int:
         """Returns the time of the clock that deadlines use, ms."""
@@ -524,18 +526,24 @@ class HoldService:
             self._closed.append(channel)
         return dropped
 
-    def turn(self) -> None:
-        """End a pass: continue with a closed channel."""
+    def turn(self, outbox: Outbox) -> None:
+        """End a pass: continue with a closed channel, and with a deleted topic."""
         with suppress(IndexError):
             self.drop_channel(self._closed.popleft())
+        with suppress(IndexError):
+            self.topic_deleted(self._gone.popleft(), outbox)
 
     def topic_deleted(self, topic: str, outbox: Outbox) -> None:
-        """Run every held pull of a deleted topic, so that clients learn of it at once."""
+        """Run the held pulls of a deleted topic, so that clients learn of it at once; many in several passes."""
+        left = EXPIRED_COUNT
         for shard in self._shards:
             with shard.lock:
-                held = shard.table.drain(topic)
+                held = shard.table.drain(topic, left)
+            left -= len(held)
             for pull in held:
                 self._queue(pull, "error", outbox)
+        if not left:
+            self._gone.append(topic)
 
     def master_returned(self, outbox: Outbox) -> None:
         """Handle the return of this slave's master: answer all pulls, wake them as 5.x does, or do nothing.

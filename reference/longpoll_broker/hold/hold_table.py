@@ -471,11 +471,10 @@ class HoldTable:
             pull.phase = ANSWERED
         return dropped
 
-    def drain(self, topic: str | None = None) -> list[Pull]:
-        """Remove every held pull, of one topic or of all. Taken pulls stay with their notifier."""
-        held = [
-            pull for key, bucket in self._buckets.items() if topic is None or key[0] == topic for pull in bucket.pulls
-        ]
+    def drain(self, topic: str | None = None, count_max: int | None = None) -> list[Pull]:
+        """Remove held pulls, of one topic or of all, at most `count_max`. Taken pulls stay with their notifier."""
+        buckets = (bucket for key, bucket in self._buckets.items() if topic in {None, key[0]})
+        held = list(islice((pull for bucket in buckets for pull in bucket.pulls), count_max))
         self._remove(held)
         return held
 

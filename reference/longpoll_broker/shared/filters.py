@@ -92,6 +92,11 @@ def filter_of(expression: str | None, expression_type: str | None, *, with_parts
     return sql_filter(expression, expression_type, with_parts=with_parts)
 
 
+def prepare_parser(*, with_parts: bool) -> None:
+    """Make the parser of expressions now, which takes longer than any of them."""
+    compile_expression("TRUE", with_parts=with_parts)
+
+
 def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
     """Cache the results for short expressions."""
     cached = lru_cache(maxsize=1024)(make)

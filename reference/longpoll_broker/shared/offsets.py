@@ -11,14 +11,14 @@ With a lock as `guard`, threads may share it; reads need no lock. Persistence: s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from attrs import define, field
 
 from longpoll_broker.shared.quota import Quota
-from longpoll_protocol.names import LMQ_PREFIX
+from longpoll_protocol.names import LMQ_PREFIX, name_problem
 
 SEPARATOR: Final = "@"
 OFFSET_COUNT_MAX: Final = 1_000_000
@@ -43,6 +43,8 @@ class Offsets:
     changed: bool = field(default=False, init=False)
     has_forgotten: bool = field(default=False, init=False)
     """Whether the deletion of a topic or group waits for a save of offsets."""
+    _strays: dict[str, set[str]] = field(factory=dict, init=False)
+    """By topic that does not exist, the groups that committed an offset of it."""
 
     def pulled_to(self, topic: str, group: str, queue_id: int) -> int | None:
         """Returns the offset of a group's last pull, if recorded."""
@@ -167,12 +169,32 @@ class Offsets:
         prefix = topic + SEPARATOR
         self._forget(lambda pair: pair.startswith(prefix))
 
+    def note_stray(self, topic: str, group: str) -> None:
+        """Record a commit for a topic that does not exist, as a live consumer makes after its deletion."""
+        if name_problem(topic) is None:
+            with self.guard:
+                self._strays.setdefault(topic, set()).add(group)
+
+    def forget_strays(self, topic: str) -> None:
+        """Remove the offsets committed before the topic is created: they would count for its new messages."""
+        with self.guard:
+            groups = self._strays.pop(topic, ())
+        self._remove(f"{topic}{SEPARATOR}{group}" for group in groups)
+
     def _forget(self, is_meant: Callable[[str], bool]) -> None:
         with self.guard:
             pairs = list(self.by_pair)
         # Without the guard, so that commits do not wait for a pass over a large table.
-        for pair in filter(is_meant, pairs):
+        self._remove(filter(is_meant, pairs))
+
+    def _remove(self, pairs: Iterable[str]) -> None:
+        for pair in pairs:
+            topic, _at, group = pair.partition(SEPARATOR)
             with self.guard:
                 if self.by_pair.pop(pair, None) is not None:
                     self.quota.release(pair)
                     self.changed = self.has_forgotten = True
+                if topic in self._strays:
+                    self._strays[topic].discard(group)
+                    if not self._strays[topic]:
+                        del self._strays[topic]

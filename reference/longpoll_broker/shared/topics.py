@@ -204,6 +204,8 @@ class Topics(_Named[TopicConfig]):
     """The last configuration of deleted topics."""
     on_change: Callable[[], None] = field(default=nobody, init=False)
     """Called after every change, on the changing thread; must not block."""
+    on_new: Callable[[str], None] = field(default=lambda _name: None, init=False)
+    """Called with each new topic's name before it exists."""
     told_whole: int = field(default=0, init=False)
     """How often the broker created a topic itself and registered all topics again."""
     unsaved: dict[str, TopicConfig] = field(factory=dict, init=False)
@@ -239,6 +241,8 @@ class Topics(_Named[TopicConfig]):
         """Create or replace a topic; returns false if there are too many."""
         name = topic.topic_name
         assert name_problem(name) is None
+        if name not in self.by_name:
+            self.on_new(name)
         # First, so that a thread that finds the topic also finds it unsaved.
         self.unsaved[name] = topic
         is_kept = self._keep(name, topic, channel)

@@ -142,11 +142,7 @@ class Workers:
         for thread in threads:
             thread.join(DISMISSED_S)
 
-    def submit(self, task: Callable[[], None]) -> None:
-        """Run a task on a thread; ignored after the stop."""
-        self.submit_all((task,))
-
-    def submit_all(self, tasks: Sequence[Callable[[], None]]) -> None:
+    def submit(self, *tasks: Callable[[], None]) -> None:
         """Run tasks on threads, in this order; ignored after the stop."""
         with self._changed:
             assert len(self._tasks) + len(tasks) <= DELIVERY_CAPACITY, "flow control let more than the capacity through"

@@ -159,8 +159,8 @@ def broker_holes(
     ends in order ends with its broker.
     """
     found = {}
-    for broker in {broker for seen in sources.values() for broker in seen.brokers}:
-        mine = {name: seen for name, seen in sources.items() if broker in seen.brokers or not seen.brokers}
+    for broker in {broker for seen in sources.values() for broker in seen.names}:
+        mine = {name: seen for name, seen in sources.items() if broker in seen.names or not seen.brokers}
         intervals: list[Interval] = []
         for name, seen in mine.items():
             starts = [other.first_ns for other in mine.values() if other.first_ns > seen.last_ns]

@@ -142,6 +142,13 @@ class SourceSurvey(msgspec.Struct):
     """Some event certainly lies before one with a lower number, within splits."""
     brokers: set[str] = msgspec.field(default_factory=set)
     """The brokers that its events name."""
+    unnamed: list[Interval] = msgspec.field(default_factory=list)
+    """When events of queues that name no broker happened, by split."""
+
+    @property
+    def names(self) -> set[str]:
+        """The brokers, with an empty text if events name none."""
+        return self.brokers | {""} if self.unnamed else self.brokers
 
 
 def survey_source(
@@ -240,6 +247,7 @@ def merge_source(one: SourceSurvey, other: SourceSurvey) -> SourceSurvey:
         disorder_ns=max(one.disorder_ns, other.disorder_ns),
         is_inverted=one.is_inverted or other.is_inverted,
         brokers=one.brokers | other.brokers,
+        unnamed=one.unnamed + other.unnamed,
     )
 
 

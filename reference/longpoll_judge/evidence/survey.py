@@ -263,6 +263,7 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
     brokers, broker_names = coded(table, "broker")
     sequence, after_ns, before_ns = (table[name].to_numpy() for name in ("sequence", "after_ns", "before_ns"))
     is_hold = are_of(codes, names, {"hold"})
+    is_unnamed = are_of(brokers, broker_names, {""}) & (table["queue"].to_numpy() >= 0)
     is_omitted = are_of(codes, names, {"omitted"})
     last = sequence + _left_out(table, is_omitted) if is_omitted.any() else None
     for code in _used(source_codes, source_names):
@@ -270,6 +271,9 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
         seen = survey_source(sequence[mine], after_ns[mine], before_ns[mine], None if last is None else last[mine])
         seen.holds = int(np.count_nonzero(is_hold[mine]))
         seen.brokers = {broker_names[number] for number in _used(brokers[mine], broker_names)} - {""}
+        if is_unnamed[mine].any():
+            own = after_ns[mine][is_unnamed[mine]], before_ns[mine][is_unnamed[mine]]
+            seen.unnamed = [(int(own[0].min()), int(own[1].max()))]
         seen.losses = _moments(after_ns[mine], before_ns[mine], is_strange[mine])
         seen.damaged = _moments(after_ns[mine], before_ns[mine], is_damaged[mine])
         survey.sources[source_names[code]] = seen
@@ -421,11 +425,15 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
     unsteady = _unsteady(survey, settable) | unknown
     for name, seen in sorted(survey.sources.items()):
         faults = sequence_faults(seen.runs)
+        unnamed = seen.unnamed if seen.brokers and name not in history.laws else []
+        if unnamed:
+            text = f"source {name!r} names a broker in some events and none in others"
+            gaps.append(Gap("field missing", f"{name} without broker", len(unnamed), text))
         facts[name] = SourceFacts(
             last_ns=seen.last_ns,
             stopped_ns=seen.stopped_ns,
             first_ns=seen.first_ns,
-            holes=gaps_of(holes_in(seen, [] if name in history.laws else seen.damaged)),
+            holes=gaps_of(holes_in(seen, [] if name in history.laws else seen.damaged + unnamed)),
             is_steady=name not in unsteady,
         )
         gaps += _source_gaps(name, seen, faults, declared=name in history.declared_sources or bool(history.damages))

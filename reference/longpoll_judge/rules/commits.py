@@ -82,6 +82,7 @@ def judge_exchanges(
     resets += _unseen(context)
     asked = asked.filter(compute.invert(is_reset))
     lacks = {name: _lacks(asked, name) for name in ("topic", "group")}
+    lacks["queue"] = is_one_of(asked["code"].to_numpy(), OFFSET_CODES) & (asked["queue"].to_numpy() < 0)
     lacks["commit_offset"] = (asked["code"].to_numpy() == UPDATE_CONSUMER_OFFSET) & (
         asked["commit_offset"].to_numpy() < 0
     )

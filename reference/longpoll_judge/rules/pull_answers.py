@@ -347,7 +347,8 @@ def _not_found(answers: Answers) -> list[Rule]:
     wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
     # Too high leads to the end, or as in 4.9 to the beginning where that is 0; too low leads to the beginning.
     wrong_end |= (answers.asked > answers.max) & (answers.next != answers.max) & (answers.min > 0)
-    wrong_end |= (answers.asked < answers.min) & (answers.next != answers.min)
+    # Of a pull below 0 the record may lack the offset.
+    wrong_end |= (answers.asked < answers.min) & (answers.asked >= 0) & (answers.next != answers.min)
     return [
         Rule(
             "pull.none.true",

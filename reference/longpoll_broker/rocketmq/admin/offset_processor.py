@@ -85,7 +85,7 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.UPDATE_CONSUMER_OFFSET)
     def update_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """15: store the group's offset, whatever it is; 17 for an unknown topic, except under 4.9."""
+        """15: store the group's offset, whatever it is."""
         if self.traits.commits_of_known_only:
             refusal = self._unknown(command)
             if refusal is not None:
@@ -98,14 +98,13 @@ class OffsetProcessor(Serving):
                     ResponseCode.SYSTEM_ERROR,
                     f"the {kind}'s name is longer than {self.groups.size_max} characters",
                 )
-        if not self.traits.offsets_outlive_topics and self.topics.get(header.topic) is None:
-            # A live consumer commits after a deletion, and a new topic of this name would begin at that offset.
-            return answer(command, ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic[:127]} not exist!")
         stored = self.offsets.commit(
             header.topic, header.consumer_group, header.queue_id, header.commit_offset, channel=channel
         )
         if not stored:
             return answer(command, ResponseCode.SYSTEM_ERROR, "too many offsets are stored; this one is not")
+        if not self.traits.offsets_outlive_topics and self.topics.get(header.topic) is None:
+            self.offsets.note_stray(header.topic, header.consumer_group)
         return answer(command, ResponseCode.SUCCESS)
 
     def _unknown(self, command: Command) -> Parts | None:

@@ -153,6 +153,8 @@ def routed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
 
 def with_own_route(before: Mapping[str, TopicConfig], told: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
     """Returns a broker's topics after a registration: the new ones, and old ones within the limit."""
+    if len(whole := {**before, **told}) <= TOLD_COUNT_MAX:
+        return whole
     room = max(TOLD_COUNT_MAX - len(told), 0)
     kept = islice(((name, topic) for name, topic in before.items() if name not in told), room)
     return {**dict(kept), **told}
