@@ -231,7 +231,10 @@ def watching(context: Context, names: Container[str]) -> Iterator[dict[str, Send
     """What finds the suspects of these rules, by name; it goes with the block."""
     with ExitStack() as stack:
         sends, commits, places, values, ids = (stack.enter_context(open_keys()) for _ in range(5))
-        watches = {SENDS: SendWatch(context, sends, (places, values, ids)), COMMITS: CommitWatch(context, commits)}
+        watches: dict[str, SendWatch | CommitWatch] = {
+            SENDS: SendWatch(context, sends, (places, values, ids)),
+            COMMITS: CommitWatch(context, commits),
+        }
         yield {name: watch for name, watch in watches.items() if name in names}
 
 
@@ -267,7 +270,7 @@ def judge_suspected_commits(
     """Judge the committed offsets of the groups that are not clear, which may be `known` already (`window_commits`)."""
     (found,) = known or (suspects_of(COMMITS, tables, context),)
     suspected, *clear = found or (None, 0, 0)
-    events = (table for _number, table in tables())
+    events: Iterator[pa.Table] = (table for _number, table in tables())
     if suspected is not None:
         events = window_commits.without(tables, suspected) if suspected else iter(())
     findings, share, gaps = judge_exchanges(exchanges(events), context, (clear[0], clear[1]))

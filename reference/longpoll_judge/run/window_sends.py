@@ -2,8 +2,8 @@
 
 A queue is clear if its sends, acknowledgements, appends, visible ends and deliveries are in order by comparisons within
 a split and its successors, and with a few numbers of the splits before. Every other queue is suspected, perhaps
-wrongly: `rules.sends` judges it with all its events. Where events concern no single queue, all are suspected: transactions
-and delays, a message with two identities or places, identifiers that came twice, answers to requests not at hand.
+wrongly: `rules.sends` judges it with all its events. Events that concern no single queue make all of them suspected:
+transactions, delays, a message with two identities or places, identifiers that came twice, answers without a request.
 
 Memory holds three splits, and some numbers for each queue.
 """
@@ -53,8 +53,8 @@ class SendWatch:
     received: KeyFile
     """Takes the keys of all requests."""
     messages: tuple[KeyFile, KeyFile, KeyFile]
-    """Take the keys of messages that were acknowledged or delivered: of the place, of place and identity, and of topic and
-    identity. There are as many of each if each message is one."""
+    """Take the keys of messages that were acknowledged or delivered: of the place, of place and identity, and of topic
+    and identity. There are as many of each if each message is one."""
     is_over: bool = False
     """All queues are suspected."""
     _is_refused: bool = False
