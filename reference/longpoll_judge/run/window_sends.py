@@ -199,9 +199,9 @@ class SendWatch:
         if not has_id.any():
             return
         rows, offset, own, body = (column[has_id] for column in (rows, offset, told["id"], told["body"]))
-        broker = hashes(table, "broker", rows)
-        topic = np.where(broker != 0, broker, hashes(table, "source", rows)) * WEIGHT + hashes(table, "topic", rows)
-        queue = topic * WEIGHT + table["queue"].to_numpy()[rows].astype(np.uint64)
+        broker, topic = hashes(table, "broker", rows), hashes(table, "topic", rows)
+        queue = np.where(broker != 0, broker, hashes(table, "source", rows)) * WEIGHT + topic
+        queue = queue * WEIGHT + table["queue"].to_numpy()[rows].astype(np.uint64)
         at = queue * WEIGHT + offset.astype(np.uint64)
         value = (at * WEIGHT + own.astype(np.uint64)) * WEIGHT + body.astype(np.uint64)
         for file, keys in zip(self.messages, (at, value, topic * WEIGHT + own.astype(np.uint64)), strict=True):
