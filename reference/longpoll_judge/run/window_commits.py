@@ -1,9 +1,9 @@
 """Finds the groups whose queries certainly return what was committed, so that `rules.commits` holds only the others.
 
-Within a split and the last requests of those before, a query must return an offset that may have been committed last,
-and no smaller one than was certainly committed. It must be answered in time, as must each separate commit. Every other
-group and queue is suspected, perhaps wrongly, and `rules.commits` judges it with all its events. A request that may
-move the offsets of several groups makes all of them suspected.
+A query must return an offset that may have been committed last, and no smaller one than was certainly committed. It is
+compared with the requests of its split and the last ones before. It must be answered in time, as must each separate
+commit. Every other group and queue is suspected, perhaps wrongly, and `rules.commits` judges it. A request that may move
+the offsets of several groups makes all of them suspected.
 
 Memory holds the exchanges of a split, and a few for each group and queue.
 """
@@ -45,9 +45,8 @@ _NUMBERS: Final = {
     "questions": 0,
     "answered": 0,
 }
-"""By group and queue, of requests that are not kept: the highest offset that was committed, the last moment of a query
-or a separate commit; when a query came last; a flag; its source; counts of queries and of requests about offsets. With
-their first values."""
+"""By group and queue, numbers of requests that are not kept, with their first values. The highest offset that was
+committed, and the last moments of a query or a separate commit, and of a query. Then a flag, the source, and counts."""
 
 
 @define(eq=False)

@@ -1,9 +1,9 @@
 """Finds the queues whose sends break no clause, split by split, so that `rules.sends` needs to hold only the others.
 
-A queue is clear if its sends, acknowledgements, appends, visible ends and deliveries are in order by comparisons within
-a split and its successors, and with a few numbers of the splits before. Every other queue is suspected, perhaps
-wrongly: `rules.sends` judges it with all its events. Events that concern no single queue make all of them suspected:
-transactions, delays, a message with two identities or places, identifiers that came twice, answers without a request.
+A queue is clear if its sends, messages and deliveries are in order. Events are compared with those of the next splits,
+and with a few numbers of the splits before. Every other queue is suspected, perhaps wrongly. `rules.sends` judges it with
+all its events. Some events make all queues suspected: transactions, delays, a message with two identities or places,
+identifiers that came twice. So do answers without a request.
 
 Memory holds three splits, and some numbers for each queue.
 """
@@ -41,8 +41,8 @@ _NUMBERS: Final = {
     **dict.fromkeys(("asked_ns", "ended_ns"), -NEVER),
     **dict.fromkeys(("suspected", "used", "unshown", "sends"), 0),
 }
-"""By place, of the splits before: the highest offsets and end, also of deliveries without their messages; the latest
-moments of a send and of an end; flags; and the count of sends. With their first values."""
+"""By place, numbers of the splits before, with their first values. The highest offsets and end, and the latest moments
+of a send and of an end. Then flags, and the count of sends."""
 
 
 @define(eq=False)
@@ -53,8 +53,8 @@ class SendWatch:
     received: KeyFile
     """Takes the keys of all requests."""
     messages: tuple[KeyFile, KeyFile, KeyFile]
-    """Take the keys of messages that were acknowledged or delivered: of the place, of place and identity, and of topic
-    and identity. There are as many of each if each message is one."""
+    """Take the keys of messages that were acknowledged or delivered. The keys are of the place, of place and identity, and
+    of topic and identity. There are as many of each if each message is one."""
     is_over: bool = False
     """All queues are suspected."""
     _is_refused: bool = False
@@ -185,7 +185,7 @@ class SendWatch:
     ) -> None:
         """Take the identities of the messages of sends, and of those `seen`: their rows, places in these and offsets.
 
-        Sends of several messages are suspected; transactions and delays concern messages wherever they are.
+        Sends of several messages are suspected. Transactions and delays concern all queues.
         """
         counts = np.diff(table["ids"].combine_chunks().offsets.to_numpy())
         self._suspect(place[sent[counts[sent] > 1]])
@@ -225,7 +225,7 @@ class SendWatch:
         requests: Integers,
         kinds: tuple[Booleans, Booleans, Booleans, Booleans],
     ) -> None:
-        """Take the answers of a split: of those that are no reads none may belong to a send that is not suspected.
+        """Take the answers of a split. The send of an answer that is no read is suspected.
 
         Args:
             source: Who tells them.
