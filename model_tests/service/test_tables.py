@@ -24,6 +24,7 @@ from model_tests.support.broker.stores import SMALL, message
 from model_tests.support.service import ShiftedRuntime, answer_of, served, served_two
 from model_tests.support.store import killed
 
+import longpoll.cli
 from longpoll.cli import main
 from longpoll_broker.broker import CORRECTED_TOLD_MAX, Broker, correct_positions
 from longpoll_broker.rocketmq.transactions import GROUP
@@ -175,6 +176,12 @@ def test_an_empty_path_is_no_store(tmp_path: Path) -> None:
         assert (result.exit_code, f"{key} cannot be ''" in result.output) == (2, True)
     conf.write_text("storePathCommitLog=a,b\n")
     assert "a log in several directories is not" in CliRunner().invoke(main, ["serve", "--config", str(conf)]).output
+
+
+def test_no_path_of_a_command_may_be_empty() -> None:
+    """Only `store`, whose directory must exist, has another type than `FilledPath`."""
+    sources = Path(longpoll.cli.__file__).parent.rglob("*.py")
+    assert [path.name for path in sources if "=click.Path(" in path.read_text()] == ["store.py"]
 
 
 NEVER_MS = 3_600_000

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from longpoll.exit_codes import NO_ROOM
 from longpoll.options.engine import Place, cluster_options
 from longpoll.options.judge import choose, following_options
-from longpoll.options.values import Amount
+from longpoll.options.values import Amount, FilledPath
 from longpoll.output import (
     Exit,
     check_directory,
@@ -77,19 +77,19 @@ AUTO: Final = "auto"
     "--report",
     "reports",
     multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilledPath(dir_okay=False),
     metavar="FILE",
     help="Write a report: .html (one self-contained page), .md, .xml (JUnit) or .json; repeatable.",
 )
 @click.option(
     "--windows",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilledPath(file_okay=False),
     metavar="DIR",
     help="Write the events around each finding as a ShiViz log and as an ITF trace.",
 )
 @click.option(
     "--evidence",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilledPath(file_okay=False),
     metavar="DIR",
     help="Write the evidence of each violation as a separate history, which can be judged again.",
 )

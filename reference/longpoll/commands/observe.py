@@ -66,7 +66,7 @@ QUEUES_MAX: Final = 1_000
 )
 @click.option(
     "--jars",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilledPath(file_okay=False),
     help="--inside: directory of the broker's jars. Default: Maven downloads them.",
 )
 @click.option(

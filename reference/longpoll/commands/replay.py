@@ -14,6 +14,7 @@ import click
 
 from longpoll.exit_codes import interrupted_by_sigterm
 from longpoll.options import completion
+from longpoll.options.values import FilledPath
 from longpoll.output import Exit, emit_json, err, json_option, out, say, styled, table, user_mistakes
 from longpoll_java.breakpoints import Breakpoints
 from longpoll_java.broker import started
@@ -54,7 +55,7 @@ TRIES_MAX: Final = 1_000
 )
 @click.option(
     "--jars",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilledPath(file_okay=False),
     metavar="DIR",
     help="A folder with the jars of the Java broker, such as `lib` of a RocketMQ distribution; replaces Maven.",
 )

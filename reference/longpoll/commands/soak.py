@@ -19,7 +19,7 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll import exit_codes
 from longpoll.options.specification import knob_option, policy_option
-from longpoll.options.values import SEED_MAX, Amount, Whole
+from longpoll.options.values import SEED_MAX, Amount, FilledPath, Whole
 from longpoll.output import Exit, check_directory, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
 from longpoll.verification.soak import BrokenPromiseError, Counts, Soak, real_plan_of
 from longpoll_spec.errors import ConfigError
@@ -46,7 +46,7 @@ class Failure:
 @click.option(
     "--store",
     "store_directory",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilledPath(file_okay=False),
     help="New or empty directory for the store, which is kept. Default: a temporary one.",
 )
 @json_option

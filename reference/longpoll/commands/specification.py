@@ -32,7 +32,7 @@ from longpoll.options.specification import (
     property_option,
     size_options,
 )
-from longpoll.options.values import Amount
+from longpoll.options.values import Amount, FilledPath
 from longpoll.output import (
     Exit,
     cell_of,
@@ -264,7 +264,7 @@ def _explain_worst(found: Survey) -> None:
 @click.option(
     "--smt",
     "smt_folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilledPath(file_okay=False),
     help="Also write each query of the induction into this folder as an SMT-LIB file, for another solver.",
 )
 @knob_option()
@@ -370,7 +370,7 @@ def _smt_writer(folder: Path) -> Callable[[str], None]:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilledPath(dir_okay=False),
     help="Write to this file instead of stdout.",
 )
 @click.option(

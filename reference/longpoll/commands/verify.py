@@ -99,7 +99,7 @@ class Job:
     "report_directory",
     default=REPORT,
     show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilledPath(file_okay=False),
     help="Directory for the report, index.html.",
 )
 @json_option

@@ -10,12 +10,12 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
 from longpoll.options import completion
+from longpoll.options.values import FilledPath
 from longpoll_spec.engines import ENGINES, EXPLORERS
 from longpoll_spec.errors import EngineLimitError
 
@@ -26,13 +26,10 @@ _SETTING: Final = re.compile(r"(spark\.[A-Za-z0-9_.\-]+)=(.*)", re.DOTALL)
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://.")
 
 
-class Place(click.Path):
+class Place(FilledPath):
     """A directory: a path, or a URI, which is passed as text."""
 
     name = "place"
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """A path, or the URI."""
@@ -108,7 +105,7 @@ _OPTIONS: Final = (
     conf_option,
     click.option(
         "--checkpoint",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=FilledPath(file_okay=False),
         help="spark: keep each level in this directory, and resume the search that is there.",
     ),
     click.option("--runs", type=click.IntRange(min=1), help="simulate: number of random runs."),

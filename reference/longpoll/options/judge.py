@@ -18,6 +18,7 @@ import pyarrow as pa
 from attrs import frozen
 
 from longpoll import extras
+from longpoll.options.values import FilledPath
 from longpoll.views.follow import Places
 from longpoll_judge.read import files
 from longpoll_judge.read.schema import parquet
@@ -111,13 +112,13 @@ def following_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @click.option(
         "--findings",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=FilledPath(dir_okay=False),
         metavar="FILE",
         help="--follow: append each finding to this file as a line of JSON, once, when it is final.",
     )
     @click.option(
         "--checkpoint",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=FilledPath(file_okay=False),
         metavar="DIR",
         help="--follow: keep the state in this directory; after a restart no finding is reported twice.",
     )

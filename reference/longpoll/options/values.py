@@ -57,8 +57,8 @@ def _is_endless(value: Any) -> bool:
 class FilledPath(click.Path):
     """A path. An empty one, from an unset variable for example, is an error: it would mean the current directory."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
+    def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
+        super().__init__(file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path; a usage error when it is empty."""

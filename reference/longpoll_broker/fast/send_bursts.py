@@ -126,7 +126,7 @@ class SendBursts:
             return None
         if not 0 <= queue_id < max(topic.write_queue_nums, topic.read_queue_nums) or not channel.host_bytes:
             return None
-        if not builder.queues.knows((header.topic, queue_id)) or len(header.properties or "") > TEXT_SIZE_MAX:
+        if (header.topic, queue_id) not in builder.queues.known or len(header.properties or "") > TEXT_SIZE_MAX:
             return None
         if not header.properties and not builder.traits.stores_region:
             stored, tag = builder.added_properties, ""

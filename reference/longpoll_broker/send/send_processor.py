@@ -282,7 +282,7 @@ class SendProcessor(Serving):
         if queue_id < 0:
             queue_id = next(self._next_queue) % max(topic.write_queue_nums, 1)
         place = (header.topic, queue_id)
-        if not self.builder.queues.knows(place):
+        if place not in self.builder.queues.known:
             count(self.builder.queues, [place], channel)
         return queue_id
 

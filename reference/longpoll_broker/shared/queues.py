@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, KeysView
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -28,14 +28,16 @@ class NewQueues:
     """Held while the quota changes."""
     quota: Quota = field(factory=lambda: Quota("queues", QUEUES_IN_ALL_MAX), init=False)
 
-    def knows(self, place: Place) -> bool:
-        """Whether a queue was counted already."""
-        return self.quota.has(place)
+    known: KeysView[Hashable] = field(init=False)
+    """The counted queues."""
+
+    def __attrs_post_init__(self) -> None:
+        self.known = self.quota.keys
 
     def take(self, places: Iterable[Place], channel: Hashable = None) -> bool:
         """Count queues before a send creates them; returns false if there is no room for one."""
         for place in places:
-            if not self.quota.has(place):
+            if place not in self.known:
                 is_stored = self.is_stored(*place)
                 with self.guard:
                     if not self.quota.take(place, None if is_stored else channel) and not is_stored:

@@ -10,7 +10,7 @@ Switches", 1998.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, KeysView
 from typing import Final
 
 from attrs import define, field, frozen
@@ -70,9 +70,10 @@ class Quota:
         self._add(connection, account, size)
         return True
 
-    def has(self, key: Hashable) -> bool:
-        """Whether an entry was counted."""
-        return key in self._entries
+    @property
+    def keys(self) -> KeysView[Hashable]:
+        """The counted entries, a live view."""
+        return self._entries.keys()
 
     def release(self, key: Hashable) -> None:
         """Remove an entry; ignores one that was not counted."""

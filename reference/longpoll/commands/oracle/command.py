@@ -21,7 +21,7 @@ from attrs import define, field
 from longpoll.commands.oracle.session import LINE_MAX, CompiledSpecification, Oracle, Total
 from longpoll.exit_codes import interrupted_by_sigterm, until_signalled
 from longpoll.options.specification import aspect_option, knob_option, policy_option
-from longpoll.options.values import address_of
+from longpoll.options.values import FilledPath, address_of
 from longpoll.output import Exit, check_directory, emit_json, err, json_option, json_text, say, user_mistakes
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import Law
@@ -177,7 +177,7 @@ BACKLOG = 128
 @click.option("--listen", metavar="HOST:PORT", help="Listen for TCP connections instead of using standard input.")
 @click.option(
     "--record",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilledPath(file_okay=False),
     metavar="DIR",
     help="Write the history of each session into a subdirectory of DIR with the session's name.",
 )
