@@ -1,8 +1,8 @@
 """Finds the queues whose sends break no clause, split by split, so that `rules.sends` needs to hold only the others.
 
 A queue is clear if its sends, messages and deliveries are in order. Events are compared with those of the next splits,
-and with a few numbers of the splits before. Every other queue is suspected, perhaps wrongly. `rules.sends` judges it with
-all its events. Some events make all queues suspected: transactions, delays, a message with two identities or places,
+and with a few numbers of the splits before. Every other queue is suspected, perhaps wrongly, and `rules.sends` judges
+it. Some events make all queues suspected: transactions, delays, a message with two identities or places,
 identifiers that came twice. So do answers without a request.
 
 Memory holds three splits, and some numbers for each queue.
@@ -53,8 +53,8 @@ class SendWatch:
     received: KeyFile
     """Takes the keys of all requests."""
     messages: tuple[KeyFile, KeyFile, KeyFile]
-    """Take the keys of messages that were acknowledged or delivered. The keys are of the place, of place and identity, and
-    of topic and identity. There are as many of each if each message is one."""
+    """Take the keys of messages that were acknowledged or delivered. The keys are of the place, of place and identity,
+    and of topic and identity. There are as many of each if each message is one."""
     is_over: bool = False
     """All queues are suspected."""
     _is_refused: bool = False
