@@ -2,7 +2,7 @@
 
 A query must return an offset that may have been committed last, and none below one that was certainly committed. It is
 compared with the requests of its split and the last ones before. It must be answered in time, as must each separate
-commit. Every other group and queue is suspected, perhaps wrongly, and `rules.commits` judges it. A request that may move
+commit. Every other group and queue is suspected, and `rules.commits` judges it. A request that may move
 the offsets of several groups makes all of them suspected.
 
 Memory holds the exchanges of a split, and a few for each group and queue.
