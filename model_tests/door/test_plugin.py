@@ -75,11 +75,13 @@ def test_other_order(rocketmq_history, producer):
 """
 SHARED = """
 import asyncio
-import longpoll_broker  # no fixture has a package's name
+import longpoll_broker.config  # no fixture has a package's name
 import pytest
+import longpoll
 from longpoll.pytest_plugin import broker_fixture
 
-rocketmq_broker = broker_fixture("session", record=True)
+at_once = longpoll_broker.config.BrokerConfig(transaction_check_interval_ms=100, transaction_timeout_ms=0)
+rocketmq_broker = broker_fixture("session", record=True, config=at_once)
 SEEN = set()
 
 
@@ -95,6 +97,15 @@ def test_shared(number, rocketmq_broker, rocketmq_client, rocketmq_topic, rocket
             return [message.body for message in await consumer.poll(timeout_s=30)]
 
     assert asyncio.run(told()) == [b"hello"]
+
+
+def test_transaction(rocketmq_broker, rocketmq_client, rocketmq_topic):
+    states = longpoll.TransactionState
+    with longpoll.TransactionProducer(
+        rocketmq_broker.name_server, group="sellers", check_transaction=lambda message: states.COMMIT
+    ) as producer:
+        producer.send(rocketmq_topic, b"asked", lambda: states.UNKNOWN)
+        assert rocketmq_client.consumer(rocketmq_topic).poll(timeout_s=30)[0].body == b"asked"
 """
 FAULTS = """
 import time
@@ -206,7 +217,7 @@ def test_a_broker_is_shared_and_fails_on_request(tmp_path: Path) -> None:
     done = run(tmp_path, SHARED, FAULTS)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 passed" in done.stdout
+    assert "6 passed" in done.stdout
 
 
 def test_an_unknown_policy_is_told(tmp_path: Path) -> None:

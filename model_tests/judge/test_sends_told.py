@@ -179,6 +179,8 @@ def test_a_deletion_in_between_begins_the_offsets_anew() -> None:
     """Then a lower one is another life's."""
     rows = send(0, "a"), acked(2, 7, "a"), send(20, "b"), acked(25, 6, "b")
     assert clauses(*rows, deleted={("b", "T"): holes((8, 10))}) == []
+    unnamed = rows[0], rows[1], rows[2] | {"broker": ""}, rows[3]
+    assert clauses(*unnamed, deleted={("b", "T"): holes((8, 10))}) == []
     assert clauses(*rows, deleted={("b", "U"): holes((8, 10))}) == [ORDER]
 
 
@@ -509,11 +511,12 @@ def test_only_a_refusal_that_certainly_stored_nothing_forbids_a_delivery(rows: l
 def test_a_prepared_message_waits_for_a_commit() -> None:
     """Whether or not the commit names its broker."""
 
-    def are_found(outcome: str, broker: str) -> bool:
-        end = event("request_received", 3, code=37, ids=[1], transaction=outcome, broker=broker)
+    def are_found(outcome: str, broker: str, at: Moment = 3) -> bool:
+        end = event("request_received", at, code=37, ids=[1], transaction=outcome, broker=broker)
         findings, *_rest = judged([send(0, ids=[1], transaction="prepared"), end, delivered(9, 0, ids=[1])])
         return "message.committed" in {one.clause for one in findings}
 
+    assert are_found("commit", "b", 12)
     assert [are_found(outcome, broker) for outcome in ("commit", "rollback") for broker in ("b", "")] == [
         *(False, False),
         *(True, True),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Reject,
         Retry,
         TransactionProducer,
+        TransactionState,
     )
     from longpoll_kit.machine import LongPollMachine
     from longpoll_kit.subject import LongPollSubject, Polled
@@ -60,6 +61,7 @@ __all__ = [
     "Reject",
     "Retry",
     "TransactionProducer",
+    "TransactionState",
     "UserError",
     "__version__",
     "check",
@@ -81,6 +83,7 @@ _MODULES: Final = {
         "Reject",
         "Retry",
         "TransactionProducer",
+        "TransactionState",
     ),
     "longpoll_kit.machine": ("LongPollMachine",),
     "longpoll_kit.subject": ("LongPollSubject", "Polled"),

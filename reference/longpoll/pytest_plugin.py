@@ -23,6 +23,7 @@ from longpoll_spec.errors import UserError
 
 if TYPE_CHECKING:
     from longpoll.embedded import Broker
+    from longpoll_broker.config import BrokerConfig
     from longpoll_client import Admin, AsyncProducer, AsyncPullConsumer, Producer, PullConsumer
     from longpoll_judge.contract.result import Result
     from longpoll_runtime.real import RealRuntime
@@ -222,6 +223,7 @@ def broker_fixture(
     *,
     policy: str | None = None,
     record: bool | None = None,
+    config: BrokerConfig | None = None,
 ) -> Any:
     """A fixture `rocketmq_broker` of another scope: assign it to that name in a `conftest.py` or a test module.
 
@@ -229,6 +231,7 @@ def broker_fixture(
         scope: The tests that share the broker.
         policy: Its policy. Default: that of `--longpoll-policy`.
         record: Whether to record and judge a history. Default: if the first test of the scope asks for it.
+        config: Its other options, such as how soon it asks about transactions.
     """
 
     @pytest.fixture(scope=scope)
@@ -241,7 +244,7 @@ def broker_fixture(
         elsewhere = request.config.getoption("--longpoll-name-server")
         with ExitStack() as ends:
             if elsewhere is None:
-                made = _own(policy or str(request.config.getoption("--longpoll-policy")), directory, ends)
+                made = _own(policy or str(request.config.getoption("--longpoll-policy")), directory, ends, config)
             else:
                 made = _elsewhere(str(elsewhere), directory, ends)
             yield made
@@ -264,10 +267,10 @@ def _judge(history: HistoryOfTest, node: pytest.Item | pytest.Collector) -> None
         node.add_report_section("teardown", "longpoll", f"the history is {result.verdict}: {said}")
 
 
-def _own(policy: str, directory: Path | None, ends: ExitStack) -> BrokerOfTest:
+def _own(policy: str, directory: Path | None, ends: ExitStack, config: BrokerConfig | None) -> BrokerOfTest:
     from longpoll.embedded import Broker  # noqa: PLC0415 - not every test needs one
 
-    broker = ends.enter_context(Broker(policy=policy, record=directory))
+    broker = ends.enter_context(Broker(policy=policy, record=directory, config=config))
     return BrokerOfTest(broker.name_server, broker.runtime, broker.address, directory, ends, broker)
 
 

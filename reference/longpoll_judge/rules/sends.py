@@ -207,7 +207,7 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
     why = "a message was acknowledged on another connection than its send came on"
     yield breach_of("send.acknowledged.same_connection", elsewhere, pair, why)
-    life = answered.place * WEIGHT + generations(asked, answered, context)
+    life = answered.place * WEIGHT + generations(answered, asked, context)
     offset = answered.values["queue_offset"]
     # Of the messages of this life acknowledged for certain before this send came: the one with the highest offset.
     before = highest_before(life, answered.before_ns, offset, life, asked.after_ns)
@@ -239,7 +239,7 @@ def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> It
     for name, facts in context.sources.items():
         of_source = answered.source == hash_of(name)
         first_ns[of_source], last_ns[of_source] = facts.first_ns, facts.last_ns
-    life = queue_keys(answered) * WEIGHT + generations(asked, answered, context)
+    life = queue_keys(answered) * WEIGHT + generations(answered, asked, context)
     offset = answered.values["queue_offset"]
     found, causes = [], np.full(len(mine), -1, dtype=np.int64)
     for source in np.unique(answered.source):
