@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from functools import partial
 from typing import Any, Final
 
 import pytest
 from attrs import evolve, field, frozen
 from model_tests.judge.one_queue import LATE_MS, LONG_MS, Row, context, event, facts, holes, ns
-from model_tests.support.judge.histories import table_of
+from model_tests.support.judge.histories import halves, table_of
 
 from longpoll_judge.contract.clause import PULL_RESULTS, UNHELD_MS
 from longpoll_judge.contract.result import Finding, Share
 from longpoll_judge.evidence.generations import DELETION_NS
 from longpoll_judge.evidence.source_survey import DISORDER_NS
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.rules import commits
-from longpoll_judge.rules.commits import judge_commits
+from longpoll_judge.rules.commits import exchanges, judge_exchanges
 from longpoll_judge.rules.queue_columns import MS
+from longpoll_judge.run.wide_pulls import judge_suspected_commits
 
 LEAST, SOME, MOST, WRITTEN = (f"commit.told.{name}" for name in ("kept", "some", "most", "written"))
 KNOWN, ANSWERED = "commit.code.known", "commit.answered"
@@ -86,11 +86,14 @@ def events_of(one: One, number: int) -> list[Row]:
 
 
 def judged_rows(*splits: list[Row], known: Context | None = None) -> tuple[list[Finding], Share, list[tuple[str, int]]]:
-    """The findings of some splits, the number of answered queries, and the missing fields."""
-    history: Any = SimpleNamespace(splits=[table_of(rows) for rows in splits])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commits, "read_split", lambda part, _columns: (part, []))
-        findings, share, gaps = judge_commits(history, context() if known is None else known)
+    """The findings of some splits, the same without groups that are clear; answered queries, and the missing fields."""
+    known = context() if known is None else known
+    tables = [table_of(rows) for rows in splits]
+    whole = judge_exchanges(exchanges(tables), known)
+    for each in (tables, halves(tables)):
+        suspected = judge_suspected_commits(partial(enumerate, each), known)
+        assert (suspected.findings, suspected.share, suspected.gaps) == whole
+    findings, share, gaps = whole
     return findings, share, [(gap.where, gap.count) for gap in gaps]
 
 

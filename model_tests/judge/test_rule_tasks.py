@@ -27,7 +27,7 @@ def changed(events: Iterable[Event], number: int) -> Iterator[Event]:
     """
     name, asked, is_changed = f"broker-{number}", set[str](), False
     for event in events:
-        more: dict[str, object] = {"broker": name, "source": f"{name}#1"}
+        more: dict[str, object] = {"broker": name, "source": f"{name}#1", "ids": [], "bodies": []}
         if event.event == "request_received" and event.code == QUERY_CONSUMER_OFFSET:
             asked.add(event.request)
         if number == 0 and not is_changed and event.event == ACKNOWLEDGED:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import pytest
 from model_tests.judge.one_queue import LONG_MS, Moment, Row, context, event, facts, holes, ns
-from model_tests.support.judge.histories import table_of
+from model_tests.support.judge.histories import halves, table_of
 
 from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS
 from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.rules.sends import FINDINGS_MAX, judge_sends
+from longpoll_judge.run.wide_pulls import judge_suspected
 
 AFTER, CONNECTION, OPEN, ONCE, PLACE_, APPENDED, TAG = (
     f"send.acknowledged.{name}"
@@ -55,9 +57,14 @@ def delivered(at: Moment, *offsets: int, request: str = "p", **fields: Any) -> R
 
 
 def judged(*splits: Sequence[Row], known: Context | None = None) -> tuple[list[Finding], int, Share, list[Gap]]:
-    """The findings about these splits."""
+    """The findings about these splits; leaving out queues that are clear changes none, whatever the size of a split."""
+    known = context() if known is None else known
     tables = [table_of(list(rows)) for rows in splits]
-    return judge_sends(lambda: iter(enumerate(tables)), context() if known is None else known)
+    whole = judge_sends(partial(enumerate, tables), known)
+    for each in (tables, halves(tables)):
+        suspected = judge_suspected(partial(enumerate, each), known)
+        assert (suspected.findings, suspected.left_out, suspected.share, suspected.gaps) == whole
+    return whole
 
 
 def found(*rows: Row, **known: Any) -> list[tuple[str, str, list[tuple[str, str]]]]:

@@ -53,7 +53,7 @@ class Load:
     """How long a pull is held at most."""
     count_max: int = 32
     is_whole: bool = False
-    """Producers, their acknowledgements and committed offsets are recorded too, as `serve --record` does."""
+    """Producers, acknowledgements, identities of messages and committed offsets are recorded too, as `observe` does."""
     seed: int = 1
 
 
@@ -77,6 +77,7 @@ class _Queue:
 
     tags: list[str] = field(factory=list)
     codes: list[int] = field(factory=list)
+    ids: list[int] = field(factory=list)
     held: list[_Pull] = field(factory=list)
 
 
@@ -132,27 +133,29 @@ class Simulator:
     def _send(self, now: int, number: int) -> Iterator[dict[str, Any]]:
         tag = self._random.choice(self._load.tags)
         if self._load.is_whole:
-            sent = {"request": f"s{next(self._requests)}", "connection": f"p{number}"}
+            message = next(self._requests)
+            sent = {"request": f"s{message}", "connection": f"p{number}", **_identities([message])}
             yield {"event": "request_received", **self._place(number), **sent, "code": SEND_MESSAGE_V2, "tag": tag}
             self._at(now + 30 * US, partial(self._acknowledge, number=number, tag=tag, sent=sent))
-            self._at(now + 6 * US, partial(self._append, number=number, tag=tag))
+            self._at(now + 6 * US, partial(self._append, number=number, tag=tag, message=message))
         else:
-            yield from self._append(now, number, tag)
+            yield from self._append(now, number, tag, 0)
         if not self._is_ending:
             self._at(now + self._pause(self._load.send_interval_ms), partial(self._send, number=number))
 
-    def _append(self, now: int, number: int, tag: str) -> Iterator[dict[str, Any]]:
+    def _append(self, now: int, number: int, tag: str, message: int) -> Iterator[dict[str, Any]]:
         yield {"event": "append", **self._place(number), "queue_offset": len(self._queues[number].tags), "tag": tag}
-        self._at(now + 6 * US, partial(self._make_visible, number=number, tag=tag))
+        self._at(now + 6 * US, partial(self._make_visible, number=number, tag=tag, message=message))
 
-    def _acknowledge(self, _now: int, number: int, tag: str, sent: dict[str, str]) -> Iterator[dict[str, Any]]:
+    def _acknowledge(self, _now: int, number: int, tag: str, sent: dict[str, Any]) -> Iterator[dict[str, Any]]:
         offset = len(self._queues[number].tags) - 1  # the next send of this queue comes later than this
         yield {"event": "message_acknowledged", **self._place(number), **sent, "queue_offset": offset, "tag": tag}
 
-    def _make_visible(self, now: int, number: int, tag: str) -> Iterator[dict[str, Any]]:
+    def _make_visible(self, now: int, number: int, tag: str, message: int) -> Iterator[dict[str, Any]]:
         queue = self._queues[number]
         offset = len(queue.tags)
         queue.tags.append(tag)
+        queue.ids.append(message)
         queue.codes.append(java_hash(tag))
         yield {"event": "make_visible", **self._place(number), "visible_end": offset + 1}
         woken = [pull for pull in queue.held if self._takes(pull, offset)]
@@ -227,6 +230,7 @@ class Simulator:
             "offset_min": 0,
             "offset_max": end,
             "offsets": taken,
+            **(_identities([self._queues[pull.queue].ids[at] for at in taken]) if self._load.is_whole else {}),
             "cause": cause,
         }
         committed, pull.offset = pull.offset, offset
@@ -241,6 +245,11 @@ class Simulator:
         exchange = {**self._place(pull.queue), **asked}
         yield {"event": "request_received", **exchange, "code": QUERY_CONSUMER_OFFSET, "delay_ns": 6 * US}
         yield {"event": "answer_sent", **exchange, "code": 0, "offset": committed, "delay_ns": 18 * US}
+
+
+def _identities(messages: list[int]) -> dict[str, list[int]]:
+    """The unique ids and the hashes of the bodies of some messages, by their numbers."""
+    return {"ids": messages, "bodies": [number * 0x9E3779B1 % (1 << 32) for number in messages]}
 
 
 def simulate(load: Load) -> Iterator[Event]:

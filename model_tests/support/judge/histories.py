@@ -97,6 +97,11 @@ def gap_kinds(result: Result) -> set[str]:
 # -- tables and windows ----------------------------------------------------------------------------------------------
 
 
+def halves(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Each table in two pieces."""
+    return [piece for table in tables for piece in (table.slice(0, len(table) // 2), table.slice(len(table) // 2))]
+
+
 def table_of(rows: Rows) -> pa.Table:
     """Returns rows as an event table, numbered from 0; a row may give its `width` instead of `before_ns`."""
     events = []

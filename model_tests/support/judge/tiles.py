@@ -26,6 +26,8 @@ TILE_EVENTS: Final = 250_000
 """Events of a tile in a large history; one row group each."""
 GAP_NS: Final = 10 * MS
 """Time between two tiles."""
+_TILE_BITS: Final = 32
+"""The id of a message is its number in its tile, with the tile's number above these bits."""
 _OFFSET_COLUMNS: Final = ("offset", "offset_next", "offset_max", "queue_offset", "visible_end", "commit_offset")
 
 
@@ -118,6 +120,9 @@ def moved(tile: Tile, place: Placed) -> pa.Table:
     for name, values in columns.items():
         table = table.set_column(table.schema.get_field_index(name), name, pa.array(values, pa.int64()))
     table = table.set_column(table.schema.get_field_index("offsets"), "offsets", offsets)
+    ids = table["ids"].combine_chunks()
+    ids = pa.ListArray.from_arrays(ids.offsets, pa.array(ids.values.to_numpy() + (place.number << _TILE_BITS)))
+    table = table.set_column(table.schema.get_field_index("ids"), "ids", ids)
     table = table.set_column(
         table.schema.get_field_index("request"), "request", pa.DictionaryArray.from_arrays(codes, names)
     )

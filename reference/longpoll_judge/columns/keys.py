@@ -106,16 +106,23 @@ class KeyFile:
 
     def repeated(self, others: Keys) -> Keys:
         """The keys that stand twice, in the file and the others together."""
+        return np.concatenate([NO_KEYS, *map(repeated, self._ranges(others))])
+
+    def distinct(self) -> int:
+        """How many different keys there are."""
+        return sum(len(np.unique(np.concatenate(parts))) for parts in self._ranges(NO_KEYS))
+
+    def _ranges(self, others: Keys) -> Iterator[tuple[Keys, ...]]:
+        """The sorted keys of each group and the others, range by range."""
         total = sum(self._lengths)
         if not total:
-            return repeated([others])
+            yield (np.sort(others),)
+            return
         self._file.flush()
         mapped = np.memmap(self._file, dtype=np.uint64, mode="r", shape=(total,))
         groups = [*np.split(mapped, np.cumsum(self._lengths)[:-1]), np.sort(others)]
         count = -(-total // RANGE_KEYS)
-        return np.concatenate(
-            [repeated(parts) for parts in zip(*(ranges_of(group, count) for group in groups), strict=True)]
-        )
+        yield from zip(*(ranges_of(group, count) for group in groups), strict=True)
 
 
 @contextmanager

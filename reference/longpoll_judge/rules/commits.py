@@ -47,7 +47,6 @@ from longpoll_judge.evidence.generations import DELETION_NS
 from longpoll_judge.evidence.source_survey import DISORDER_NS, NO_GAPS, gaps_of, union
 from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE_CONSUMER_OFFSET, Context
 from longpoll_judge.read.schema import EVENT_SCHEMA, REQUIRED, coded, compute, event_dict
-from longpoll_judge.read.source import History, read_split
 from longpoll_judge.rules.cross_queue import have_request, highest_before, rows_where
 from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 
@@ -70,16 +69,13 @@ _NOTHING: Final = EVENT_SCHEMA.empty_table().select(COLUMNS)
 Flags = NDArray[np.bool_]
 
 
-def judge_commits(history: History, context: Context) -> tuple[list[Finding], Share, list[Gap]]:
-    """Judge the offsets that the groups of all histories got.
+def judge_exchanges(
+    found: Exchanges, context: Context, clear: tuple[int, int] = (0, 0)
+) -> tuple[list[Finding], Share, list[Gap]]:
+    """Judge the offsets that the groups of all histories got; `clear` counts other queries and answers, all right.
 
     Also returns how many queries there were and which fields they lack.
     """
-    return judge_exchanges(exchanges(read_split(part, COLUMNS)[0] for part in history.splits), context)
-
-
-def judge_exchanges(found: Exchanges, context: Context) -> tuple[list[Finding], Share, list[Gap]]:
-    """The same of exchanges that are at hand."""
     asked, answers, twice = found
     is_reset = compute.is_in(asked["code"], value_set=pa.array(RESETS, pa.int64()))
     resets = [_Reset.of(row, context) for row in asked.filter(is_reset).to_pylist()]
@@ -95,13 +91,16 @@ def judge_exchanges(found: Exchanges, context: Context) -> tuple[list[Finding], 
     groups = list(_groups(asked, answers, twice))
     ends = _ends(answers)
     gaps.append(_gap("answer_sent without offset", sum(group.unsaid_count for group in groups)))
-    refused, of = (sum(counts) for counts in zip((0, 0), *(group.refused_counts for group in groups), strict=True))
+    refused, of = (
+        sum(counts) for counts in zip((0, clear[1]), *(group.refused_counts for group in groups), strict=True)
+    )
     if are_many_refused(refused, of):
         text = f"{refused} {NOTE_REFUSED.format(of, 'queries and updates of offsets')}"
         gaps.append(Gap("not judged", "", refused, text))
     findings = [finding for group in groups for finding in group.findings(resets, ends, context)]
     questions = int(np.count_nonzero(asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET))
-    return findings, Share(sum(group.answered_count for group in groups), questions), [gap for gap in gaps if gap.count]
+    share = Share(sum(group.answered_count for group in groups) + clear[0], questions + clear[0])
+    return findings, share, [gap for gap in gaps if gap.count]
 
 
 def _ends(answers: pa.Table) -> dict[tuple[str, str, int], int]:

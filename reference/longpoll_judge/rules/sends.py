@@ -145,9 +145,9 @@ class Messages:
 
 
 def judge_sends(
-    tables: Tables, context: Context, *, most: int = FINDINGS_MAX
+    tables: Tables, context: Context, *, most: int = FINDINGS_MAX, clear: int = 0
 ) -> tuple[list[Finding], int, Share, list[Gap]]:
-    """Judge all sends.
+    """Judge all sends, except `clear` ones whose queues are known to break no clause, and are not in the tables.
 
     Returns at most `most` findings of each kind, how many more there are, how many sends were acknowledged and how many
     there are. The gaps are refusals, and acknowledgements of an unseen send whose source records sends.
@@ -182,15 +182,15 @@ def judge_sends(
     left_out = sum(
         max(len(breach.members) - most, 0) for breach in breaches if CLAUSE[breach.clause].verdict != "observed"
     )
-    share = Share(len(np.unique(send[send >= 0])), max(len(sends), len(np.unique(told.request))))
+    share = Share(len(np.unique(send[send >= 0])) + clear, max(len(sends), len(np.unique(told.request))) + clear)
     # Only where the source tells of sends at all can one be missing.
     unasked = (send < 0) & (told.values["is_named"] == 1) & np.isin(told.source, np.unique(sends.source))
     refused = messages.refused.all()
     mine = np.isin(refused.request, sends.request) & ~is_one_of(refused.values["code"], SEND_STORED)
     count, lost = int(np.count_nonzero(mine)), int(np.count_nonzero(unasked))
     gaps = [Gap("not judged", "", lost, f"{lost} acknowledgements whose sends are not in the history")] * (lost > 0)
-    if are_many_refused(count, len(sends)):
-        gaps.append(Gap("not judged", "", count, f"{count} {NOTE_REFUSED.format(len(sends), 'sends')}"))
+    if are_many_refused(count, len(sends) + clear):
+        gaps.append(Gap("not judged", "", count, f"{count} {NOTE_REFUSED.format(len(sends) + clear, 'sends')}"))
     return findings, left_out, share, gaps
 
 

@@ -6,11 +6,12 @@ end, then window by window to judge it. The rules: `window_sweep`, `wide_pulls`,
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ from longpoll_judge.read.growing_history import checksum_before
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import InputSplit, is_cheap, kind_of, read_split
 from longpoll_judge.run.queue_verdict import judge_table, queue_rows
-from longpoll_judge.run.wide_pulls import Outcome, RuleTask, judge_rest
+from longpoll_judge.run.wide_pulls import COMMITS, SENDS, Outcome, RuleTask, judge_rest, watching
 from longpoll_judge.run.window_sweep import Spill, Swept, WindowReader, open_spill, sweep
 from longpoll_judge.run.windows import (
     OVERVIEW_COLUMNS,
@@ -48,6 +49,8 @@ class LocalReading:
     _kept: Spill | None
     """State that outlives this reading."""
     _overviews: list[Overview] = field(factory=list)
+    _suspects: defaultdict[str, tuple[Any, ...]] = field(factory=lambda: defaultdict(tuple))
+    """By rule what is known of its suspects; empty for nothing."""
     _marks: list[int] = field(factory=list)
     """Of each split what tells that it is what was kept of it; made before the split is read."""
 
@@ -96,15 +99,37 @@ class LocalReading:
 
     def outcomes(self, tasks: Sequence[RuleTask], context: Context) -> list[Outcome]:
         """See `pipeline.Reading.outcomes`."""
-        return [rule(partial(self.tables, numbers), context) for _name, rule, numbers in tasks]
+        whole = list(range(len(self._splits)))
+        return [
+            rule(partial(self.tables, numbers), context, *(self._suspects[name] if numbers == whole else ()))
+            for name, rule, numbers in tasks
+        ]
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
-        """See `pipeline.Reading.verdicts`."""
+        """See `pipeline.Reading.verdicts`; a split is looked at for suspects when it is read, not read again."""
         plan = WindowPlan(self._overviews, self._engine.window_events)
-        windows = WindowReader(plan, self._read, unplaced)
-        if len(plan.windows) <= 1:
-            return judge_table(windows.placed(windows.events(0) if plan.windows else joined([])), context)
-        return judge_windows(windows, context)
+        surveys = [overview.survey for overview in self._overviews]
+        rules = {SENDS} if any(one.observers.acknowledged or one.observers.sends for one in surveys) else set[str]()
+        rules |= {COMMITS} if any(one.offset_queries or one.offset_updates for one in surveys) else set()
+        with watching(context, rules) as watches:
+
+            def read(number: int) -> pa.Table:
+                table = self._read(number)
+                if number in unread:
+                    unread.remove(number)
+                    filled = fill(table)
+                    for watch in watches.values():
+                        watch.see(filled)
+                return table
+
+            unread = set(range(len(self._splits)) if watches else ())
+            windows = WindowReader(plan, read, unplaced)
+            if len(plan.windows) <= 1:
+                rows = judge_table(windows.placed(windows.events(0) if plan.windows else joined([])), context)
+            else:
+                rows = judge_windows(windows, context)
+            self._suspects |= {name: (watch.finish(),) for name, watch in watches.items()}
+        return rows
 
     def _read(self, number: int) -> pa.Table:
         part = self._splits[number]

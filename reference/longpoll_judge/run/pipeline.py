@@ -182,7 +182,7 @@ def judge_on(
         say(f"judging {survey.event_count} events")
         rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
         others = Others(judged=_counts_of(survey, history))
-        tasks = tasks_of(history, survey, brokers)
+        tasks = tasks_of(survey, brokers)
         by_rule: dict[str, list[Outcome]] = {name: [] for name, _rule, _splits in tasks}
         if tasks:
             say(f"judging {', '.join(by_rule)}")

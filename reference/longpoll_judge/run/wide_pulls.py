@@ -11,28 +11,32 @@ task reads its splits itself, in this process or on an executor (`pipeline.Readi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import Batch, Events, QueueName, joined, make_batch
+from longpoll_judge.columns.keys import open_keys
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import coded, coded_texts
-from longpoll_judge.read.source import History
-from longpoll_judge.rules.commits import judge_commits
+from longpoll_judge.rules.commits import exchanges, judge_exchanges
 from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.rules.logs import judge_offset_regression
 from longpoll_judge.rules.queue_case import make_log
 from longpoll_judge.rules.queue_columns import PULL_CODES
 from longpoll_judge.rules.sends import judge_sends
+from longpoll_judge.run import window_commits, window_sends
 from longpoll_judge.run.queue_verdict import RESULT_SCHEMA, judge_logs, judge_queue, repeated_rows
+from longpoll_judge.run.window_commits import CommitWatch, GroupName
+from longpoll_judge.run.window_sends import SendWatch
 from longpoll_judge.run.window_sweep import WindowReader, are_single
 from longpoll_judge.run.windows import REACH, WindowPlan
 
@@ -166,30 +170,28 @@ class Outcome:
     gaps: list[Gap] = field(factory=list)
 
 
-Rule = Callable[[Tables, Context], Outcome]
+Rule = Callable[..., Outcome]
+"""From `Tables`, a `Context` and perhaps the known suspects to the outcome."""
 RuleTask = tuple[str, Rule, list[int]]
 """The name of a rule, the rule, and the numbers of the splits that it judges together."""
 
 
-def tasks_of(history: History, survey: Survey, brokers: Sequence[dict[str, set[str]]]) -> list[RuleTask]:
+def tasks_of(survey: Survey, brokers: Sequence[dict[str, set[str]]]) -> list[RuleTask]:
     """The rules that have anything to judge in a history, once, or once for every independent part of it.
 
     Args:
-        history: Its splits.
-        survey: Its survey.
+        survey: The survey of the history.
         brokers: For each split, by source, the brokers that its events name.
     """
     seen, whole, tasks = survey.observers, list(range(len(brokers))), list[RuleTask]()
     if seen.acknowledged or seen.sends or seen.identified:
         # A producer may send a message again to another broker, so this rule needs all of them.
-        tasks.append((SENDS, _of_sends, whole))
+        tasks.append((SENDS, judge_suspected, whole))
     parts = independent_splits(brokers)
     if seen.min_least < seen.min_most or not survey.answered <= survey.shown:
         tasks += [(FALLS, _of_falls, part) for part in parts]
     if survey.offset_queries or survey.offset_updates:
-        for part in parts:
-            of_part = evolve(history, splits=[history.splits[number] for number in part])
-            tasks.append((COMMITS, partial(_of_commits, of_part), part))
+        tasks += [(COMMITS, judge_suspected_commits, part) for part in parts]
     return tasks
 
 
@@ -224,9 +226,37 @@ def joined_outcomes(outcomes: Iterable[Outcome]) -> Outcome:
     )
 
 
-def _of_sends(tables: Tables, context: Context) -> Outcome:
-    findings, left_out, share, gaps = judge_sends(tables, context)
-    return Outcome(findings, left_out, share, gaps)
+@contextmanager
+def watching(context: Context, names: Container[str]) -> Iterator[dict[str, SendWatch | CommitWatch]]:
+    """What finds the suspects of these rules, by name; it goes with the block."""
+    with ExitStack() as stack:
+        sends, commits, places, values, ids = (stack.enter_context(open_keys()) for _ in range(5))
+        watches: dict[str, SendWatch | CommitWatch] = {
+            SENDS: SendWatch(context, sends, (places, values, ids)),
+            COMMITS: CommitWatch(context, commits),
+        }
+        yield {name: watch for name, watch in watches.items() if name in names}
+
+
+def suspects_of(name: str, tables: Tables, context: Context) -> Any:
+    """What `SendWatch.finish` or `CommitWatch.finish` gives for some splits."""
+    with watching(context, {name}) as watches:
+        for _number, table in tables():
+            watches[name].see(table)
+            if watches[name].is_over:
+                break
+        return watches[name].finish()
+
+
+def judge_suspected(tables: Tables, context: Context, *known: tuple[set[QueueName], int] | None) -> Outcome:
+    """Judge the sends of the queues that are not clear, which may be `known` already (`window_sends`)."""
+    (found,) = known or (suspects_of(SENDS, tables, context),)
+    if found is None:
+        return Outcome(*judge_sends(tables, context))
+    suspected, clear = found
+    if not suspected:
+        return Outcome([], share=Share(clear, clear))
+    return Outcome(*judge_sends(partial(window_sends.without, tables, suspected), context, clear=clear))
 
 
 def _of_falls(tables: Tables, context: Context) -> Outcome:
@@ -234,7 +264,14 @@ def _of_falls(tables: Tables, context: Context) -> Outcome:
     return Outcome(findings, left_out)
 
 
-def _of_commits(history: History, _tables: Tables, context: Context) -> Outcome:
-    # It reads the splits by itself, with a few of their columns.
-    findings, share, gaps = judge_commits(history, context)
+def judge_suspected_commits(
+    tables: Tables, context: Context, *known: tuple[set[GroupName], int, int] | None
+) -> Outcome:
+    """Judge the committed offsets of the groups that are not clear, which may be `known` already (`window_commits`)."""
+    (found,) = known or (suspects_of(COMMITS, tables, context),)
+    suspected, *clear = found or (None, 0, 0)
+    events: Iterator[pa.Table] = (table for _number, table in tables())
+    if suspected is not None:
+        events = window_commits.without(tables, suspected) if suspected else iter(())
+    findings, share, gaps = judge_exchanges(exchanges(events), context, (clear[0], clear[1]))
     return Outcome(findings, share=share, gaps=gaps)

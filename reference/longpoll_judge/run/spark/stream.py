@@ -175,8 +175,8 @@ def _between(part: InputSplit, start: Mapping[str, Any], end: Mapping[str, Any])
 def in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """The events of each group: requests and logs of its queues, and the events that concern every queue.
 
-    An answer goes to its queue's group and to its request's, because it may name no queue, or another one than its
-    request. It goes to every group if its request is not in the table, or there for several groups.
+    An answer goes to its queue's group and to its request's, because these may differ. It goes to every group if its
+    request is not in the table, or there for several groups.
     """
     groups = _groups_of(table)
     codes, kinds = coded(table, "event")
