@@ -211,7 +211,8 @@ class CommitWatch:
             return None
         is_clear = self._numbers["suspected"] == 0
         suspected = {name for name, number in self._names.items() if not is_clear[number]}
-        return suspected, *(int(self._numbers[name][is_clear].sum()) for name in ("questions", "answered"))
+        questions, answered = (int(self._numbers[name][is_clear].sum()) for name in ("questions", "answered"))
+        return suspected, questions, answered
 
 
 def without(tables: Tables, suspected: set[GroupName]) -> Iterator[pa.Table]:

@@ -89,9 +89,9 @@ class SendWatch:
         if len(self.received.repeated(NO_KEYS)):
             return None
         found: dict[QueueName, list[int]] = {}
-        for (_source, *name), place in self._places.items():
-            found.setdefault((name[0], name[1], name[2]), []).append(place)
-        suspected, sends = set(), 0
+        for (_source, broker, topic, queue), place in self._places.items():
+            found.setdefault((broker, topic, queue), []).append(place)
+        suspected, sends = set[QueueName](), 0
         for name, places in found.items():
             is_shared = np.count_nonzero(self._numbers["used"][places]) > 1
             if self._numbers["suspected"][places].any() or is_shared or self.context.lives(name) is not None:
@@ -123,7 +123,8 @@ class SendWatch:
         more = len(self._places) - len(self._numbers["used"])
         for name, none in _NUMBERS.items():
             self._numbers[name] = np.append(self._numbers[name], np.full(more, none, dtype=np.int64))
-        return np.array(places, dtype=np.int64)[number]
+        found: Integers = np.array(places, dtype=np.int64)[number]
+        return found
 
     def _rows(self, table: pa.Table, source: str) -> dict[str, Rows]:
         """The events of a split that are looked at, by kind."""
@@ -222,7 +223,7 @@ class SendWatch:
         source: str,
         keys: Keys,
         place: Integers,
-        requests: Integers,
+        requests: NDArray[np.int32],
         kinds: tuple[Booleans, Booleans, Booleans, Booleans],
     ) -> None:
         """Take the answers of a split. The send of an answer that is no read is suspected.
