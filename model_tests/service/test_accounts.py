@@ -638,7 +638,11 @@ def test_a_heartbeat_that_cannot_be_read_is_refused(guarded: Broker) -> None:
     assert "AclException" in str(answer.remark)
 
 
-@pytest.mark.parametrize("content", [b"a: " + b"[" * 2_000, b"- " * 2_000, b"?\n" * 9 + b"{" * 2_000])
+@pytest.mark.parametrize(
+    "content",
+    [b"a: " + b"[" * 2_000, b"- " * 2_000, b"?\n" * 9 + b"{" * 2_000],
+    ids=["in brackets", "of dashes", "in braces"],
+)
 def test_only_flat_files_are_read_in_c(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its parser recurses without a limit, which would end the process."""
     monkeypatch.setattr(access_control, "_QUICK_LOADER", None)
