@@ -22,6 +22,7 @@ import longpoll_broker
 from longpoll_broker.broker import Broker
 from longpoll_broker.hold import hold_service
 from longpoll_broker.io.channel import Channel, Outbox
+from longpoll_broker.rocketmq import transactions
 from longpoll_broker.rocketmq.admin import client_calls, client_processor
 from longpoll_broker.rocketmq.name_server.name_server import KvSettings
 from longpoll_broker.rocketmq.name_server.routes import OwnTopics, RegisteredBroker, Routes
@@ -229,19 +230,25 @@ def test_long_properties_are_refused_before_they_are_parsed(broker: Broker, monk
     assert not peer.channel.closed
 
 
-def test_what_is_committed_again_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [1, 6], ids=["one", "more than are remembered"])
+def test_what_is_committed_again_has_a_share(count: int, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first commit of each prepared message is free."""
-    half, properties = broker.store.log_end, "TRAN_MSG\x01true\x02PGROUP\x01P\x02"
-    tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, properties) | {"f": "4"}, bytes(10_000)))
-    end = {
-        "producerGroup": "P", "tranStateTableOffset": "0", "commitLogOffset": str(half), "commitOrRollback": "8",
-        "fromTransactionCheck": "false", "msgId": "K",
-    }  # fmt: skip
+    monkeypatch.setattr(transactions, "COMMITTED_COUNT_MAX", 4)
     monkeypatch.setattr(append, "COPIED_SIZE_MAX", 1_000_000)
+    properties, ends = "TRAN_MSG\x01true\x02PGROUP\x01P\x02", []
+    for number in range(count):
+        fields = {
+            "producerGroup": "P", "tranStateTableOffset": str(number), "commitLogOffset": str(broker.store.log_end),
+            "commitOrRollback": "8", "fromTransactionCheck": "false", "msgId": "K",
+        }  # fmt: skip
+        ends.append((RequestCode.END_TRANSACTION, fields, b""))
+        send = send_fields("T", 0, properties) | {"f": "4"}
+        tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send, bytes(10_000)))
     attacker, before = Peer(broker, 7), broker.store.log_end
-    refused = [b'"code":2' in tell(attacker, (RequestCode.END_TRANSACTION, end, b"")) for _ in range(100)]
-    assert refused == [False] * 20 + [True] * 80
-    assert broker.store.log_end - before < 250_000
+    refused = [b'"code":2' in tell(attacker, ends[number % count]) for number in range(100)]
+    free = 19 + count
+    assert refused == [False] * free + [True] * (100 - free)
+    assert broker.store.log_end - before < 11_000 * free
 
 
 def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

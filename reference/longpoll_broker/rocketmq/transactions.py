@@ -63,7 +63,7 @@ UNDECIDED: Final = 0
 COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT.value
 ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK.value
 COMMITTED_COUNT_MAX: Final = 10_000
-"""Maximum remembered messages whose next commits count as copies (`Appender.may_copy`)."""
+"""Maximum remembered messages whose next commits count as copies (`Appender.may_copy`), as do those of older ones."""
 
 
 @define(slots=True, eq=False)
@@ -76,7 +76,8 @@ class EndTransactionProcessor(Serving):
     store_host: bytes
     traits: Traits = STRICT_TRAITS
     _committed: set[int] = field(factory=set, init=False)
-    """Physical offsets of prepared messages committed before."""
+    """Physical offsets of prepared messages committed before, from `_remembered` on."""
+    _remembered: int = field(default=0, init=False)
 
     @serves(RequestCode.END_TRANSACTION)
     def end(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
@@ -94,20 +95,27 @@ class EndTransactionProcessor(Serving):
         if half is None or found is None:
             return answer(command, ResponseCode.SYSTEM_ERROR, problem or "the prepared message names no topic")
         is_commit = header.commit_or_rollback == COMMIT
-        if is_commit and half.physical_offset in self._committed and not self.appender.may_copy(channel, half.size):
+        is_again = half.physical_offset < self._remembered or half.physical_offset in self._committed
+        if is_commit and is_again and not self.appender.may_copy(channel, half.size):
             return answer(command, ResponseCode.SYSTEM_BUSY, "too much was committed again; try again later")
         try:
             if is_commit:
                 message, tag = found
                 committed = replace(message, sys_flag=message.sys_flag | COMMIT, prepared_offset=half.physical_offset)
                 self.appender.append(self._timed(committed), tag)
-                if len(self._committed) >= COMMITTED_COUNT_MAX:
-                    self._committed.clear()
-                self._committed.add(half.physical_offset)
+                if not is_again:
+                    self._note_commit(half.physical_offset)
             self.appender.append(self._op_message(half), REMOVE_TAG)
         except (MessageRefusedError, SendRefusedError, OSError) as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the transaction could not be ended: {error}")
         return answer(command, ResponseCode.SUCCESS)
+
+    def _note_commit(self, physical_offset: int) -> None:
+        """Remember a commit; forget the older half of them if there are too many."""
+        self._committed.add(physical_offset)
+        if len(self._committed) > COMMITTED_COUNT_MAX:
+            newer = sorted(self._committed)[COMMITTED_COUNT_MAX // 2 :]
+            self._committed, self._remembered = set(newer), newer[0]
 
     def _timed(self, message: MessageToStore) -> MessageToStore:
         """Returns the message as it waits for its time, if it has one; raises SendRefusedError."""
