@@ -147,6 +147,7 @@ def test_what_takes_long_is_done_in_turns(
         told, count = peer.tell(request), 0
         while peer.channel.rest is not None:
             assert told == b""
+            assert peer.channel.rest_size == len(command.body)
             rest, peer.channel.rest = peer.channel.rest, None
             peer.channel.gives_way, outbox = False, Outbox()
             rest(outbox)

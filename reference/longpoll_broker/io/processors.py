@@ -145,7 +145,7 @@ def in_turns(channel: Channel, command: Command, turns: Turns) -> Parts | None:
     except StopIteration as ended:
         parts: Parts | None = ended.value
         return parts
-    channel.rest = partial(_go_on, channel, command, turns)
+    channel.rest, channel.rest_size = partial(_go_on, channel, command, turns), len(command.body)
     channel.gives_way = True
     return None
 
