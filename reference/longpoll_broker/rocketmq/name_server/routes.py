@@ -116,7 +116,8 @@ class Routes:
             known = first.get(broker.name)
             if known is None or broker.broker_id < known.broker_id:
                 first[broker.name] = broker
-        return [(broker, broker.topics[topic]) for broker in first.values() if topic in broker.topics]
+        found = ((broker, broker.topics.get(topic)) for broker in first.values())
+        return [(broker, config) for broker, config in found if config is not None]
 
     def forget_topic(self, topic: str, cluster: str | None) -> None:
         """Remove a topic from all brokers, or those of a cluster, until they register it again."""
