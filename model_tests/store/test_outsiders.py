@@ -23,6 +23,7 @@ from click.testing import CliRunner
 from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all, result_of
 from model_tests.support.faults import raising
 from model_tests.support.present import present
+from model_tests.support.store import Clock
 from msgspec import structs
 
 from longpoll.cli import main
@@ -189,6 +190,28 @@ def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert whole(store)
     store.close()
     assert ("are made anew from the log" in caplog.text) is (closed or which.endswith("unit"))
+
+
+def test_a_rebuild_brings_no_deleted_topic_back(tmp_path: Path) -> None:
+    """However often the store was started since the deletion."""
+    clock = Clock()
+
+    def sent(body: bytes) -> None:
+        clock.now_ms += 100_000
+        store = MessageStore.open(clock, str(tmp_path), SMALL)
+        put_and_dispatch(store, [message(topic, 0, body + BODY) for topic in "TU" for _ in range(10)])
+        if body == b"old.":
+            store.delete_topic("T")
+        clock.now_ms += 100_000
+        store.put(message("U"))
+        store.close()
+
+    for body in (b"old.", b"new.", b"last"):
+        sent(body)
+    units(tmp_path, "U")[-1].unlink()
+    store = open_store(tmp_path)
+    assert [record[88:92] for record in read_all(store, "T", 0)] == [b"new."] * 10 + [b"last"] * 10
+    store.close()
 
 
 REFUSED: list[tuple[str, Fault, str]] = [

@@ -52,7 +52,6 @@ from longpoll_broker.store.recovery import (
     load_checkpoint,
     of_the_past,
     recover,
-    safe_start,
 )
 from longpoll_broker.store.replica_append import ReplicaAppend
 from longpoll_broker.store.retention import Deletions, count_expired, queue_name, topic_of
@@ -204,9 +203,7 @@ class MessageStore:
         for queue in self._table.all():
             queue.offset_next = queue.offset_end
             queue.correct_min(self._log.start)
-        # Where recovery after a crash would begin; after a clean stop this is before the cursor.
-        recovers_from = min(recovered.cursor, safe_start(self._log, self._checkpoint))
-        self._deletions.forget_before(recovers_from, self._table.left)
+        self._deletions.forget_before(self._log.start, self._table.left)
         if self._indexer is not None:
             self._indexer.recover(crashed=self._crashed, durable_ms=self._checkpoint.index_ms)
         if not self._crashed:
@@ -464,7 +461,7 @@ class MessageStore:
             if topic in table.topics:
                 names = [queue_name(topic, queue_id) for queue_id in table.leaving[topic].queues]
             try:
-                self._deletions.add(names, self._log.end, safe_start(self._log, self._checkpoint), table.left)
+                self._deletions.add(names, self._log.end, self._log.start, table.left)
             except OSError as error:
                 refused = error
             with self._dispatch_lock, self._append_lock:

@@ -102,13 +102,13 @@ class Deletions:
                     f"{self._path} cannot be read ({error}); move it away: deleted topics may then come back, once"
                 ) from None
 
-    def add(self, names: Collection[str], log_end: int, safe_start: int, left: Container[str]) -> None:
-        """Add deletions durably; drop those before `safe_start`, where a recovery would begin. Raises OSError.
+    def add(self, names: Collection[str], log_end: int, log_start: int, left: Container[str]) -> None:
+        """Add deletions durably; drop those before the log's start: a rebuild reads the whole log. Raises OSError.
 
         Deletions of topics in `left`, whose files still exist, are kept.
         """
         known = self.ends
-        ends = {name: end for name, end in known.items() if end > safe_start or topic_of(name) in left}
+        ends = {name: end for name, end in known.items() if end > log_start or topic_of(name) in left}
         try:
             self._write({**ends, **dict.fromkeys(names, log_end)})
         except OSError:
@@ -127,9 +127,9 @@ class Deletions:
         if ends != self.ends:
             self._write(ends)
 
-    def forget_before(self, cursor: int, left: Container[str]) -> None:
-        """Drop deletions before `cursor`, except those with files `left`. Raises OSError."""
-        ends = {name: end for name, end in self.ends.items() if end > cursor or topic_of(name) in left}
+    def forget_before(self, log_start: int, left: Container[str]) -> None:
+        """Drop deletions before the log's start, except those with files `left`. Raises OSError."""
+        ends = {name: end for name, end in self.ends.items() if end > log_start or topic_of(name) in left}
         if ends != self.ends:
             self._write(ends)
 
