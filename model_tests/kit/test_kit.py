@@ -459,8 +459,16 @@ def test_a_failure_is_one_step_with_a_timeline_and_code(monkeypatch: pytest.Monk
     assert all(line in str(report) for line in (*report.timeline, *report.code.splitlines(), report.bounds))
     with pytest.raises(ViolationError, match="no_lost_wakeup"):
         exec(report.code, {"Mine": mine})  # noqa: S102 - the report's own
-    woken = machine(lambda: InMemory(services.GivesUpOnOthers()), **IMPATIENT).exercise(FEW, 14)
-    assert (woken.property, woken.steps) == ("not_early", ("wait(queue=0, timeout_ms=300)",))
+
+
+def test_a_message_of_another_queue_must_not_end_a_wait() -> None:
+    """It is published halfway, when the service has certainly held the poll."""
+    mine = machine(lambda: InMemory(services.GivesUpOnOthers()), **PATIENT)()
+    with pytest.raises(ViolationError, match="not_early"):
+        mine.wait(queue=0, timeout_ms=1_000)
+    (message,), (ask,) = mine.example.queues[-1].messages, mine.example._asks
+    assert message.begun_ns - ask.begun_ns >= 500_000_000
+    mine.teardown()
 
 
 def test_a_verdict_reports_its_bounds() -> None:
