@@ -1,11 +1,11 @@
-"""How fast our engines explore, beside SPIN on the same model in the same run: states a second, and bytes a state.
+"""Compares the speed of our engines and SPIN on the same model: states per second, and bytes per state.
 
     python -m model_tests.bench.explore_bench [--policy strict] [--bounds bench] [--workers 1 2] [--json]
 
-First the packed engine and SPIN at these bounds, then all engines in all their modes at the bounds `--also`, which the
-plain one can explore while one waits. A worker has one core, and SPIN has one. SPIN is generated from the export,
-compiled `-O2 -DSAFETY -DNOREDUCE`, and checks the same `always` properties. Counts must be equal, else the exit is 1.
-Rates leave out start-up and compiling. On a machine that does other work, processor seconds are the ones to compare.
+First the packed engine and SPIN run at these bounds, then all engines in all modes at the smaller bounds `--also`.
+SPIN and each worker have one core. SPIN's model comes from the export, is compiled with `-O2 -DSAFETY -DNOREDUCE`, and
+checks the same `always` properties. The exit code is 1 if the counts differ. Rates exclude start-up and compilation. On
+a busy machine, compare processor seconds.
 """
 
 from __future__ import annotations

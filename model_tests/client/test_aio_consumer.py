@@ -399,6 +399,7 @@ def test_offsets_that_cannot_be_stored_are_reported(
     consumer.start()
     assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"1"]
     shutil.rmtree(folder)
+    consumer.commit(sync=False)
     with pytest.raises(ConfigError, match="cannot be written"):
         consumer.commit(**({} if clients.is_loop else {"sync": True}))
     assert f"offset of {topic} queue 0" in caplog.text

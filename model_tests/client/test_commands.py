@@ -81,7 +81,7 @@ def test_groups_and_offsets_are_told_and_set(run: Run, name_server: str) -> None
     [
         (["topics", "--create"], "the topic name is missing"),
         (["topics", "T", "--create", "--delete"], "cannot be used together"),
-        (["topics", "../x", "--create"], "illegal characters"),
+        (["topics", "../x", "--create"], "topic '../x' is not allowed"),
         (["topics", "T"], "unknown to the name server"),
         (["topics", "T", "--delete"], "unknown to the name server"),
         (["offsets", "--group", "G", "--set", "first"], "name each topic"),

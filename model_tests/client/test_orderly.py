@@ -288,15 +288,17 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
         consumer.close()
 
 
-def test_a_close_stores_what_a_listener_consumed_of_a_queue_that_was_given_up() -> None:
-    """The listener may return after the last release: then the close is the only one to store the offset, and unlocks.
+def test_a_queue_is_unlocked_only_after_its_last_offset_is_stored() -> None:
+    """Otherwise its last messages come twice.
 
-    A queue whose listener still runs is neither stored again nor unlocked. One whose listener returns while the offset
-    is stored is unlocked after the later offset is stored too: else its last message came twice.
+    A queue that was given up is unlocked when its listener returns, or at the close if nothing released it before. A
+    listener that returns while an offset is stored counts as busy: it may have consumed more than that offset says.
     """
     queues = [MessageQueue(topic="T", broker_name="b", queue_id=number) for number in range(3)]
     pullers = {queue: mock.Mock(queue=queue, offset_done=3, is_locked=True) for queue in queues}
-    busy = set(pullers.values())
+    first, second, third = pullers.values()
+    busy = {first, second, third}
+    returns_during = {2: third}
     asked: list[tuple[int, object]] = []
 
     def answer(question: Question) -> object:
@@ -306,15 +308,16 @@ def test_a_close_stores_what_a_listener_consumed_of_a_queue_that_was_given_up() 
         header: Any = question.header
         count = None if header else len(LockBatchRequest.decode(question.body).mq_set)
         asked.append((question.code, header.commit_offset if header else count))
-        if header and header.queue_id == 2:
-            busy.discard(pullers[queues[2]])
-            pullers[queues[2]].offset_done = 4
+        puller = returns_during.pop(header.queue_id, None) if header else None
+        if puller is not None:
+            busy.discard(puller)
+            puller.offset_done += 1
         return Command(ResponseCode.SUCCESS, 0)
 
     locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=True)
     locks.held.update(queues)
     membership: Any = mock.Mock(config=MemberConfig(group="G"))
-    assigned: Any = mock.Mock(pullers=lambda: pullers)
+    assigned: Any = mock.Mock(pullers=lambda: pullers, let_go=lambda queue, **_given: pullers.pop(queue))
     rebalancer = Rebalancer(
         membership,
         assigned,
@@ -328,14 +331,16 @@ def test_a_close_stores_what_a_listener_consumed_of_a_queue_that_was_given_up() 
         steps_run(rebalancer.give_up(queue, stores=True), answer)
     assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 3)] * 3
     asked.clear()
-    steps_run(rebalancer.release(pullers[queues[2]]), answer)
+    steps_run(rebalancer.release(third), answer)
     assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 4), (RequestCode.UNLOCK_BATCH_MQ, 1)]
 
     asked.clear()
-    pullers[queues[0]].offset_done = 5
-    busy.discard(pullers[queues[0]])
+    first.offset_done = 5
+    busy.discard(first)
+    returns_during[0] = second
     steps_run(rebalancer.leave(()), answer)
-    assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 5), (RequestCode.UNLOCK_BATCH_MQ, 1)]
+    stored = [(RequestCode.UPDATE_CONSUMER_OFFSET, offset) for offset in (5, 4)]
+    assert asked == [*stored, (RequestCode.UNLOCK_BATCH_MQ, 1)]
 
 
 def test_who_has_lost_the_lock_sends_no_dead_letter() -> None:

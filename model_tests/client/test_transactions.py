@@ -1,4 +1,4 @@
-"""Transactions, and requests with replies: what brokers check, what callbacks get, and who waits for them."""
+"""Transactions, with the broker's checks; and requests with replies."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def name_server(broker: Broker) -> str:
 
 
 def unknown(_message: ReceivedMessage) -> TransactionState:
-    """A check that does not know."""
+    """A check that returns UNKNOWN."""
     return UNKNOWN
 
 
 def delivered(broker: Broker, count: int) -> list[ReceivedMessage]:
-    """The first so many messages that a group gets, and none after them."""
+    """The messages of a new group; asserts that there are exactly `count`."""
     with polling(name_server_of(broker), "T") as consumer:
         found = polled(consumer, count)
         assert consumer.poll(0.1) == []
@@ -90,7 +90,7 @@ def check_now(broker: Broker) -> None:
 
 
 def all_ended(broker: Broker) -> bool:
-    """Whether nothing is left that the broker could check, by one more round."""
+    """Whether another round of checks finds no open transaction."""
     end = broker.store.visible_end(HALF_TOPIC, 0)
     check_now(broker)
     wait_until(lambda: broker.offsets.query(HALF_TOPIC, GROUP, 0) == end)
@@ -98,7 +98,7 @@ def all_ended(broker: Broker) -> bool:
 
 
 def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(clients: Clients, broker: Broker) -> None:
-    """With its tags, keys and properties, in the order of the commits; not before its work is done."""
+    """Messages come after the work, in the order of the commits, with tags, keys and properties."""
     told = Told()
     producer = clients.transactions(unknown, hooks=[told])
     for number, state in enumerate((COMMIT, ROLLBACK, COMMIT)):
@@ -119,7 +119,7 @@ def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(clients: 
 
 
 def test_the_broker_checks_when_the_end_is_not_known_and_takes_the_answer(clients: Clients, broker: Broker) -> None:
-    """The check sees the message in its own topic; its answers are as good as the work's."""
+    """The check gets the message with its real topic, and its result counts as the work's would."""
     asked: list[ReceivedMessage] = []
 
     def check(message: ReceivedMessage) -> TransactionState:
@@ -192,7 +192,7 @@ def test_an_exit_leaves_the_end_open(name_server: str, broker: Broker, caplog: p
 
 
 def test_another_member_answers_for_one_that_has_gone(name_server: str, broker: Broker) -> None:
-    """Once it has sent something itself, it is asked what the other one left open."""
+    """After a member's first send, the broker asks it about another's open transaction."""
     with TransactionProducer(name_server, group="PG", check_transaction=lambda _message: COMMIT) as second:
         second.send("T", b"hello", lambda: ROLLBACK)
         with TransactionProducer(name_server, group="PG", check_transaction=unknown) as first:
@@ -203,7 +203,7 @@ def test_another_member_answers_for_one_that_has_gone(name_server: str, broker: 
 
 
 def test_a_process_sends_heartbeats_from_its_first_message_on(name_server: str) -> None:
-    """A forked one has no timer of its parent; another message starts no second one."""
+    """A forked process starts its own timer, and only one."""
     with TransactionProducer(name_server, group="PG", check_transaction=unknown) as producer:
         producer._timer._entries.clear()
         producer._heartbeat_process = None  # that of the parent
@@ -213,7 +213,7 @@ def test_a_process_sends_heartbeats_from_its_first_message_on(name_server: str) 
 
 
 def test_a_user_cannot_prepare_a_message_by_a_property(name_server: str) -> None:
-    """It would never be delivered."""
+    """The broker would never deliver it."""
     with Producer(name_server) as producer, pytest.raises(ConfigError, match="TRAN_MSG is reserved for the client"):
         producer.send("T", b"x", properties={"TRAN_MSG": "true"})
 
@@ -281,7 +281,7 @@ SILENT: Final = b"no reply"
 
 
 class Service:
-    """Consumes a topic and replies to each message but one with its body backwards."""
+    """Consumes a topic and replies to every message except one, with the reversed body."""
 
     def __init__(self, clients: Clients, topic: str) -> None:
         self.asked: list[ReceivedMessage] = []
@@ -312,12 +312,12 @@ def topic(name_server: str) -> Iterator[str]:
 
 @pytest.fixture
 def service(clients: Clients, topic: str) -> Service:
-    """It consumes the topic."""
+    """A running service of the topic."""
     return Service(clients, topic)
 
 
 def test_each_request_gets_its_own_reply(clients: Clients, topic: str, service: Service) -> None:
-    """From eight threads at once, also compressed; the reply has the request's number and is in no queue."""
+    """Eight threads ask at once, also compressed. A reply has the request's number and is in no queue."""
     bodies = [b"%d" % number * (1 + 5000 * (number % 2)) for number in range(10, 40)]
     found: dict[bytes, ReceivedMessage] = {}
     producer = clients.producer("askers")
@@ -381,7 +381,7 @@ def test_a_callback_gets_the_reply_or_the_error_once(clients: Clients, topic: st
 
 
 def test_a_producer_serves_no_other_request() -> None:
-    """The broker is told that it is not known."""
+    """It answers the broker that the request is unknown."""
     with Producer("127.0.0.1:1") as producer:
         assert not producer._requests.requested(Command(RequestCode.CHECK_TRANSACTION_STATE), "127.0.0.1:1")
 
@@ -434,7 +434,7 @@ def test_a_request_that_is_cancelled_or_closed_under_is_forgotten(name_server: s
 
 
 def test_requests_go_on_after_the_broker_was_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client tells the broker of a new connection again who asks."""
+    """The client registers again on the new connection."""
     monkeypatch.setattr(puller, "RETRY_S", 0.02)
     with ExitStack() as stack:
         store = str(tmp_path / "store")

@@ -1,4 +1,4 @@
-"""Java's brokers: judged, served by our model, and held to their clauses and policies."""
+"""Java's brokers against the judge, our model, their clauses and their policies."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ OWN = dict(zip(VERSIONS, (ROCKETMQ_4_9, ROCKETMQ_5), strict=True))
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
-    """Name server and broker of one version, for the tests of this module."""
+    """The name server and broker of one version, shared by this module's tests."""
     with java_broker_of(tmp_path_factory.mktemp("java"), request.param) as broker:
         yield broker
 
 
 def make_topic(door: tuple[str, int], topic: str) -> None:
-    """Create a topic; a broker that has just begun to listen may not know how yet."""
+    """Create a topic, with retries while the broker starts."""
     header = CreateTopicRequestHeader(
         topic=topic, default_topic="TBW102", read_queue_nums=QUEUES, write_queue_nums=QUEUES
     )
@@ -78,7 +78,7 @@ def judged(history: Path, late_ms: float = 50.0) -> Result:
 
 
 def test_java_misses_its_deadlines_and_nothing_else_is_wrong(java: JavaBroker, tmp_path: Path) -> None:
-    """Under load every answer is right and given once; those at the end of a hold come up to 5 s late."""
+    """Under load every answer is right and comes once. At the end of a hold it is up to 5 s late."""
     with Observer.start(RealRuntime(), brokers=[java.address], record_directory=str(tmp_path / "history")) as proxy:
         (door,) = proxy.doors.values()
         make_topic(door, topic := f"load-{uuid.uuid4().hex}")
@@ -96,7 +96,7 @@ def test_java_misses_its_deadlines_and_nothing_else_is_wrong(java: JavaBroker, t
 
 
 def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path: Path) -> None:
-    """Sends race re-pulls until some came late; the judge names these pulls, and accuses Java of nothing else."""
+    """Sends race pulls until some are late. The judge reports these pulls and no other violation."""
     reports: list[RaceReport] = []
     with Observer.start(RealRuntime(), brokers=[java.address], record_directory=str(tmp_path / "history")) as proxy:
         (door,) = proxy.doors.values()
@@ -127,7 +127,7 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
 
 
 def test_java_is_held_to_what_its_policy_declares(java: JavaBroker, request: pytest.FixtureRequest) -> None:
-    """The racing load of `longpoll verify`: wakes that are lost are found by the scan, and counted; no row is red."""
+    """`longpoll verify` counts the lost wakeups that the scan repairs, and no row fails."""
     runtime, topic = RealRuntime(), f"races-{uuid.uuid4().hex}"
     policy = OWN[request.node.callspec.params["java"]]
     with HostLatency(runtime, java.address, topic) as echo:
@@ -150,14 +150,14 @@ def java_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker
 
 @pytest.mark.timeout(900)
 def test_the_java_broker_keeps_the_model(java_broker: JavaBroker) -> None:
-    """Every answer of the real broker is the model's, late by a scan at most: so the model is RocketMQ's, not ours."""
+    """Every answer of the real broker agrees with the model, late by one scan at most."""
     report = run_suite(RealRuntime(), RemoteBroker(java_broker.address, ROCKETMQ), max_examples=3, step_count=30)
     assert report.verdict != "invalid", report
 
 
 @pytest.mark.timeout(900)
 def test_the_java_broker_is_late_by_strict_promises(java_broker: JavaBroker) -> None:
-    """Asked to answer within half a second of each deadline, the real broker is late: it looks every five seconds."""
+    """The real broker scans every five seconds, so it misses a limit of half a second."""
     expectations = attrs.evolve(ROCKETMQ, scan_period_ms=None, late_ms=500)
     subject = RemoteBroker(java_broker.address, expectations)
     report = run_suite(RealRuntime(), subject, max_examples=30, step_count=30, shrink=False)
@@ -178,7 +178,7 @@ def fresh_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tup
 
 @contextmanager
 def busy_machine() -> Iterator[None]:
-    """Every processor has something else to do."""
+    """Keep every processor busy."""
     with ExitStack() as stack:
         for _ in range(os.cpu_count() or 1):
             process = stack.enter_context(subprocess.Popen([sys.executable, "-c", BUSY]))
@@ -211,7 +211,7 @@ def test_stock_brokers_are_right_by_their_policy(fresh_broker: tuple[str, JavaBr
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_stock_brokers_are_convicted_by_strict(fresh_broker: tuple[str, JavaBroker], tmp_path: Path) -> None:
-    """Exit 1: they look for deadlines every five seconds, and strict promises each at its time."""
+    """Exit 1: they check deadlines every five seconds, and strict promises exact ones."""
     _version, broker = fresh_broker
     code, rows = verified(broker, "strict", tmp_path / "report")
 
@@ -230,7 +230,7 @@ ALSO = pytest.param("5.4.0", marks=pytest.mark.long)
 
 
 def conform(broker: JavaBroker, *words: str) -> tuple[int, dict[str, Any]]:
-    """The exit code, and what the command tells in JSON."""
+    """The exit code, and the command's JSON."""
     places = ["--broker={}:{}".format(*broker.address), "--name-server={}:{}".format(*broker.name_server)]
     done = CliRunner().invoke(main, ["conform", *places, *words, "--json"])
     assert done.stdout, done.output
@@ -240,7 +240,7 @@ def conform(broker: JavaBroker, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", [*VERSIONS, ALSO])
 def test_the_java_broker_passes_its_own_clauses(version: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """All of them, and some again on the same store; asked for the other version's answers it fails."""
+    """It passes all, and some again on the same store. It fails the clauses of the other version."""
     with java_broker_of(tmp_path_factory.mktemp("java"), version) as broker:
         for words, least in (((), 100), (AGAIN, 20)):
             code, told = conform(broker, "--policy", POLICY_OF[version], *words)
@@ -279,7 +279,7 @@ def captured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBr
 
 @contextmanager
 def capturing(port: int, file: Path) -> Iterator[None]:
-    """Capture loopback, from when it listens; everything is written at the end."""
+    """Capture the loopback device; the file is complete after the block."""
     words = [
         "tcpdump",
         "-i",
@@ -310,7 +310,7 @@ def capturing(port: int, file: Path) -> Iterator[None]:
 
 
 def asked_and_told(history: Path) -> Counter[tuple[object, ...]]:
-    """Every pull and what became of it, without moments and names of connections."""
+    """Each pull with its answer, without times and connection names."""
     pulls = {
         event.request: (event.topic, event.queue, event.offset, event.group, event.expression)
         for event in events_of(history)
@@ -364,7 +364,7 @@ def places(directory: Path) -> Iterator[Path]:
 def test_a_capture_is_judged_as_the_proxys_record_of_the_same_minute(
     captured_broker: JavaBroker, tmp_path: Path
 ) -> None:
-    """The same pulls with the same answers, Java's late ones found in both, and nothing is missing."""
+    """Both have the same pulls and answers, the same late answers, and no gap."""
     takes = (
         (each, *recorded_twice(captured_broker, each / "proxy", each / "capture", each / "port.pcap"))
         for each in places(tmp_path)

@@ -1,4 +1,4 @@
-"""The kit finds faults of a service and passes correct ones; verdicts are no stronger than the evidence."""
+"""The kit finds faults of a service, passes correct services, and claims no more than a run showed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ QUICK: Final = {
 
 
 def machine(subject: Any, **attributes: Any) -> type[longpoll.LongPollMachine]:
-    """A machine of a subject, as a user derives one."""
+    """A machine class for a subject, as a user would derive it."""
     return type("Mine", (longpoll.LongPollMachine,), {"subject": staticmethod(subject), **attributes})
 
 
@@ -121,7 +121,7 @@ def excuse_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def limits_for(patch: pytest.MonkeyPatch, properties: set[str]) -> dict[str, int]:
-    """Limits within which a busy host neither hides these properties' violation nor causes another."""
+    """Limits with which a busy host neither hides a violation of these properties nor causes another."""
     if properties & TIMED:
         excuse_nothing(patch)
         return IMPATIENT if "no_lost_wakeup" in properties else {**IMPATIENT, "wake_ms": 3_000}
@@ -130,7 +130,7 @@ def limits_for(patch: pytest.MonkeyPatch, properties: set[str]) -> dict[str, int
 
 @pytest.mark.parametrize("service", [Feed, pytest.param(TakeQueue, marks=pytest.mark.long)])
 def test_a_correct_service_is_valid(service: type[Feed]) -> None:
-    """With all that its subject can do seen, and told in numbers."""
+    """The report counts each ability of the subject."""
     report = exercise(service, GOOD, **PATIENT)
 
     assert report.verdict == "valid", report
@@ -149,7 +149,7 @@ def test_each_fault_is_found(service: type[Feed], monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_correct_service_behind_http_is_valid() -> None:
-    """Over real connections, with polls held while others are sent."""
+    """The connections are real; polls are held while others are sent."""
     with served(TakeQueue()) as service:
         report = machine(lambda: HttpSubject(service), **PATIENT).exercise(
             settings(GOOD, max_examples=4, stateful_step_count=10), SEED
@@ -184,7 +184,7 @@ FEW = settings(max_examples=1, stateful_step_count=1, database=None)
 
 
 class LateOnce(Feed):
-    """One poll of all waits for too long."""
+    """Exactly one poll waits too long."""
 
     was_late = False
 
@@ -196,22 +196,22 @@ class LateOnce(Feed):
 
 
 class AnswersTwice(InMemory):
-    """A subject that has seen a second answer."""
+    """A subject that reports a second answer."""
 
     def answered_again(self, handle: Poll) -> bool:
-        """To the first poll that there was."""
+        """The first poll was answered again."""
         return handle.timeout_ms > 0
 
 
 class AnswersOnce(InMemory):
-    """A subject that has looked for a second answer."""
+    """A subject that looked for a second answer and found none."""
 
     def answered_again(self, handle: Poll) -> bool:
         return handle.timeout_ms < 0
 
 
 def test_what_was_not_seen_is_unknown() -> None:
-    """One step of one example cannot show it all; the case is skipped, and says why."""
+    """One step of one example shows too little: the case is skipped with the reason."""
     mine = machine(lambda: InMemory(Feed()), **PATIENT)
     report = mine.exercise(FEW)
     mine.TestCase.settings = FEW
@@ -228,7 +228,7 @@ def test_what_was_not_seen_is_unknown() -> None:
 
 
 def test_a_case_fails_with_the_steps() -> None:
-    """As an assertion, so that pytest and unittest show it as such."""
+    """The violation is an AssertionError, so pytest and unittest report a failure."""
     mine = machine(lambda: InMemory(Early()), seed=14)
     mine.TestCase.settings = settings(max_examples=5, database=None, phases=(Phase.generate,))
     result = unittest.TestResult()
@@ -241,7 +241,7 @@ def test_a_case_fails_with_the_steps() -> None:
 
 
 def test_two_machines_have_cases_of_their_own() -> None:
-    """Settings of one say nothing of the other."""
+    """Each has its own settings."""
     one, other = machine(lambda: InMemory(Feed())), machine(lambda: InMemory(Feed()))
     one.TestCase.settings = FEW
 
@@ -261,7 +261,7 @@ def test_one_delay_is_unknown_and_two_are_a_fault(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_machine_that_stands_still_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that is late while nothing runs is not late; the same one is found without the stall."""
+    """A delay during a host pause is excused; without the pause it is a violation."""
     monkeypatch.setattr(HostPauseWatch, "stalled_ms", lambda _watch, begin_ns, end_ns: (end_ns - begin_ns) / 1e6)
     few = settings(max_examples=4, stateful_step_count=10, database=None, phases=(Phase.generate,))
     mine = machine(lambda: InMemory(Late()), **IMPATIENT, short_ms=(10, 500, 500))
@@ -276,7 +276,7 @@ def test_a_machine_that_stands_still_accuses_nobody(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_machine_that_never_goes_on_ends_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is counted, and the verdict is unknown."""
+    """The kit counts it, and the verdict is unknown."""
 
     def stands_still(_polls: Polls, *_arguments: Any) -> bool:
         raise StandstillError("the machine stood still")
@@ -292,7 +292,7 @@ def test_a_machine_that_never_goes_on_ends_the_example(monkeypatch: pytest.Monke
 
 
 def test_a_second_answer_is_seen_where_one_can_look() -> None:
-    """A service without that view gets a note."""
+    """For a subject that cannot look, the report has a note."""
     few = settings(max_examples=4, stateful_step_count=15, database=None, phases=(Phase.generate,))
     twice = machine(lambda: AnswersTwice(Feed())).exercise(few, 14)
     once = machine(lambda: AnswersOnce(Feed()), **PATIENT).exercise(few, 14)
@@ -310,7 +310,7 @@ class HoldsWhatMayNotWait(Feed):
 
 
 def test_a_poll_that_may_not_wait_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The step that sent it waits for its answer, although no message is owed to it."""
+    """The step waits for the answer, although no message is there."""
     monkeypatch.setattr(kit_example, "GIVEN_UP_MS", 50)
     mine = machine(lambda: InMemory(HoldsWhatMayNotWait()), late_ms=50)()
     queue = mine.example.queues[0]
@@ -321,7 +321,7 @@ def test_a_poll_that_may_not_wait_is_answered_at_once(monkeypatch: pytest.Monkey
 
 
 class GarbledAtCancel(InMemory):
-    """A subject that reads a broken answer once its poll is cancelled."""
+    """A subject whose poll ends with a broken answer after its cancellation."""
 
     def finish_poll(self, handle: Poll) -> longpoll.Polled:
         answer = super().finish_poll(handle)
@@ -331,7 +331,7 @@ class GarbledAtCancel(InMemory):
 
 
 def test_a_cancelled_poll_may_fail_but_not_break_a_property() -> None:
-    """What its subject raises is no error of the service, unless it is a violation."""
+    """Only a ViolationError counts; the kit ignores other exceptions of a cancelled poll."""
     mine = machine(lambda: GarbledAtCancel(Feed()), **PATIENT)()
     with pytest.raises(ViolationError, match="half an answer"):
         mine.cancel(queue=0, payload=b"", order="cancel only", gap_us=0)
@@ -354,21 +354,21 @@ class NoSemantics(Wrong):
 
 
 class ReturnsNone(Wrong):
-    """Its answers are none."""
+    """Its polls return None."""
 
     def finish_poll(self, handle: Poll) -> Any:
         super().finish_poll(handle)
 
 
 class NoPosition(Wrong):
-    """Its answers do not say where to go on."""
+    """Its answers lack the next position."""
 
     def finish_poll(self, handle: Poll) -> longpoll.Polled:
         return longpoll.Polled(super().finish_poll(handle).bodies)
 
 
 class Incomplete:
-    """Not derived, and without polls."""
+    """It is not derived from `LongPollSubject`, and has no polls."""
 
     semantics = "offsets"
 
@@ -387,7 +387,7 @@ class Incomplete:
     ],
 )
 def test_a_subject_with_a_mistake_is_told_so(subject: Any, said: str) -> None:
-    """The sentence says what to write; it is not a fault of the service."""
+    """The error names the fix, and is not reported as a fault of the service."""
 
     class Mine(longpoll.LongPollMachine):
         pass
@@ -399,7 +399,7 @@ def test_a_subject_with_a_mistake_is_told_so(subject: Any, said: str) -> None:
 
 
 def test_what_a_subject_raises_comes_through() -> None:
-    """A connection that is refused says nothing of long polling."""
+    """A refused connection is not a violation."""
 
     class Refuses(Wrong):
         def publish(self, queue: str, body: bytes) -> None:
@@ -411,7 +411,7 @@ def test_what_a_subject_raises_comes_through() -> None:
 
 @pytest.mark.parametrize("where", ["subject", "publish", "start_poll", "finish_poll", "cancel", "restart", "close"])
 def test_an_error_that_comes_once_is_the_subject_s_own(where: str) -> None:
-    """Hypothesis would call it flaky; the user gets the exception and its step."""
+    """The user gets the exception and its step, instead of Hypothesis's report of a flaky test."""
     calls = 0
 
     def fails() -> None:
@@ -459,12 +459,20 @@ def test_a_failure_is_one_step_with_a_timeline_and_code(monkeypatch: pytest.Monk
     assert all(line in str(report) for line in (*report.timeline, *report.code.splitlines(), report.bounds))
     with pytest.raises(ViolationError, match="no_lost_wakeup"):
         exec(report.code, {"Mine": mine})  # noqa: S102 - the report's own
-    woken = machine(lambda: InMemory(services.GivesUpOnOthers()), **IMPATIENT).exercise(FEW, 14)
-    assert (woken.property, woken.steps) == ("not_early", ("wait(queue=0, timeout_ms=300)",))
+
+
+def test_a_message_of_another_queue_must_not_end_a_wait() -> None:
+    """It is published halfway, when the service has certainly held the poll."""
+    mine = machine(lambda: InMemory(services.GivesUpOnOthers()), **PATIENT)()
+    with pytest.raises(ViolationError, match="not_early"):
+        mine.wait(queue=0, timeout_ms=1_000)
+    (message,), (ask,) = mine.example.queues[-1].messages, mine.example._asks
+    assert message.begun_ns - ask.begun_ns >= 500_000_000
+    mine.teardown()
 
 
 def test_a_verdict_reports_its_bounds() -> None:
-    """With the user's own, and what is beyond them is not tried."""
+    """They include the user's settings, and the kit stays within them."""
     wide = machine(lambda: InMemory(CutsBodies()), **IMPATIENT, short_ms=(10, 70), body_max=70_000, burst=5)
     narrow = machine(lambda: InMemory(CutsBodies()), **PATIENT, body_max=1_000, burst=5)
 
@@ -478,7 +486,7 @@ def test_a_verdict_reports_its_bounds() -> None:
 
 
 def test_a_service_may_answer_early_where_its_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And still not lose a message that was there, nor leave a poll waiting that a message came for."""
+    """It must still answer with an available message, and wake a poll for a new one."""
     excuse_nothing(monkeypatch)
     allowed = {"may_answer_early": True, "burst": 5}
 
@@ -490,7 +498,7 @@ def test_a_service_may_answer_early_where_its_user_says_so(monkeypatch: pytest.M
 
 
 def test_a_race_is_met_where_no_line_can_be_stopped_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A poll is on its way while the publish waits for its moment: that takes no turn of the processor from it."""
+    """The publisher waits without taking processor time from the poll in flight."""
     excuse_nothing(monkeypatch)
     mine = machine(lambda: InMemory(SlowToHold()), **IMPATIENT)()
     with pytest.raises(longpoll.LongpollError, match="no_lost_wakeup"):
@@ -499,7 +507,7 @@ def test_a_race_is_met_where_no_line_can_be_stopped_at(monkeypatch: pytest.Monke
 
 
 def test_a_machine_runs_by_itself_too() -> None:
-    """As Hypothesis's own tools make one: the violation is raised at the step."""
+    """Hypothesis's tools can run it: the step raises the violation."""
     mine = machine(lambda: InMemory(Early()))()
     with pytest.raises(longpoll.LongpollError, match="not_early"):
         mine.expire(queue=0, which=2)
@@ -543,7 +551,7 @@ def told(
 
 
 def test_the_judge_convicts_no_correct_service(tmp_path: Path) -> None:
-    """With polls found, woken, expired, cancelled and under restarts; and it has looked at each."""
+    """It judges found, woken, expired, cancelled and restarted polls."""
     report, result, found = told(tmp_path, Feed, settings(GOOD, max_examples=3), **PATIENT)
 
     assert report.verdict == "valid", report
@@ -567,7 +575,7 @@ def test_the_judge_convicts_a_faulty_one(service: type[Feed], tmp_path: Path, mo
 @pytest.mark.long
 @pytest.mark.parametrize("is_planted", [False, True])
 def test_one_delay_convicts_nobody(is_planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine may have caused it, so it is not recorded. Injected: recorded as seen, it is a violation."""
+    """The host may have caused it, so it is not recorded. With the injected fault it is, and is a violation."""
     monkeypatch.setattr(LateOnce, "was_late", False)
     excuse_nothing(monkeypatch)
     if is_planted:
@@ -588,7 +596,7 @@ def test_one_delay_convicts_nobody(is_planted: bool, tmp_path: Path, monkeypatch
 def test_what_the_contract_says_nothing_of_is_not_told(
     service: type[Feed], attributes: dict[str, int], said: str, tmp_path: Path
 ) -> None:
-    """A mistake in the call, with what to do next."""
+    """An unsupported subject is a mistake in the call, and the error names the next step."""
     mine = machine(lambda: InMemory(service()), **attributes)
     with (
         longpoll.HistoryWriter(longpoll.RealRuntime(), tmp_path) as history,
@@ -621,7 +629,7 @@ class Heard:
 
 
 def test_what_is_told_claims_no_more_than_was_seen() -> None:
-    """The earliest possible begin and a certain end; nothing about a poll whose end is uncertain."""
+    """The history has the earliest possible begin and a certain end, and no poll with an uncertain end."""
     heard = Heard()
     teller = RecordedHistory(heard, RealRuntime().lock())
     queue = OffsetQueue("q", Allowances())
@@ -654,7 +662,7 @@ def test_what_is_told_claims_no_more_than_was_seen() -> None:
 
 
 def test_a_message_that_was_never_published_is_told_as_one_that_is_not_there() -> None:
-    """Its number is that of no message, so its offset lies behind the end."""
+    """Its offset is behind the end, because no message has its number."""
     heard = Heard()
     teller = RecordedHistory(heard, RealRuntime().lock())
     queue = OffsetQueue("q", Allowances())

@@ -57,9 +57,7 @@ class Broker(Closeable):
         """Threads, clock, sockets and files; clients in this process may use the same runtime."""
         self._own_runtime = _PausableRuntime()
         with ExitStack() as undo:
-            directory = store or undo.enter_context(
-                tempfile.TemporaryDirectory(prefix="longpoll-store-", ignore_cleanup_errors=True)
-            )
+            directory = store or undo.enter_context(tempfile.TemporaryDirectory(prefix="longpoll-store-"))
             self._serve = partial(
                 BrokerInThreads.start,
                 self._own_runtime,

@@ -13,7 +13,7 @@ from typing import Unpack
 from attrs import frozen
 
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.checks import Addresses, ConnectOptions, check_whole, refuse_unknown, runtime_of
+from longpoll_client.checks import Addresses, ConnectOptions, check_topic, check_whole, refuse_unknown, runtime_of
 from longpoll_client.consume.offsets import ask_offset, ask_queue, start_request, store_request, stored_offset
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
@@ -25,9 +25,8 @@ from longpoll_protocol.admin_headers import CreateTopicRequestHeader, DeleteTopi
 from longpoll_protocol.bodies import ClusterInfo, ConsumerList, GroupTable, MessageQueue, TopicList
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader
-from longpoll_protocol.names import DEAD_PREFIX, DEFAULT_TOPIC, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
+from longpoll_protocol.names import DEAD_PREFIX, DEFAULT_TOPIC, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES
 from longpoll_runtime.services import Closeable
-from longpoll_spec.errors import ConfigError
 
 READ_WRITE = Permission.READ | Permission.WRITE
 
@@ -98,9 +97,7 @@ def _topic(name: str) -> Steps[TopicInfo]:
 
 
 def _create_topic(name: str, queue_count: int, permission: Permission) -> Steps[None]:
-    problem = name_problem(name)
-    if problem is not None:
-        raise ConfigError(f"topic {name[:140]!r}: {problem}")
+    check_topic(name)
     check_whole("queue_count", queue_count, 1)
     header = CreateTopicRequestHeader(
         topic=name,

@@ -105,8 +105,8 @@ def check_client_id(client_id: object) -> None:
     if client_id is None:
         return
     if not isinstance(client_id, str) or not 0 < len(client_id) <= CLIENT_ID_SIZE_MAX or not client_id.isprintable():
-        given = repr(client_id)[:40]
-        raise ConfigError(f"client_id {given} is not allowed: pass text of 1 to {CLIENT_ID_SIZE_MAX} characters")
+        given, most = repr(client_id)[:40], CLIENT_ID_SIZE_MAX
+        raise ConfigError(f"client_id {given} is not allowed: pass text of 1 to {most} printable characters")
 
 
 def check_topic(topic: object) -> None:

@@ -254,7 +254,7 @@ class Example:
     # -- the parts of a step -----------------------------------------------------------------------------------------
 
     def timeline(self) -> tuple[str, ...]:
-        """The latest events of the example, for a report."""
+        """The latest events of the example, as lines of a report."""
         return lines_of(self._past, self._asks, self._moments)
 
     def _note(self, what: str) -> None:
@@ -306,7 +306,7 @@ class Example:
         return is_reached
 
     def _first(self, queue: Queue, place: Any) -> Any:
-        """The number of the first message to ask for; for the end, everything is read first."""
+        """The number of the first message to ask for. Reads everything first to find the end."""
         if place == "end":
             self._read_up(queue)
             return queue.end if isinstance(queue, OffsetQueue) else 0

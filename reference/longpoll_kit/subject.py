@@ -38,10 +38,10 @@ def _not_written(method: str) -> SubjectError:
 class LongPollSubject(Protocol):
     """A service under test. Derive from it, and write `semantics`, `publish`, `start_poll` and `finish_poll`.
 
-    Leave out `cancel`, `answered_again`, `restart` and `close` if the service cannot do them: they are then never
-    called, and the report says so. `start_poll`, `finish_poll` and `cancel` are called from several threads at once. An
-    exception from any of them ends the test, except from `finish_poll` of a poll that was cancelled or in flight during
-    a restart.
+    Leave out `cancel`, `answered_again`, `restart` and `close` if the service cannot do them: the kit then
+    never calls them, and the report lists them. Several threads call `start_poll`, `finish_poll` and `cancel` at once.
+    An exception from any of them ends the test, except from `finish_poll` of a poll that was cancelled or in flight
+    during a restart.
     """
 
     semantics: Semantics

@@ -449,7 +449,7 @@ class Lockstep:
         self.answer(pull, decision.read.offset_next)
 
     def stale(self) -> str | None:
-        """A pull's thread before its recheck whose pull is no longer in the table: it will do nothing."""
+        """A pull's thread before its recheck whose pull has left the table, so the thread will do nothing."""
         serving = {slot.thread for slot in self.slots if slot.pull is not None and slot.pull.phase in {HELD, TAKEN}}
         for name, actor in self.actors.items():
             if actor.at == "recheck" and name.startswith("pull") and name not in serving:
@@ -553,7 +553,7 @@ class Lockstep:
         return in_table and actor is not None and actor.at == "recheck"
 
     def show(self, state: Packed) -> dict[str, str]:
-        """A state with names and words, for the failure text."""
+        """A state as text of a failure, with names."""
         return {v.name: v.show(value) for v, value in zip(self.model.variables, state, strict=True)}
 
     def place(self) -> tuple[object, ...]:

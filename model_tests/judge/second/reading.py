@@ -1,4 +1,4 @@
-"""A history as the second judge reads it: moments on one clock, and everything that is missing or doubtful."""
+"""Reads a history for the second judge: times on one clock, gaps and doubts."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ SENDS: Final = (10, 310, 320)
 QUERY, UPDATE = 14, 15
 RESETS: Final = (207, 215, 222, 314)
 READS: Final = (0, 19, 20, 21)
-"""Answers to a pull that tell of a read of the store."""
+"""Answers to a pull after a read of the store."""
 LAW_EVENTS: Final = frozenset(WHITE_BOX)
 WAKE_NS: Final = 100 * MS
 LATE_NS: Final = 50 * MS
 CLOCK_STEP_NS: Final = 1_000 * MS
-"""An event that lies so far before one with a lower number was told by a clock that was set back."""
+"""A clock went back if an event is this much earlier than one with a lower number."""
 DISORDER_NS: Final = 50 * MS
-"""What is missing may lie so far from its neighbours by number."""
+"""The largest distance of a missing event from its neighbours by number."""
 FAR: Final = 1 << 62
 NO_WIDTH: Final = 1 << 61
 """Numbers of this size or more are damage."""
 Queue = tuple[str, str, int]
 NOBODYS: Final[Queue] = ("", "", -2)
-"""Where no request is."""
+"""The queue of an answer that matches several requests."""
 
 
 class Seen:
@@ -52,7 +52,7 @@ class Seen:
         self.is_nobodys = False
 
     def __getattr__(self, name: str) -> Any:
-        """For a field that is missing and has no default."""
+        """None for a missing field without a default."""
         return None
 
 
@@ -63,7 +63,7 @@ def before(one: Seen, other: Seen) -> bool:
 
 @frozen
 class Hole:
-    """Something may have happened between two moments that a source does not tell."""
+    """An interval in which a source may have missed events."""
 
     source: str
     lo: int
@@ -72,7 +72,7 @@ class Hole:
 
 @define
 class Record:
-    """The whole of it."""
+    """A history as read."""
 
     events: list[Seen] = field(factory=list)
     gaps: list[str] = field(factory=list)
@@ -81,15 +81,15 @@ class Record:
     limits: dict[str, int] = field(factory=dict)
     holes: list[Hole] = field(factory=list)
     jumped: set[str] = field(factory=set)
-    """Sources whose moments order nothing: nothing in them is before anything."""
+    """Sources whose times give no order."""
     loose: set[str] = field(factory=set)
-    """Sources whose clock may be set: how long something took is not known."""
+    """Sources whose clock may be set, so their durations are unknown."""
     unwatched: dict[str, list[tuple[int, int]]] = field(factory=dict)
-    """By broker between which moments nobody stood before it, where that was looked for."""
+    """Broker -> intervals without an observer, where that was checked."""
     anew: list[tuple[Queue, int, int]] | None = None
-    """Between which moments a queue may have been deleted past its observer; None until that was looked for."""
+    """Intervals in which a queue may have been deleted without its observer; None before the check."""
     _of: dict[tuple[str, ...], list[Seen]] = field(factory=dict)
-    """What was asked for before: `events` changes while it is read only."""
+    """The results of `of`; `forget` clears them."""
 
     def of(self, *kinds: str) -> list[Seen]:
         """The events of these kinds."""
@@ -104,11 +104,11 @@ class Record:
         return self._of["215",]
 
     def forget(self) -> None:
-        """The events have changed."""
+        """Drop the caches after a change of the events."""
         self._of.clear()
 
     def is_whole(self, source: str, lo: int, hi: int) -> bool:
-        """Whether nothing happened between two times that this source did not report."""
+        """Whether this source certainly reported everything between two times."""
         return not any(one.source == source and one.lo <= hi and lo <= one.hi for one in self.holes)
 
     def first(self, source: str) -> Seen:
@@ -127,7 +127,7 @@ class Record:
 
 
 def read(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Record:
-    """Read a history; what is missing or doubtful is noted and never raised."""
+    """Read a history. Gaps and doubts are recorded, not raised."""
     sources = _declared(meta["sources"])
     record = Record(policies=[meta.get("policy", "")])
     record.limits = {name: one.get("hold_limit", -1) for name, one in sources.items()}
@@ -157,7 +157,7 @@ def read(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Record
 
 
 def _declared(sources: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """By name what can be known of the sources: nothing of any where a width is none."""
+    """The declared sources by name; none if any has an invalid uncertainty."""
     known = {one["name"]: one for one in sources}
     return {} if any(not 0 <= one.get("uncertainty_ns", 0) < NO_WIDTH for one in known.values()) else known
 
@@ -197,7 +197,7 @@ def _moment(fields: Mapping[str, Any], sources: Mapping[str, Any]) -> Seen:
 
 
 def _placed(events: list[Seen]) -> list[Seen]:
-    """The events, with each answer that names no queue at its request's place; nowhere if there are several."""
+    """The events. An answer without a queue gets that of its request, unless several requests match."""
     places: dict[object, set[Queue]] = defaultdict(set)
     for one in events:
         if one.event == "request_received":
@@ -214,14 +214,14 @@ def _placed(events: list[Seen]) -> list[Seen]:
 
 
 def _names_another(answer: Seen, asked: Queue) -> bool:
-    """Whether an answer that names no queue names another broker or topic than its request."""
+    """Whether an answer without a queue has another broker or topic than its request."""
     return any(
         told and told != name for told, name in zip((answer.broker, answer.topic), asked[:2], strict=True) if name
     )
 
 
 def _look_at_numbers(record: Record, source: str, own: list[Seen]) -> None:
-    """Begin, end, holes and the clock of one source, whose events come in order of their numbers."""
+    """Check begin, end, gaps and clock of a source, whose events are sorted by number."""
     starts = [one.sequence for one in own if one.event == "source_started"]
     stops = [one.sequence for one in own if one.event == "source_stopped"]
     if starts != [0]:
@@ -248,7 +248,7 @@ def _look_at_numbers(record: Record, source: str, own: list[Seen]) -> None:
 
 
 def _compare_moments(record: Record, source: str, back_ns: int) -> None:
-    """What it proves that an event is certainly that long before one with a lower number."""
+    """Note a clock that went back: an event is certainly earlier than one with a lower number."""
     if back_ns > CLOCK_STEP_NS:
         record.gaps.append("evidence.clock_jump")
     if back_ns > (0 if source in record.loose else CLOCK_STEP_NS):
@@ -256,7 +256,7 @@ def _compare_moments(record: Record, source: str, back_ns: int) -> None:
 
 
 def _look_at_clocks(record: Record) -> None:
-    """With several sources of one broker and a clock that may be set, the order of events is unknown."""
+    """Note an unknown order of events: a broker has several sources, and a clock may be set."""
     for broker in {one.broker for one in record.events}:
         tellers = {one.source for one in record.events if one.broker == broker}
         if len(tellers) > 1 and tellers & record.loose:

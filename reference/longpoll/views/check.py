@@ -185,7 +185,7 @@ def show_summary(found: Survey, call: str) -> None:
 
     Args:
         found: The result.
-        call: The command line that produced it, for the next command.
+        call: The command line of this survey, to which the next command adds options.
     """
     show_verdict(verdict_of(found))
     tokens = _tokens(found)

@@ -5,11 +5,11 @@ goes to the checkpoint first, then to the file of findings, then to the webhook,
 between, the next start completes the other outputs from the checkpoint. All metrics but the lag are from the last
 judgement.
 
-One thread posts the findings one at a time and in order. It retries after 0.5 s, 1 s, 2 s and so on up to 30 s while
-there is no answer, or the answer is 5xx, 408, 425 or 429. Any other answer except 2xx rejects the finding: it is not
-retried before the next start. A redirection is a rejection, because following it would turn the POST into a GET. If
-the answer to an accepted finding is lost, the receiver gets it again with the same `Longpoll-Finding-Id`. URLs of
-webhooks are often secrets, so messages contain only the host.
+One thread posts the findings one at a time and in order. A finding without an answer, or with the answer 5xx, 408, 425
+or 429, is retried after 0.5 s, 1 s, 2 s and so on up to 30 s. Any other answer except 2xx rejects the finding until the
+next start. A redirection is a rejection, because following it would turn the POST into a GET. If the answer to an
+accepted finding is lost, the receiver gets it again with the same `Longpoll-Finding-Id`. URLs of webhooks are often
+secrets, so messages contain only the host.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class FindingReporter:
             self.tell(result)
 
     def _hand_on(self, name: str, line: bytes) -> bool:
-        """Send a finding to every output; true if it is new to a file, or there is no file."""
+        """Send a finding to every output; true if it is new to a file, or without a file."""
         is_new = [stream.put(name, line) for stream in self.streams]
         if self.webhook is not None:
             self.webhook.put(name, line)

@@ -425,19 +425,17 @@ class Rebalancer:
 
     def leave(self, pullers: Iterable[Puller]) -> Steps[None]:
         """At the close: store every offset, and unlock every queue, except those that a listener still has."""
-        revoked = self._revoked.pullers()
-        busy = {puller.queue for puller in (*pullers, *revoked) if self._is_busy(puller)}
+        # Asked first, as in `give_up`.
+        busy = {puller.queue for puller in (*pullers, *self._revoked.pullers()) if self._is_busy(puller)}
         yield from self.persist()
-        for puller in revoked:
-            if puller.queue not in busy:
-                yield from self.store(puller.queue, puller)
         yield from self._locks.unlock(self._locks.held - busy)
 
     # ------------------------------------------------------------ offsets and locks
 
     def persist(self) -> Steps[list[LongpollError]]:
         """Store every offset that has changed; the errors, which are logged."""
-        stored = yield Together([self.store(queue, puller) for queue, puller in self._queues.pullers().items()])
+        pullers = (*self._queues.pullers().values(), *self._revoked.pullers())
+        stored = yield Together([self.store(puller.queue, puller) for puller in pullers])
         return [error for error in stored if error is not None]
 
     def store(self, queue: MessageQueue, puller: Puller) -> Steps[LongpollError | None]:

@@ -1,8 +1,8 @@
 """The master's side of replication: one thread that sends the log to every slave and answers waiting sends.
 
 It wakes after appends and, as RocketMQ, every 100 ms. Any connecting peer gets the whole log: the port checks only
-addresses. So that unauthenticated clients cannot occupy the slots, a slave without reports or progress is disconnected,
-and so is one that reports what it was not sent. One that has copied nothing gives way to a new one. One connection: see
+addresses. Unauthenticated clients cannot occupy the slots: a slave without reports or progress is disconnected, also
+one that reports more than it was sent. A slave that has copied nothing gives way to a new one. One connection: see
 `slave_connection`.
 
 Sends of a SYNC_MASTER wait for slaves: on 4.9 for the most advanced one, if one is near enough; on 5.x for

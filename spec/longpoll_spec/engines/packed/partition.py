@@ -173,7 +173,7 @@ class Part:
         return self.sources(keys, self._chunks(self.store.level(depth)))
 
     def sources(self, keys: Iterable[int], chunks: Iterable[Words]) -> dict[int, tuple[int, int]]:
-        """As `before`, for the states of chunks."""
+        """As `before`, with the states in these chunks."""
         wanted = distinct(mixed(words_of(keys, self.words)))
         names = [key_of(unmixed(wanted.copy()), column) for column in range(wanted.shape[1])]
         sources: dict[int, tuple[int, int]] = {}
