@@ -80,7 +80,7 @@ def history_of(frame: DataFrame, conf: Mapping[str, str]) -> Iterator[History]:
     if frame.isStreaming:
         raise FrameError("a streaming DataFrame has no end: write it to a table and judge that, or use --follow")
     # A source that delivers events again delivers equal ones. They have equal times, so this needs no second exchange.
-    told = _events_of(frame).repartitionByRange("after_ns").distinct()
+    told = _events_of(frame).repartitionByRange("after_ns")
     lacking = " OR ".join(f"{name} IS NULL" for name in REQUIRED)
     marked = told.selectExpr("*", f"(event <=> '{DAMAGE}' OR {lacking}) AS is_damage")
     in_order = marked.sortWithinPartitions("is_damage", "after_ns")
