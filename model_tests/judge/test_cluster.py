@@ -50,7 +50,7 @@ from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark import code_archive, frames
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.run.spark.session import JOB_GROUP, REMOTE, unclosed_sockets_ignored
+from longpoll_judge.run.spark.session import JOB_GROUP, REMOTE, unclosed_sockets_ignored, with_settings
 from longpoll_judge.run.spark.stream import Batch, StreamJudge, stream_judge
 from longpoll_judge.run.wide_pulls import Outcome
 from longpoll_spec.bounds import named
@@ -244,26 +244,36 @@ def test_a_frame_that_cannot_be_judged_is_a_sentence(faulted: Path, spark_engine
     session = spark_engine.session
     frame = session.range(1)
     stopped: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    cluster: Any = SimpleNamespace(conf={}, sparkContext=SimpleNamespace(master="yarn"))
+    failing = session.range(1).selectExpr("CAST(raise_error('no broker') AS string) AS event", *REQUIRED[1:])
     calls: dict[str, Callable[[], object]] = {
         "judge one DataFrame at a time": lambda: longpoll.judge(frame, frame),
         "a streaming DataFrame has no end": lambda: longpoll.judge(session.readStream.format("rate").load()),
         "or a Spark DataFrame, not a types SimpleNamespace": lambda: longpoll.judge(stopped),
         r"leave out local\[1\]": lambda: longpoll.judge(faulted, session=session, master="local[1]"),
         "this Spark session is stopped": lambda: longpoll.judge(faulted, session=stopped),
+        f"on a cluster, set {frames.DIRECTORY} to a directory": frames._shared(cluster, {}).__enter__,
+        "Spark could not do its work: .*no broker": lambda: longpoll.judge(failing),
     }
     for text, call in calls.items():
         with pytest.raises(UserError, match=text):
             call()
 
 
-def test_no_damage_of_a_frame_is_lost(spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither without the columns that describe it, nor beyond the limit: a gap would be taken for evidence."""
-    rows = spark_engine.session.range(3).selectExpr(f"'{DAMAGE}' AS event", "id AS after_ns", "id AS before_ns")
-    with unclosed_sockets_ignored():
-        assert [damage.reason for damage in frames._damages(rows)] == ["damage"] * 3
+def test_no_damage_of_a_frame_is_lost(
+    tmp_path: Path, spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of damage or without an event, without the columns that describe them, and beyond the limit."""
+    session = spark_engine.session
+    frame = session.range(6).selectExpr(f"IF(id < 3, '{DAMAGE}', NULL) AS event", *REQUIRED[1:4], "id AS sequence")
+    with unclosed_sockets_ignored(), with_settings(session, {frames.DIRECTORY: str(tmp_path / "shared")}):
+        with frames.history_of(frame, {}) as history:
+            reasons = [damage.reason for damage in history.damages]
+        assert reasons == ["damage"] * 3 + ["rows without event, after_ns, before_ns, source or sequence"]
+        assert list((tmp_path / "shared").iterdir()) == []
         monkeypatch.setattr(frames, "DAMAGES_MAX", 2)
         with pytest.raises(UserError, match="over 2 rows of damage; judge its history's directory"):
-            frames._damages(rows)
+            frames._damages(frame)
 
 
 @pytest.mark.long

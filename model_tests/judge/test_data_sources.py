@@ -12,6 +12,7 @@ import pytest
 from model_tests.judge.test_cluster import plans_of
 from model_tests.support.judge.faults import plant
 from pyspark.errors import PySparkException
+from pyspark.sql.functions import col, lit, now
 
 import longpoll
 from longpoll_broker.store.inspect import StoreDirectory
@@ -176,15 +177,19 @@ def test_spark_reads_both_formats(java_store: Path, clean: Path, tmp_path: Path,
 def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
     """Its findings are those of the history that it was read from, and damage leaves it open.
 
-    Events that come twice, names in capitals, another column, another time zone and ANSI's rules change nothing.
-    The events are read and exchanged once.
+    Events that come twice, names in capitals, other integers, a column without values, another column, another time
+    zone and ANSI's rules change nothing. The events are read and exchanged once.
     """
     session = spark_engine.session
     register(session)
     plant(clean, fault, tmp_path / "faulty")
     with unclosed_sockets_ignored():
-        frame = session.read.format("longpoll-history").load(str(tmp_path / "faulty")).drop("actors")
-        frame = frame.unionByName(frame).toDF(*(name.upper() for name in frame.columns)).selectExpr("*", "now() AS at")
+        frame = session.read.format("longpoll-history").load(str(tmp_path / "faulty"))
+        frame = frame.unionByName(frame).withColumns(
+            {"actors": lit(None), "at": now(), "queue": col("queue").cast("int")}
+        )
+        frame = frame.withColumn("offsets", col("offsets").cast("array<int>"))
+        frame, before = frame.toDF(*(name.upper() for name in frame.columns)), len(plans_of(session))
         with with_settings(session, {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "Asia/Kolkata"}):
             there = longpoll.judge(frame)
     here = longpoll.judge(tmp_path / "faulty")
@@ -192,12 +197,19 @@ def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Pat
     assert there.verdict == here.verdict != "valid"
     texts = [[(one.id, one.clause, one.why) for one in result.findings] for result in (there, here)]
     assert texts[0] == texts[1]
+    (reading,) = [plan for plan in plans_of(session)[before:] if "BatchScan longpoll-history" in plan]
+    assert "InsertIntoHadoopFsRelationCommand" in reading
+    assert set(re.findall(r"(\w+)partitioning\(", reading)) == {"range"}
     with unclosed_sockets_ignored():
         rows = findings_frame(session, there).select("id", "clause", "why").collect()
-        metrics = metrics_frame(session, there).where("metric IN ('events', 'violated', 'unknown')").collect()
+        metrics = {(row.metric, row.label): row.value for row in metrics_frame(session, there).collect()}
     assert [tuple(row) for row in rows] == texts[0]
-    (writing,) = [plan for plan in plans_of(session) if "InsertIntoHadoopFsRelationCommand" in plan][-1:]
-    assert set(re.findall(r"(\w+)partitioning\(", writing)) == {"range"}
-    clauses = Counter((one.verdict, one.clause) for one in there.findings)
-    assert {tuple(row) for row in metrics} == {("events", "", here.events), *((*key, n) for key, n in clauses.items())}
+    expected = Counter(
+        [*((one.verdict, one.clause) for one in here.findings), *(("gaps", one["clause"]) for one in there.gaps)]
+    )
+    assert {name: value for name, value in metrics.items() if name[0] in {"violated", "unknown", "gaps"}} == expected
+    assert metrics["events", ""] == here.events
+    latencies = {("latency_ms", f"{name} p99"): one.p99 for name, one in here.latency.items()}
+    assert latencies.items() <= metrics.items()
+    assert len(latencies) > 0
     assert (there.events, there.requests, there.shares) == (here.events, here.requests, here.shares)

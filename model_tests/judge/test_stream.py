@@ -24,7 +24,7 @@ from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.source import find
 from longpoll_judge.recording import Recording, change
 from longpoll_judge.run.follow import Listing
-from longpoll_judge.run.incremental.state_file import Parts
+from longpoll_judge.run.incremental.state_file import WRITTEN_ANEW, Parts
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_judge.run.spark.stream import BEGUN_MAX, Batch, NewEvents, StreamJudge, batch_of, judge_group
@@ -117,7 +117,7 @@ def test_an_answer_in_another_group_than_its_request_is_no_missing_one(what: str
         change(event, queue=NOWHERE[what]["queue"]) if event.event == NOWHERE[what]["event"] else event
         for event in recording.events
     ]
-    found = streamed(recording, tmp_path / "history", pieces=1)
+    found = streamed(recording, tmp_path / "history")
 
     assert found.results[-1].findings == []
     assert found.results[-1].verdict == "unknown"
@@ -143,7 +143,10 @@ def test_offsets_say_what_is_new_and_what_was_rewritten(tmp_path: Path) -> None:
 
     assert [(one.value[0].start, one.value[0].end) for one in (split, rest)] == [(0, half), (half, len(content))]
     assert [one.value[2] for one in (split, rest, doubt)] == [0, 0, 1]
-    assert {row.column("rewritten")[0].as_py() for row in again.read(doubt)} == {1}
+    rows = pa.Table.from_batches(again.read(doubt)).to_pylist()
+    found = [judge_group(row["queue_group"], None, [row, row], LIMITS)[1] for row in rows]
+    assert {row["rewritten"] for row in rows} == {1}
+    assert batch_of(pa.concat_tables(found)).so_far.doubts == {WRITTEN_ANEW: 1}
 
 
 def test_a_part_that_is_rewritten_while_its_end_is_noted_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,11 +175,12 @@ def test_a_part_that_is_rewritten_while_its_end_is_noted_shows(tmp_path: Path, m
 class Query:
     """Of a streaming query what a follower asks of it; it has ended."""
 
+    why: str = WHY
     isActive: bool = False  # noqa: N815 - Spark's name
 
     def exception(self) -> str:
         """Why it ended."""
-        return WHY
+        return self.why
 
 
 class Failing(StreamJudge):
@@ -204,6 +208,14 @@ def test_a_query_that_fails_is_begun_again_some_times(failing: Failing) -> None:
         assert failing.begun == number
         assert failing.look() is None
     with pytest.raises(SparkUnavailableError, match=rf"new events ended: {WHY}; .* remove {failing.checkpoint}"):
+        failing.look()
+
+
+def test_a_query_that_fails_for_another_reason_is_not_begun_again(failing: Failing) -> None:
+    """Another query would fail in the same way."""
+    query: Any = Query("ValueError: the part is gone")
+    failing._query = query
+    with pytest.raises(SparkUnavailableError, match="new events ended: ValueError: the part is gone; "):
         failing.look()
 
 

@@ -157,9 +157,9 @@ def _damages(rows: DataFrame) -> list[Damage]:
         raise FrameError(
             f"the DataFrame has over {DAMAGES_MAX:,} rows of damage; judge its history's directory instead"
         )
-    lacking = rows.where(f"NOT event <=> '{DAMAGE}'").count()
-    reason = f"rows without {', '.join(REQUIRED[:-1])} or {REQUIRED[-1]}"
-    more = [Damage("the DataFrame", -1, reason, lacking)] if lacking else []
+    # Equal rows are one row here, so a number of such rows would be too small.
+    is_lacking = not rows.where(f"NOT event <=> '{DAMAGE}'").isEmpty()
+    more = [Damage("the DataFrame", -1, f"rows without {', '.join(REQUIRED[:-1])} or {REQUIRED[-1]}")] * is_lacking
     return [Damage(row["source"], row["sequence"], row["cause"], row["lost_count"]) for row in told] + more
 
 
