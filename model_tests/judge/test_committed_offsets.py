@@ -567,5 +567,6 @@ def test_several_groups_are_told_apart() -> None:
     assert found(ask(5, 20, group="x" * 100), pull(9, 0, group="x" * 100))[0][1].startswith(f"group '{'x' * 80}' was")
     (unplaced,) = judged_rows(rows_of(pull(9, 0, queue=-1), ask(5, 20, queue=-1)))[0]
     assert (unplaced.clause, unplaced.queue) == (LEAST, -1)
+    assert judged_rows(rows_of(update(9, 0, queue=-1)))[2] == [("request_received without queue", 1)]
     lacking = found(pull(9, 0, group=""), ask(5, 20, group=""), sources={"s": facts(50)})
     assert lacking == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,8 +12,10 @@ from model_tests.support.judge.histories import without_time
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.generate import QUERY_CONSUMER_OFFSET, Load, simulate, simulated_meta, write
+from longpoll_judge.read.source import find
 from longpoll_judge.run import wide_pulls
-from longpoll_judge.run.pipeline import judge
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.wide_pulls import independent_splits
 from longpoll_spec.history import Event, Meta
 
@@ -62,6 +65,23 @@ def test_brokers_are_judged_apart_as_together(tmp_path: Path, monkeypatch: pytes
     assert clauses == {"message.stored.once", "send.acknowledged.same_connection", "commit.told.kept"}
     assert apart.shares["commits"].judged > 1
     assert judged([[*range(8)]]) == apart
+
+
+def test_the_first_of_two_answers_counts_in_the_order_of_the_splits(tmp_path: Path) -> None:
+    """Windows are in the order of time, and one answer is in an earlier window but in a later split."""
+    rows: list[dict[str, Any]] = [
+        {"event": "request_received", "after_ns": 0, "request": "r0", "code": 11, "commit_offset": 9},
+        {"event": "answer_sent", "after_ns": 1, "request": "r0", "code": 19},
+        {"event": "request_received", "after_ns": 20, "request": "r1", "code": QUERY_CONSUMER_OFFSET},
+        *({"event": "answer_sent", "after_ns": 40, "request": "r1", "code": 0, "offset": 5} for _copy in range(3)),
+        *({"event": "answer_sent", "after_ns": 35, "request": "r1", "code": 0, "offset": 9} for _copy in range(3)),
+    ]
+    common = {"source": "broker-a#1", "broker": "broker-a", "topic": "T", "queue": 0, "group": "G", "connection": "c"}
+    events = [Event(**common, **row, before_ns=row["after_ns"], sequence=number) for number, row in enumerate(rows)]
+    write(tmp_path / "history", events, simulated_meta(), events_per_part=3)
+    engine = LocalEngine(window_events=1)
+    result = judge_on(engine, find([tmp_path / "history"]), wake_ms=9, late_ms=9, say=lambda _text: None)
+    assert "commit.told.kept" in {one.clause for one in result.findings}
 
 
 @pytest.mark.parametrize(

@@ -523,6 +523,14 @@ def test_a_prepared_message_waits_for_a_commit() -> None:
     ]
 
 
+@pytest.mark.parametrize("fields", [{"transaction": "prepared"}, {"delay_ms": 5_000}, {"delay_level": 5}])
+def test_a_send_without_a_name_says_what_becomes_of_its_message(fields: Row) -> None:
+    """Its transaction and its delay are of the message, not of the exchange."""
+    identity: Row = {"ids": [1], "bodies": [1]}
+    findings, *_rest = judged([send(0, "", **identity, **fields), delivered(9, 0, **identity)])
+    assert [one.property for one in findings] == ["message_is_delivered"]
+
+
 def test_observations_are_not_left_out() -> None:
     """However many of a kind there are, only findings are counted."""
     rows = []

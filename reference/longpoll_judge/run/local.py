@@ -7,7 +7,7 @@ end, then window by window to judge it. The rules: `window_sweep`, `wide_pulls`,
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -111,6 +111,10 @@ class LocalReading:
         surveys = [overview.survey for overview in self._overviews]
         rules = {SENDS} if any(one.observers.acknowledged or one.observers.sends for one in surveys) else set[str]()
         rules |= {COMMITS} if any(one.offset_queries or one.offset_updates for one in surveys) else set()
+        # Of two answers the first one counts, in the order of the splits; the windows are in the order of time.
+        order = [number for window in plan.windows for number in window]
+        if not _are_in_order([(number, surveys[number].sources) for number in order]):
+            rules = set()
         with watching(context, rules) as watches:
 
             def read(number: int) -> pa.Table:
@@ -128,7 +132,8 @@ class LocalReading:
                 rows = judge_table(windows.placed(windows.events(0) if plan.windows else joined([])), context)
             else:
                 rows = judge_windows(windows, context)
-            self._suspects |= {name: (watch.finish(),) for name, watch in watches.items()}
+            if not unread:
+                self._suspects |= {name: (watch.finish(),) for name, watch in watches.items()}
         return rows
 
     def _read(self, number: int) -> pa.Table:
@@ -139,6 +144,16 @@ class LocalReading:
         if table is not None:
             return table
         return read_again(part, self._overviews[number].extent)
+
+
+def _are_in_order(splits: Iterable[tuple[int, Iterable[str]]]) -> bool:
+    """Whether the splits of each source, given by number with their sources, are in order."""
+    last: dict[str, int] = {}
+    for number, sources in splits:
+        if any(last.get(source, -1) > number for source in sources):
+            return False
+        last |= dict.fromkeys(sources, number)
+    return True
 
 
 def stays(part: InputSplit) -> bool:

@@ -83,6 +83,7 @@ class CommitWatch:
         groups, group_names = coded_texts(table, "group")
         topics, topic_names = coded_texts(table, "topic")
         is_bad = is_about & ~(named & are_named(group_names)[groups] & are_named(topic_names)[topics])
+        is_bad |= is_about & (table["queue"].to_numpy() < 0)
         is_bad |= (code == UPDATE_CONSUMER_OFFSET) & (commits < 0)
         self.is_over |= bool((is_receipt & (is_bad | is_one_of(code, RESETS))).any())
         if self.is_over:

@@ -135,7 +135,10 @@ class SendWatch:
         columns |= {"offset": table["queue_offset"].to_numpy(), "end": table["visible_end"].to_numpy()}
         known &= columns["queue"] >= 0
         is_offset, is_end, is_read = (columns[name] >= 0 for name in ("offset", "end", "offset_min"))
-        is_receipt, is_answer = rows_where(table, "request_received") & named, rows_where(table, "answer_sent")
+        is_receipt, is_answer = rows_where(table, "request_received"), rows_where(table, "answer_sent")
+        # A send without an identifier has no acknowledgement, but says what becomes of its message.
+        asked = np.flatnonzero(is_receipt & is_one_of(columns["code"], SEND_CODES))
+        is_receipt &= named
         is_send = is_receipt & is_one_of(columns["code"], SEND_CODES)
         sent, told, logged, moved, found = map(
             np.flatnonzero,
@@ -156,7 +159,7 @@ class SendWatch:
         for rows in (sent, told, logged, moved, got):
             self._numbers["used"][place[rows]] = 1
         self.is_over |= not named[told].all()
-        self._identify(table, sent, place, (told, np.zeros_like(told), columns["offset"][told]), (got, nth, offsets))
+        self._identify(table, asked, place, (told, np.zeros_like(told), columns["offset"][told]), (got, nth, offsets))
         most = max(int(column.max(initial=0)) for column in (columns["offset"], columns["end"], offsets))
         self.is_over |= most >= 1 << (_SHIFT - 1) or len(self._places) >= 1 << (62 - _SHIFT)
         self.received.put(keys[is_receipt])
