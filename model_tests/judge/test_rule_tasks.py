@@ -76,7 +76,14 @@ def test_the_first_of_two_answers_counts_in_the_order_of_the_splits(tmp_path: Pa
         *({"event": "answer_sent", "after_ns": 40, "request": "r1", "code": 0, "offset": 5} for _copy in range(3)),
         *({"event": "answer_sent", "after_ns": 35, "request": "r1", "code": 0, "offset": 9} for _copy in range(3)),
     ]
-    common = {"source": "broker-a#1", "broker": "broker-a", "topic": "T", "queue": 0, "group": "G", "connection": "c"}
+    common: dict[str, Any] = {
+        "source": "broker-a#1",
+        "broker": "broker-a",
+        "topic": "T",
+        "queue": 0,
+        "group": "G",
+        "connection": "c",
+    }
     events = [Event(**common, **row, before_ns=row["after_ns"], sequence=number) for number, row in enumerate(rows)]
     write(tmp_path / "history", events, simulated_meta(), events_per_part=3)
     engine = LocalEngine(window_events=1)

@@ -118,7 +118,6 @@ class GroupMember(ABC):
         self.assigned_queues: AssignedQueues = AssignedQueues(
             runtime,
             self.lifecycle,
-            doubt=self.offsets.doubt,
             make=self._make_puller,
             on_assigned=options.on_assigned,
             on_revoked=options.on_revoked,

@@ -85,10 +85,6 @@ class RemoteOffsets:
         yield ask_queue(queue, store_request(self._group, queue, offset))
         self._stored[queue] = offset
 
-    def doubt(self, queue: MessageQueue) -> None:
-        """Store the next offset in any case: pulls have committed offsets that `_stored` does not know."""
-        self._doubted.add(queue)
-
     def stored(self, queue: MessageQueue) -> Steps[int | None]:
         """The group's offset at its broker; None without one. Raises a ClientError."""
         return stored_offset(self._group, queue)
@@ -155,9 +151,6 @@ class LocalOffsets:
         yield WriteFile(self.unwritten, self.write)
 
     reset = store
-
-    def doubt(self, queue: MessageQueue) -> None:
-        """Nothing: the file always has the member's last offset."""
 
     def stored(self, queue: MessageQueue) -> Steps[int | None]:
         """The member's offset; None for a queue that was not begun."""

@@ -113,7 +113,6 @@ BEHIND_RETRY_S: Final = 0.2
 """When to ask again after an answer that says to ask at once and leads no further."""
 # `|` on an IntFlag costs more than all else of a header.
 _PULLS: Final = int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION)
-_PULLS_AND_COMMITS: Final = int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION | PullSysFlag.COMMIT_OFFSET)
 _RESULTS: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -357,19 +356,15 @@ class Puller:
         return stop is not None
 
     def _header(self) -> PullMessageRequestHeader:
-        offset_done = self._cached.offset_done
-        flag = _PULLS
-        commits = not self._config.is_broadcasting
-        if commits and offset_done > 0 and self._source.broker_id == MASTER_ID and self.is_locked:
-            flag = _PULLS_AND_COMMITS
+        # No commit, unlike Java's client: a broker may apply it after a later store of the offset.
         return PullMessageRequestHeader(
             consumer_group=self._config.group,
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
             queue_offset=self._cached.offset_next,
             max_msg_nums=1 if self._is_alone else self._config.batch_count_max,
-            sys_flag=flag,
-            commit_offset=offset_done if commits else 0,
+            sys_flag=_PULLS,
+            commit_offset=0,
             suspend_timeout_millis=int(self._config.hold_s * 1000),
             sub_version=self._subscription.sub_version,
             subscription=self._subscription.sub_string,

@@ -49,8 +49,6 @@ class AssignedQueues:
 
     _runtime: Runtime
     _lifecycle: Lifecycle
-    _doubt: Callable[[MessageQueue], None]
-    """Gets each queue whose next offset must be stored in any case."""
     _make: MakePuller
     _on_assigned: OnQueues | None
     _on_revoked: OnQueues | None
@@ -82,8 +80,6 @@ class AssignedQueues:
             if self._lifecycle.is_closed:
                 return
             place = self._start_offsets.pop(queue, None)
-            if place is not None:
-                self._doubt(queue)
             if self._is_all_paused:
                 self._paused.add(queue)
             puller = self._make(queue, subscription, offset if place is None else place, queue in self._paused)
@@ -148,7 +144,6 @@ class AssignedQueues:
             new = self._make(queue, old.subscription, offset, queue in self._paused)
             new.locked_until_ns = old.locked_until_ns
             self._pullers[queue] = new
-            self._doubt(queue)
         old.drop()
         new.pull()
 
