@@ -27,7 +27,7 @@ from model_tests.support.store import Clock
 from msgspec import structs
 
 from longpoll.cli import main
-from longpoll_broker.errors import StoreUserError
+from longpoll_broker.errors import StoreDamageError, StoreUserError
 from longpoll_broker.store import segment
 from longpoll_broker.store.commit_log import SPARE_SIZE, TIMES, ChecksumBudget, claimed_size
 from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE
@@ -190,6 +190,56 @@ def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert whole(store)
     store.close()
     assert ("are made anew from the log" in caplog.text) is (closed or which.endswith("unit"))
+
+
+def test_a_queue_that_lost_its_only_unit_is_rebuilt(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message("T"), message("U")])
+    store.close()
+    changed(units(tmp_path)[0], 0, bytes(20))
+    store = open_store(tmp_path)
+    assert len(read_all(store, "T", 0)) == 1
+    store.close()
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("count", [0, 26])
+@pytest.mark.parametrize("which", ["directory", "unit"])
+def test_a_kill_during_a_rebuild_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, count: int, closed: bool
+) -> None:
+    """The next start rebuilds the queues again."""
+    made(tmp_path, closed=closed)
+    if which == "directory":
+        shutil.rmtree(tmp_path / "consumequeue" / "T")
+    else:
+        changed(units(tmp_path)[-1], 40, bytes(20))
+
+    def killed(_store: MessageStore, dispatch: Callable[[int], object]) -> None:
+        dispatch(count)
+        raise InterruptedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MessageStore, "_dispatch_all", killed)
+        with pytest.raises(InterruptedError):
+            open_store(tmp_path)
+    for _ in range(2):
+        store = open_store(tmp_path)
+        assert whole(store)
+        store.close()
+
+
+def test_a_rebuild_takes_no_damaged_log_apart(tmp_path: Path) -> None:
+    """After a clean stop a rebuild reads older files too, and refuses damage there."""
+    made(tmp_path, closed=True)
+    units(tmp_path)[0].unlink()
+    flipped(logs(tmp_path)[0], BODY_AT)
+    with pytest.raises(StoreDamageError, match="run `longpoll store verify`"):
+        open_store(tmp_path)
+    flipped(logs(tmp_path)[0], BODY_AT)
+    store = open_store(tmp_path)
+    assert whole(store)
+    store.close()
 
 
 def test_a_rebuild_brings_no_deleted_topic_back(tmp_path: Path) -> None:
