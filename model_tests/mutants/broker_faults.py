@@ -454,8 +454,8 @@ FAULTS: Final = (
     Fault(
         "what rotted in a closed log's last millisecond takes whole records away",
         f"{STORE}/recovery.py",
-        "is_short = store_ms < durable_ms or end <= durable_offset",
-        "is_short = store_ms < durable_ms",
+        "is_short = store_ms < checkpoint.physic_ms or end <= checkpoint.durable_offset",
+        "is_short = store_ms < checkpoint.physic_ms",
         f"{TESTS}/store/test_outsiders.py::test_rot_in_the_last_millisecond_removes_nothing",
     ),
     Fault(

@@ -94,7 +94,6 @@ class ConfigFiles:
         self.timers.take(self._table(TIMERS, _timers))
         # A table from a `.bak` is written again with the first save, changed or not.
         self.topics.changed = TOPICS in self._damaged
-        self.topics.unsaved.clear()
         self.groups.changed = GROUPS in self._damaged
         self.offsets.changed = bool(self._damaged & {OFFSETS, LIGHT_OFFSETS})
         self.delays.changed = DELAYS in self._damaged
