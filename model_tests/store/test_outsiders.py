@@ -29,7 +29,7 @@ from msgspec import structs
 from longpoll.cli import main
 from longpoll_broker.errors import StoreDamageError, StoreUserError
 from longpoll_broker.store import segment
-from longpoll_broker.store.commit_log import SPARE_SIZE, TIMES, ChecksumBudget, claimed_size
+from longpoll_broker.store.commit_log import SPARE_SIZE, TIMES, ChecksumBudget, CommitLog, claimed_size
 from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
@@ -200,6 +200,28 @@ def test_a_queue_that_lost_its_only_unit_is_rebuilt(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     assert len(read_all(store, "T", 0)) == 1
     store.close()
+
+
+@pytest.mark.parametrize("why", ["deleted", "wrong number"])
+def test_records_that_no_queue_may_list_cause_no_rebuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
+) -> None:
+    """Here a queue's last one. The queue has a file, and perhaps no unit."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message("T"), message("T"), message("U")])
+    if why == "deleted":
+        store.delete_topic("T")
+        with monkeypatch.context() as patched:
+            patched.setattr(CommitLog, "append", raising(OSError(errno.ENOSPC, "the disk is full")))
+            with pytest.raises(OSError, match="full"):
+                store.put(message("T"))
+    store.close()
+    if why == "wrong number":
+        place, _size = records_of(tmp_path)[1]
+        changed(logs(tmp_path)[0], place + 20, struct.pack(">q", 5_000))
+    assert units(tmp_path)
+    open_store(tmp_path).close()
+    assert "made anew" not in caplog.text
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
