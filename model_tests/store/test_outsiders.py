@@ -37,6 +37,7 @@ from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.recovery import CHECKPOINT_SIZE
 from longpoll_broker.store.verify import verify
 from longpoll_protocol import log_record
+from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.log_record import MAGIC_V1, Record
 from longpoll_protocol.sizes import KIB, MIB
 from longpoll_runtime import Buffer
@@ -46,6 +47,7 @@ from longpoll_runtime.real import RealRuntime
 COUNT = 34
 BEFORE_CHECKPOINT = 30
 BODY = bytes(200)
+PREPARED = MessageSysFlag.TRANSACTION_PREPARED.value
 BODY_AT = 100
 """A byte of a record that is one of its body's."""
 FIRST = "0" * 20
@@ -192,13 +194,14 @@ def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert ("are made anew from the log" in caplog.text) is (closed or which.endswith("unit"))
 
 
-def test_a_queue_that_lost_its_only_unit_is_rebuilt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [1, 2], ids=["last", "all"])
+def test_a_short_queue_that_lost_units_is_rebuilt(tmp_path: Path, lost: int) -> None:
     store = open_store(tmp_path)
-    put_and_dispatch(store, [message("T"), message("U")])
+    put_and_dispatch(store, [message("T"), message("T"), message("T", sys_flag=PREPARED), message("U")])
     store.close()
-    changed(units(tmp_path)[0], 0, bytes(20))
+    changed(units(tmp_path)[0], 20 * (2 - lost), bytes(20 * lost))
     store = open_store(tmp_path)
-    assert len(read_all(store, "T", 0)) == 1
+    assert len(read_all(store, "T", 0)) == 2
     store.close()
 
 
