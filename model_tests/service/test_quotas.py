@@ -113,6 +113,17 @@ def of(broker: Broker, name: str) -> Quota:
     return quota
 
 
+def test_a_deleted_topics_queues_are_not_counted(broker: Broker) -> None:
+    """Also those beyond what a client may create: `topics.json` may have more."""
+    broker.topics.put(TopicConfig("Loaded", 2000, 2000))
+    quota = of(broker, "queues")
+    before = quota.used
+    tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("Loaded", 1999), b"x"))
+    assert quota.used == before + 1
+    tell(Peer(broker, 1), (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Loaded"}, b""))
+    assert quota.used == before
+
+
 OF_CONNECTIONS: Final = {
     "producers",
     "members of groups",
