@@ -230,10 +230,11 @@ def test_records_that_no_queue_may_list_cause_no_rebuild(
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("count", [0, 26])
 @pytest.mark.parametrize("which", ["directory", "unit"])
-def test_a_kill_during_a_rebuild_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, count: int, closed: bool
+@pytest.mark.parametrize("end", ["kill", "power cut"])
+def test_a_rebuild_that_is_cut_short_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, which: str, count: int, closed: bool
 ) -> None:
-    """The next start rebuilds the queues again."""
+    """The next start rebuilds the queues again; a power cut takes some of them away."""
     made(tmp_path, closed=closed)
     if which == "directory":
         shutil.rmtree(tmp_path / "consumequeue" / "T")
@@ -248,6 +249,8 @@ def test_a_kill_during_a_rebuild_loses_nothing(
         patched.setattr(MessageStore, "_dispatch_all", killed)
         with pytest.raises(InterruptedError):
             open_store(tmp_path)
+    if end == "power cut":
+        shutil.rmtree(tmp_path / "consumequeue" / "T", ignore_errors=True)
     for _ in range(2):
         store = open_store(tmp_path)
         assert whole(store)
