@@ -232,7 +232,7 @@ def test_records_that_no_queue_may_list_cause_no_rebuild(
 @pytest.mark.parametrize("which", ["directory", "unit"])
 @pytest.mark.parametrize("end", ["kill", "power cut"])
 def test_a_rebuild_that_is_cut_short_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, which: str, count: int, closed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, end: str, which: str, count: int, closed: bool
 ) -> None:
     """The next start rebuilds the queues again; a power cut takes some of them away."""
     made(tmp_path, closed=closed)
