@@ -456,6 +456,7 @@ def test_lost_units_are_skipped_as_far_as_the_log_has_room(tmp_path: Path, caplo
     assert "lacks units 10 to 14" in caplog.text
     assert "nobody is shown it" not in caplog.text
     assert read_all(opened, "T", 0)[-1][88:92] == b"%04d" % (COUNT - 2)
+    assert "is damaged" not in caplog.text
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
