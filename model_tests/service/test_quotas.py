@@ -28,6 +28,7 @@ from longpoll_broker.rocketmq.name_server.name_server import KvSettings
 from longpoll_broker.rocketmq.name_server.routes import OwnTopics, RegisteredBroker, Routes
 from longpoll_broker.send import append, message_builder
 from longpoll_broker.shared import timer_offsets
+from longpoll_broker.shared.queues import NewQueues
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.timer_offsets import TimerCounts
 from longpoll_broker.shared.topics import TopicConfig, Topics
@@ -122,6 +123,12 @@ def test_a_deleted_topics_queues_are_not_counted(broker: Broker) -> None:
     assert quota.used == before + 1
     tell(Peer(broker, 1), (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Loaded"}, b""))
     assert quota.used == before
+
+
+def test_a_queue_that_exists_is_never_refused() -> None:
+    queues = NewQueues(lambda topic, _queue_id: topic == "Stored")
+    queues.quota.size_max = 0
+    assert [queues.take([(topic, 0)]) for topic in ("Stored", "New")] == [True, False]
 
 
 OF_CONNECTIONS: Final = {
