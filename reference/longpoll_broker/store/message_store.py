@@ -172,7 +172,9 @@ class MessageStore:
         self._finish_deletions()
         queues = self._table.all()
         sane = of_the_past(self._checkpoint, self._runtime.unix_ms)
-        self._trust(believed(self._log, queues, sane, had_queues=self._had_queues, crashed=self._crashed))
+        # An empty log needs none.
+        had_queues = self._had_queues or not self._log.segments.segments
+        self._trust(believed(self._log, queues, sane, had_queues=had_queues, crashed=self._crashed))
         covers = self._deletions.covers
         while (
             recovered := recover(self._log, queues, self._checkpoint, crashed=self._crashed, covers=covers)
