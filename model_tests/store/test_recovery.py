@@ -333,7 +333,7 @@ def standing(queue: ConsumeQueue) -> tuple[int, int]:
     return queue.offset_end, queue.physical_end
 
 
-def recovered(log: CommitLog, checkpoint: Checkpoint, *queues: ConsumeQueue, crashed: bool = False) -> Recovered:
+def recovered(log: CommitLog, checkpoint: Checkpoint, *queues: ConsumeQueue, crashed: bool = False) -> Recovered | None:
     return recover(log, queues, checkpoint, crashed=crashed, covers=lambda *_place: False)
 
 

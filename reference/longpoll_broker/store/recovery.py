@@ -139,8 +139,6 @@ class Recovered:
     """Store time of the log's last record that was read; 0 without one."""
     set_aside: int = 0
     """Bytes of records after the log's end, now in a separate directory."""
-    lacks_units: bool = False
-    """Whether queues lack their last units, so that a second recovery must rebuild them."""
 
 
 @frozen
@@ -163,10 +161,11 @@ def recover(
     *,
     crashed: bool,
     covers: Callable[[str, int, int], bool],
-) -> Recovered:
-    """Recover the store, and log the result. `covers` tells deleted queues' records, as `Deletions.covers`.
+) -> Recovered | None:
+    """Recover the store, and log the result; `covers` is that of `Deletions`.
 
-    Raises OSError, and StoreUserError if opening would drop complete records.
+    Returns None if queues lack their last units, so that a second recovery must rebuild them. Raises OSError, and
+    StoreUserError if opening would drop complete records.
     """
     if crashed:
         found = recover_crashed(log, queues, checkpoint)
@@ -176,7 +175,7 @@ def recover(
         lacking = [queue for queue in queues if _lacks_last(queue, ends, covers)] if found.cursor == log.end else []
         _log_rebuild(lacking)
         if lacking:
-            return evolve(found, lacks_units=True)
+            return None
     _lines.log(
         logging.WARNING if crashed else logging.INFO,
         "the store was %s: its log is whole from %d to %d, and what stands from %d is made visible again",
