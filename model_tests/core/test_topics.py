@@ -64,6 +64,14 @@ def test_groups_that_are_made() -> None:
         assert made.group_name == "good_name"
 
 
+def test_only_a_new_topic_is_new() -> None:
+    topics, new = Topics(), list[str]()
+    topics.on_new = new.append
+    for count in (1, 2):
+        topics.put(TopicConfig("T", count, count))
+    assert new == ["T"]
+
+
 def test_topics_that_a_broker_has() -> None:
     """Queues and permissions are those of 4.9.7."""
     topics = Topics()

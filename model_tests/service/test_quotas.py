@@ -131,6 +131,15 @@ def test_a_queue_that_exists_is_never_refused() -> None:
     assert [queues.take([(topic, 0)]) for topic in ("Stored", "New")] == [True, False]
 
 
+def test_stored_queues_are_counted_at_the_start(tmp_path: Path) -> None:
+    config = evolve(SMALL_STORE, multi_dispatch=True, light_queues=True)
+    for _ in range(2):
+        with ThreadlessBroker.start(RealRuntime(), str(tmp_path / "store"), store_config=config) as started:
+            before = [of(started, name).used for name in ("queues", "light queues")]
+            tell(Peer(started, 1), ATTACKS["light queues"](1))
+    assert before == [2, 1]
+
+
 OF_CONNECTIONS: Final = {
     "producers",
     "members of groups",

@@ -55,7 +55,11 @@ SOUND: dict[str, dict[str, Any]] = {
     TIMERS: {"offsetTable": {"first": 3, "read": 3, "deliveredMs": 3}},
 }
 WRONG_ROWS: dict[str, list[Any]] = {
-    TOPICS: [7, *({"topicName": "T", "readQueueNums": count} for count in ("x", 99_999, -1))],
+    TOPICS: [
+        7,
+        {"topicName": "T", "writeQueueNums": -1},
+        *({"topicName": "T", "readQueueNums": count} for count in ("x", 99_999, -1)),
+    ],
     GROUPS: [7, {"groupName": 7}],
     OFFSETS: [7, {"0": 2**64}, {"x": 1}],
     DELAYS: ["x", 2**64],
