@@ -163,8 +163,7 @@ class SendWatch:
         most = max(int(column.max(initial=0)) for column in (columns["offset"], columns["end"], offsets))
         self.is_over |= most >= 1 << (_SHIFT - 1) or len(self._places) >= 1 << (62 - _SHIFT)
         self.received.put(keys[is_receipt])
-        answers = is_answer & named
-        self._answer(source, keys, place, requests, (is_send, is_receipt & ~is_send, answers, answers & ~is_read))
+        self._answer(source, keys, place, requests, (is_send, is_receipt & ~is_send, is_answer & named))
 
         def rows_of(rows: Integers, *names: str, **more: NDArray[Any]) -> Rows:
             taken = {name: columns[name][rows] for name in names}
@@ -227,22 +226,22 @@ class SendWatch:
         keys: Keys,
         place: Integers,
         requests: NDArray[np.int32],
-        kinds: tuple[Booleans, Booleans, Booleans, Booleans],
+        kinds: tuple[Booleans, Booleans, Booleans],
     ) -> None:
-        """Take the answers of a split. The send of an answer that is no read is suspected.
+        """Take the answers of a split. The send of an answer is suspected; an answer to no known request, all queues.
 
         Args:
             source: Who tells them.
             keys: By row the key of its request.
             place: By row its place.
             requests: By row the number of its request in this split.
-            kinds: Which rows are sends, other requests, answers, and those of these that are no reads; all are named.
+            kinds: Which rows are sends, other requests and answers; all are named.
         """
-        is_send, is_other, is_answer, is_unread = kinds
-        sent, asked, answered, unread = (
+        is_send, is_other, is_answer = kinds
+        sent, asked, answered = (
             np.bincount(requests[rows], minlength=int(requests.max(initial=0)) + 1) > 0 for rows in kinds
         )
-        refused = is_send & unread[requests]
+        refused = is_send & answered[requests]
         self._suspect(place[refused])
         self._is_refused |= bool(refused.any())
         old = self._waiting.get(source, {}).get("sent", {"key": NO_KEYS, "place": np.empty(0, dtype=np.int64)})
@@ -251,8 +250,7 @@ class SendWatch:
         refused = np.isin(old["key"], earlier)
         self._suspect(old["place"][refused])
         self._is_refused |= bool(refused.any())
-        strange = keys[is_unread & ~asked[requests] & ~sent[requests]]
-        self.is_over |= not np.isin(strange, np.concatenate((open_, old["key"]))).all()
+        self.is_over |= not np.isin(earlier, np.concatenate((open_, old["key"]))).all()
         self._open[source] = np.concatenate((open_[~np.isin(open_, earlier)], keys[is_other & ~answered[requests]]))
         self.is_over |= len(self._open[source]) > WAITING_MAX
 
