@@ -1,9 +1,9 @@
-"""Finds the queues whose sends break no clause, split by split, so that `rules.sends` needs to hold only the others.
+"""Finds the queues whose sends break no clause, split by split, so that `rules.sends` judges only the others.
 
-A queue is clear if its sends, messages and deliveries are in order. Events are compared with those of the next splits,
-and with a few numbers of the splits before. Every other queue is suspected, perhaps wrongly, and `rules.sends` judges
-it. Some events make all queues suspected: transactions, delays, a message with two identities or places,
-identifiers that came twice. So do answers without a request.
+A queue is clear if its sends, messages and deliveries are in order. The watch compares each event with the next splits
+and with a few numbers of the earlier ones. It suspects every other queue, perhaps wrongly, and `rules.sends` judges it.
+Some events make it suspect all queues: transactions, delays, messages with two identities or places, repeated
+identifiers, and answers without a request.
 
 Memory holds three splits, and some numbers for each queue.
 """
@@ -32,29 +32,29 @@ from longpoll_judge.rules.queue_columns import MS
 Rows = dict[str, NDArray[Any]]
 """Columns of one length; `place` is the number of a source's queue, `age` how many splits ago a row came."""
 WAIT: Final = 2
-"""How many further splits an event waits for those that belong to it."""
+"""How many further splits an event waits for the events that belong to it."""
 WAITING_MAX: Final = 1_000_000
 _SHIFT: Final = 40
-"""Bits of an offset in the number that a place and an offset become together."""
+"""Bits of the offset in a number that combines a place and an offset."""
 _NUMBERS: Final = {
     **dict.fromkeys(("acknowledged", "appended", "end", "ahead"), -1),
     **dict.fromkeys(("asked_ns", "ended_ns"), -NEVER),
     **dict.fromkeys(("suspected", "used", "unshown", "sends"), 0),
 }
-"""By place, numbers of the splits before, with their first values. The highest offsets and end, and the latest moments
-of a send and of an end. Then flags, and the count of sends."""
+"""Numbers of each place in the earlier splits, with their initial values: the highest offsets and end, and the latest
+times of a send and of an end. Then flags, and the count of sends."""
 
 
 @define(eq=False)
 class SendWatch:
-    """The sends of a history, as far as they were seen."""
+    """Watches the sends of a history, split by split."""
 
     context: Context
     received: KeyFile
-    """Takes the keys of all requests."""
+    """Collects the keys of all requests."""
     messages: tuple[KeyFile, KeyFile, KeyFile]
-    """Take the keys of messages that were acknowledged or delivered. The keys are of the place, of place and identity,
-    and of topic and identity. There are as many of each if each message is one."""
+    """Collect the keys of acknowledged and delivered messages: of the place, of place and identity, and of topic and
+    identity. The three have equal counts if each message has one place and one identity."""
     is_over: bool = False
     """All queues are suspected."""
     _is_refused: bool = False
@@ -65,9 +65,9 @@ class SendWatch:
     _waiting: dict[str, dict[str, Rows]] = field(factory=dict)
     """By source and kind."""
     _open: dict[str, Keys] = field(factory=dict)
-    """By source the requests that are no sends, and have no answer yet."""
+    """By source, the requests other than sends that have no answer yet."""
     _appending: dict[str, bool] = field(factory=dict)
-    """By source of acknowledgements, whether it tells appends too."""
+    """By source of acknowledgements, whether it also records appends."""
 
     def see(self, table: pa.Table) -> None:
         """Take the events of a split."""
@@ -76,7 +76,7 @@ class SendWatch:
                 self._see(part, source)
 
     def finish(self) -> tuple[set[QueueName], int] | None:
-        """The suspected queues, and how many sends the others have; None if all are suspected."""
+        """The suspected queues, and the number of sends of the others; None if all are suspected."""
         for source, waiting in self._waiting.items():
             self.is_over |= len(waiting["told"]["place"]) > 0
             self._suspect(waiting["sent"]["place"])
@@ -127,7 +127,7 @@ class SendWatch:
         return found
 
     def _rows(self, table: pa.Table, source: str) -> dict[str, Rows]:
-        """The events of a split that are looked at, by kind."""
+        """The relevant events of a split, by kind."""
         place, keys = self._placed(table, source), request_keys(table, np.arange(len(table)))
         (requests, request_names), (topics, topic_names) = (coded_texts(table, name) for name in ("request", "topic"))
         named, known = are_named(request_names)[requests], are_named(topic_names)[topics]
@@ -136,7 +136,7 @@ class SendWatch:
         known &= columns["queue"] >= 0
         is_offset, is_end, is_read = (columns[name] >= 0 for name in ("offset", "end", "offset_min"))
         is_receipt, is_answer = rows_where(table, "request_received"), rows_where(table, "answer_sent")
-        # A send without an identifier has no acknowledgement, but says what becomes of its message.
+        # A send without an identifier has no acknowledgement, but its delay or transaction concerns its message.
         asked = np.flatnonzero(is_receipt & is_one_of(columns["code"], SEND_CODES))
         is_receipt &= named
         is_send = is_receipt & is_one_of(columns["code"], SEND_CODES)
@@ -186,7 +186,7 @@ class SendWatch:
     def _identify(
         self, table: pa.Table, sent: Integers, place: Integers, *seen: tuple[Integers, Integers, Integers]
     ) -> None:
-        """Take the identities of the messages of sends, and of those `seen`: their rows, places in these and offsets.
+        """Take the identities of the messages of sends, and of those `seen`: rows, positions in these, and offsets.
 
         Sends of several messages are suspected. Transactions and delays concern all queues.
         """
@@ -211,7 +211,7 @@ class SendWatch:
             file.put(np.unique(keys))
 
     def _closed_ns(self, table: pa.Table, source: str) -> Integers:
-        """Of each row when its connection was closed at the earliest; `NEVER` for none."""
+        """When the connection of each row was first closed; `NEVER` if it was not."""
         codes, names = coded(table, "connection")
         closes = [self.context.closes.get((source, name), (NEVER, NEVER))[1] for name in names]
         again = [
@@ -231,7 +231,7 @@ class SendWatch:
         """Take the answers of a split. The send of an answer is suspected; an answer to no known request, all queues.
 
         Args:
-            source: Who tells them.
+            source: Their source.
             keys: By row the key of its request.
             place: By row its place.
             requests: By row the number of its request in this split.
@@ -255,7 +255,7 @@ class SendWatch:
         self.is_over |= len(self._open[source]) > WAITING_MAX
 
     def _look_at_ends(self, rows: dict[str, Rows]) -> None:
-        """Whether each message was visible in time."""
+        """Suspect the queues with a message that was not visible in time."""
         moved, shown, numbers = rows["moved"], rows["shown"], self._numbers
         place, end, after_ns = (moved[name] for name in ("place", "end", "after_ns"))
         wrong = (
@@ -281,7 +281,7 @@ class SendWatch:
         rows["moved"] = _picked(moved, np.empty(0, dtype=np.int64))
 
     def _look_at_appends(self, rows: dict[str, Rows], source: str) -> None:
-        """Whether each acknowledged message was appended before, with its tag."""
+        """Suspect the queues with an acknowledged message that was not appended before, with the same tag."""
         logged, told, numbers = rows["logged"], rows["told"], self._numbers
         if len(told["place"]) or len(logged["place"]):
             is_appending = self._appending.setdefault(source, len(logged["place"]) > 0)
@@ -304,7 +304,7 @@ class SendWatch:
         rows["logged"] = _picked(logged, logged["age"] < WAIT)
 
     def _settle(self, rows: dict[str, Rows]) -> None:
-        """Compare the sends whose messages were acknowledged, and let go of them."""
+        """Compare the sends whose messages were acknowledged, and drop both."""
         sent, told, numbers = rows["sent"], rows["told"], self._numbers
         send = first_of(told["key"], sent["key"])
         is_done = (send >= 0) & told["is_stored"]
@@ -354,7 +354,7 @@ class SendWatch:
             self._suspect(place[:-1][least[1:] < (place * width + asked_ns - first_ns)[:-1]])
 
     def _batches(self, told: Rows, send: Integers, count: int) -> None:
-        """Whether the messages of each send were acknowledged at once, and follow one another."""
+        """Suspect sends whose messages were not acknowledged together with consecutive offsets."""
         is_same = send[1:] == send[:-1]
         steps = is_same & (np.diff(told["offset"]) == 1)
         for name in ("place", "after_ns", "before_ns"):
@@ -364,7 +364,7 @@ class SendWatch:
             self._suspect(told["place"][counts[send] > 1])
 
     def _deliver(self, rows: dict[str, Rows], told: Rows, asked: Rows) -> None:
-        """Whether each message was delivered after its send came."""
+        """Suspect the queues with a message that was delivered before its send came."""
         got, numbers = rows["got"], self._numbers
         at, is_there = _found(_together(told["place"], told["offset"]), got["place"], got["offset"], exactly=True)
         is_behind = ~is_there & (got["offset"] <= numbers["acknowledged"][got["place"]])
@@ -389,13 +389,13 @@ def _together(place: Integers, offset: Integers) -> Integers:
 
 
 def _fall(place: Integers, values: Integers) -> Booleans:
-    """Whether each row but the first has a lower value than the one before it of the same place."""
+    """Whether each row after the first has a lower value than the row before it, at the same place."""
     found: Booleans = (place[1:] == place[:-1]) & (values[1:] < values[:-1])
     return found
 
 
 def _found(values: Integers, place: Integers, offset: Integers, *, exactly: bool = False) -> tuple[Integers, Booleans]:
-    """Where in the sorted values each wanted one or a higher one stands, and whether there is one."""
+    """The position of each wanted value, or of the next higher one, among the sorted values, and whether it exists."""
     wanted = _together(place, offset)
     at = np.searchsorted(values, wanted)
     is_there = at < len(values)
@@ -405,7 +405,7 @@ def _found(values: Integers, place: Integers, offset: Integers, *, exactly: bool
 
 
 def without(tables: Tables, suspected: set[QueueName]) -> Iterator[tuple[int, pa.Table]]:
-    """The events of each split without the sends, messages and reads of other queues."""
+    """The events of each split without the sends, messages and reads of clear queues."""
     for number, table in tables():
         numbers, rows = queue_numbers(table)
         names = table.select(GROUP_KEY).take(pa.array(rows)).to_pylist()
