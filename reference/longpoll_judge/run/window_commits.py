@@ -41,12 +41,11 @@ _NUMBERS: Final = {
     "fixed_ns": -NEVER,
     "asked_ns": -NEVER,
     "suspected": 0,
-    "source": -1,
     "questions": 0,
     "answered": 0,
 }
 """By group and queue, numbers of the dropped requests, with their initial values: the highest committed offset, and the
-last times of a query or a separate commit, and of a query. Then a flag, the source, and counts."""
+last times of a query or a separate commit, and of a query. Then a flag, and counts."""
 
 
 @define(eq=False)
@@ -111,7 +110,7 @@ class CommitWatch:
         self._judge(self._answered(new, table, np.flatnonzero(is_answer), keys))
 
     def _grouped(self, table: pa.Table, rows: Integers, groups: NDArray[Any], group_names: list[str]) -> Integers:
-        """The number of each row's group and queue; a group with several sources is suspected."""
+        """The number of each row's group and queue."""
         numbers, firsts = queue_numbers(table)
         queues = [(*name.values(),) for name in table.select(GROUP_KEY).take(pa.array(firsts)).to_pylist()]
         combined = numbers[rows].astype(np.int64) * len(group_names) + groups[rows]
@@ -121,10 +120,6 @@ class CommitWatch:
         more = len(self._names) - len(self._numbers["most"])
         for name, none in _NUMBERS.items():
             self._numbers[name] = np.append(self._numbers[name], np.full(more, none, dtype=np.int64))
-        source = hashes(table, "source", rows).view(np.int64)
-        known = self._numbers["source"]
-        known[found] = np.where(known[found] == -1, source, known[found])
-        self._numbers["suspected"][found[known[found] != source]] = 1
         return found
 
     def _answered(self, new: Rows, table: pa.Table, answers: Integers, keys: NDArray[np.uint64]) -> Rows:
@@ -142,9 +137,7 @@ class CommitWatch:
         self.is_over |= bool(is_other.any())
         rows["done_ns"][asked], rows["answer"][asked] = columns["before_ns"], columns["code"]
         rows["told"][asked] = np.where(columns["code"] == SUCCESS, columns["offset"], -1)
-        # An earlier split had a query that is later than this request or answer, so it was judged without it.
-        is_early = rows["after_ns"][len(rows["key"]) - len(new["key"]) :] < self._numbers["asked_ns"][new["group"]]
-        self._numbers["suspected"][new["group"][is_early]] = 1
+        # An earlier split had a query that came after this answer, and was judged without it.
         is_early = columns["before_ns"] < self._numbers["asked_ns"][rows["group"][asked]]
         self._numbers["suspected"][rows["group"][asked[is_early]]] = 1
         rows["fresh"] = np.zeros(len(rows["key"]), dtype=np.bool_)
@@ -157,8 +150,7 @@ class CommitWatch:
         is_about, is_question = is_one_of(code, OFFSET_CODES), code == QUERY_CONSUMER_OFFSET
         is_explicit = code == UPDATE_CONSUMER_OFFSET
         took = np.where(is_explicit, rows["answer"] == SUCCESS, is_one_of(rows["answer"], PULL_RESULTS))
-        took &= rows["value"] >= 0
-        may = took | ((~is_explicit | (rows["done_ns"] == NEVER)) & (rows["value"] >= 0))
+        may = took | ~is_explicit
         fresh = np.flatnonzero(rows.pop("fresh") & is_about)
         is_late = rows["done_ns"][fresh] - rows["after_ns"][fresh] > UNHELD_MS * MS + self.context.late_ns
         numbers["suspected"][group[fresh[is_late | (rows["answer"][fresh] != SUCCESS)]]] = 1

@@ -3,7 +3,7 @@
 A queue is clear if its sends, messages and deliveries are in order. The watch compares each event with the next splits
 and with a few numbers of the earlier ones. It suspects every other queue, perhaps wrongly, and `rules.sends` judges it.
 Some events make it suspect all queues: transactions, delays, messages with two identities or places, repeated
-identifiers, and answers without a request.
+identifiers, and answers that come again or before their request.
 
 Memory holds three splits, and some numbers for each queue.
 """
@@ -66,6 +66,8 @@ class SendWatch:
     """By source and kind."""
     _open: dict[str, Keys] = field(factory=dict)
     """By source, the requests other than sends that have no answer yet."""
+    _unasked: Keys = field(factory=NO_KEYS.copy)
+    """The requests of answers that came when these were not open. One that is in the history may be a send."""
     _appending: dict[str, bool] = field(factory=dict)
     """By source of acknowledgements, whether it also records appends."""
 
@@ -86,7 +88,7 @@ class SendWatch:
         counts = {file.distinct() for file in self.messages}
         if self.is_over or len(counts) > 1 or (self._is_refused and counts != {0}):
             return None
-        if len(self.received.repeated(NO_KEYS)):
+        if len(self.received.repeated(np.unique(self._unasked))):
             return None
         found: dict[QueueName, list[int]] = {}
         for (_source, broker, topic, queue), place in self._places.items():
@@ -228,7 +230,7 @@ class SendWatch:
         requests: NDArray[np.int32],
         kinds: tuple[Booleans, Booleans, Booleans],
     ) -> None:
-        """Take the answers of a split. The send of an answer is suspected; an answer to no known request, all queues.
+        """Take the answers of a split. The send of an answer is suspected.
 
         Args:
             source: Their source.
@@ -250,9 +252,10 @@ class SendWatch:
         refused = np.isin(old["key"], earlier)
         self._suspect(old["place"][refused])
         self._is_refused |= bool(refused.any())
-        self.is_over |= not np.isin(earlier, np.concatenate((open_, old["key"]))).all()
+        unasked = earlier[~np.isin(earlier, np.concatenate((open_, old["key"])))]
+        self._unasked = np.concatenate((self._unasked, unasked))
         self._open[source] = np.concatenate((open_[~np.isin(open_, earlier)], keys[is_other & ~answered[requests]]))
-        self.is_over |= len(self._open[source]) > WAITING_MAX
+        self.is_over |= max(len(self._open[source]), len(self._unasked)) > WAITING_MAX
 
     def _look_at_ends(self, rows: dict[str, Rows]) -> None:
         """Suspect the queues with a message that was not visible in time."""
@@ -334,7 +337,7 @@ class SendWatch:
         numbers, place, offset = self._numbers, told["place"], told["offset"]
         after_ns, before_ns, asked_ns = told["after_ns"], told["before_ns"], asked["after_ns"]
         self._suspect(asked["place"][asked["place"] != place])
-        wrong = (before_ns < asked_ns) | (before_ns < after_ns) | (after_ns - asked["before_ns"] > SEND_MS * MS)
+        wrong = (before_ns < asked_ns) | (after_ns - asked["before_ns"] > SEND_MS * MS)
         wrong |= (asked["place"] != place) | (told["closed_ns"] < after_ns)
         both = (told["connection"] != 0) & (asked["connection"] != 0)
         wrong |= both & (told["connection"] != asked["connection"])
