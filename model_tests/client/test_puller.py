@@ -9,7 +9,9 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
+from unittest import mock
 
 import pytest
 from attrs import define, field, frozen
@@ -40,8 +42,10 @@ from longpoll_client import (
     UnreadableMessage,
 )
 from longpoll_client.consume import member, puller
+from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.offsets import RemoteOffsets
 from longpoll_client.consume.puller import Batch, ProcessQueue, Puller
+from longpoll_client.consume.rebalance import Rebalancer
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.steps import Ask, Question, run
@@ -476,6 +480,19 @@ def test_an_offset_that_is_known_already_is_not_told_again(one_queue: OneQueue, 
     assert one_queue.stored is None
     group.store(member, 6)
     assert one_queue.stored == 6
+
+
+def test_the_close_stores_an_offset_that_has_not_changed(one_queue: OneQueue, group: Offsets) -> None:
+    """A broker that crashed may have lost it."""
+    puller = mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True)
+    assigned: Any = mock.Mock(pullers=lambda: {FIRST_QUEUE: puller})
+    locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=False)
+    anything: Any = mock.Mock(return_value=False)
+    rebalancer = Rebalancer(anything, assigned, group.of(), locks, anything, anything, anything)
+    for steps, stored in ((rebalancer.persist, 6), (rebalancer.persist, None), (partial(rebalancer.leave, ()), 6)):
+        one_queue.stored = None
+        group.instance.run(steps())
+        assert one_queue.stored == stored
 
 
 def test_an_offset_whose_store_failed_is_stored_again(one_queue: OneQueue, group: Offsets) -> None:

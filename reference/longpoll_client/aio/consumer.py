@@ -121,7 +121,9 @@ class AsyncMember(GroupMember):
 
     async def close(self) -> None:
         """Stop pulling, store the offsets and leave the group, once; after `lifecycle.end`. Errors are logged."""
-        await self._instance.end_jobs()
+        # An exchange that is cut off has requests on their way, which a broker may apply after later ones.
+        async with self._rebalancing:
+            await self._instance.end_jobs()
         await self.run(self.leave(self.assigned_queues.drop_all()))
         await self._instance.written()
         await self._instance.close()

@@ -382,13 +382,12 @@ class Rebalancer:
 
         If a listener still has messages of an orderly queue, the queue stays locked until `release`.
         """
-        puller = self._queues.pullers()[queue]
+        puller = self._queues.let_go(queue, is_for_good=stores)
         self._revoked.add(puller)
-        self._queues.let_go(queue, is_for_good=stores)
         # Asked first: a listener that returns during the store has consumed more than that offset says.
         is_busy = self._is_busy(puller)
         if stores:
-            yield from self.store(queue, puller)
+            yield from self._store(puller, self._offsets.store)
         if offset is not None:
             # Before another member can begin the queue.
             yield from self._reset(queue, offset)
@@ -398,7 +397,7 @@ class Rebalancer:
     def release(self, puller: Puller) -> Steps[None]:
         """The listener has returned for a queue that was given up: store the offset, then unlock."""
         if self._revoked.has(puller):
-            yield from self.store(puller.queue, puller)
+            yield from self._store(puller, self._offsets.store)
             yield from self._end(puller)
 
     def _end(self, puller: Puller) -> Steps[None]:
@@ -422,22 +421,27 @@ class Rebalancer:
         """At the close: store every offset, and unlock every queue, except those that a listener still has."""
         # Asked first, as in `give_up`.
         busy = {puller.queue for puller in (*pullers, *self._revoked.pullers()) if self._is_busy(puller)}
-        yield from self.persist()
+        yield from self.persist(is_last=True)
         yield from self._locks.unlock(self._locks.held - busy)
 
     # ------------------------------------------------------------ offsets and locks
 
-    def persist(self) -> Steps[list[LongpollError]]:
-        """Store every offset that has changed; the errors, which are logged."""
+    def persist(self, *, is_last: bool = False) -> Steps[list[LongpollError]]:
+        """Store every offset that has changed, or at the close every one; the errors, which are logged.
+
+        A broker that crashed may have lost an offset that has not changed since.
+        """
         pullers = (*self._queues.pullers().values(), *self._revoked.pullers())
-        stored = yield Together([self.store(puller.queue, puller) for puller in pullers])
+        write = self._offsets.reset if is_last else self._offsets.store
+        stored = yield Together([self._store(puller, write) for puller in pullers])
         return [error for error in stored if error is not None]
 
-    def store(self, queue: MessageQueue, puller: Puller) -> Steps[LongpollError | None]:
+    def _store(self, puller: Puller, write: Callable[[MessageQueue, int], Steps[None]]) -> Steps[LongpollError | None]:
         """Store a queue's offset, unless its lock is lost: another member may have the queue. Errors are logged."""
+        queue = puller.queue
         if puller.is_locked:
             try:
-                yield from self._offsets.store(queue, puller.offset_done)
+                yield from write(queue, puller.offset_done)
             except LongpollError as error:
                 log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
                 return error
