@@ -24,6 +24,7 @@ from model_tests.support.client import (
     awaited,
     consumed,
     from_first,
+    lag,
     listening,
     name_server_of,
     polled,
@@ -615,7 +616,33 @@ def test_every_task_is_run_once_however_quick() -> None:
     ended = threading.Event()
     workers.stop(PATIENCE_S, ended.set)
     assert ended.is_set()
+    assert not any(thread.is_alive() for thread in workers._threads)
     assert sorted(ran) == list(range(4000))
+
+
+def test_a_topic_is_left_after_its_last_message_was_consumed(clients: Clients, topic: str) -> None:
+    """The listener had the message when the topic was unsubscribed: it does not come again."""
+    begun, go, seen = threading.Event(), threading.Event(), list[bytes]()
+
+    def listen(messages: Sequence[ReceivedMessage]) -> None:
+        seen.extend(message.body for message in messages)
+        begun.set()
+        assert go.wait(PATIENCE_S)
+
+    send(clients.name_server, topic, b"1")
+    consumer = clients.push(from_first(persist_s=3600.0), listen)
+    consumer.subscribe(topic)
+    consumer.start()
+    assert begun.wait(PATIENCE_S)
+    consumer.unsubscribe(topic)
+    wait_until(lambda: consumer.queues == ())
+    consumer.subscribe(topic)
+    go.set()
+    wait_until(lambda: lag(clients.name_server, topic) == 0)
+    send(clients.name_server, topic, b"2")
+    wait_until(lambda: b"2" in seen)
+    consumer.close()
+    assert seen == [b"1", b"2"]
 
 
 class Late(Workers):

@@ -158,7 +158,7 @@ class Workers:
     def _take(self, life: int) -> Callable[[], None]:
         """Wait for the next task; `_nothing` after the stop and for a thread of an earlier start."""
         with self._changed:
-            while life == self._life and not self._tasks:
+            while life == self._life and not self._tasks and not self.is_stopping:
                 self._idle_count += 1
                 self._changed.wait()
                 self._idle_count -= 1
@@ -176,8 +176,7 @@ class Workers:
         """
         with self._changed:
             self.is_stopping = True
-            self._tasks += [_nothing] * len(self._threads)
-            self._wake()
+            self._changed.notify_all()
         self._stopper = next((thread for thread in self._threads if thread.is_current()), None)
         self._then = lambda: self._end(timeout_s, then)
         if self._stopper is None:
@@ -287,7 +286,7 @@ class ConsumeService(ABC):
 
     @abstractmethod
     def is_busy(self, puller: Puller, /) -> bool:
-        """Whether the listener has messages of an orderly queue now."""
+        """Whether the listener has messages of the queue now."""
 
     @abstractmethod
     def _look_for_hanging(self) -> None:
@@ -333,9 +332,10 @@ class ConcurrentConsumeService(ConsumeService):
         self._hang_ns = int(config.consume_timeout_s * 1e9)
         self._giving: set[_Giving] = set()
 
-    def is_busy(self, _puller: Puller) -> bool:
-        """Always false: nothing is consumed in order here."""
-        return False
+    def is_busy(self, puller: Puller) -> bool:
+        """Whether a thread may be calling the listener with messages of the queue."""
+        with self._lock:
+            return any(giving.puller is puller for giving in self._giving)
 
     def deliver(self, batch: Batch) -> None:
         """Split the messages of a pull into small lots."""
@@ -383,6 +383,8 @@ class ConcurrentConsumeService(ConsumeService):
         finally:
             with self._lock:
                 self._giving.discard(giving)
+            if puller.is_dropped:
+                self._member.release_soon(puller)
 
     def _consume(self, giving: _Giving, messages: Sequence[ReceivedMessage], again_count: int) -> None:
         """Give messages to the listener, which had them `again_count` times without the broker knowing."""

@@ -253,7 +253,7 @@ class Rebalancer:
     _offsets: OffsetStore
     _locks: QueueLocks
     _is_busy: Callable[[Puller], bool]
-    """Whether a listener has messages of an orderly queue."""
+    """Whether a listener has messages of a queue."""
     _try_soon: Callable[[], None]
     """Retries after a failure."""
     _rebalance_soon: Callable[[], None]
@@ -380,12 +380,13 @@ class Rebalancer:
     def give_up(self, queue: MessageQueue, *, stores: bool, offset: int | None = None) -> Steps[None]:
         """Give a queue up; if it `stores`, store its offset, and if an `offset` is given, that one.
 
-        If a listener still has messages of an orderly queue, the queue stays locked until `release`.
+        If a listener still has its messages, a locked queue, or one of a topic that is not subscribed any more, is kept
+        until `release`. Any other queue may be another member's by now.
         """
         puller = self._queues.let_go(queue, is_for_good=stores)
         self._revoked.add(puller)
         # Asked first: a listener that returns during the store has consumed more than that offset says.
-        is_busy = self._is_busy(puller)
+        is_busy = self._is_kept(puller)
         if stores:
             yield from self._store(puller, self._offsets.store)
         if offset is not None:
@@ -395,10 +396,14 @@ class Rebalancer:
             yield from self._end(puller)
 
     def release(self, puller: Puller) -> Steps[None]:
-        """The listener has returned for a queue that was given up: store the offset, then unlock."""
-        if self._revoked.has(puller):
+        """A listener has returned for a queue that was given up: after the last one store the offset, then unlock."""
+        if self._revoked.has(puller) and not self._is_busy(puller):
             yield from self._store(puller, self._offsets.store)
             yield from self._end(puller)
+
+    def _is_kept(self, puller: Puller) -> bool:
+        is_only_ours = puller.locked_until_ns is not None or puller.queue.topic not in self._membership.subscriptions
+        return is_only_ours and self._is_busy(puller)
 
     def _end(self, puller: Puller) -> Steps[None]:
         yield from self._locks.unlock([puller.queue])
@@ -410,7 +415,7 @@ class Rebalancer:
         moving = {queue: puller for queue, puller in self._queues.pullers().items() if queue in offsets}
         for puller in moving.values():
             puller.drop()
-        if any(self._is_busy(puller) for puller in moving.values()):
+        if any(self._is_kept(puller) for puller in moving.values()):
             return False
         for queue in sorted(moving):
             yield from self.give_up(queue, stores=False, offset=offsets[queue])
