@@ -55,6 +55,8 @@ class Peer:
             broker.loops[0], self.wire, (host, 5555), number, broker.handler, LIMITS, broker.runtime.lock()
         )
         broker.handler.opened(self.channel)
+        # Now each send saves its new topic itself, so that no other thread answers it later.
+        broker.sending.commits.stop()
 
     def tell(self, content: bytes) -> bytes:
         """Have the broker read these bytes in one piece; what it answers."""

@@ -423,8 +423,9 @@ def test_a_file_that_cannot_be_written_is_told_of(broker: Broker, monkeypatch: p
     def full(_path: str, _content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(RUNTIME.files, "write_atomic", full, raising=True)
-    told = put(broker, accessKey="RocketMQ", secretKey="other-secret")
+    with monkeypatch.context() as patched:
+        patched.setattr(RUNTIME.files, "write_atomic", full, raising=True)
+        told = put(broker, accessKey="RocketMQ", secretKey="other-secret")
     assert told.code == 209
     assert "No space left" in str(told.remark)
     assert may_send(broker, "open", USER)
