@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from tempfile import TemporaryFile
 from typing import BinaryIO, Final
@@ -28,6 +28,8 @@ RANGE_KEYS: Final = 1 << 20
 """About the number of keys that are compared at once."""
 LONG_BYTES: Final = 256
 """Longer texts are rare. They are hashed one by one, so that they do not slow down the others."""
+FEW_BYTES: Final = 1_024
+"""The hashes of no more than this are cached."""
 _ONES: Final = np.uint64((1 << 64) - 1)
 _WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio: odd, and its bits are spread evenly."""
@@ -48,21 +50,31 @@ def text_hashes(texts: pa.StringArray) -> Keys:
     if not len(texts):
         return NO_KEYS
     offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    content = (texts.buffers()[2] or pa.py_buffer(b"")).to_pybytes() + bytes(8)
-    words: Keys = np.ndarray((len(content) - 7,), dtype="<u8", buffer=content, strides=(1,))
-    sizes = np.diff(offsets)
+    content = (texts.buffers()[2] or pa.py_buffer(b"")).to_pybytes()
+    # A split's few names are hashed for each kind of event in it.
+    return (_hashes if len(content) <= FEW_BYTES else _hashes.__wrapped__)(offsets.tobytes(), content)
+
+
+@lru_cache(maxsize=1 << 10)
+def _hashes(offsets: bytes, content: bytes) -> Keys:
+    ends = np.frombuffer(offsets, dtype=np.int32)
+    words: Keys = np.ndarray((len(content) + 1,), dtype="<u8", buffer=content + bytes(8), strides=(1,))
+    begins, sizes = ends[:-1], ends[1:] - ends[:-1]
+    longest = int(sizes.max())
     hashes = (sizes.astype(np.uint64) + np.uint64(1)) * _WEIGHT
     is_long = sizes > LONG_BYTES
-    for begin in range(0, min(int(sizes.max()), LONG_BYTES), 8):
-        more = np.flatnonzero((sizes > begin) & ~is_long)
+    for begin in range(0, min(longest, LONG_BYTES), 8):
+        (more,) = ((sizes > begin) & ~is_long).nonzero()
         left = np.minimum(sizes[more] - begin, 8).astype(np.uint64)
-        word = words[offsets[more] + begin] & (_ONES >> (np.uint64(64) - left * np.uint64(8)))
+        word = words[begins[more] + begin] & (_ONES >> (np.uint64(64) - left * np.uint64(8)))
         mixed = (hashes[more] ^ word) * _WEIGHT
         hashes[more] = mixed ^ (mixed >> np.uint64(29))
-    for place in np.flatnonzero(is_long).tolist():
-        text = content[offsets[place] : offsets[place + 1]]
+    for place in np.flatnonzero(is_long).tolist() if longest > LONG_BYTES else ():
+        text = content[ends[place] : ends[place + 1]]
         hashes[place] = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
-    return hashes * _WEIGHT
+    hashes *= _WEIGHT
+    hashes.flags.writeable = False
+    return hashes
 
 
 def ranges_of(keys: Keys, count: int) -> list[Keys]:
