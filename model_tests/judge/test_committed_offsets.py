@@ -18,7 +18,8 @@ from longpoll_judge.evidence.source_survey import DISORDER_NS
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.rules.commits import exchanges, judge_exchanges
 from longpoll_judge.rules.queue_columns import MS
-from longpoll_judge.run.wide_pulls import judge_suspected_commits
+from longpoll_judge.run import window_commits
+from longpoll_judge.run.wide_pulls import COMMITS, judge_suspected_commits, suspects_of
 
 LEAST, SOME, MOST, WRITTEN = (f"commit.told.{name}" for name in ("kept", "some", "most", "written"))
 KNOWN, ANSWERED = "commit.code.known", "commit.answered"
@@ -573,6 +574,15 @@ def test_a_query_is_judged_only_by_its_own_answer(named: Row) -> None:
     *rows, answer = rows_of(update(9, 0), ask(9, 20))
     again = [] if named else [event("request_received", 50, request="r1", code=34)]
     assert judged_rows([*rows, answer | named, *again])[:2] == ([], Share(0, 1))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_only_so_many_events_wait(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    """Requests, and answers whose requests have not come."""
+    table = table_of(rows_of(ask(9, 20))[place : place + 1])
+    assert suspects_of(COMMITS, lambda: iter([(0, table)]), context()) is not None
+    monkeypatch.setattr(window_commits, "WAITING_MAX", 0)
+    assert suspects_of(COMMITS, lambda: iter([(0, table)]), context()) is None
 
 
 def test_all_groups_count_among_the_refusals() -> None:
