@@ -7,7 +7,7 @@ import gc
 import logging
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,6 +48,7 @@ from longpoll_client import (
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.consume import puller
 from longpoll_client.consume.offsets import LocalOffsets
+from longpoll_client.link.steps import Call, Steps
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import ConsumeMessageDirectlyResultRequestHeader, GetConsumerRunningInfoRequestHeader
@@ -504,6 +505,30 @@ def test_what_is_begun_and_ended_at_once_is_not_warned_of(recwarn: pytest.Warnin
     run(story)
     gc.collect()
     assert [str(warned.message) for warned in recwarn] == []
+
+
+def test_a_close_waits_for_an_exchange_about_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off, it has requests on their way: a broker may store their offset, or lock, after the last one."""
+    done: list[str] = []
+
+    async def story() -> None:
+        answered = asyncio.Event()
+        member = AsyncPullConsumer("127.0.0.1:1", group="G")._member
+
+        def noted(name: str, work: Callable[[], object]) -> Steps[None]:
+            yield Call(work)
+            done.append(name)
+
+        monkeypatch.setattr(member, "leave", lambda _pullers: noted("leave", lambda: None))
+        member.soon(lambda: noted("exchange", answered.wait), rebalances=True)
+        closing = asyncio.create_task(member.close())
+        for _turn in range(10):
+            await asyncio.sleep(0)
+        answered.set()
+        await closing
+
+    run(story)
+    assert done == ["exchange", "leave"]
 
 
 def test_an_administrator_on_an_event_loop_does_what_the_other_does(name_server: str, topic: str) -> None:

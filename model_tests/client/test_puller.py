@@ -9,7 +9,9 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
+from unittest import mock
 
 import pytest
 from attrs import define, field, frozen
@@ -40,14 +42,16 @@ from longpoll_client import (
     UnreadableMessage,
 )
 from longpoll_client.consume import member, puller
+from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.offsets import RemoteOffsets
 from longpoll_client.consume.puller import Batch, ProcessQueue, Puller
+from longpoll_client.consume.rebalance import Rebalancer
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.steps import Ask, Question, run
 from longpoll_client.messages import decode_readable
 from longpoll_client.settings import MemberConfig
-from longpoll_protocol.bodies import BrokerData, QueueData, SubscriptionData, TopicRouteData
+from longpoll_protocol.bodies import BrokerData, OffsetTable, QueueData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
@@ -332,11 +336,13 @@ RETRY = MessageQueue(topic="%RETRY%G", broker_name="a", queue_id=0)
 
 
 class OneQueue:
-    """Name server and broker of one queue; answers 22 until an offset is stored, whatever the queue has."""
+    """Name server and broker of one queue; answers `told_for_none` until an offset is stored, or 22 for None."""
 
     def __init__(self) -> None:
         self.end = 5
         self.stored: int | None = None
+        self.told_for_none: int | None = None
+        self.refuses_tables = False
         self.address = ""
 
     def answer(self, peer: Peer, command: Command) -> None:
@@ -349,9 +355,14 @@ class OneQueue:
         elif code is RequestCode.UPDATE_CONSUMER_OFFSET:
             self.stored = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields).commit_offset
             peer.answer(command)
+        elif code is RequestCode.GET_ALL_CONSUMER_OFFSET and self.refuses_tables:
+            peer.answer(command, ResponseCode.NO_PERMISSION)
+        elif code is RequestCode.GET_ALL_CONSUMER_OFFSET:
+            row = {} if self.stored is None else {0: self.stored}
+            peer.answer(command, body=OffsetTable(offset_table={"T@G": row, "T@other": {0: 0}}).encode())
         else:
             answers = {
-                RequestCode.QUERY_CONSUMER_OFFSET: self.stored,
+                RequestCode.QUERY_CONSUMER_OFFSET: self.told_for_none if self.stored is None else self.stored,
                 RequestCode.GET_MIN_OFFSET: FIRST,
                 RequestCode.GET_MAX_OFFSET: self.end,
                 RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: 3,
@@ -415,13 +426,29 @@ def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
 ) -> None:
     """The first member begins as asked, and the next one where the group is; a broker of 4.x says 0 of a new group."""
     first, second = group.of(start_at), group.of(start_at)
-    one_queue.stored = 0
+    one_queue.told_for_none = 0
     assert group.begin(first) == begun
     assert one_queue.stored == begun
     one_queue.end = 9
     assert group.begin(second) == begun
     group.store(second, 7)
     assert group.begin(first) == 7
+
+
+@pytest.mark.parametrize("refuses_tables", [False, True])
+def test_a_group_that_began_at_the_end_of_an_empty_queue_loses_nothing(
+    one_queue: OneQueue, group: Offsets, refuses_tables: bool
+) -> None:
+    """A broker of 4.x reports its offset, 0, also for a group without one: the next member must not skip messages.
+
+    A broker of 5.x that does not show its table reports 0 only for a group that has stored it.
+    """
+    one_queue.end, one_queue.refuses_tables = 0, refuses_tables
+    assert group.begin(group.of("last")) == 0
+    one_queue.end = 8
+    assert group.begin(group.of("last")) == 0
+    group.store(group.of("last"), 3)
+    assert group.begin(group.of("last")) == 3
 
 
 @pytest.mark.parametrize(("start_at", "begun"), [("first", FIRST), ("last", 5), ("stored", 5)])
@@ -453,6 +480,19 @@ def test_an_offset_that_is_known_already_is_not_told_again(one_queue: OneQueue, 
     assert one_queue.stored is None
     group.store(member, 6)
     assert one_queue.stored == 6
+
+
+def test_the_close_stores_an_offset_that_has_not_changed(one_queue: OneQueue, group: Offsets) -> None:
+    """A broker that crashed may have lost it."""
+    puller = mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True)
+    assigned: Any = mock.Mock(pullers=lambda: {FIRST_QUEUE: puller})
+    locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=False)
+    anything: Any = mock.Mock(return_value=False)
+    rebalancer = Rebalancer(anything, assigned, group.of(), locks, anything, anything, anything)
+    for steps, stored in ((rebalancer.persist, 6), (rebalancer.persist, None), (partial(rebalancer.leave, ()), 6)):
+        one_queue.stored = None
+        group.instance.run(steps())
+        assert one_queue.stored == stored
 
 
 def test_an_offset_whose_store_failed_is_stored_again(one_queue: OneQueue, group: Offsets) -> None:
@@ -489,7 +529,7 @@ def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same() -> None:
         return run(kept.begin(MessageQueue(topic="T", broker_name="b", queue_id=queue_id)), answer)
 
     assert begin(0, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST) == 7
-    assert [queue.queue_id for queue in kept._doubted] == [0]
+    assert [queue.queue_id for queue in kept._failed] == [0]
     with pytest.raises(RefusedError):
         begin(1, ResponseCode.SYSTEM_ERROR)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from attrs import define, field
@@ -22,6 +24,7 @@ from model_tests.support.client import (
     awaited,
     consumed,
     from_first,
+    lag,
     listening,
     name_server_of,
     polled,
@@ -46,7 +49,7 @@ from longpoll_client.consume import member
 from longpoll_client.consume.listener import ConcurrentConsumeService, Workers
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.membership import QueueLocks
-from longpoll_client.consume.puller import Puller
+from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.instance import ClientInstance
 from longpoll_client.settings import MemberConfig
@@ -613,4 +616,89 @@ def test_every_task_is_run_once_however_quick() -> None:
     ended = threading.Event()
     workers.stop(PATIENCE_S, ended.set)
     assert ended.is_set()
+    assert not any(thread.is_alive() for thread in workers._threads)
     assert sorted(ran) == list(range(4000))
+
+
+def test_a_topic_is_left_after_its_last_message_was_consumed(clients: Clients, topic: str) -> None:
+    """The listener had the message when the topic was unsubscribed: it does not come again."""
+    begun, go, seen = threading.Event(), threading.Event(), list[bytes]()
+
+    def listen(messages: Sequence[ReceivedMessage]) -> None:
+        seen.extend(message.body for message in messages)
+        begun.set()
+        assert go.wait(PATIENCE_S)
+
+    send(clients.name_server, topic, b"1")
+    consumer = clients.push(from_first(persist_s=3600.0), listen)
+    consumer.subscribe(topic)
+    consumer.start()
+    assert begun.wait(PATIENCE_S)
+    consumer.unsubscribe(topic)
+    wait_until(lambda: consumer.queues == ())
+    consumer.subscribe(topic)
+    go.set()
+    wait_until(lambda: lag(clients.name_server, topic) == 0)
+    send(clients.name_server, topic, b"2")
+    wait_until(lambda: b"2" in seen)
+    consumer.close()
+    assert seen == [b"1", b"2"]
+
+
+class Late(Workers):
+    """Workers that are stopped when a thread has just taken a task."""
+
+    def _take(self, life: int) -> Callable[[], None]:
+        """Take it, and stop."""
+        task = super()._take(life)
+        self.is_stopping = True
+        return task
+
+
+def test_what_a_thread_took_before_the_stop_is_consumed() -> None:
+    """Later messages of its queue may be consumed by then, and would come twice."""
+    workers, ran = Late(RealRuntime(), "group", 1), threading.Event()
+    workers.submit(ran.set)
+    workers.start()
+    assert ran.wait(PATIENCE_S)
+
+
+def test_threads_take_messages_in_order_and_consume_what_they_took() -> None:
+    """Otherwise a close repeats the messages that were consumed after one that was not."""
+    begun: list[int] = []
+    both, go, ended = threading.Event(), threading.Event(), threading.Event()
+    messages = [mock.Mock(queue_offset=offset) for offset in range(8)]
+    puller = mock.Mock(queue=QUEUE, is_open=True)
+
+    def listen(given: Sequence[ReceivedMessage]) -> None:
+        begun.append(given[0].queue_offset)
+        if len(begun) == 2:
+            both.set()
+        go.wait(PATIENCE_S)
+
+    service = ConcurrentConsumeService(RealRuntime(), MemberConfig(group="G", thread_count=2), listen)
+    service.belong_to(mock.Mock(retry_topic="%RETRY%G"))
+    for first in (0, 4):
+        service.deliver(Batch(puller, tuple(messages[first : first + 4])))
+    service.start()
+    assert both.wait(PATIENCE_S)
+    assert sorted(begun) == [0, 1]
+    closing = threading.Thread(target=service.stop, args=(ended.set,))
+    closing.start()
+    wait_until(lambda: service._workers.is_stopping)
+    go.set()
+    assert ended.wait(PATIENCE_S)
+    closing.join()
+    assert sorted(begun) == [0, 1]
+    assert puller.done.call_count == 2
+
+    class Lots(deque[Any]):
+        """Messages of which one is taken just before the stop."""
+
+        def popleft(self) -> Any:
+            service._workers.is_stopping = True
+            return super().popleft()
+
+    service._workers.is_stopping = False
+    service._share(puller, Lots(zip(messages[2:])))
+    assert begun[2:] == [2]

@@ -52,8 +52,7 @@ StartAt: TypeAlias = Literal["first", "last", "stored"] | datetime
 """Where a new group starts in a queue; other groups continue at their offset.
 
 "stored": at 0 in a young queue, else at the end, like Java's CONSUME_FROM_LAST_OFFSET. A time: at the first message
-stored at or after it. For "first", "last" and a time, a group with offset 0 counts as new, because a 4.x broker reports
-0 for both.
+stored at or after it.
 """
 
 

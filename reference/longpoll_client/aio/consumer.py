@@ -121,7 +121,9 @@ class AsyncMember(GroupMember):
 
     async def close(self) -> None:
         """Stop pulling, store the offsets and leave the group, once; after `lifecycle.end`. Errors are logged."""
-        await self._instance.end_jobs()
+        # An exchange that is cut off has requests on their way, which a broker may apply after later ones.
+        async with self._rebalancing:
+            await self._instance.end_jobs()
         await self.run(self.leave(self.assigned_queues.drop_all()))
         await self._instance.written()
         await self._instance.close()
@@ -294,6 +296,8 @@ class _Giving:
     """When the listener was called that has not answered yet; 0: none."""
     is_late: bool = False
     """Whether the listener was cancelled: its messages are sent back, unless it still returns."""
+    lot: _Lot | None = None
+    """The lot of which it gives messages."""
     puller: Puller | None = None
     """The queue of `consumed`."""
     consumed: list[ReceivedMessage] = field(factory=list)
@@ -396,7 +400,7 @@ class AsyncPushConsumer(AsyncConsumer):
             Listening(
                 self._give_directly,
                 is_orderly=orderly,
-                is_busy=lambda puller: orderly and self._orderly_queues.is_busy(puller),
+                is_busy=lambda puller: self._is_busy(puller) or self._orderly_queues.is_busy(puller),
             ),
         )
         self._statistics = self._member.statistics
@@ -452,6 +456,10 @@ class AsyncPushConsumer(AsyncConsumer):
         """Have a pull's messages given to the listener."""
         self._lots.put(_Lot(batch.puller, batch.messages, 0))
 
+    def _is_busy(self, puller: Puller) -> bool:
+        """Whether a task has messages of the queue that are not in order."""
+        return any(giving.lot is not None and giving.lot.puller is puller for giving in self._giving)
+
     def _deliver_in_order(self, batch: Batch) -> None:
         self._orderly_queues.deliver(batch)
 
@@ -495,7 +503,7 @@ class AsyncPushConsumer(AsyncConsumer):
 
     async def _work(self) -> None:
         lots, lifecycle = self._lots, self._member.lifecycle
-        give = self._give_in_order if self._is_orderly else self._consume
+        give = self._give_in_order if self._is_orderly else self._give_lot
         with self._calling() as giving:
             while (lot := await lots.first()) is not None:
                 if lifecycle.is_closed:
@@ -505,6 +513,16 @@ class AsyncPushConsumer(AsyncConsumer):
                 except FAULTS:
                     log.exception("a listener's task of group %s failed at its lot", self._config.group)
             lots.take_first()
+
+    async def _give_lot(self, giving: _Giving, lot: _Lot) -> None:
+        giving.lot = lot
+        try:
+            await self._consume(giving, lot)
+        finally:
+            self._settle(giving)
+            giving.lot = None
+            if lot.puller.is_dropped:
+                self._member.release_soon(lot.puller)
 
     async def _give_in_order(self, giving: _Giving, lot: _Lot) -> None:
         self._lots.take_first()

@@ -156,14 +156,14 @@ class Workers:
             self._changed.notify()
 
     def _take(self, life: int) -> Callable[[], None]:
-        """Wait for the next task; `_nothing` for a thread of an earlier start."""
+        """Wait for the next task; `_nothing` after the stop and for a thread of an earlier start."""
         with self._changed:
-            while life == self._life and not self._tasks:
+            while life == self._life and not self._tasks and not self.is_stopping:
                 self._idle_count += 1
                 self._changed.wait()
                 self._idle_count -= 1
                 self._is_waking = False
-            if life != self._life:
+            if life != self._life or self.is_stopping:
                 return _nothing
             task = self._tasks.popleft()
             self._wake()
@@ -176,8 +176,7 @@ class Workers:
         """
         with self._changed:
             self.is_stopping = True
-            self._tasks += [_nothing] * len(self._threads)
-            self._wake()
+            self._changed.notify_all()
         self._stopper = next((thread for thread in self._threads if thread.is_current()), None)
         self._then = lambda: self._end(timeout_s, then)
         if self._stopper is None:
@@ -201,10 +200,8 @@ class Workers:
     def _run(self, life: int) -> None:
         failed = f"a listener's thread of group {self._group} failed at its task"
         while not self.is_stopping and life == self._life:
-            task = self._take(life)
-            if not self.is_stopping:
-                with KeepThread(log, failed):
-                    task()
+            with KeepThread(log, failed):
+                self._take(life)()
         if self._stopper is not None and self._stopper.is_current():
             with KeepThread(log, f"closing the consumer of group {self._group} failed"):
                 self._then()
@@ -289,7 +286,7 @@ class ConsumeService(ABC):
 
     @abstractmethod
     def is_busy(self, puller: Puller, /) -> bool:
-        """Whether the listener has messages of an orderly queue now."""
+        """Whether the listener has messages of the queue now."""
 
     @abstractmethod
     def _look_for_hanging(self) -> None:
@@ -335,9 +332,10 @@ class ConcurrentConsumeService(ConsumeService):
         self._hang_ns = int(config.consume_timeout_s * 1e9)
         self._giving: set[_Giving] = set()
 
-    def is_busy(self, _puller: Puller) -> bool:
-        """Always false: nothing is consumed in order here."""
-        return False
+    def is_busy(self, puller: Puller) -> bool:
+        """Whether a thread may be calling the listener with messages of the queue."""
+        with self._lock:
+            return any(giving.puller is puller for giving in self._giving)
 
     def deliver(self, batch: Batch) -> None:
         """Split the messages of a pull into small lots."""
@@ -347,23 +345,24 @@ class ConcurrentConsumeService(ConsumeService):
             lots = deque(zip(messages))
         else:
             lots = deque(messages[at : at + size] for at in range(0, len(messages), size))
-        self._workers.submit(partial(self._share, batch.puller, lots))
+        # A task for each thread, so that none begins the next batch before all lots of this one are taken. One more
+        # goes on after a fault.
+        task_count = min(len(lots), self._config.thread_count + 1)
+        self._workers.submit(*[partial(self._share, batch.puller, lots)] * task_count)
 
     def _share(self, puller: Puller, lots: _Lots) -> None:
-        """Give the listener lots until none is left. Before the first one, have another thread do the same.
+        """Give the listener lots until none is left, as other threads do at the same time.
 
-        If the listener is quick, the other thread comes too late, and one thread gives all lots. A task per lot would
+        A lot that was taken is given, also after the stop: later ones may be consumed by then, and would come twice.
+
+        If the listener is quick, the other threads come too late, and one thread gives all lots. A task per lot would
         cost more than such a listener. An error here ends only this thread's part.
         """
-        lot = _next_of(lots)
-        if lot is None:
+        if not lots:
             return
-        if lots:
-            self._workers.submit(partial(self._share, puller, lots))
         with self._calling(puller) as giving:
-            while lot is not None and not self._workers.is_stopping:
+            while not self._workers.is_stopping and (lot := _next_of(lots)) is not None:
                 self._consume(giving, lot, 0)
-                lot = _next_of(lots)
 
     def _submit(self, puller: Puller, messages: Sequence[ReceivedMessage], again_count: int) -> None:
         self._workers.submit(partial(self._consume_again, puller, messages, again_count))
@@ -384,6 +383,8 @@ class ConcurrentConsumeService(ConsumeService):
         finally:
             with self._lock:
                 self._giving.discard(giving)
+            if puller.is_dropped:
+                self._member.release_soon(puller)
 
     def _consume(self, giving: _Giving, messages: Sequence[ReceivedMessage], again_count: int) -> None:
         """Give messages to the listener, which had them `again_count` times without the broker knowing."""

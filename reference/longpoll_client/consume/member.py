@@ -68,7 +68,7 @@ class Listening:
     """Gets messages that a broker wants consumed (309)."""
     is_orderly: bool = False
     is_busy: Callable[[Puller], bool] = lambda _puller: False
-    """Whether the listener has messages of an orderly queue now."""
+    """Whether the listener has messages of a queue now."""
 
 
 NO_LISTENER: Final = Listening()

@@ -7,7 +7,6 @@ Source: `RemoteBrokerOffsetStore.java`, `LocalFileOffsetStore.java`, `RebalanceP
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -18,7 +17,7 @@ from longpoll_client.checks import unix_ms
 from longpoll_client.errors import RefusedError
 from longpoll_client.link.steps import Ask, Steps, WriteFile
 from longpoll_client.settings import StartAt
-from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.bodies import MessageQueue, OffsetTable
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.headers import (
     GetMaxOffsetRequestHeader,
@@ -41,24 +40,25 @@ class RemoteOffsets:
     The first offset of a new group is stored before the first pull. Java's client stores it up to 5 s later: if the
     queue changes hands before that, the next member begins at the end and skips messages.
 
-    Invariant: `_stored` has every queue that was begun, with the offset that its broker has, except `_doubted` queues.
+    Invariant: `_stored` has every queue that was begun, with the offset that its broker has. `_failed` has queues whose
+    last store may have failed.
     """
 
     def __init__(self, group: str, start_at: StartAt) -> None:
         self._group = group
         self._start_at = start_at
         self._stored: dict[MessageQueue, int] = {}
-        self._doubted: set[MessageQueue] = set()
+        self._failed: set[MessageQueue] = set()
 
     def begin(self, queue: MessageQueue) -> Steps[int]:
-        """The group's offset; for a new group the one that `start_at` says. Raises a ClientError.
-
-        A broker of 4.x reports 0 for a group without an offset in a young queue, so 0 counts as none.
-        """
+        """The group's offset; for a new group the one that `start_at` says. Raises a ClientError."""
         known = self._stored.get(queue)
-        stored = yield from self.stored(queue)
-        if known is None and self._start_at != "stored" and not is_retry(queue):
-            offset = stored or (yield from self._begin_at(queue, self._start_at))
+        may_be_new = known is None and self._start_at != "stored" and not is_retry(queue)
+        stored = yield from stored_offset(self._group, queue, zero_if_none=False if may_be_new else None)
+        if may_be_new:
+            if stored == 0 and (self._start_at == "first" or not (yield from self._has_row(queue))):
+                stored = None
+            offset = stored if stored is not None else (yield from self._begin_at(queue, self._start_at))
         elif stored is not None:
             offset = stored
         elif known is not None:
@@ -73,21 +73,29 @@ class RemoteOffsets:
 
     def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
         """Store the group's offset, unless the broker has it. Raises a ClientError."""
-        if self._stored.get(queue) != offset or queue in self._doubted:
-            self._doubted.discard(queue)
-            with ExitStack() as undo:
-                undo.callback(self._doubted.add, queue)
-                yield from self.reset(queue, offset)
-                undo.pop_all()
+        if self._stored.get(queue) != offset or queue in self._failed:
+            yield from self.reset(queue, offset)
 
     def reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
         """Store the group's offset. Raises a ClientError."""
+        self._failed.add(queue)
         yield ask_queue(queue, store_request(self._group, queue, offset))
+        self._failed.discard(queue)
         self._stored[queue] = offset
 
     def stored(self, queue: MessageQueue) -> Steps[int | None]:
         """The group's offset at its broker; None without one. Raises a ClientError."""
         return stored_offset(self._group, queue)
+
+    def _has_row(self, queue: MessageQueue) -> Steps[bool]:
+        """Whether the group has an offset: a broker of 4.x also reports 0 for a group without one in a young queue."""
+        try:
+            answer = yield ask_queue(queue, (RequestCode.GET_ALL_CONSUMER_OFFSET, None))
+        except RefusedError:
+            # A broker of 5.x whose table needs a permission. It reports 0 only for a stored 0, see `zero_if_none`.
+            return True
+        rows = OffsetTable.decode(answer.body).offset_table
+        return queue.queue_id in rows.get(f"{queue.topic}@{self._group}", {})
 
     def _begin_at(self, queue: MessageQueue, start_at: StartAt) -> Steps[int]:
         """The first offset of a new group, which is stored at the broker.
@@ -97,11 +105,10 @@ class RemoteOffsets:
         """
         offset = yield from ask_offset(queue, start_request(queue, start_at))
         try:
-            yield ask_queue(queue, store_request(self._group, queue, offset))
+            yield from self.reset(queue, offset)
         except RefusedError as error:
             if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 raise
-            self._doubted.add(queue)
         return offset
 
 
@@ -205,7 +212,7 @@ def is_retry(queue: MessageQueue) -> bool:
     return queue.topic.startswith(RETRY_PREFIX)
 
 
-Request: TypeAlias = tuple[RequestCode, Header]
+Request: TypeAlias = tuple[RequestCode, Header | None]
 """Code and header of a request."""
 
 
@@ -240,9 +247,14 @@ def ask_offset(queue: MessageQueue, request: Request) -> Steps[int]:
     return OffsetResponseHeader.decode(answer.ext_fields).offset
 
 
-def stored_offset(group: str, queue: MessageQueue) -> Steps[int | None]:
-    """A group's offset at its broker; None without one (code 22). Raises a ClientError."""
-    header = QueryConsumerOffsetRequestHeader(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
+def stored_offset(group: str, queue: MessageQueue, *, zero_if_none: bool | None = None) -> Steps[int | None]:
+    """A group's offset at its broker; None without one (code 22). Raises a ClientError.
+
+    In a young queue a broker reports 0 instead, unless `zero_if_none` is false and it is of 5.x.
+    """
+    header = QueryConsumerOffsetRequestHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=zero_if_none
+    )
     try:
         return (yield from ask_offset(queue, (RequestCode.QUERY_CONSUMER_OFFSET, header)))
     except RefusedError as error:

@@ -253,7 +253,7 @@ class Rebalancer:
     _offsets: OffsetStore
     _locks: QueueLocks
     _is_busy: Callable[[Puller], bool]
-    """Whether a listener has messages of an orderly queue."""
+    """Whether a listener has messages of a queue."""
     _try_soon: Callable[[], None]
     """Retries after a failure."""
     _rebalance_soon: Callable[[], None]
@@ -380,15 +380,15 @@ class Rebalancer:
     def give_up(self, queue: MessageQueue, *, stores: bool, offset: int | None = None) -> Steps[None]:
         """Give a queue up; if it `stores`, store its offset, and if an `offset` is given, that one.
 
-        If a listener still has messages of an orderly queue, the queue stays locked until `release`.
+        If a listener still has its messages, a locked queue, or one of a topic that is not subscribed any more, is kept
+        until `release`. Any other queue may be another member's by now.
         """
-        puller = self._queues.pullers()[queue]
+        puller = self._queues.let_go(queue, is_for_good=stores)
         self._revoked.add(puller)
-        self._queues.let_go(queue, is_for_good=stores)
         # Asked first: a listener that returns during the store has consumed more than that offset says.
-        is_busy = self._is_busy(puller)
+        is_busy = self._is_kept(puller)
         if stores:
-            yield from self.store(queue, puller)
+            yield from self._store(puller, self._offsets.store)
         if offset is not None:
             # Before another member can begin the queue.
             yield from self._reset(queue, offset)
@@ -396,10 +396,14 @@ class Rebalancer:
             yield from self._end(puller)
 
     def release(self, puller: Puller) -> Steps[None]:
-        """The listener has returned for a queue that was given up: store the offset, then unlock."""
-        if self._revoked.has(puller):
-            yield from self.store(puller.queue, puller)
+        """A listener has returned for a queue that was given up: after the last one store the offset, then unlock."""
+        if self._revoked.has(puller) and not self._is_busy(puller):
+            yield from self._store(puller, self._offsets.store)
             yield from self._end(puller)
+
+    def _is_kept(self, puller: Puller) -> bool:
+        is_only_ours = puller.locked_until_ns is not None or puller.queue.topic not in self._membership.subscriptions
+        return is_only_ours and self._is_busy(puller)
 
     def _end(self, puller: Puller) -> Steps[None]:
         yield from self._locks.unlock([puller.queue])
@@ -411,7 +415,7 @@ class Rebalancer:
         moving = {queue: puller for queue, puller in self._queues.pullers().items() if queue in offsets}
         for puller in moving.values():
             puller.drop()
-        if any(self._is_busy(puller) for puller in moving.values()):
+        if any(self._is_kept(puller) for puller in moving.values()):
             return False
         for queue in sorted(moving):
             yield from self.give_up(queue, stores=False, offset=offsets[queue])
@@ -422,22 +426,27 @@ class Rebalancer:
         """At the close: store every offset, and unlock every queue, except those that a listener still has."""
         # Asked first, as in `give_up`.
         busy = {puller.queue for puller in (*pullers, *self._revoked.pullers()) if self._is_busy(puller)}
-        yield from self.persist()
+        yield from self.persist(is_last=True)
         yield from self._locks.unlock(self._locks.held - busy)
 
     # ------------------------------------------------------------ offsets and locks
 
-    def persist(self) -> Steps[list[LongpollError]]:
-        """Store every offset that has changed; the errors, which are logged."""
+    def persist(self, *, is_last: bool = False) -> Steps[list[LongpollError]]:
+        """Store every offset that has changed, or at the close every one; the errors, which are logged.
+
+        A broker that crashed may have lost an offset that has not changed since.
+        """
         pullers = (*self._queues.pullers().values(), *self._revoked.pullers())
-        stored = yield Together([self.store(puller.queue, puller) for puller in pullers])
+        write = self._offsets.reset if is_last else self._offsets.store
+        stored = yield Together([self._store(puller, write) for puller in pullers])
         return [error for error in stored if error is not None]
 
-    def store(self, queue: MessageQueue, puller: Puller) -> Steps[LongpollError | None]:
+    def _store(self, puller: Puller, write: Callable[[MessageQueue, int], Steps[None]]) -> Steps[LongpollError | None]:
         """Store a queue's offset, unless its lock is lost: another member may have the queue. Errors are logged."""
+        queue = puller.queue
         if puller.is_locked:
             try:
-                yield from self._offsets.store(queue, puller.offset_done)
+                yield from write(queue, puller.offset_done)
             except LongpollError as error:
                 log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
                 return error

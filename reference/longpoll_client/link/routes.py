@@ -263,8 +263,6 @@ class PullSource:
     """One queue's choice; the puller has one pull on its way at a time, so one thread uses it at a time."""
 
     def __init__(self, brokers: BrokerLookup, broker_name: str) -> None:
-        self.broker_id: int = MASTER_ID
-        """The broker that is asked, by the last answer or for want of the one that it named."""
         self._brokers = brokers
         self._broker_name = broker_name
         self._suggested_id = MASTER_ID
@@ -274,13 +272,12 @@ class PullSource:
 
     def address(self, now_ns: int) -> str:
         """Host:port to ask now; raises NoRouteError."""
-        broker_id = self._suggested_id
-        address = self._brokers.broker_address_of(self._broker_name, broker_id)
+        address = self._brokers.broker_address_of(self._broker_name, self._suggested_id)
         if self._away.get(address, 0) > now_ns:
             other = self._brokers.other_broker_id(self._broker_name, address)
             if other is not None:
-                broker_id, address = other, self._brokers.broker_address_of(self._broker_name, other)
-        self.broker_id, self._asked = broker_id, address
+                address = self._brokers.broker_address_of(self._broker_name, other)
+        self._asked = address
         return address
 
     def suggested(self, broker_id: int) -> None:
