@@ -18,7 +18,8 @@ from longpoll_judge.evidence.source_survey import DISORDER_NS
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.rules.commits import exchanges, judge_exchanges
 from longpoll_judge.rules.queue_columns import MS
-from longpoll_judge.run.wide_pulls import judge_suspected_commits
+from longpoll_judge.run import window_commits
+from longpoll_judge.run.wide_pulls import COMMITS, judge_suspected_commits, suspects_of
 
 LEAST, SOME, MOST, WRITTEN = (f"commit.told.{name}" for name in ("kept", "some", "most", "written"))
 KNOWN, ANSWERED = "commit.code.known", "commit.answered"
@@ -575,11 +576,29 @@ def test_a_query_is_judged_only_by_its_own_answer(named: Row) -> None:
     assert judged_rows([*rows, answer | named, *again])[:2] == ([], Share(0, 1))
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_only_so_many_events_wait(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    """Requests, and answers whose requests have not come."""
+    table = table_of(rows_of(ask(9, 20))[place : place + 1])
+    assert suspects_of(COMMITS, lambda: iter([(0, table)]), context()) is not None
+    monkeypatch.setattr(window_commits, "WAITING_MAX", 0)
+    assert suspects_of(COMMITS, lambda: iter([(0, table)]), context()) is None
+
+
 def test_all_groups_count_among_the_refusals() -> None:
     """Also those whose queries are clear."""
-    asked = [ask(9, 20 * number) for number in range(1, 100)]
+    asked = [one for number in range(20) for one in (update(9, 40 * number), ask(9, 40 * number + 20))]
     refusals = [ask(NONE, 0, code=1, group="H")] * REFUSED_LEAST
-    assert judged_rows(rows_of(update(9, 0), *asked, *refusals)) == ([], Share(109, 109), [])
+    assert judged_rows(rows_of(*asked, *refusals)) == ([], Share(30, 30), [])
+
+
+@pytest.mark.parametrize(("ones", "answered"), [([update(9, 0), ask(9, 20)], 2), ([open_(pull(9, 0)), ask(9, 20)], 1)])
+def test_clear_groups_are_left_out(ones: list[One], answered: int) -> None:
+    """Whether their events are in one split or in several."""
+    rows = rows_of(*ones)
+    for splits in ([rows], [[row] for row in rows]):
+        tables = [table_of(split) for split in splits]
+        assert suspects_of(COMMITS, partial(enumerate, tables), context()) == (set(), 1, answered)
 
 
 def test_answers_are_those_of_the_same_observer() -> None:

@@ -16,7 +16,8 @@ from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS
 from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.rules.sends import FINDINGS_MAX, judge_sends
-from longpoll_judge.run.wide_pulls import judge_suspected
+from longpoll_judge.run import window_sends
+from longpoll_judge.run.wide_pulls import SENDS, judge_suspected, suspects_of
 
 AFTER, CONNECTION, OPEN, ONCE, PLACE_, APPENDED, TAG = (
     f"send.acknowledged.{name}"
@@ -319,6 +320,8 @@ def test_a_message_delivered_before_its_send_is_found() -> None:
     other = send(0, queue=1), acked(1, 3, queue=1), send((5, 6), "a"), acked(9, 3, "a")
     assert clauses(*other, delivered((1, 4), 3)) == [DELIVERED]
     assert clauses(*other, delivered((1, 4), 3, request="r")) == []
+    far = send(0, "a"), acked(1, (1 << 40) + 3, "a")
+    assert clauses(*far, send((5, 6), queue=1), acked(9, 3, queue=1), delivered((1, 4), 3, queue=1)) == [DELIVERED]
     assert clauses(acked(9, 3), delivered((1, 4), 3)) == []
     pull = event("request_received", 0, request="p", code=11)
     assert clauses(*rows, pull) == [DELIVERED]
@@ -484,8 +487,9 @@ def test_a_batch_is_held_against_nobody_where_its_list_does_not_tell() -> None:
     """An id of 0 or one that comes again has no place in the list; an identifier that came again is of two lists."""
 
     def of_batch(listed: Sequence[int], stored: Sequence[int], *more: Row) -> list[str]:
-        told = [acked(5, at, ids=[one] if one else []) for at, one in enumerate(stored)]
-        findings, *_rest = judged([send(0, code=320, ids=list(listed)), *more, *told])
+        known = [[one] if one else [] for one in stored]
+        told = [acked(5, at, ids=one, bodies=one) for at, one in enumerate(known)]
+        findings, *_rest = judged([send(0, code=320, ids=list(listed), bodies=list(listed)), *more, *told])
         return [one.clause for one in findings if one.property == "send_is_kept"]
 
     assert of_batch([1, 2, 3], [2, 1, 3]) == of_batch([1, 2, 3], [1, 2]) == ["send.batch.gapless"]
@@ -503,11 +507,12 @@ def test_a_batch_is_held_against_nobody_where_its_list_does_not_tell() -> None:
         ([refused(5, code=1)], False),
         ([refused(5, code=14)], False),
         ([refused(5, code=2), send(1, code=11)], False),
-        ([refused(5, code=2), acked(5, ids=[1])], False),
+        ([refused(5, code=2), acked(5, ids=[1], bodies=[1])], False),
     ],
 )
 def test_only_a_refusal_that_certainly_stored_nothing_forbids_a_delivery(rows: list[Row], is_doubted: bool) -> None:
-    findings, *_rest = judged([send(0, ids=[1]), *rows, delivered(9, 0, ids=[1])])
+    identity: Row = {"ids": [1], "bodies": [1]}
+    findings, *_rest = judged([send(0, **identity), *rows, delivered(9, 0, queue=1, **identity)])
     assert ("message.committed" in {one.clause for one in findings}) == is_doubted
 
 
@@ -532,6 +537,76 @@ def test_a_send_without_a_name_says_what_becomes_of_its_message(fields: Row) -> 
     identity: Row = {"ids": [1], "bodies": [1]}
     findings, *_rest = judged([send(0, "", **identity, **fields), delivered(9, 0, **identity)])
     assert [one.property for one in findings] == ["message_is_delivered"]
+
+
+def test_messages_of_clear_queues_are_compared() -> None:
+    """By their bodies if they have no identifiers, and with those of other queues."""
+    findings, *_rest = judged([send(0), acked(5, bodies=[1]), delivered(9, 0, bodies=[2])])
+    assert [one.clause for one in findings] == ["message.one_value"]
+    identity: Row = {"ids": [1], "bodies": [1]}
+    findings, *_rest = judged([send(0, **identity), acked(5, **identity), delivered(9, 0, queue=1, **identity)])
+    assert [one.clause for one in findings] == ["message.stored.once"]
+
+
+def other(at: Moment) -> Row:
+    """A request that concerns no message."""
+    return event("request_received", at, request=f"o{at}", code=34)
+
+
+OTHERS: Final = [other(at) for at in (11, 12, 13)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "clause"),
+    [
+        ([send(0), acked(1, 3), *OTHERS, visible(6_000, 4)], SHOWN),
+        ([visible(0, 2), send(1), acked(2, 3), *OTHERS], SHOWN),
+        ([send(0), acked(1, 3), visible(6_000, 4)], SHOWN),
+        ([visible(6_000, 4), send(0), acked(1, 3)], SHOWN),
+        ([send(0), acked(1, 0), appended(5, 7)], APPENDED),
+        ([appended(0, 7), *OTHERS, send(14), acked(15, 0)], APPENDED),
+        ([send(0), *OTHERS], ANSWERED),
+        ([delivered(1, 3), *OTHERS, send(5), acked(9, 3)], DELIVERED),
+        ([send(5), acked(9, 3), delivered(1, 3)], DELIVERED),
+        ([send(5), acked(9, 3), *OTHERS, delivered(1, 2, 3)], DELIVERED),
+        ([send(0, "a"), acked(2, 7, "a"), *OTHERS, send(14, "b"), acked(15, 6, "b")], ORDER),
+        ([send(3, "b"), acked(5, 6, "b"), send(0, "a"), acked(2, 7, "a")], ORDER),
+        ([send(0), *OTHERS, acked(14), refused(15)], ONCE),
+        ([send(0, queue=-1), acked(1, queue=-1)], ANSWERED),
+        ([send(0, topic=""), acked(1, topic="")], ANSWERED),
+    ],
+)
+def test_events_of_other_splits_are_remembered(rows: list[Row], clause: str) -> None:
+    """Each event is in a split alone."""
+    assert [each.clause for each in judged(*([row] for row in rows))[0]] == [clause]
+
+
+def test_ends_of_another_life_show_nothing() -> None:
+    rows = visible(0, 9), send(20), acked(25, 3)
+    assert clauses(*rows) == []
+    assert clauses(*rows, deleted={("b", "T"): holes((10, 11))}) == [SHOWN]
+
+
+def test_clear_queues_are_left_out() -> None:
+    """Whether their events are in one split or in several; requests without a name do not matter."""
+    rows = [
+        *(visible(0, 9), send(1), appended(1, 3, tag="a"), acked(2, 3, tag="a"), delivered(3, 3)),
+        *(event("request_received", 4, code=11), send(5, "", queue=1), send(6, "q", queue=1)),
+    ]
+    for splits in ([rows], [[row] for row in rows]):
+        tables = [table_of(split) for split in splits]
+        assert suspects_of(SENDS, partial(enumerate, tables), context()) == ({("b", "T", 1)}, 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "name", "limit"),
+    [*((row, "WAITING_MAX", 0) for row in (send(0), other(0), refused(0))), (other(0), "_SHIFT", 62)],
+)
+def test_events_and_queues_are_limited(monkeypatch: pytest.MonkeyPatch, row: Row, name: str, limit: int) -> None:
+    """Sends, other requests, and answers to unknown requests wait; a place needs the bits above an offset."""
+    assert suspects_of(SENDS, lambda: iter([(0, table_of([row]))]), context()) is not None
+    monkeypatch.setattr(window_sends, name, limit)
+    assert suspects_of(SENDS, lambda: iter([(0, table_of([row]))]), context()) is None
 
 
 def test_observations_are_not_left_out() -> None:

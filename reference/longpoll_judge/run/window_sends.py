@@ -37,7 +37,7 @@ WAITING_MAX: Final = 1_000_000
 _SHIFT: Final = 40
 """Bits of the offset in a number that combines a place and an offset."""
 _NUMBERS: Final = {
-    **dict.fromkeys(("acknowledged", "appended", "end", "ahead"), -1),
+    **dict.fromkeys(("acknowledged", "end", "ahead"), -1),
     **dict.fromkeys(("asked_ns", "ended_ns"), -NEVER),
     **dict.fromkeys(("suspected", "used", "unshown", "sends"), 0),
 }
@@ -160,7 +160,6 @@ class SendWatch:
         offsets = lists.values.to_numpy()[bounds[got] + nth]
         for rows in (sent, told, logged, moved, got):
             self._numbers["used"][place[rows]] = 1
-        self.is_over |= not named[told].all()
         self._identify(table, asked, place, (told, np.zeros_like(told), columns["offset"][told]), (got, nth, offsets))
         most = max(int(column.max(initial=0)) for column in (columns["offset"], columns["end"], offsets))
         self.is_over |= most >= 1 << (_SHIFT - 1) or len(self._places) >= 1 << (62 - _SHIFT)
@@ -261,14 +260,8 @@ class SendWatch:
         """Suspect the queues with a message that was not visible in time."""
         moved, shown, numbers = rows["moved"], rows["shown"], self._numbers
         place, end, after_ns = (moved[name] for name in ("place", "end", "after_ns"))
-        wrong = (
-            (end < numbers["end"][place]) | (after_ns < numbers["ended_ns"][place]) | (numbers["unshown"][place] > 0)
-        )
-        self._suspect(place[wrong])
-        order = np.argsort(place, kind="stable")
-        self._suspect(place[order][1:][_fall(place[order], end[order]) | _fall(place[order], after_ns[order])])
-        if _fall(place[order], end[order]).any():
-            order = np.lexsort((end, place))
+        self._suspect(place[numbers["unshown"][place] > 0])
+        order = np.lexsort((end, place))
         at, is_seen = _found(_together(place, end)[order], shown["place"], shown["offset"] + 1)
         is_seen &= np.append(place[order], -1)[at] == shown["place"]
         was_seen = numbers["end"][shown["place"]] > shown["offset"]
@@ -285,18 +278,13 @@ class SendWatch:
 
     def _look_at_appends(self, rows: dict[str, Rows], source: str) -> None:
         """Suspect the queues with an acknowledged message that was not appended before, with the same tag."""
-        logged, told, numbers = rows["logged"], rows["told"], self._numbers
+        logged, told = rows["logged"], rows["told"]
         if len(told["place"]) or len(logged["place"]):
             is_appending = self._appending.setdefault(source, len(logged["place"]) > 0)
             self.is_over |= len(logged["place"]) > 0 and not is_appending
             told["is_stored"] |= not is_appending
-        is_new = logged["age"] == 0
-        place, offset = logged["place"], logged["offset"]
-        self._suspect(place[is_new & (offset <= numbers["appended"][place])])
-        np.maximum.at(numbers["appended"], place[is_new], offset[is_new])
-        value = _together(place, offset)
+        value = _together(logged["place"], logged["offset"])
         order = np.argsort(value, kind="stable")
-        self._suspect(place[order][1:][np.diff(value[order]) == 0])
         at, is_there = _found(value[order], told["place"], told["offset"], exactly=True)
         append = np.append(order, -1)[at]
         wrong = np.append(logged["after_ns"], 0)[append] > told["before_ns"]
@@ -389,12 +377,6 @@ def _picked(rows: Rows, which: Integers | Booleans) -> Rows:
 
 def _together(place: Integers, offset: Integers) -> Integers:
     return (place << _SHIFT) + offset
-
-
-def _fall(place: Integers, values: Integers) -> Booleans:
-    """Whether each row after the first has a lower value than the row before it, at the same place."""
-    found: Booleans = (place[1:] == place[:-1]) & (values[1:] < values[:-1])
-    return found
 
 
 def _found(values: Integers, place: Integers, offset: Integers, *, exactly: bool = False) -> tuple[Integers, Booleans]:
