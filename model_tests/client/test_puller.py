@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 from unittest import mock
 
@@ -489,7 +488,7 @@ def test_the_close_stores_an_offset_that_has_not_changed(one_queue: OneQueue, gr
     locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=False)
     anything: Any = mock.Mock(return_value=False)
     rebalancer = Rebalancer(anything, assigned, group.of(), locks, anything, anything, anything)
-    for steps, stored in ((rebalancer.persist, 6), (rebalancer.persist, None), (partial(rebalancer.leave, ()), 6)):
+    for steps, stored in ((rebalancer.persist, 6), (rebalancer.persist, None), (rebalancer.leave, 6)):
         one_queue.stored = None
         group.instance.run(steps())
         assert one_queue.stored == stored
