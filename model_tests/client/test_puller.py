@@ -482,13 +482,29 @@ def test_an_offset_that_is_known_already_is_not_told_again(one_queue: OneQueue, 
     assert one_queue.stored == 6
 
 
+def rebalancer_of(group: Offsets, puller: Any, *, is_busy: bool) -> Rebalancer:
+    """The rebalancer of a member with one queue."""
+    assigned: Any = mock.Mock(pullers=lambda: {puller.queue: puller}, let_go=lambda _queue, **_given: puller)
+    locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=False)
+    membership: Any = mock.Mock(subscriptions={"T": None})
+    busy, anything = mock.Mock(return_value=is_busy), mock.Mock()
+    return Rebalancer(membership, assigned, group.of(), locks, busy, anything, anything)
+
+
+def test_no_offset_is_stored_of_a_queue_that_another_member_may_have(one_queue: OneQueue, group: Offsets) -> None:
+    """A listener that still has its messages returns after the other member has stored a later one, maybe."""
+    puller = mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True, locked_until_ns=None)
+    rebalancer = rebalancer_of(group, puller, is_busy=True)
+    group.instance.run(rebalancer.give_up(FIRST_QUEUE, stores=True))
+    assert rebalancer._revoked.pullers() == []
+    puller.offset_done = 7
+    group.instance.run(rebalancer.release(puller))
+    assert one_queue.stored == 6
+
+
 def test_the_close_stores_an_offset_that_has_not_changed(one_queue: OneQueue, group: Offsets) -> None:
     """A broker that crashed may have lost it."""
-    puller = mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True)
-    assigned: Any = mock.Mock(pullers=lambda: {FIRST_QUEUE: puller})
-    locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=False)
-    anything: Any = mock.Mock(return_value=False)
-    rebalancer = Rebalancer(anything, assigned, group.of(), locks, anything, anything, anything)
+    rebalancer = rebalancer_of(group, mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True), is_busy=False)
     for steps, stored in ((rebalancer.persist, 6), (rebalancer.persist, None), (rebalancer.leave, 6)):
         one_queue.stored = None
         group.instance.run(steps())
