@@ -342,6 +342,8 @@ class OneQueue:
         self.stored: int | None = None
         self.told_for_none: int | None = None
         self.refuses_tables = False
+        self.may_answer_22 = False
+        """Whether it answers 22 for none where it is asked to, as 5.x."""
         self.address = ""
 
     def answer(self, peer: Peer, command: Command) -> None:
@@ -360,8 +362,10 @@ class OneQueue:
             row = {} if self.stored is None else {0: self.stored}
             peer.answer(command, body=OffsetTable(offset_table={"T@other": {0: 0}, "T@G": row}).encode())
         else:
+            is_22 = self.may_answer_22 and command.ext_fields.get("setZeroIfNotFound") == "false"
+            none = None if is_22 else self.told_for_none
             answers = {
-                RequestCode.QUERY_CONSUMER_OFFSET: self.told_for_none if self.stored is None else self.stored,
+                RequestCode.QUERY_CONSUMER_OFFSET: none if self.stored is None else self.stored,
                 RequestCode.GET_MIN_OFFSET: FIRST,
                 RequestCode.GET_MAX_OFFSET: self.end,
                 RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: 3,
@@ -433,6 +437,12 @@ def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
     assert group.begin(second) == begun
     group.store(second, 7)
     assert group.begin(first) == 7
+
+
+def test_a_new_group_begins_at_the_end_where_it_may_not_see_the_table(one_queue: OneQueue, group: Offsets) -> None:
+    one_queue.told_for_none, one_queue.refuses_tables, one_queue.may_answer_22 = 0, True, True
+    assert group.begin(group.of("stored")) == 0
+    assert group.begin(group.of("last")) == 5
 
 
 @pytest.mark.parametrize("refuses_tables", [False, True])
