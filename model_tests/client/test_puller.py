@@ -362,7 +362,7 @@ class OneQueue:
             row = {} if self.stored is None else {0: self.stored}
             peer.answer(command, body=OffsetTable(offset_table={"T@other": {0: 0}, "T@G": row}).encode())
         else:
-            is_22 = self.may_answer_22 and command.ext_fields.get("setZeroIfNotFound") == "false"
+            is_22 = self.may_answer_22 and (command.ext_fields or {}).get("setZeroIfNotFound") == "false"
             none = None if is_22 else self.told_for_none
             answers = {
                 RequestCode.QUERY_CONSUMER_OFFSET: none if self.stored is None else self.stored,
