@@ -54,7 +54,8 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("LONGPOLL_PROFILE", "quick"))
 
-# Thousands of tests stay in memory, which each whole round of the collector looks at: let there be fewer of them.
+# Thousands of tests stay in memory: the collector rests until `pytest_collection_finish`, and then comes rarely.
+gc.disable()
 gc.set_threshold(50_000, 20, 50)
 
 
@@ -65,10 +66,10 @@ def pytest_collection_finish() -> None:
     A socket that a module opens on import exists in every worker, even without its tests. The worker's end would then
     report it without its owner.
     """
-    gc.collect()
     opened = [each for each in gc.get_objects() if type(each) is socket.socket and each.fileno() >= 0]
     assert opened == [], "a module of tests has opened a socket as it was imported"
     gc.freeze()
+    gc.enable()
 
 
 # Where a process has loaded readline, as pytest does, its children are told a width and a height that nobody asked for.

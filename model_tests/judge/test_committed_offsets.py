@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from attrs import evolve, field, frozen
 from model_tests.judge.one_queue import LATE_MS, LONG_MS, Row, context, event, facts, holes, ns
 from model_tests.support.judge.histories import halves, table_of
 
-from longpoll_judge.contract.clause import PULL_RESULTS, UNHELD_MS
+from longpoll_judge.contract.clause import PULL_RESULTS, REFUSED_LEAST, UNHELD_MS
 from longpoll_judge.contract.result import Finding, Share
 from longpoll_judge.evidence.generations import DELETION_NS
 from longpoll_judge.evidence.source_survey import DISORDER_NS
@@ -385,6 +386,8 @@ def test_a_deletion_leaves_no_other_offset() -> None:
     at = DELETION_MS + 16
     assert says(WRITTEN, reset(207, 15), ask(5, at, at + 10), ask(0, at + 20)) == []
     assert says(WRITTEN, reset(207, 14), ask(5, at, at + 10), ask(0, at + 20)) == [WRITTEN]
+    anew = {("b", "T", 0): holes((20, 30))}
+    assert says(WRITTEN, update(9, 0), ask(9, 40), begun_anew=anew) == [WRITTEN + "?"]
 
 
 # -- what is answered ------------------------------------------------------------------------------------------------
@@ -545,6 +548,40 @@ def test_splits_are_one_history() -> None:
     assert judged_rows()[0] == judged_rows([])[0] == []
 
 
+EARLIER: Final = [pull(5, -100 + 20 * number) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("ones", "order", "clause"),
+    [
+        ([pull(5, -20), ask(5, 20), pull(9, 0)], range(6), LEAST),
+        ([pull(5, -20), pull(9, 0), ask(5, 20)], [0, 1, 3, 2, 4, 5], LEAST),
+        ([open_(ask(3, 0)), *(update(3, 20 * number) for number in range(1, 6))], range(11), ANSWERED),
+        ([pull(9, 0), *EARLIER, ask(5, 20)], range(12), LEAST),
+        ([update(3, 0), *EARLIER, ask(5, 20)], range(12), WRITTEN),
+    ],
+)
+def test_events_of_other_splits_are_remembered(ones: list[One], order: Iterable[int], clause: str) -> None:
+    """Each event is in a split alone, and in this order."""
+    rows = rows_of(*ones)
+    assert [each.clause for each in judged_rows(*([rows[place]] for place in order))[0]] == [clause]
+
+
+@pytest.mark.parametrize("named", [{"queue": 1}, {"topic": "U"}, {"topic": "U", "queue": -1}, {"topic": ""}, {}])
+def test_a_query_is_judged_only_by_its_own_answer(named: Row) -> None:
+    """Not by one that names another queue, nor where its identifier came twice."""
+    *rows, answer = rows_of(update(9, 0), ask(9, 20))
+    again = [] if named else [event("request_received", 50, request="r1", code=34)]
+    assert judged_rows([*rows, answer | named, *again])[:2] == ([], Share(0, 1))
+
+
+def test_all_groups_count_among_the_refusals() -> None:
+    """Also those whose queries are clear."""
+    asked = [ask(9, 20 * number) for number in range(1, 100)]
+    refusals = [ask(NONE, 0, code=1, group="H")] * REFUSED_LEAST
+    assert judged_rows(rows_of(update(9, 0), *asked, *refusals)) == ([], Share(109, 109), [])
+
+
 def test_answers_are_those_of_the_same_observer() -> None:
     """Two requests may share a name; a request without a name has no answer."""
     rows = rows_of(pull(9, 0), ask(5, 20))
@@ -567,6 +604,6 @@ def test_several_groups_are_told_apart() -> None:
     assert found(ask(5, 20, group="x" * 100), pull(9, 0, group="x" * 100))[0][1].startswith(f"group '{'x' * 80}' was")
     (unplaced,) = judged_rows(rows_of(pull(9, 0, queue=-1), ask(5, 20, queue=-1)))[0]
     assert (unplaced.clause, unplaced.queue) == (LEAST, -1)
-    assert judged_rows(rows_of(update(9, 0, queue=-1)))[2] == [("request_received without queue", 1)]
-    lacking = found(pull(9, 0, group=""), ask(5, 20, group=""), sources={"s": facts(50)})
-    assert lacking == []
+    for lacking, name in ((update(9, 0, queue=-1), "queue"), (update(-1, 0), "commit_offset")):
+        assert judged_rows(rows_of(lacking))[2] == [(f"request_received without {name}", 1)]
+    assert found(pull(9, 0, group=""), ask(5, 20, group=""), sources={"s": facts(50)}) == []

@@ -316,6 +316,9 @@ def test_a_message_delivered_before_its_send_is_found() -> None:
     assert clauses(send((5, 6)), acked(9, 3), delivered((1, 4), 3, queue=1)) == []
     assert clauses(send((5, 6)), acked(9, 3), delivered((1, 4), 3, offset_min=-1, request="")) == []
     assert clauses(send((5, 6)), acked(9, 3), delivered((1, 4), 3, code=19)) == []
+    other = send(0, queue=1), acked(1, 3, queue=1), send((5, 6), "a"), acked(9, 3, "a")
+    assert clauses(*other, delivered((1, 4), 3)) == [DELIVERED]
+    assert clauses(*other, delivered((1, 4), 3, request="r")) == []
     assert clauses(acked(9, 3), delivered((1, 4), 3)) == []
     pull = event("request_received", 0, request="p", code=11)
     assert clauses(*rows, pull) == [DELIVERED]

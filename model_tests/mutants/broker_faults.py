@@ -320,9 +320,9 @@ FAULTS: Final = (
     Fault(
         "a deleted topic comes back after a clean stop",
         f"{STORE}/message_store.py",
-        "recovers_from = min(recovered.cursor, safe_start(self._log, self._checkpoint))",
-        "recovers_from = recovered.cursor",
-        f"{TESTS}/store/test_failed_sync.py::test_a_deleted_topic_stays_deleted_after_a_clean_stop_and_a_kill",
+        "self._deletions.forget_before(self._log.start, self._table.left)",
+        "self._deletions.forget_before(recovered.cursor, self._table.left)",
+        f"{TESTS}/store/test_outsiders.py::test_a_rebuild_brings_no_deleted_topic_back",
     ),
     Fault(
         "a deletion speaks of what is written after a crash",
@@ -454,8 +454,8 @@ FAULTS: Final = (
     Fault(
         "what rotted in a closed log's last millisecond takes whole records away",
         f"{STORE}/recovery.py",
-        "is_short = store_ms < durable_ms or end <= durable_offset",
-        "is_short = store_ms < durable_ms",
+        "is_short = store_ms < checkpoint.physic_ms or end <= checkpoint.durable_offset",
+        "is_short = store_ms < checkpoint.physic_ms",
         f"{TESTS}/store/test_outsiders.py::test_rot_in_the_last_millisecond_removes_nothing",
     ),
     Fault(

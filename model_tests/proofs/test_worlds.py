@@ -708,9 +708,10 @@ def test_every_three_features_of_a_question_are_in_some_world() -> None:
     assert named["stop", "lists_have_owners"] == {"queues"}, "a variable that one part of the statement reads"
     assert len(few) > len(questions) / 2
     assert not_taken(few, worlds.values()) == ()
+    untaken = len(not_taken(questions, worlds.values()))
     for name in [each for each in worlds if each not in WORLDS]:
         fewer = [world for other, world in worlds.items() if other != name]
-        assert len(not_taken(questions, fewer)) > len(not_taken(questions, worlds.values())), name
+        assert len(not_taken(questions, fewer)) > untaken, name
     (missed,) = not_taken([Question("hold", "answered_once", frozenset({"crash"}))], [PLAIN])
     assert (missed.features, missed.on, missed.questions) == (("crash",), ("crash",), ("hold: answered_once",))
     assert {each.statement for each in questions if not each.assumed} > {"lost_by_hold", "visible_is_monotone"}

@@ -640,7 +640,7 @@ def test_a_heartbeat_that_cannot_be_read_is_refused(guarded: Broker) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"a: " + b"[" * 2_000, b"- " * 2_000, b"?\n" * 9 + b"{" * 2_000],
+    [b"a: " + b"[" * 1_100, b"- " * 1_100, b"?\n" * 9 + b"{" * 1_100],
     ids=["in brackets", "of dashes", "in braces"],
 )
 def test_only_flat_files_are_read_in_c(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

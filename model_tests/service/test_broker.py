@@ -404,10 +404,17 @@ class Notes:
             raise self.fails_after
 
 
+def make_known(broker: Broker) -> None:
+    """Create the topic T, so that a send is answered at once."""
+    broker.topics.put(TopicConfig("T"))
+    broker.sending.commits.save_topics()
+
+
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_hook_sees_every_request_and_answer(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     notes = Notes()
     broker, client = served(start_broker, connect, policy=policy, hooks=[notes])
+    make_known(broker)
     send_message(client, "T", b"body")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     reply = client.call(PULL, pull_fields("T", 0))
@@ -451,6 +458,7 @@ def test_a_hook_may_end_a_request(
 ) -> None:
     second = Notes()
     broker, client = served(start_broker, connect, hooks=[hook, second])
+    make_known(broker)
     reply = client.call(SEND, send_fields("T"), b"x")
     assert (reply.code, reply.remark) == (code, remark)
     assert len(second.told) == (0 if hook.fails_before else 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import re
@@ -15,10 +16,12 @@ from pathlib import Path
 
 import attrs
 import pytest
+from model_tests.service.commands import commands
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.plain.plain_store import read_record
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.broker.stores import open_store, read_all, result_of
+from model_tests.support.present import present
 from model_tests.support.service import served
 
 from longpoll_broker.config import StoreConfig
@@ -156,6 +159,22 @@ def test_two_hundred_kills_under_load_lose_nothing(tmp_path: Path) -> None:
 def test_kills_under_bursts_of_sends_lose_nothing(tmp_path: Path) -> None:
     """Thirty kills without syncs."""
     assert kill_often(tmp_path / "store", 30, seed=4, in_bursts=True) > 30
+
+
+def test_topics_of_answered_sends_outlive_a_kill(tmp_path: Path) -> None:
+    """Without syncs of messages."""
+    with commands("serve") as start:
+        process = start("--store", str(tmp_path), "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
+        assert process.stdout is not None
+        ready = present(READY.match(process.stdout.readline()))
+        with RawClient((ready[1], int(ready[2]))) as client:
+            sends = [(send_fields(f"New{number}") | {"d": "6"}, b"x") for number in range(100)]
+            opaques = client.send_burst(RequestCode.SEND_MESSAGE_V2, sends)
+            assert {present(client.reply(opaque, ANSWER_S)).code for opaque in opaques} == {ResponseCode.SUCCESS}
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    table = json.loads((tmp_path / "config" / "topics.json").read_bytes())["topicConfigTable"]
+    assert [table[fields["b"]]["writeQueueNums"] for fields, _body in sends] == [6] * 100
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])

@@ -184,7 +184,8 @@ def test_the_broker_picks_among_the_queues_that_are_written() -> None:
     builder = maker_of()
     store: Any = SimpleNamespace(message_size_max=1000)
     appender = Appender(builder.runtime, store, SendEvents())
-    processor = SendProcessor(builder.topics, builder, appender, SendEvents(), Durability(None, None))
+    commits: Any = None
+    processor = SendProcessor(builder.topics, builder, appender, SendEvents(), Durability(commits))
     builder.topics.put(TopicConfig("R", 4, 0))
     for topic, picked in (("T", [0, 1, 2, 3, 0]), ("R", [0, 0, 0])):
         header = replace(header_of(topic), queue_id=-1)

@@ -28,6 +28,7 @@ from longpoll_broker.rocketmq.name_server.name_server import KvSettings
 from longpoll_broker.rocketmq.name_server.routes import OwnTopics, RegisteredBroker, Routes
 from longpoll_broker.send import append, message_builder
 from longpoll_broker.shared import timer_offsets
+from longpoll_broker.shared.queues import NewQueues
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.timer_offsets import TimerCounts
 from longpoll_broker.shared.topics import TopicConfig, Topics
@@ -111,6 +112,23 @@ def of(broker: Broker, name: str) -> Quota:
     (quota,) = (each for each in broker.handler.quotas if each.name == name)
     quota.size_max = quota.used + SIZE * (100 if name.startswith("characters") else 1)
     return quota
+
+
+def test_a_deleted_topics_queues_are_not_counted(broker: Broker) -> None:
+    """Also those beyond what a client may create: `topics.json` may have more."""
+    broker.topics.put(TopicConfig("Loaded", 2000, 2000))
+    quota = of(broker, "queues")
+    before = quota.used
+    tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("Loaded", 1999), b"x"))
+    assert quota.used == before + 1
+    tell(Peer(broker, 1), (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Loaded"}, b""))
+    assert quota.used == before
+
+
+def test_a_queue_that_exists_is_never_refused() -> None:
+    queues = NewQueues(lambda topic, _queue_id: topic == "Stored")
+    queues.quota.size_max = 0
+    assert [queues.take([(topic, 0)]) for topic in ("Stored", "New")] == [True, False]
 
 
 OF_CONNECTIONS: Final = {

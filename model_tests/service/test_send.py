@@ -152,9 +152,9 @@ def plain_burst(count: int) -> bytes:
     )
 
 
-def test_a_burst_is_stored_in_one_go(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = Peer(broker)
-    peer.tell(plain_burst(1))
+@pytest.fixture
+def bursts(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of messages of each burst that the store gets."""
     stored: list[int] = []
     put_burst = broker.store.put_burst
 
@@ -163,8 +163,15 @@ def test_a_burst_is_stored_in_one_go(broker: Broker, monkeypatch: pytest.MonkeyP
         return put_burst(messages)
 
     monkeypatch.setattr(broker.store, "put_burst", noted)
+    return stored
+
+
+def test_a_burst_is_stored_in_one_go(broker: Broker, bursts: list[int]) -> None:
+    peer = Peer(broker)
+    peer.tell(plain_burst(1))
+    broker.sending.commits.save_topics()
     peer.tell(plain_burst(10))
-    assert stored == [9]
+    assert bursts == [9]
 
 
 def test_a_broker_with_more_to_do_for_each_send_serves_no_bursts(start_broker: StartBroker, tmp_path: Path) -> None:
@@ -327,14 +334,15 @@ def saved_by_the_committer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("saved_by_the_committer_alone")
+@pytest.mark.parametrize("config", [SYNC, StoreConfig()], ids=["SYNC", "ASYNC"])
 def test_a_topic_that_a_send_made_outlives_a_kill(
-    start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
+    start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path, config: StoreConfig
 ) -> None:
     """The topic is saved before the send is answered."""
-    broker = start_broker(store_config=SYNC)
+    broker = start_broker(store_config=config)
     assert send_first(connect(broker.address)) == ResponseCode.SUCCESS
     shutil.copytree(tmp_path / "store", tmp_path / "killed")
-    restarted = start_broker(store_config=SYNC, directory=str(tmp_path / "killed"))
+    restarted = start_broker(store_config=config, directory=str(tmp_path / "killed"))
     topic = present(restarted.topics.get("New"))
     assert topic.write_queue_nums == 8
 
@@ -353,6 +361,7 @@ def tried(tries: int) -> tuple[int, dict[str, str]]:
 
 
 @pytest.mark.usefixtures("saved_by_the_committer_alone")
+@pytest.mark.parametrize("config", [SYNC, StoreConfig()], ids=["SYNC", "ASYNC"])
 @pytest.mark.parametrize(
     ("requests", "made"),
     [
@@ -370,15 +379,35 @@ def test_a_topic_outlives_a_kill_whatever_message_made_it(
     *,
     requests: list[tuple[int, dict[str, str]]],
     made: str,
+    config: StoreConfig,
     start_broker: StartBroker,
     connect: Connect,
     tmp_path: pathlib.Path,
 ) -> None:
     """The saved table has the topic when the request is answered."""
-    client = connect(start_broker(store_config=SYNC).address)
+    client = connect(start_broker(store_config=config).address)
     send_message(client, "T")
     assert {client.call(code, fields, b"x").code for code, fields in requests} == {ResponseCode.SUCCESS}
     assert f'"{made}"'.encode() in (tmp_path / "store" / "config" / "topics.json").read_bytes()
+
+
+@pytest.mark.usefixtures("saved_by_the_committer_alone")
+def test_only_sends_to_saved_topics_are_stored_in_bursts(
+    broker: Broker, bursts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's topics count as saved: each start finds them."""
+    assert broker.topics.unsaved == {}
+    peer = Peer(broker)
+    peer.tell(plain_burst(1))
+    broker.sending.commits.save_topics()
+    goes_on = broker.runtime.event()
+    monkeypatch.setattr(broker.sending.commits, "save_topics", goes_on.wait)
+    broker.topics.put(TopicConfig("T"))
+    try:
+        peer.tell(plain_burst(10))
+        assert bursts == []
+    finally:
+        goes_on.set()
 
 
 def test_a_topic_is_saved_before_the_table_is_marked_as_changed(start_broker: StartBroker) -> None:
@@ -386,7 +415,6 @@ def test_a_topic_is_saved_before_the_table_is_marked_as_changed(start_broker: St
     broker = start_broker(store_config=SYNC)
     broker.topics.put(TopicConfig("New", 8, 8))
     broker.topics.changed = False
-    assert broker.sending.commits is not None
     broker.sending.commits.save_topics()
     assert broker.topics.unsaved == {}
 

@@ -63,6 +63,7 @@ class World(RealRuntime):
         self.topics = Topics()
         for topic in (TopicConfig("T", 4, 3), TopicConfig("R", 3, 4)):
             self.topics.put(topic)
+        self.topics.unsaved = SavedAtOnce()
 
     def put(self, message: MessageToStore) -> PutResult:
         if self.error is not None:
@@ -82,8 +83,20 @@ class World(RealRuntime):
         builder = MessageBuilder(self, "c", self.topics, Groups(), HOST, traits, inner_queues, queues=QUEUES)
         store: Any = self
         return SendProcessor(
-            self.topics, builder, Appender(self, store, events), events, Durability(self.commits, None), traits
+            self.topics,
+            builder,
+            Appender(self, store, events),
+            events,
+            Durability(self.commits, syncs=self.commits is not None),
+            traits,
         )
+
+
+class SavedAtOnce(dict[str, TopicConfig]):
+    """The unsaved topics of a table that is saved after every change."""
+
+    def __setitem__(self, name: str, topic: TopicConfig) -> None:
+        """Keep nothing."""
 
 
 class Told(SendEvents):

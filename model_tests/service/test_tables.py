@@ -259,6 +259,7 @@ def test_a_failed_save_is_reported(
     broker, admin, bystander = served_two(
         start_broker, connect, store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS)
     )
+    send_message(bystander, "Other")
     stands, goes_on = broker.runtime.event(), broker.runtime.event()
     write_atomic = RealFiles.write_atomic
 
@@ -273,7 +274,7 @@ def test_a_failed_save_is_reported(
     asked = admin.send(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
     try:
         assert stands.wait(60.0)
-        assert send_message(bystander, "Other", b"meanwhile") == 0
+        assert send_message(bystander, "Other", b"meanwhile") == 1
     finally:
         goes_on.set()
     refused = answer_of(admin, asked)

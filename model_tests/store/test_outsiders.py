@@ -27,9 +27,9 @@ from model_tests.support.store import Clock
 from msgspec import structs
 
 from longpoll.cli import main
-from longpoll_broker.errors import StoreUserError
+from longpoll_broker.errors import StoreDamageError, StoreUserError
 from longpoll_broker.store import segment
-from longpoll_broker.store.commit_log import SPARE_SIZE, TIMES, ChecksumBudget, claimed_size
+from longpoll_broker.store.commit_log import SPARE_SIZE, TIMES, ChecksumBudget, CommitLog, claimed_size
 from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
@@ -37,6 +37,7 @@ from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.recovery import CHECKPOINT_SIZE
 from longpoll_broker.store.verify import verify
 from longpoll_protocol import log_record
+from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.log_record import MAGIC_V1, Record
 from longpoll_protocol.sizes import KIB, MIB
 from longpoll_runtime import Buffer
@@ -46,6 +47,7 @@ from longpoll_runtime.real import RealRuntime
 COUNT = 34
 BEFORE_CHECKPOINT = 30
 BODY = bytes(200)
+PREPARED = MessageSysFlag.TRANSACTION_PREPARED.value
 BODY_AT = 100
 """A byte of a record that is one of its body's."""
 FIRST = "0" * 20
@@ -190,6 +192,82 @@ def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert whole(store)
     store.close()
     assert ("are made anew from the log" in caplog.text) is (closed or which.endswith("unit"))
+
+
+@pytest.mark.parametrize("lost", [1, 2], ids=["last", "all"])
+def test_a_short_queue_that_lost_units_is_rebuilt(tmp_path: Path, lost: int) -> None:
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message("T"), message("T"), message("T", sys_flag=PREPARED), message("U")])
+    store.close()
+    changed(units(tmp_path)[0], 20 * (2 - lost), bytes(20 * lost))
+    store = open_store(tmp_path)
+    assert len(read_all(store, "T", 0)) == 2
+    store.close()
+
+
+@pytest.mark.parametrize("why", ["deleted", "wrong number"])
+def test_records_that_no_queue_may_list_cause_no_rebuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
+) -> None:
+    """Here a queue's last one. The queue has a file, and perhaps no unit."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message("T"), message("T"), message("U")])
+    if why == "deleted":
+        store.delete_topic("T")
+        with monkeypatch.context() as patched:
+            patched.setattr(CommitLog, "append", raising(OSError(errno.ENOSPC, "the disk is full")))
+            with pytest.raises(OSError, match="full"):
+                store.put(message("T"))
+    store.close()
+    if why == "wrong number":
+        place, _size = records_of(tmp_path)[1]
+        changed(logs(tmp_path)[0], place + 20, struct.pack(">q", 5_000))
+    assert units(tmp_path)
+    open_store(tmp_path).close()
+    assert "made anew" not in caplog.text
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("count", [0, 26])
+@pytest.mark.parametrize("which", ["directory", "unit"])
+@pytest.mark.parametrize("end", ["kill", "power cut"])
+def test_a_rebuild_that_is_cut_short_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, end: str, which: str, count: int, closed: bool
+) -> None:
+    """The next start rebuilds the queues again; a power cut takes some of them away."""
+    made(tmp_path, closed=closed)
+    if which == "directory":
+        shutil.rmtree(tmp_path / "consumequeue" / "T")
+    else:
+        changed(units(tmp_path)[-1], 40, bytes(20))
+
+    def killed(_store: MessageStore, dispatch: Callable[[int], object]) -> None:
+        dispatch(count)
+        raise InterruptedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MessageStore, "_dispatch_all", killed)
+        with pytest.raises(InterruptedError):
+            open_store(tmp_path)
+    if end == "power cut":
+        shutil.rmtree(tmp_path / "consumequeue" / "T", ignore_errors=True)
+    for _ in range(2):
+        store = open_store(tmp_path)
+        assert whole(store)
+        store.close()
+
+
+def test_a_rebuild_takes_no_damaged_log_apart(tmp_path: Path) -> None:
+    """After a clean stop a rebuild reads older files too, and refuses damage there."""
+    made(tmp_path, closed=True)
+    units(tmp_path)[0].unlink()
+    flipped(logs(tmp_path)[0], BODY_AT)
+    with pytest.raises(StoreDamageError, match="run `longpoll store verify`"):
+        open_store(tmp_path)
+    flipped(logs(tmp_path)[0], BODY_AT)
+    store = open_store(tmp_path)
+    assert whole(store)
+    store.close()
 
 
 def test_a_rebuild_brings_no_deleted_topic_back(tmp_path: Path) -> None:
@@ -378,6 +456,7 @@ def test_lost_units_are_skipped_as_far_as_the_log_has_room(tmp_path: Path, caplo
     assert "lacks units 10 to 14" in caplog.text
     assert "nobody is shown it" not in caplog.text
     assert read_all(opened, "T", 0)[-1][88:92] == b"%04d" % (COUNT - 2)
+    assert "is damaged" not in caplog.text
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])

@@ -293,7 +293,7 @@ def test_a_hole_is_found_and_filled(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert [len(read_all(store, "T", queue_id)) for queue_id in (0, 1)] == [COUNT, COUNT]
     assert store.put(message()).queue_offset == COUNT
     store.close()
-    assert f"{tmp_path}/consumequeue/T/0 lacks units before others" in caplog.text
+    assert f"{tmp_path}/consumequeue/T/0 lacks units: all" in caplog.text
     assert verify(RealFiles(), str(tmp_path)).problems == []
 
 

@@ -30,6 +30,7 @@ from longpoll_broker.store.recovery import (
     recover_clean,
     recover_crashed,
     safe_start,
+    without_queues,
 )
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
@@ -175,14 +176,15 @@ def test_a_checkpoint_names_a_durable_record(tmp_path: Path) -> None:
     store.abandon()
     log = CommitLog(RealFiles(), str(copy / "commitlog"), 65_536)
     told = evolve(told, queue_file_count=0)
-    assert recovery.believed(log, [], told, had_queues=True) == told
+    assert recovery.believed(log, [], told, had_queues=True, crashed=True) == told
     assert recovery.recover_crashed(log, [], told).cursor == put[-1].physical_offset
     for wrong in ({"durable_offset": offset} for offset in (put[-1].physical_offset + 1, log.end, 10**9)):
-        less = recovery.believed(log, [], evolve(told, **wrong), had_queues=True)
+        less = recovery.believed(log, [], evolve(told, **wrong), had_queues=True, crashed=True)
         assert less == evolve(told, durable_offset=-1)
         assert recovery.recover_crashed(log, [], less).cursor == 0
-    assert recovery.believed(log, [], evolve(told, queue_file_count=1), had_queues=True).durable_offset == -1
-    assert recovery.believed(log, [], told, had_queues=False) == evolve(told, logics_ms=0, durable_offset=-1)
+    less = recovery.believed(log, [], evolve(told, queue_file_count=1), had_queues=True, crashed=True)
+    assert less.durable_offset == -1
+    assert recovery.believed(log, [], told, had_queues=False, crashed=True) == without_queues(told)
     log.segments.close()
     content = bytearray(path.read_bytes())
     content[7] ^= 1
@@ -331,28 +333,30 @@ def standing(queue: ConsumeQueue) -> tuple[int, int]:
     return queue.offset_end, queue.physical_end
 
 
+def recovered(log: CommitLog, checkpoint: Checkpoint, *queues: ConsumeQueue, crashed: bool = False) -> Recovered | None:
+    return recover(log, queues, checkpoint, crashed=crashed, covers=lambda *_place: False)
+
+
 def test_what_a_start_dispatches_again(tmp_path: Path) -> None:
     """After a clean stop only what queues lack; after a crash everything from the safe point."""
     log = log_of(tmp_path, 10, 20, 30)
     second = records_of(log)[1].physical_offset
     log.stand_at(log.end)
     early, exact = Checkpoint(30, 29), Checkpoint(30, 30)
-    assert recover(log, [], exact, crashed=False, had_queues=True) == Recovered(log.end, 30)
-    assert recover(log, [], early, crashed=False, had_queues=True) == Recovered(0, 30)
+    assert recovered(log, exact) == Recovered(log.end, 30)
+    assert recovered(log, early) == Recovered(0, 30)
     queue = queue_of(tmp_path, (0, second))
-    assert recover(log, [queue], early, crashed=False, had_queues=True) == Recovered(second, 30)
+    assert recovered(log, early, queue) == Recovered(second, 30)
     (tmp_path := tmp_path / "next").mkdir()
     for number, store_ms in enumerate((0, 30)):
         log = log_of(tmp_path / str(number), store_ms, store_ms, store_ms)
-        found = recover(log, [], Checkpoint(store_ms, store_ms), crashed=False, had_queues=False)
-        assert found == Recovered(0, store_ms)
+        assert recovered(log, without_queues(Checkpoint(store_ms, store_ms))) == Recovered(0, store_ms)
     (tmp_path := tmp_path / "next").mkdir()
     log = log_of(tmp_path, 10, 20, 30)
-    found = recover(log, [listing(tmp_path, log)], Checkpoint(30, 30), crashed=True, had_queues=True)
-    assert found == Recovered(0, 30)
+    assert recovered(log, Checkpoint(30, 30), listing(tmp_path, log), crashed=True) == Recovered(0, 30)
     (tmp_path := tmp_path / "next").mkdir()
     log, queue = log_of(tmp_path), queue_of(tmp_path)
-    assert recover_clean(log, [queue], -1) == Recovered(0, 0)
+    assert recover_clean(log, [queue], Checkpoint()) == Recovered(0, 0)
     assert recover_crashed(log, [queue], Checkpoint()) == Recovered(0, 0)
     assert standing(queue) == (0, -1)
 
@@ -364,7 +368,7 @@ def test_where_a_recovered_log_ends(tmp_path: Path) -> None:
     queue = listing(tmp_path, log)
     log.segments.segments[0].view[4] ^= 1
     queue.segments.segments[0].view[:UNIT_SIZE] = bytes(UNIT_SIZE)
-    recover_clean(log, [queue], -1)
+    recover_clean(log, [queue], Checkpoint())
     assert log.end == end
     assert standing(queue) == (40, end)
     (tmp_path := tmp_path / "next").mkdir()
@@ -372,9 +376,9 @@ def test_where_a_recovered_log_ends(tmp_path: Path) -> None:
     *_, before, third, _ = records_of(log)
     assert third.physical_offset == LOG_SIZE
     log.segments.segments[1].view[:] = bytes(LOG_SIZE)
-    assert (recover_clean(log, [], -1).store_ms, log.end) == (2, LOG_SIZE)
+    assert (recover_clean(log, [], Checkpoint()).store_ms, log.end) == (2, LOG_SIZE)
     log.segments.truncate(LOG_SIZE)
-    recover_clean(log, [], -1)
+    recover_clean(log, [], Checkpoint())
     assert log.end == before.physical_offset + before.size
     (tmp_path := tmp_path / "next").mkdir()
     times_ms = [0, 0, 0, 0], [1, 1, 1, 1]
@@ -426,7 +430,7 @@ def test_a_unit_that_a_power_cut_brought_back_is_not_believed(tmp_path: Path, pl
     if crashed:
         recover_crashed(log, [queue], Checkpoint(durable_offset=last.physical_offset))
     else:
-        recover_clean(log, [queue], 8)
+        recover_clean(log, [queue], Checkpoint(0, 8))
     assert standing(queue) == (1, first.size)
     assert bytes(queue.segments.segments[0].view[UNIT_SIZE:]) == bytes(QUEUE_SIZE - UNIT_SIZE)
 
@@ -463,7 +467,7 @@ def test_where_a_queue_goes_on(tmp_path: Path) -> None:
     queue = listing(tmp_path, log)
     assert len(queue.segments.segments) == 2
     log.segments.segments[last // LOG_SIZE].view[last % LOG_SIZE :][:8] = bytes(8)
-    assert recover_clean(log, [queue], -1) == Recovered(last, 10)
+    assert recover_clean(log, [queue], Checkpoint()) == Recovered(last, 10)
     assert standing(queue) == (10, last)
     (tmp_path := tmp_path / "next").mkdir()
     queue = queue_of(tmp_path, *((start, 100) for start in range(5000, 5015)))
@@ -474,7 +478,7 @@ def test_where_a_queue_goes_on(tmp_path: Path) -> None:
     queue = queue_of(tmp_path, *((0, 1) for _ in range(11)))
     queue.segments.remove(1)
     queue.segments.segments[0].view[:UNIT_SIZE] = bytes(UNIT_SIZE)
-    recover_clean(log_of(tmp_path, 1, 2), [queue], -1)
+    recover_clean(log_of(tmp_path, 1, 2), [queue], Checkpoint())
     assert standing(queue) == (10, -1)
     (tmp_path := tmp_path / "next").mkdir()
     log = log_of(tmp_path, 1, 2, 3, body=b"small")
@@ -500,10 +504,10 @@ def test_a_unit_before_the_log_began_lists_no_record(tmp_path: Path) -> None:
     view[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = (2).to_bytes(8)
     for offset in (0, 1):
         queue.segments.segments[0].view[offset * UNIT_SIZE :][:UNIT_SIZE] = PRE_BLANK
-    recover_clean(log, [queue], -1)
+    recover_clean(log, [queue], Checkpoint())
     assert standing(queue) == (3, first.size)
     queue.segments.segments[0].view[2 * UNIT_SIZE :][:UNIT_SIZE] = PRE_BLANK
-    assert recover_clean(log, [queue], -1) == Recovered(0, 2)
+    assert recover_clean(log, [queue], Checkpoint()) == Recovered(0, 2)
     assert standing(queue) == (3, -1)
 
 

@@ -278,14 +278,14 @@ def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
 
 @frozen(eq=False)
 class SendServices:
-    """The services, and the threads of `SYNC_FLUSH`."""
+    """The services, and the threads that save for sends."""
 
     send: SendProcessor
     back: SendBackProcessor
     transactions: EndTransactionProcessor
     recalls: RecallProcessor
     checks: TransactionChecks
-    commits: GroupCommit | None
+    commits: GroupCommit
 
     @property
     def processors(self) -> Mapping[int, Processor]:
@@ -295,13 +295,11 @@ class SendServices:
 
     def start(self) -> None:
         """Start the threads."""
-        if self.commits is not None:
-            self.commits.start()
+        self.commits.start()
 
     def stop(self) -> None:
         """Answer the sends that wait for the disk, and end the threads."""
-        if self.commits is not None:
-            self.commits.stop()
+        self.commits.stop()
 
 
 def send_services_of(
@@ -315,13 +313,11 @@ def send_services_of(
 ) -> SendServices:
     """Create the services.
 
-    `flushed` is called after each sync of `SYNC_FLUSH`, `save_topics` before a sync for new topics. `producer_of` finds
+    `flushed` is called after each sync of `SYNC_FLUSH`, `save_topics` for new topics. `producer_of` finds
     a group's connection. `replicator` is set if sends wait for slaves, `when_told` if new topics wait for name servers.
     """
     runtime, config, store = shared.runtime, shared.config, shared.store
-    commits = None
-    if shared.store_config.flush_disk_sync:
-        commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
+    commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
     level_count = len(shared.store_config.delay_levels_ms)
     builder = MessageBuilder(
         runtime,
@@ -336,7 +332,7 @@ def send_services_of(
         level_count=level_count,
         queues=shared.queues,
     )
-    durability = Durability(commits, replicator, when_told)
+    durability = Durability(commits, replicator, when_told, shared.store_config.flush_disk_sync)
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return SendServices(

@@ -6,9 +6,8 @@
 Threads:
 
 - `io` (one or more): serve connections, and under `strict` do everything up to the answer.
-- `flusher` and `table-saver`.
+- `flusher`, `table-saver`, `committer` and `commit-watcher`.
 - Under `notify=dispatcher_poll`: `dispatcher`, the pull pool and `pull-watcher`; under `expiry=scan` also `scanner`.
-- Under `SYNC_FLUSH`: `committer` and `commit-watcher`.
 - `replicator` if slaves may connect; `follower` and `table-copier` on a slave that copies.
 - `registrar` with name servers configured; `history-writer` while recording.
 
@@ -244,6 +243,8 @@ class Broker(Stoppable):
         access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
         adopt_topics(shared.topics, shared.store)
+        # The next start finds these again, saved or not.
+        shared.topics.unsaved.clear()
         self.pulling = pull_services_of(shared, access)
         self.hold_service = self.pulling.hold_service
         dispatch = self.pulling.dispatch_service

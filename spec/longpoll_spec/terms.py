@@ -355,18 +355,17 @@ def nodes(*terms: Term, done: Container[int] = frozenset()) -> Iterator[Term]:
     Nodes whose `id` is in `done` when reached are skipped, with everything that only they use.
     """
     seen: set[int] = set()
-    pending: list[tuple[Term, bool]] = [(term, False) for term in reversed(terms)]
+    pending: list[Any] = list(reversed(terms))
     while pending:
-        term, ready = pending.pop()
-        if id(term) in seen or id(term) in done:
-            continue
-        inner = [] if ready or term.op in _LEAVES else [arg for arg in term.args if id(arg) not in seen]
-        if not inner:
+        term = pending.pop()
+        if term is None:  # the arguments of the node below it have been yielded
+            yield pending.pop()
+        elif id(term) not in seen and id(term) not in done:
             seen.add(id(term))
-            yield term
-            continue
-        pending.append((term, True))
-        pending.extend((arg, False) for arg in reversed(inner))
+            if term.args and term.op not in _LEAVES:
+                pending += (term, None, *reversed(term.args))
+            else:
+                yield term
 
 
 def variables_of(*terms: Term) -> frozenset[str]:

@@ -49,7 +49,8 @@ class PatchedSendProcessor(SendProcessor):
         """Returns the answer to an appended message; None when it follows later."""
         command, result = asked.command, stored[2]
         # A message stored in another topic may have more fields in its answer.
-        if not self._is_patched or command.serialisation is not _JSON or stored[0].topic != asked.header.topic:
+        is_plain = self._is_patched and command.serialisation is _JSON and stored[0].topic == asked.header.topic
+        if not is_plain or asked.header.topic in self.topics.unsaved:
             return super().acknowledge_one(asked, queue_id, stored, properties, outbox)
         self.events.acknowledged(asked, (stored,), outbox)
         place = (result.physical_offset, result.queue_offset)
@@ -122,7 +123,9 @@ class SendBursts:
         """Returns the message of a valid send without special handling; None for any other."""
         header, builder = command.header, self.send.builder
         topic, queue_id = builder.topics.get(header.topic), header.queue_id
-        if topic is None or header.batch or header.topic in NOT_FOR_SENDING or header.topic.startswith(RETRY_PREFIX):
+        if topic is None or header.topic in builder.topics.unsaved:
+            return None
+        if header.batch or header.topic in NOT_FOR_SENDING or header.topic.startswith(RETRY_PREFIX):
             return None
         if not 0 <= queue_id < max(topic.write_queue_nums, topic.read_queue_nums) or not channel.host_bytes:
             return None

@@ -1,11 +1,11 @@
 """Answers a send when its copies exist: on disk (`SYNC_FLUSH`) and on slaves (`SYNC_MASTER`).
 
-For a new topic, name servers must also know it. These waits run concurrently. A slave's result takes precedence over
-the disk's. Other waits: see `rocketmq.replication.replicator`, `rocketmq.replication.registrar`.
+A new topic must be in `topics.json`, and name servers must know it. These waits run concurrently. A slave's result
+takes precedence over the disk's. Other waits: see `rocketmq.replication.replicator`, `rocketmq.replication.registrar`.
 
 `GroupCommit` makes many sends durable with one sync. An appended send submits a log end and a callback. The committer
-takes all waiting requests, syncs once and answers each. For a send to a topic that is not yet in `topics.json`, the
-committer first saves that file. A watcher thread answers overdue requests as not durable while the sync continues.
+takes all waiting requests, saves `topics.json` if one waits for it, syncs the log once and answers each. A watcher
+thread answers overdue requests as not durable while the sync continues.
 
 Sources: `CommitLog.asyncPutMessage`, `submitFlushRequest`, `submitReplicaRequest`, `CommitLog.GroupCommitService` and
 `FlushDiskWatcher.java` 4.9.7.
@@ -85,7 +85,7 @@ class GroupCommit:
             thread.join()
 
     def submit(self, log_end: int, done: WhenFlushed, outbox: Outbox, *, wants_topics: bool) -> None:
-        """Call `done` on another thread when the log is durable up to `log_end`, or cannot be.
+        """Call `done` on another thread when the log is durable up to `log_end`, or cannot be; 0 needs no sync.
 
         With `wants_topics` the topic table is saved first. If the request cannot wait, `done` runs at once with
         `outbox`.
@@ -120,6 +120,12 @@ class GroupCommit:
             with KeepGoing(log, "topics could not be saved; trying again"):
                 self.save_topics()
                 are_topics_saved = True
+        flushed_end = self._flushed_end(outbox) if any(request.log_end for request in requests) else 0
+        for request in requests:
+            is_durable = flushed_end >= request.log_end and (are_topics_saved or not request.wants_topics)
+            self._answer(request, is_durable, outbox)
+
+    def _flushed_end(self, outbox: Outbox) -> int:
         try:
             flushed_end = self.store.flush()
         except FAULTS:
@@ -127,9 +133,7 @@ class GroupCommit:
             flushed_end = self.store.flushed_end
         with KeepGoing(log, "what became durable could not be made visible"):
             self.flushed(outbox)
-        for request in requests:
-            is_durable = flushed_end >= request.log_end and (are_topics_saved or not request.wants_topics)
-            self._answer(request, is_durable, outbox)
+        return flushed_end
 
     def _answer(self, request: _Request, is_durable: bool, outbox: Outbox) -> None:
         with self._changed:
@@ -213,20 +217,16 @@ class _Waiting:
 class Durability:
     """The copies that must exist before a send is answered."""
 
-    commits: GroupCommit | None
-    replicator: Slaves | None
+    commits: GroupCommit
+    replicator: Slaves | None = None
     when_told: WhenTold | None = None
     """Set when the broker registers at name servers."""
+    syncs: bool = False
+    """Whether messages wait for the disk (`SYNC_FLUSH`)."""
     keeps_messages: bool = field(
-        init=False,
-        default=Factory(lambda self: self.commits is not None or self.replicator is not None, takes_self=True),
+        init=False, default=Factory(lambda self: self.syncs or self.replicator is not None, takes_self=True)
     )
     """Whether messages need any copy."""
-    keeps_topics: bool = field(
-        init=False,
-        default=Factory(lambda self: self.commits is not None or self.when_told is not None, takes_self=True),
-    )
-    """Whether a new topic needs any copy."""
 
     def submit(self, log_end: int | None, done: Done, lock: Lock, outbox: Outbox, *, wants_topics: bool) -> None:
         """Call `done` when the log is kept up to `log_end`, or at a timeout; `lock` belongs to this send.
@@ -237,16 +237,17 @@ class Durability:
         Calls `done` at once, with this outbox, if there is nothing to wait for; with 11 if no slave is near enough.
         """
         replicator = self.replicator if log_end is not None else None
+        needs_disk = wants_topics or (self.syncs and log_end is not None)
         log_end = log_end or 0
         is_near = replicator is not None and replicator.is_near(log_end)
         code = ResponseCode.SUCCESS if is_near or replicator is None else ResponseCode.SLAVE_NOT_AVAILABLE
         # One extra count for this method, so that no wait is the last before all have started.
         when_told = self.when_told if wants_topics else None
-        waiting = _Waiting(done, lock, code, 1 + (self.commits is not None) + is_near + (when_told is not None))
+        waiting = _Waiting(done, lock, code, 1 + needs_disk + is_near + (when_told is not None))
         if replicator is not None and is_near:
             replicator.submit(log_end, waiting.copied, outbox)
-        if self.commits is not None:
-            self.commits.submit(log_end, waiting.flushed, outbox, wants_topics=wants_topics)
+        if needs_disk:
+            self.commits.submit(log_end if self.syncs else 0, waiting.flushed, outbox, wants_topics=wants_topics)
         if when_told is not None:
             when_told(waiting.tell, outbox)
         waiting.tell(outbox)

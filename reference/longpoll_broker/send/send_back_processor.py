@@ -103,7 +103,7 @@ class SendBackProcessor(Serving):
         As in Java, which removes the property that asks to wait.
         """
         names = {retry_topic, DEAD_PREFIX + retry_topic.removeprefix(RETRY_PREFIX)}
-        if not self.durability.keeps_topics or names.isdisjoint(self.topics.unsaved):
+        if names.isdisjoint(self.topics.unsaved):
             return parts
         command = structs.replace(command, body=EMPTY)
 

@@ -364,14 +364,12 @@ class SendProcessor(Serving):
             if not command.is_one_way:
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
-        durability, unsaved = self.durability, self.topics.unsaved
+        unsaved = self.topics.unsaved
         # A delayed or prepared message has also created the header's topic.
         wants_topics = topic in unsaved or asked.header.topic in unsaved
-        if waits and durability.keeps_messages:
-            durability.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
-            return None
-        if wants_topics and durability.when_told is not None:
-            durability.when_told(partial(done, ResponseCode.SUCCESS), outbox)
+        end = log_end if waits and self.durability.keeps_messages else None
+        if wants_topics or end is not None:
+            self.durability.submit(end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
             return None
         self.events.acknowledged(asked, stored, outbox)
         return answer(command, ResponseCode.SUCCESS, None, fields)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from attrs import define, field
 
 from longpoll_broker.shared.quota import Quota
-from longpoll_broker.shared.topics import QUEUE_COUNT_MAX
+from longpoll_broker.shared.topics import LOADED_QUEUE_COUNT_MAX
 
 QUEUES_IN_ALL_MAX: Final = 500_000
 """Maximum queues that sends may create, some 1 GB of memory; the broker's own messages may create more."""
@@ -52,5 +52,5 @@ class NewQueues:
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted with its queues."""
         with self.guard:
-            for queue_id in range(QUEUE_COUNT_MAX):
+            for queue_id in range(LOADED_QUEUE_COUNT_MAX):
                 self.quota.release((topic, queue_id))

@@ -89,6 +89,8 @@ TOPIC_COUNT_MAX: Final = 100_000
 """Maximum topics, and maximum groups: each costs a file, so clients must not create them without limit."""
 QUEUE_COUNT_MAX: Final = 1024
 """Maximum queues of one topic; Java has no limit, but a queue costs files."""
+LOADED_QUEUE_COUNT_MAX: Final = 16_384
+"""Maximum queues of a topic in `topics.json`; answers list each queue."""
 FAQ: Final = "See http://rocketmq.apache.org/docs/faq/ for further details."
 """The end of RocketMQ's remarks about unknown names."""
 

@@ -52,6 +52,7 @@ from longpoll_broker.store.recovery import (
     load_checkpoint,
     of_the_past,
     recover,
+    without_queues,
 )
 from longpoll_broker.store.replica_append import ReplicaAppend
 from longpoll_broker.store.retention import Deletions, count_expired, queue_name, topic_of
@@ -170,15 +171,13 @@ class MessageStore:
             )
         self._finish_deletions()
         queues = self._table.all()
-        known = self._checkpoint
-        sane = of_the_past(known, self._runtime.unix_ms)
-        self._checkpoint = believed(self._log, queues, sane, had_queues=self._had_queues)
-        if self._checkpoint != known:
-            files.write_atomic(f"{self.directory}/checkpoint", encode_checkpoint(self._checkpoint))
-        gone = max(sane.queue_file_count - file_count(queues), 0) if self._had_queues else 0
-        recovered = recover(
-            self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues, gone=gone
-        )
+        sane = of_the_past(self._checkpoint, self._runtime.unix_ms)
+        # An empty log needs none.
+        had_queues = self._had_queues or not self._log.segments.segments
+        crashed, covers = self._crashed, self._deletions.covers
+        self._trust(believed(self._log, queues, sane, had_queues=had_queues, crashed=crashed))
+        while (recovered := recover(self._log, queues, self._checkpoint, crashed=crashed, covers=covers)) is None:
+            self._trust(without_queues(self._checkpoint))
         self._store_ms = believed_ms(recovered.store_ms, self._runtime.unix_ms)
         self.cut_size = recovered.set_aside
         if self._config.visible_when_durable:
@@ -209,6 +208,12 @@ class MessageStore:
         if not self._crashed:
             files.write_atomic(f"{self.directory}/abort", b"")
         self._dispatcher.only_durable = self._config.visible_when_durable
+
+    def _trust(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint if it has changed. Raises OSError."""
+        if checkpoint != self._checkpoint:
+            self._runtime.files.write_atomic(f"{self.directory}/checkpoint", encode_checkpoint(checkpoint))
+            self._checkpoint = checkpoint
 
     def _finish_deletions(self) -> None:
         """Finish interrupted deletions: remove the queues that list a record from before the deletion."""
@@ -755,8 +760,7 @@ class MessageStore:
                     durable_offset=max(known.durable_offset, shown_offset),
                     queue_file_count=file_count(queues),
                 )
-                self._runtime.files.write_atomic(f"{self.directory}/checkpoint", encode_checkpoint(checkpoint))
-                self._checkpoint = checkpoint
+                self._trust(checkpoint)
 
     def close(self) -> None:
         """Stop cleanly: make everything visible and durable, remove `abort`, unlock. A second call does nothing.

@@ -21,7 +21,7 @@ The checkpoint says up to which store time log, queues and index are durable (`S
     32      8     5.x: physical offset that is confirmed
     4056    8     ours: "longpoll"
     4064    16    copy of the first two numbers; if it differs, RocketMQ wrote the file later and the rest is void
-    4080    8     number of files of the consume queues
+    4080    8     number of files of the consume queues; -1 while they are rebuilt from the whole log
     4088    8     physical offset of a record that, with all before it, is durable in log and queues
 
 Index: see `index`. Damage before the end is not repaired: see `verify`.
@@ -72,7 +72,12 @@ class Checkpoint:
     durable_offset: int = -1
     """Physical offset of a record that is durable with all before it; -1 if unknown."""
     queue_file_count: int = 0
-    """Number of the queues' files at that time; if some are missing, so are their messages."""
+    """Number of the queues' files at that time; if some are missing, so are their messages. -1 during a rebuild."""
+
+    @property
+    def lacks_queues(self) -> bool:
+        """Whether all queues must be rebuilt from the log: an earlier rebuild may have been interrupted."""
+        return self.queue_file_count < 0
 
     @property
     def safe_ms(self) -> int:
@@ -102,7 +107,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
         checkpoint.master_flushed_offset,
         checkpoint.confirmed_offset,
     ).ljust(_OURS_AT, b"\0")
-    if checkpoint.durable_offset < 0:
+    if checkpoint.durable_offset < 0 and not checkpoint.lacks_queues:
         return fields.ljust(CHECKPOINT_SIZE, b"\0")
     return fields + _OURS.pack(
         _MARK, checkpoint.physic_ms, checkpoint.logics_ms, checkpoint.queue_file_count, checkpoint.durable_offset
@@ -155,32 +160,22 @@ def recover(
     checkpoint: Checkpoint,
     *,
     crashed: bool,
-    had_queues: bool,
-    gone: int = 0,
-) -> Recovered:
-    """Recover the store, and log the result. Without queues, the whole log is dispatched again.
+    covers: Callable[[str, int, int], bool],
+) -> Recovered | None:
+    """Recover the store, and log the result; `covers` is that of `Deletions`.
 
-    The same happens if units are missing that must be on the disk, or after a clean stop files of queues are `gone`.
-    Raises OSError, and StoreUserError if opening would drop complete records or mix up queues.
+    Returns None if queues lack their last units, so that a second recovery must rebuild them. Raises OSError, and
+    StoreUserError if opening would drop complete records.
     """
-    # In reverse order, because at the limit of maps the files used last stay mapped for the recovery.
-    _check_firsts(log, reversed(queues))
-    durable_end = _durable_start(log, checkpoint) if crashed else None
-    holed = [queue for queue in queues if _has_hole(log, queue, durable_end)]
-    if gone and not crashed:
-        _lines.error("%d files of queues are gone since the store was closed: all are made anew from the log", gone)
-    elif crashed and not holed:
+    if crashed:
         found = recover_crashed(log, queues, checkpoint)
-    elif not holed:
-        dispatched_ms = checkpoint.logics_ms if had_queues else -1
+    else:
         ends: _Ends = {}
-        found = recover_clean(log, queues, dispatched_ms, checkpoint.physic_ms, checkpoint.durable_offset, ends=ends)
-        if found.cursor == log.end:
-            holed = [queue for queue in queues if _lacks_last(queue, ends)]
-    for queue in holed:
-        _lines.error("%s lacks units before others: all queues are made anew from the log", queue.segments.directory)
-    if holed or (gone and not crashed):
-        found = recover_crashed(log, queues, Checkpoint(physic_ms=checkpoint.physic_ms))
+        found = recover_clean(log, queues, checkpoint, ends)
+        lacking = [queue for queue in queues if _lacks_last(queue, ends, covers)] if found.cursor == log.end else []
+        _log_rebuild(lacking)
+        if lacking:
+            return None
     _lines.log(
         logging.WARNING if crashed else logging.INFO,
         "the store was %s: its log is whole from %d to %d, and what stands from %d is made visible again",
@@ -196,32 +191,29 @@ def recover(
 
 
 def recover_clean(
-    log: CommitLog,
-    queues: Iterable[ConsumeQueue],
-    dispatched_ms: int,
-    durable_ms: int = 0,
-    durable_offset: int = -1,
-    *,
-    ends: _Ends | None = None,
+    log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint, ends: _Ends | None = None
 ) -> Recovered:
     """Recover after a clean stop; raises OSError, and StoreUserError as `_keep_what_goes` does. Fills `ends`.
 
-    `dispatched_ms` is the store time up to which everything was dispatched, by the checkpoint. If it covers the log's
-    end, nothing is dispatched again: the last records may belong to a deleted topic.
+    If the checkpoint's queues cover the log's end, nothing is dispatched again: the last records may belong to a
+    deleted topic. If it lacks queues, the whole log is.
     """
     queues = list(queues)
     walked = log.segments.segments[-FILES_WALKED:]
     end, store_ms = _walk_log(log, walked[0].start if walked else log.start, None, ends)
-    is_short = store_ms < durable_ms or end <= durable_offset
+    is_short = store_ms < checkpoint.physic_ms or end <= checkpoint.durable_offset
     set_aside = _keep_what_goes(log, end, is_short=is_short, crashed=False)
     for queue in queues:
-        _walk_queue(queue, len(queue.segments.segments) - FILES_WALKED, None)
+        if checkpoint.lacks_queues:
+            _walk_queue(queue, _file_before(queue, log.start), log.start)
+        else:
+            _walk_queue(queue, len(queue.segments.segments) - FILES_WALKED, None)
         _forget_unfounded(log, queue)
     log.stand_at(end)
     for queue in queues:
         if queue.physical_end > end:
             _walk_queue(queue, _file_before(queue, end), end)
-    if store_ms <= dispatched_ms:
+    if store_ms <= checkpoint.logics_ms and not checkpoint.lacks_queues:
         return Recovered(end, store_ms, set_aside)
     # Listed messages are dispatched; a log without its oldest files may begin after a queue's end.
     cursor = max((queue.physical_end for queue in queues), default=log.start)
@@ -371,18 +363,41 @@ def of_the_past(checkpoint: Checkpoint, unix_ms: Callable[[], int]) -> Checkpoin
     return Checkpoint()
 
 
-def believed(log: CommitLog, queues: Sequence[ConsumeQueue], checkpoint: Checkpoint, *, had_queues: bool) -> Checkpoint:
+def without_queues(checkpoint: Checkpoint) -> Checkpoint:
+    """Returns the checkpoint of a store whose queues are rebuilt.
+
+    Write it before the rebuild: after a kill or crash the queues would exist, but be incomplete.
+    """
+    return evolve(checkpoint, logics_ms=0, durable_offset=-1, queue_file_count=-1)
+
+
+def believed(
+    log: CommitLog, queues: Sequence[ConsumeQueue], checkpoint: Checkpoint, *, had_queues: bool, crashed: bool
+) -> Checkpoint:
     """Returns the checkpoint without the parts that log and queues contradict.
 
-    A replaced log may lack its record. Files of queues may have been removed on purpose, to rebuild them. Write the
-    reduced checkpoint before rebuilding: after a second crash the queues would exist, but unsynced.
+    It has no queues if these are gone, perhaps on purpose, to rebuild them, or if units are missing that must be on the
+    disk. A replaced log may lack its record. Raises StoreUserError if queues are mixed up.
     """
-    if not had_queues:
-        return evolve(checkpoint, logics_ms=0, durable_offset=-1, queue_file_count=0)
-    is_there = isinstance(log.read(checkpoint.durable_offset), Record)
-    if is_there and file_count(queues) >= checkpoint.queue_file_count:
-        return checkpoint
-    return evolve(checkpoint, durable_offset=-1, queue_file_count=0)
+    # In reverse order, because at the limit of maps the files used last stay mapped for the recovery.
+    _check_firsts(log, reversed(queues))
+    if not had_queues or checkpoint.lacks_queues:
+        return without_queues(checkpoint)
+    gone = checkpoint.queue_file_count - file_count(queues)
+    if gone > 0 and not crashed:
+        _lines.error("%d files of queues are gone since the store was closed: all are made anew from the log", gone)
+        return without_queues(checkpoint)
+    if gone > 0 or not isinstance(log.read(checkpoint.durable_offset), Record):
+        checkpoint = evolve(checkpoint, durable_offset=-1, queue_file_count=0)
+    durable_end = _durable_start(log, checkpoint) if crashed else None
+    holed = [queue for queue in queues if _has_hole(log, queue, durable_end)]
+    _log_rebuild(holed)
+    return without_queues(checkpoint) if holed else checkpoint
+
+
+def _log_rebuild(queues: Iterable[ConsumeQueue]) -> None:
+    for queue in queues:
+        _lines.error("%s lacks units: all queues are made anew from the log", queue.segments.directory)
 
 
 def _walk_log(log: CommitLog, start: int, durable_ms: int | None, ends: _Ends | None = None) -> tuple[int, int]:
@@ -460,10 +475,11 @@ def _has_hole(log: CommitLog, queue: ConsumeQueue, log_end: int | None) -> bool:
     return False
 
 
-def _lacks_last(queue: ConsumeQueue, ends: _Ends) -> bool:
-    """Whether a recovered queue with units does not list its last record in the log."""
+def _lacks_last(queue: ConsumeQueue, ends: _Ends, covers: Callable[[str, int, int], bool]) -> bool:
+    """Whether a recovered queue does not list its last record in the log, although that was not deleted."""
     offset, physical_offset = ends.get((queue.topic, queue.queue_id), (-1, 0))
-    return queue.physical_end >= 0 and offset >= queue.offset_end and queue.may_list(offset, physical_offset)
+    is_missing = offset >= queue.offset_end and queue.may_list(offset, physical_offset)
+    return is_missing and not covers(queue.topic, queue.queue_id, physical_offset)
 
 
 def _forget_unfounded(log: CommitLog, queue: ConsumeQueue) -> None:

@@ -26,7 +26,7 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import REMARK_SIZE_MAX, answer, failure, refuse
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
-from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics, chunks_of
+from longpoll_broker.shared.topics import LOADED_QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics, chunks_of
 from longpoll_broker.store.segment import make_beside
 from longpoll_protocol.bodies import load_json
 from longpoll_protocol.codes import ResponseCode
@@ -38,8 +38,6 @@ from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-LOADED_QUEUE_COUNT_MAX: Final = 16_384
-"""Maximum queues of a topic in the file; Java has no limit, but answers list each queue."""
 Offset = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """A number that fits the eight bytes of requests and of Java."""
 
@@ -94,7 +92,6 @@ class ConfigFiles:
         self.timers.take(self._table(TIMERS, _timers))
         # A table from a `.bak` is written again with the first save, changed or not.
         self.topics.changed = TOPICS in self._damaged
-        self.topics.unsaved.clear()
         self.groups.changed = GROUPS in self._damaged
         self.offsets.changed = bool(self._damaged & {OFFSETS, LIGHT_OFFSETS})
         self.delays.changed = DELAYS in self._damaged

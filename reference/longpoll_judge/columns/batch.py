@@ -33,6 +33,7 @@ from longpoll_judge.read.schema import (
     compute,
     event_dict,
     fill,
+    has_column,
 )
 
 GROUP_KEY: Final = ("broker", "topic", "queue")
@@ -65,7 +66,7 @@ class Batch:
     def column(self, name: str) -> Any:
         """A column of numbers or flags, by row of the table."""
         if name not in self._columns:
-            is_there = name in self.table.column_names
+            is_there = has_column(self.table, name)
             # Flags alone have nulls, and no default.
             is_flag = DEFAULTS.get(name, 0) is None
             column = (
@@ -88,7 +89,7 @@ class Batch:
     @cached_property
     def bodies(self) -> tuple[Integers, Integers]:
         """Bounds and values of the messages of every answer, by row: row r has values [bounds[r], bounds[r + 1])."""
-        if "offsets" not in self.table.column_names:
+        if not has_column(self.table, "offsets"):
             return np.zeros(len(self.table) + 1, dtype=np.int64), np.empty(0, dtype=np.int64)
         lists = self.table["offsets"].combine_chunks()
         return lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
@@ -204,7 +205,7 @@ class Events:
 
     def are_told(self, name: str, rows: Integers) -> NDArray[np.bool_]:
         """Of which of these rows a column of flags tells anything."""
-        if name not in self.batch.table.column_names:
+        if not has_column(self.batch.table, name):
             return np.zeros(len(rows), dtype=np.bool_)
         told: NDArray[np.bool_] = self.batch.table[name].is_valid().to_numpy()[self._places[rows]]
         return told
@@ -347,7 +348,7 @@ def queue_numbers(table: pa.Table) -> tuple[NDArray[Any], Integers]:
     """
     brokers, broker_names = coded(table, "broker")
     topics, topic_names = coded(table, "topic")
-    has_queue = "queue" in table.column_names
+    has_queue = has_column(table, "queue")
     queue = table["queue"].to_numpy() if has_queue else np.full(len(table), DEFAULTS["queue"], dtype=np.int64)
     counts = len(broker_names), len(topic_names)
     starts = run_starts(brokers, topics, queue)

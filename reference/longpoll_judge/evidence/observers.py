@@ -18,7 +18,7 @@ from longpoll_judge.columns.lookup import Booleans, Integers, are_of, is_one_of
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import SEND_CODES
 from longpoll_judge.contract.result import Gap
-from longpoll_judge.read.schema import NAMES, are_named, coded, coded_texts, compute
+from longpoll_judge.read.schema import NAMES, are_named, coded, coded_texts, compute, has_column
 from longpoll_judge.read.source import History
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.history import WHITE_BOX
@@ -93,9 +93,9 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
     count_of = dict(zip(names, counts.sum(axis=0).tolist(), strict=True))
     found.acknowledged = count_of.get("message_acknowledged", 0)
     found.appended, found.moved = count_of.get("append", 0), count_of.get("make_visible", 0)
-    if "offset_min" in table.column_names:
+    if has_column(table, "offset_min"):
         found.min_least, found.min_most = _ends_of_told(table["offset_min"].to_numpy())
-    if "ids" in table.column_names:
+    if has_column(table, "ids"):
         found.identified = int(np.count_nonzero(compute.list_value_length(table["ids"]).to_numpy()))
     sequence = table["sequence"].to_numpy()
     is_start, is_stop = are_of(codes, names, {"source_started"}), are_of(codes, names, {"source_stopped"})

@@ -54,7 +54,7 @@ from longpoll_judge.evidence.source_survey import (
     union,
     whole_of,
 )
-from longpoll_judge.read.schema import INTEGER_LIMIT, Damage, are_named, coded, coded_texts
+from longpoll_judge.read.schema import INTEGER_LIMIT, Damage, are_named, coded, coded_texts, has_column
 from longpoll_judge.read.source import History
 from longpoll_spec.history import BLACK_BOX, WHITE_BOX
 from longpoll_spec.model import ACTION_NAMES
@@ -355,7 +355,7 @@ def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) 
 def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) -> None:
     """Note what few events tell, one by one."""
     fields = ("event", "source", "connection", "after_ns", "before_ns", "sequence", "lost_count", "direction", "cause")
-    names = [name for name in fields if name in table.column_names]
+    names = [name for name in fields if has_column(table, name)]
     for row in table.select(names).take(pa.array(np.flatnonzero(is_rare))).to_pylist():
         seen, interval = survey.sources[row["source"]], (row["after_ns"], row["before_ns"])
         if row["event"] == "lost":
@@ -380,7 +380,7 @@ def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) ->
 def _anew(table: pa.Table, rows: Integers) -> list[GenerationStart]:
     if not len(rows):
         return []
-    fields = [name for name in GenerationStart._fields if name in table.column_names]
+    fields = [name for name in GenerationStart._fields if has_column(table, name)]
     return [GenerationStart(**row) for row in table.select(fields).take(pa.array(rows)).to_pylist()]
 
 

@@ -27,6 +27,7 @@ from longpoll_judge.read.schema import (
     Damage,
     compute,
     fill,
+    has_column,
     json,
 )
 from longpoll_spec.history import FIELD_TYPES, Event
@@ -167,12 +168,12 @@ def are_intervals(table: pa.Table) -> bool:
 
 def are_filled(table: pa.Table) -> bool:
     """Whether no list lacks a number."""
-    return not any(compute.list_flatten(table[name]).null_count for name in LISTS if name in table.column_names)
+    return not any(compute.list_flatten(table[name]).null_count for name in LISTS if has_column(table, name))
 
 
 def _are_small(table: pa.Table) -> bool:
-    numbers = [table[name] for name in INTEGER_FIELDS if name in table.column_names]
-    numbers += [compute.list_flatten(table[name]) for name in LISTS if name in table.column_names]
+    numbers = [table[name] for name in INTEGER_FIELDS if has_column(table, name)]
+    numbers += [compute.list_flatten(table[name]) for name in LISTS if has_column(table, name)]
     extremes = [extreme.as_py() for column in numbers if len(column) for extreme in compute.min_max(column).values()]
     return all(abs(extreme) < INTEGER_LIMIT for extreme in extremes)
 

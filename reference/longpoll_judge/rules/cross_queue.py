@@ -16,7 +16,7 @@ from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import QueueName
-from longpoll_judge.columns.keys import Keys, request_keys, text_hashes
+from longpoll_judge.columns.keys import NO_KEYS, Keys, request_keys, text_hashes
 from longpoll_judge.columns.lookup import Booleans, Integers
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import LOGGED, TIMELESS
@@ -124,6 +124,8 @@ def together(parts: Sequence[Gathered], columns: Iterable[str]) -> Gathered:
 
 def hashes(table: pa.Table, name: str, rows: Integers) -> Keys:
     """The hashes of a column's texts; 0 for null."""
+    if not len(rows):
+        return NO_KEYS
     codes, texts = coded_texts(table, name)
     found: Keys = np.where(are_named(texts), text_hashes(texts), np.uint64(0))[codes[rows]]
     return found

@@ -1,10 +1,10 @@
-"""Judges the requests that no window could: their events lie far apart, they look far back, or they never end.
+"""Judges the requests that no window can judge: their events lie far apart, they look far back, or they never end.
 
-Each is first judged with the log of the windows in which its events lie. The others follow, some queues at a time, with
-as much of the log as can matter, and so do logs that may be at fault. Memory grows with these logs only, so it grows
-where consumers lag, pulls wait for long or logs are uneven.
+A request is first judged with the log of the windows of its events. The others are judged some queues at a time, with
+all of the log that can matter, as are logs that may be wrong. Only these logs take memory, so it grows where consumers
+lag, pulls wait for long or logs are uneven.
 
-Rules that compare events of different queues need all events of a broker and of its observers (ends that fall,
+Some rules compare events of different queues. They need all events of a broker and of its observers (ends that fall,
 committed offsets), or of all brokers (sends and messages). Each rule is a task for each such part of the history. A
 task reads its splits itself, in this process or on an executor (`pipeline.Reading.outcomes`).
 """
@@ -43,12 +43,12 @@ from longpoll_judge.run.windows import REACH, WindowPlan
 SPAN_MAX: Final = 16
 """A request whose events lie in more windows is judged with the others."""
 LOG_EVENTS_MAX: Final = 2_000_000
-"""Queues are judged together as long as what is needed of their logs has no more events."""
+"""Queues are judged together as long as their logs have no more events."""
 
 
 def judge_rest(windows: WindowReader, rest: pa.Table, faulty: Iterable[QueueName], context: Context) -> pa.Table:
-    """Judge all events that are left, and the logs of the faulty queues; returns rows of `RESULT_SCHEMA`."""
-    # Of a request that is here all events are: where its answers belong holds for good.
+    """Judge all remaining events, and the logs of the faulty queues; returns rows of `RESULT_SCHEMA`."""
+    # All events of these requests are here, so the places of their answers are final.
     rest = windows.placed(rest)
     judged = [RESULT_SCHEMA.empty_table()]
     left = [rest.slice(0, 0)]
@@ -67,9 +67,9 @@ def judge_rest(windows: WindowReader, rest: pa.Table, faulty: Iterable[QueueName
 
 
 def _by_window(plan: WindowPlan, rest: pa.Table) -> tuple[Iterator[tuple[int, int, pa.Table]], pa.Table]:
-    """The requests that are there once and take no more than `SPAN_MAX` windows, by the last one; and all others.
+    """The unrepeated requests that span at most `SPAN_MAX` windows, grouped by the last one; and all others.
 
-    With each the first and the last window that any of them lies in.
+    Each group comes with the first and the last window of its events.
     """
     sources, source_names = coded(rest, "source")
     requests, _names = coded_texts(rest, "request")
@@ -171,13 +171,13 @@ class Outcome:
 
 
 Rule = Callable[..., Outcome]
-"""From `Tables`, a `Context` and perhaps the known suspects to the outcome."""
+"""Returns the outcome for `Tables`, a `Context` and, if known, the suspects."""
 RuleTask = tuple[str, Rule, list[int]]
 """The name of a rule, the rule, and the numbers of the splits that it judges together."""
 
 
 def tasks_of(survey: Survey, brokers: Sequence[dict[str, set[str]]]) -> list[RuleTask]:
-    """The rules that have anything to judge in a history, once, or once for every independent part of it.
+    """The rules that have events to judge, once for a history or once for every independent part of it.
 
     Args:
         survey: The survey of the history.
@@ -228,7 +228,7 @@ def joined_outcomes(outcomes: Iterable[Outcome]) -> Outcome:
 
 @contextmanager
 def watching(context: Context, names: Container[str]) -> Iterator[dict[str, SendWatch | CommitWatch]]:
-    """What finds the suspects of these rules, by name; it goes with the block."""
+    """The watches of these rules, by name; their files are removed at the end of the block."""
     with ExitStack() as stack:
         sends, commits, places, values, ids = (stack.enter_context(open_keys()) for _ in range(5))
         watches: dict[str, SendWatch | CommitWatch] = {
@@ -239,7 +239,7 @@ def watching(context: Context, names: Container[str]) -> Iterator[dict[str, Send
 
 
 def suspects_of(name: str, tables: Tables, context: Context) -> Any:
-    """What `SendWatch.finish` or `CommitWatch.finish` gives for some splits."""
+    """The result of `SendWatch.finish` or `CommitWatch.finish` for some splits, seen in the order of the rules."""
     with watching(context, {name}) as watches:
         for _number, table in tables():
             watches[name].see(table)
@@ -249,7 +249,7 @@ def suspects_of(name: str, tables: Tables, context: Context) -> Any:
 
 
 def judge_suspected(tables: Tables, context: Context, *known: tuple[set[QueueName], int] | None) -> Outcome:
-    """Judge the sends of the queues that are not clear, which may be `known` already (`window_sends`)."""
+    """Judge the sends of the suspected queues, which may be `known` already (`window_sends`)."""
     (found,) = known or (suspects_of(SENDS, tables, context),)
     if found is None:
         return Outcome(*judge_sends(tables, context))
@@ -267,7 +267,7 @@ def _of_falls(tables: Tables, context: Context) -> Outcome:
 def judge_suspected_commits(
     tables: Tables, context: Context, *known: tuple[set[GroupName], int, int] | None
 ) -> Outcome:
-    """Judge the committed offsets of the groups that are not clear, which may be `known` already (`window_commits`)."""
+    """Judge the committed offsets of the suspected groups, which may be `known` already (`window_commits`)."""
     (found,) = known or (suspects_of(COMMITS, tables, context),)
     suspected, *clear = found or (None, 0, 0)
     events: Iterator[pa.Table] = (table for _number, table in tables())

@@ -1,9 +1,9 @@
-"""Finds the groups whose queries certainly return what was committed, so that `rules.commits` holds only the others.
+"""Finds the groups whose queries certainly return the committed offset, so that `rules.commits` judges only the others.
 
-A query must return an offset that may have been committed last, and none below one that was certainly committed. It is
-compared with the requests of its split and the last ones before. It must be answered in time, as must each separate
-commit. Every other group and queue is suspected, and `rules.commits` judges it. A request that may move
-the offsets of several groups makes all of them suspected.
+A query must return an offset that may have been committed last, and none below one that was certainly committed. The
+watch compares it with the requests of its split and the last ones before. Each query and each separate commit must get
+its answer in time. The watch suspects every other group and queue, and `rules.commits` judges it. A request that may
+move the offsets of several groups makes it suspect all of them.
 
 Memory holds the exchanges of a split, and a few for each group and queue.
 """
@@ -34,35 +34,34 @@ GroupName = tuple[str, str, int, str]
 """Broker, topic, queue and group."""
 Rows = dict[str, NDArray[Any]]
 KEPT: Final = 4
-"""How many of the last requests of a group and queue are kept for the next split, besides those without an answer."""
+"""How many requests of a group and queue are kept for the next split, in addition to those without an answer."""
 WAITING_MAX: Final = 1_000_000
 _NUMBERS: Final = {
     "most": -1,
     "fixed_ns": -NEVER,
     "asked_ns": -NEVER,
     "suspected": 0,
-    "source": -1,
     "questions": 0,
     "answered": 0,
 }
-"""By group and queue, numbers of requests that are not kept, with their first values. The highest offset that was
-committed, and the last moments of a query or a separate commit, and of a query. Then a flag, the source, and counts."""
+"""By group and queue, numbers of the dropped requests, with their initial values: the highest committed offset, and the
+last times of a query or a separate commit, and of a query. Then a flag, and counts."""
 
 
 @define(eq=False)
 class CommitWatch:
-    """The committed offsets of a history, as far as they were seen."""
+    """Watches the committed offsets of a history, split by split."""
 
     context: Context
     received: KeyFile
-    """Takes the keys of all requests."""
+    """Collects the keys of all requests."""
     is_over: bool = False
     """All groups are suspected."""
     _names: dict[GroupName, int] = field(factory=dict)
     _numbers: dict[str, Integers] = field(factory=lambda: {name: np.empty(0, dtype=np.int64) for name in _NUMBERS})
     _kept: Rows = field(factory=dict)
     _orphans: Keys = field(factory=NO_KEYS.copy)
-    """The requests of answers that came without them."""
+    """The keys of answers whose requests have not come yet."""
 
     def see(self, table: pa.Table) -> None:
         """Take the events of a split."""
@@ -102,7 +101,7 @@ class CommitWatch:
             "answer": np.full(len(rows), -1, dtype=np.int64),
             "told": np.full(len(rows), -1, dtype=np.int64),
         }
-        # The answer to a request that comes later than it is not at hand then.
+        # An answer that came in an earlier split than its request is gone by now.
         self.is_over |= bool(np.isin(new["key"][new["named"]], self._orphans).any())
         has_request = np.bincount(requests[is_receipt], minlength=len(request_names)) > 0
         orphans = np.setdiff1d(keys[is_answer & ~has_request[requests]], self._kept.get("key", NO_KEYS))
@@ -111,7 +110,7 @@ class CommitWatch:
         self._judge(self._answered(new, table, np.flatnonzero(is_answer), keys))
 
     def _grouped(self, table: pa.Table, rows: Integers, groups: NDArray[Any], group_names: list[str]) -> Integers:
-        """The number of each row's group and queue; one of several sources is suspected."""
+        """The number of each row's group and queue."""
         numbers, firsts = queue_numbers(table)
         queues = [(*name.values(),) for name in table.select(GROUP_KEY).take(pa.array(firsts)).to_pylist()]
         combined = numbers[rows].astype(np.int64) * len(group_names) + groups[rows]
@@ -121,14 +120,10 @@ class CommitWatch:
         more = len(self._names) - len(self._numbers["most"])
         for name, none in _NUMBERS.items():
             self._numbers[name] = np.append(self._numbers[name], np.full(more, none, dtype=np.int64))
-        source = hashes(table, "source", rows).view(np.int64)
-        known = self._numbers["source"]
-        known[found] = np.where(known[found] == -1, source, known[found])
-        self._numbers["suspected"][found[known[found] != source]] = 1
         return found
 
     def _answered(self, new: Rows, table: pa.Table, answers: Integers, keys: NDArray[np.uint64]) -> Rows:
-        """The requests at hand, with the first answer to each."""
+        """The kept and the new requests, with the first answer to each."""
         rows = {name: np.concatenate((self._kept[name], column)) for name, column in new.items()} if self._kept else new
         asked = np.flatnonzero((rows["done_ns"] == NEVER) & rows["named"])
         found = first_of(rows["key"][asked], keys[answers])
@@ -142,9 +137,7 @@ class CommitWatch:
         self.is_over |= bool(is_other.any())
         rows["done_ns"][asked], rows["answer"][asked] = columns["before_ns"], columns["code"]
         rows["told"][asked] = np.where(columns["code"] == SUCCESS, columns["offset"], -1)
-        # An answer that comes now to a request of before, or a request that came before the last query, changes it.
-        is_early = rows["after_ns"][len(rows["key"]) - len(new["key"]) :] < self._numbers["asked_ns"][new["group"]]
-        self._numbers["suspected"][new["group"][is_early]] = 1
+        # An earlier split had a query that came after this answer, and was judged without it.
         is_early = columns["before_ns"] < self._numbers["asked_ns"][rows["group"][asked]]
         self._numbers["suspected"][rows["group"][asked[is_early]]] = 1
         rows["fresh"] = np.zeros(len(rows["key"]), dtype=np.bool_)
@@ -152,13 +145,12 @@ class CommitWatch:
         return rows
 
     def _judge(self, rows: Rows) -> None:
-        """Judge the queries and separate commits that were answered now, and keep what the next ones need."""
+        """Judge the queries and separate commits that this split answers, and keep what the next one needs."""
         group, code, numbers = rows["group"], rows["code"], self._numbers
         is_about, is_question = is_one_of(code, OFFSET_CODES), code == QUERY_CONSUMER_OFFSET
         is_explicit = code == UPDATE_CONSUMER_OFFSET
         took = np.where(is_explicit, rows["answer"] == SUCCESS, is_one_of(rows["answer"], PULL_RESULTS))
-        took &= rows["value"] >= 0
-        may = took | ((~is_explicit | (rows["done_ns"] == NEVER)) & (rows["value"] >= 0))
+        may = took | ~is_explicit
         fresh = np.flatnonzero(rows.pop("fresh") & is_about)
         is_late = rows["done_ns"][fresh] - rows["after_ns"][fresh] > UNHELD_MS * MS + self.context.late_ns
         numbers["suspected"][group[fresh[is_late | (rows["answer"][fresh] != SUCCESS)]]] = 1
@@ -204,7 +196,7 @@ class CommitWatch:
         self.is_over |= len(self._kept["key"]) > WAITING_MAX
 
     def finish(self) -> tuple[set[GroupName], int, int] | None:
-        """The suspected groups, and of the others how many queries and requests about offsets; None for all."""
+        """The suspected groups, and how many queries and requests about offsets the others have; None for all."""
         if self._kept:
             open_ = is_one_of(self._kept["code"], OFFSET_CODES) & (self._kept["done_ns"] == NEVER)
             self._numbers["suspected"][self._kept["group"][open_]] = 1

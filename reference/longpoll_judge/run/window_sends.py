@@ -1,9 +1,9 @@
-"""Finds the queues whose sends break no clause, split by split, so that `rules.sends` needs to hold only the others.
+"""Finds the queues whose sends break no clause, split by split, so that `rules.sends` judges only the others.
 
-A queue is clear if its sends, messages and deliveries are in order. Events are compared with those of the next splits,
-and with a few numbers of the splits before. Every other queue is suspected, perhaps wrongly, and `rules.sends` judges
-it. Some events make all queues suspected: transactions, delays, a message with two identities or places,
-identifiers that came twice. So do answers without a request.
+A queue is clear if its sends, messages and deliveries are in order. The watch compares each event with the next splits
+and with a few numbers of the earlier ones. It suspects every other queue, perhaps wrongly, and `rules.sends` judges it.
+Some events make it suspect all queues: transactions, delays, messages with two identities or places, repeated
+identifiers, and answers that come again or before their request.
 
 Memory holds three splits, and some numbers for each queue.
 """
@@ -32,29 +32,29 @@ from longpoll_judge.rules.queue_columns import MS
 Rows = dict[str, NDArray[Any]]
 """Columns of one length; `place` is the number of a source's queue, `age` how many splits ago a row came."""
 WAIT: Final = 2
-"""How many further splits an event waits for those that belong to it."""
+"""How many further splits an event waits for the events that belong to it."""
 WAITING_MAX: Final = 1_000_000
 _SHIFT: Final = 40
-"""Bits of an offset in the number that a place and an offset become together."""
+"""Bits of the offset in a number that combines a place and an offset."""
 _NUMBERS: Final = {
     **dict.fromkeys(("acknowledged", "appended", "end", "ahead"), -1),
     **dict.fromkeys(("asked_ns", "ended_ns"), -NEVER),
     **dict.fromkeys(("suspected", "used", "unshown", "sends"), 0),
 }
-"""By place, numbers of the splits before, with their first values. The highest offsets and end, and the latest moments
-of a send and of an end. Then flags, and the count of sends."""
+"""Numbers of each place in the earlier splits, with their initial values: the highest offsets and end, and the latest
+times of a send and of an end. Then flags, and the count of sends."""
 
 
 @define(eq=False)
 class SendWatch:
-    """The sends of a history, as far as they were seen."""
+    """Watches the sends of a history, split by split."""
 
     context: Context
     received: KeyFile
-    """Takes the keys of all requests."""
+    """Collects the keys of all requests."""
     messages: tuple[KeyFile, KeyFile, KeyFile]
-    """Take the keys of messages that were acknowledged or delivered. The keys are of the place, of place and identity,
-    and of topic and identity. There are as many of each if each message is one."""
+    """Collect the keys of acknowledged and delivered messages: of the place, of place and identity, and of topic and
+    identity. The three have equal counts if each message has one place and one identity."""
     is_over: bool = False
     """All queues are suspected."""
     _is_refused: bool = False
@@ -65,9 +65,11 @@ class SendWatch:
     _waiting: dict[str, dict[str, Rows]] = field(factory=dict)
     """By source and kind."""
     _open: dict[str, Keys] = field(factory=dict)
-    """By source the requests that are no sends, and have no answer yet."""
+    """By source, the requests other than sends that have no answer yet."""
+    _unasked: Keys = field(factory=NO_KEYS.copy)
+    """The requests of answers that came when these were not open. One that is in the history may be a send."""
     _appending: dict[str, bool] = field(factory=dict)
-    """By source of acknowledgements, whether it tells appends too."""
+    """By source of acknowledgements, whether it also records appends."""
 
     def see(self, table: pa.Table) -> None:
         """Take the events of a split."""
@@ -76,7 +78,7 @@ class SendWatch:
                 self._see(part, source)
 
     def finish(self) -> tuple[set[QueueName], int] | None:
-        """The suspected queues, and how many sends the others have; None if all are suspected."""
+        """The suspected queues, and the number of sends of the others; None if all are suspected."""
         for source, waiting in self._waiting.items():
             self.is_over |= len(waiting["told"]["place"]) > 0
             self._suspect(waiting["sent"]["place"])
@@ -86,7 +88,7 @@ class SendWatch:
         counts = {file.distinct() for file in self.messages}
         if self.is_over or len(counts) > 1 or (self._is_refused and counts != {0}):
             return None
-        if len(self.received.repeated(NO_KEYS)):
+        if len(self.received.repeated(np.unique(self._unasked))):
             return None
         found: dict[QueueName, list[int]] = {}
         for (_source, broker, topic, queue), place in self._places.items():
@@ -127,7 +129,7 @@ class SendWatch:
         return found
 
     def _rows(self, table: pa.Table, source: str) -> dict[str, Rows]:
-        """The events of a split that are looked at, by kind."""
+        """The relevant events of a split, by kind."""
         place, keys = self._placed(table, source), request_keys(table, np.arange(len(table)))
         (requests, request_names), (topics, topic_names) = (coded_texts(table, name) for name in ("request", "topic"))
         named, known = are_named(request_names)[requests], are_named(topic_names)[topics]
@@ -136,7 +138,7 @@ class SendWatch:
         known &= columns["queue"] >= 0
         is_offset, is_end, is_read = (columns[name] >= 0 for name in ("offset", "end", "offset_min"))
         is_receipt, is_answer = rows_where(table, "request_received"), rows_where(table, "answer_sent")
-        # A send without an identifier has no acknowledgement, but says what becomes of its message.
+        # A send without an identifier has no acknowledgement, but its delay or transaction concerns its message.
         asked = np.flatnonzero(is_receipt & is_one_of(columns["code"], SEND_CODES))
         is_receipt &= named
         is_send = is_receipt & is_one_of(columns["code"], SEND_CODES)
@@ -163,8 +165,7 @@ class SendWatch:
         most = max(int(column.max(initial=0)) for column in (columns["offset"], columns["end"], offsets))
         self.is_over |= most >= 1 << (_SHIFT - 1) or len(self._places) >= 1 << (62 - _SHIFT)
         self.received.put(keys[is_receipt])
-        answers = is_answer & named
-        self._answer(source, keys, place, requests, (is_send, is_receipt & ~is_send, answers, answers & ~is_read))
+        self._answer(source, keys, place, requests, (is_send, is_receipt & ~is_send, is_answer & named))
 
         def rows_of(rows: Integers, *names: str, **more: NDArray[Any]) -> Rows:
             taken = {name: columns[name][rows] for name in names}
@@ -187,7 +188,7 @@ class SendWatch:
     def _identify(
         self, table: pa.Table, sent: Integers, place: Integers, *seen: tuple[Integers, Integers, Integers]
     ) -> None:
-        """Take the identities of the messages of sends, and of those `seen`: their rows, places in these and offsets.
+        """Take the identities of the messages of sends, and of those `seen`: rows, positions in these, and offsets.
 
         Sends of several messages are suspected. Transactions and delays concern all queues.
         """
@@ -212,7 +213,7 @@ class SendWatch:
             file.put(np.unique(keys))
 
     def _closed_ns(self, table: pa.Table, source: str) -> Integers:
-        """Of each row when its connection was closed at the earliest; `NEVER` for none."""
+        """When the connection of each row was first closed; `NEVER` if it was not."""
         codes, names = coded(table, "connection")
         closes = [self.context.closes.get((source, name), (NEVER, NEVER))[1] for name in names]
         again = [
@@ -227,22 +228,22 @@ class SendWatch:
         keys: Keys,
         place: Integers,
         requests: NDArray[np.int32],
-        kinds: tuple[Booleans, Booleans, Booleans, Booleans],
+        kinds: tuple[Booleans, Booleans, Booleans],
     ) -> None:
-        """Take the answers of a split. The send of an answer that is no read is suspected.
+        """Take the answers of a split. The send of an answer is suspected.
 
         Args:
-            source: Who tells them.
+            source: Their source.
             keys: By row the key of its request.
             place: By row its place.
             requests: By row the number of its request in this split.
-            kinds: Which rows are sends, other requests, answers, and those of these that are no reads; all are named.
+            kinds: Which rows are sends, other requests and answers; all are named.
         """
-        is_send, is_other, is_answer, is_unread = kinds
-        sent, asked, answered, unread = (
+        is_send, is_other, is_answer = kinds
+        sent, asked, answered = (
             np.bincount(requests[rows], minlength=int(requests.max(initial=0)) + 1) > 0 for rows in kinds
         )
-        refused = is_send & unread[requests]
+        refused = is_send & answered[requests]
         self._suspect(place[refused])
         self._is_refused |= bool(refused.any())
         old = self._waiting.get(source, {}).get("sent", {"key": NO_KEYS, "place": np.empty(0, dtype=np.int64)})
@@ -251,13 +252,13 @@ class SendWatch:
         refused = np.isin(old["key"], earlier)
         self._suspect(old["place"][refused])
         self._is_refused |= bool(refused.any())
-        strange = keys[is_unread & ~asked[requests] & ~sent[requests]]
-        self.is_over |= not np.isin(strange, np.concatenate((open_, old["key"]))).all()
+        unasked = earlier[~np.isin(earlier, np.concatenate((open_, old["key"])))]
+        self._unasked = np.concatenate((self._unasked, unasked))
         self._open[source] = np.concatenate((open_[~np.isin(open_, earlier)], keys[is_other & ~answered[requests]]))
-        self.is_over |= len(self._open[source]) > WAITING_MAX
+        self.is_over |= max(len(self._open[source]), len(self._unasked)) > WAITING_MAX
 
     def _look_at_ends(self, rows: dict[str, Rows]) -> None:
-        """Whether each message was visible in time."""
+        """Suspect the queues with a message that was not visible in time."""
         moved, shown, numbers = rows["moved"], rows["shown"], self._numbers
         place, end, after_ns = (moved[name] for name in ("place", "end", "after_ns"))
         wrong = (
@@ -283,7 +284,7 @@ class SendWatch:
         rows["moved"] = _picked(moved, np.empty(0, dtype=np.int64))
 
     def _look_at_appends(self, rows: dict[str, Rows], source: str) -> None:
-        """Whether each acknowledged message was appended before, with its tag."""
+        """Suspect the queues with an acknowledged message that was not appended before, with the same tag."""
         logged, told, numbers = rows["logged"], rows["told"], self._numbers
         if len(told["place"]) or len(logged["place"]):
             is_appending = self._appending.setdefault(source, len(logged["place"]) > 0)
@@ -306,7 +307,7 @@ class SendWatch:
         rows["logged"] = _picked(logged, logged["age"] < WAIT)
 
     def _settle(self, rows: dict[str, Rows]) -> None:
-        """Compare the sends whose messages were acknowledged, and let go of them."""
+        """Compare the sends whose messages were acknowledged, and drop both."""
         sent, told, numbers = rows["sent"], rows["told"], self._numbers
         send = first_of(told["key"], sent["key"])
         is_done = (send >= 0) & told["is_stored"]
@@ -336,7 +337,7 @@ class SendWatch:
         numbers, place, offset = self._numbers, told["place"], told["offset"]
         after_ns, before_ns, asked_ns = told["after_ns"], told["before_ns"], asked["after_ns"]
         self._suspect(asked["place"][asked["place"] != place])
-        wrong = (before_ns < asked_ns) | (before_ns < after_ns) | (after_ns - asked["before_ns"] > SEND_MS * MS)
+        wrong = (before_ns < asked_ns) | (after_ns - asked["before_ns"] > SEND_MS * MS)
         wrong |= (asked["place"] != place) | (told["closed_ns"] < after_ns)
         both = (told["connection"] != 0) & (asked["connection"] != 0)
         wrong |= both & (told["connection"] != asked["connection"])
@@ -356,7 +357,7 @@ class SendWatch:
             self._suspect(place[:-1][least[1:] < (place * width + asked_ns - first_ns)[:-1]])
 
     def _batches(self, told: Rows, send: Integers, count: int) -> None:
-        """Whether the messages of each send were acknowledged at once, and follow one another."""
+        """Suspect sends whose messages were not acknowledged together with consecutive offsets."""
         is_same = send[1:] == send[:-1]
         steps = is_same & (np.diff(told["offset"]) == 1)
         for name in ("place", "after_ns", "before_ns"):
@@ -366,7 +367,7 @@ class SendWatch:
             self._suspect(told["place"][counts[send] > 1])
 
     def _deliver(self, rows: dict[str, Rows], told: Rows, asked: Rows) -> None:
-        """Whether each message was delivered after its send came."""
+        """Suspect the queues with a message that was delivered before its send came."""
         got, numbers = rows["got"], self._numbers
         at, is_there = _found(_together(told["place"], told["offset"]), got["place"], got["offset"], exactly=True)
         is_behind = ~is_there & (got["offset"] <= numbers["acknowledged"][got["place"]])
@@ -391,13 +392,13 @@ def _together(place: Integers, offset: Integers) -> Integers:
 
 
 def _fall(place: Integers, values: Integers) -> Booleans:
-    """Whether each row but the first has a lower value than the one before it of the same place."""
+    """Whether each row after the first has a lower value than the row before it, at the same place."""
     found: Booleans = (place[1:] == place[:-1]) & (values[1:] < values[:-1])
     return found
 
 
 def _found(values: Integers, place: Integers, offset: Integers, *, exactly: bool = False) -> tuple[Integers, Booleans]:
-    """Where in the sorted values each wanted one or a higher one stands, and whether there is one."""
+    """The position of each wanted value, or of the next higher one, among the sorted values, and whether it exists."""
     wanted = _together(place, offset)
     at = np.searchsorted(values, wanted)
     is_there = at < len(values)
@@ -407,7 +408,7 @@ def _found(values: Integers, place: Integers, offset: Integers, *, exactly: bool
 
 
 def without(tables: Tables, suspected: set[QueueName]) -> Iterator[tuple[int, pa.Table]]:
-    """The events of each split without the sends, messages and reads of other queues."""
+    """The events of each split without the sends, messages and reads of clear queues."""
     for number, table in tables():
         numbers, rows = queue_numbers(table)
         names = table.select(GROUP_KEY).take(pa.array(rows)).to_pylist()

@@ -54,7 +54,7 @@ from longpoll_judge.columns.queue_log import NEVER, Gap, Matching, Outlook
 from longpoll_judge.contract.clause import SEND_CODES
 from longpoll_judge.evidence.generations import NEITHER
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.read.schema import are_named, coded, coded_texts, fill
+from longpoll_judge.read.schema import are_named, coded, coded_texts, fill, has_column
 from longpoll_judge.read.source import InputSplit
 from longpoll_judge.rules.logs import judge_log
 from longpoll_judge.rules.queue_case import NO_NEW_MSG, Case, Log, make_cases, make_log
@@ -284,7 +284,7 @@ def _are_whole(table: pa.Table, rows: Integers, queue: NDArray[Any], held: Keys,
     is_whole = np.bincount(key[is_received], minlength=count) == 1
     if not unanswered:
         is_done = np.bincount(key[is_answer], minlength=count) > 0
-        if len(done) and "code" in table.column_names:
+        if len(done) and has_column(table, "code"):
             is_stored = np.zeros(count, dtype=np.bool_)
             is_stored[done] = True
             sent = key[is_received & is_one_of(table["code"].to_numpy()[rows], SEND_CODES)]

@@ -23,7 +23,7 @@ from longpoll_judge.columns.lookup import Booleans, Integers, are_of, order_by
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Gap, Outlook
 from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.evidence.survey import SURVEY_COLUMNS, Survey, survey_split
-from longpoll_judge.read.schema import DEFAULTS, Damage, coded
+from longpoll_judge.read.schema import DEFAULTS, Damage, coded, has_column
 from longpoll_judge.read.source import InputSplit, read_split
 from longpoll_judge.run.queue_verdict import LOG_EVENTS
 from longpoll_spec.tables import with_table
@@ -126,7 +126,7 @@ def _extent(table: pa.Table) -> Extent:
 
 def _sum_of(table: pa.Table, name: str) -> int:
     """The sum of a column of numbers, as of ones without a sign and of 64 bits."""
-    if name not in table.column_names:
+    if not has_column(table, name):
         return int(DEFAULTS[name]) * len(table) % 2**64
     return int(table[name].to_numpy().view(np.uint64).sum())
 

@@ -6,7 +6,7 @@ Also runs a model step by step, which turns the token of a counterexample into a
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from longpoll_spec.model import Action, Model, Property, Trace, TraceStep
@@ -29,10 +29,14 @@ _MEANINGS: Final[Mapping[str, Callable[..., int]]] = {
 
 def evaluate(term: Term, values: Values) -> int:
     """The term's value under these values of the variables; truth is 0 or 1."""
+    return _values_by_id([term], values)[id(term)]
+
+
+def _values_by_id(terms: Iterable[Term], values: Values) -> dict[int, int]:
     known: dict[int, int] = {}
-    for node in nodes(term):
+    for node in nodes(*terms):
         known[id(node)] = _value(node, known, values)
-    return known[id(term)]
+    return known
 
 
 def _value(node: Term, known: Mapping[int, int], values: Values) -> int:
@@ -72,7 +76,8 @@ def after_step(model: Model, action: Action, state: Sequence[int]) -> tuple[int,
 
 def enabled_actions(model: Model, state: Sequence[int]) -> list[Action]:
     """Every action that is enabled in the state, in the order of the spec."""
-    return [action for action in model.actions if is_enabled(model, action, state)]
+    known = _values_by_id((action.guard for action in model.actions), values_of(model, state))
+    return [action for action in model.actions if known[id(action.guard)]]
 
 
 def holds(model: Model, item: Property, state: Sequence[int]) -> bool:

@@ -131,8 +131,9 @@ def step_of(model: Model, action: Action) -> StepFunction:
 
 
 def _shared(terms: Sequence[Term], names: dict[int, str]) -> Iterator[str]:
-    uses = Counter(id(arg) for node in nodes(*terms) for arg in node.args if isinstance(arg, Term))
-    for node in nodes(*terms):
+    every = list(nodes(*terms))
+    uses = Counter(id(arg) for node in every for arg in node.args if isinstance(arg, Term))
+    for node in every:
         if uses[id(node)] > 1 and node.op not in _LEAVES and id(node) not in names:
             name = f"shared_{len(names)}"
             yield f"    {name} = {source(node, names)}"

@@ -117,10 +117,9 @@ class Simplifier:
 
     def simplify(self, term: Bool) -> Bool:
         """An equal term in which every decidable comparison is decided."""
-        for node in nodes(term):
-            if id(node) not in self.terms:
-                self.kept.append(node)
-                self.terms[id(node)] = self._simplified(node)
+        for node in nodes(term, done=self.terms):
+            self.kept.append(node)
+            self.terms[id(node)] = self._simplified(node)
         result = self.terms[id(term)]
         assert isinstance(result, Bool)
         return result
@@ -252,9 +251,8 @@ class _Trial:
         return possible
 
     def _try(self, term: Term) -> Cases | None:
-        for node in nodes(term):
-            if id(node) not in self.cases:
-                self.cases[id(node)] = self._tried(node)
+        for node in nodes(term, done=self.cases):
+            self.cases[id(node)] = self._tried(node)
         return self.cases[id(term)]
 
     def _tried(self, node: Term) -> Cases | None:

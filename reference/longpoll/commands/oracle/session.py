@@ -59,13 +59,13 @@ class CompiledSpecification:
     checker: Checker = field(init=False)
     reader: StepReader = field(init=False)
     always: tuple[Property, ...] = field(init=False)
-    closing: dict[str, list[tuple[str, Question]]] = field(factory=dict)
+    closing: dict[str, list[tuple[str, Bool]]] = field(factory=dict)
     """Label -> the properties that the step may break, each with the condition on the state before it."""
-    _is_well: Question = field(init=False)
-    _questions: list[tuple[str, Question]] = field(init=False)
+    _is_well: Bool = field(init=False)
     _broken: dict[Packed, frozenset[str]] = field(factory=dict)
-    _may_break: dict[str, Question] = field(factory=dict)
+    _may_break: dict[str, Bool] = field(factory=dict)
     """Label -> whether any condition in `closing` is true; one question suffices for most steps."""
+    _questions: dict[Bool, Question] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         """Build the model; raises `SpecUserError` for an unknown name."""
@@ -76,14 +76,18 @@ class CompiledSpecification:
         self.checker = Checker(self.model, frozenset(self.law.hidden))
         self.reader = reader_of(self.model)
         self.always = tuple(item for item in properties_of(self.model) if item.kind == "always")
-        self._is_well = question(self.model, all_of(item.here for item in self.always))
-        self._questions = [(item.name, question(self.model, item.here)) for item in self.always]
-        conditions: dict[str, list[Bool]] = {}
+        self._is_well = all_of(item.here for item in self.always)
         for item in self.always:
             for label, condition in item.closing:
-                conditions.setdefault(label, []).append(condition)
-                self.closing.setdefault(label, []).append((item.name, question(self.model, condition)))
-        self._may_break = {label: question(self.model, any_of(found)) for label, found in conditions.items()}
+                self.closing.setdefault(label, []).append((item.name, condition))
+        self._may_break = {label: any_of(condition for _, condition in found) for label, found in self.closing.items()}
+
+    def _holds(self, term: Bool, state: Packed) -> bool:
+        """Compiles a term when it is first asked about: most never are."""
+        ask = self._questions.get(term)
+        if ask is None:
+            ask = self._questions[term] = question(self.model, term)
+        return ask(state)
 
     def broken_in(self, state: Packed) -> frozenset[str]:
         """The properties that a state breaks, with a cache."""
@@ -91,17 +95,17 @@ class CompiledSpecification:
         if found is None:
             if len(self._broken) >= KNOWN_MAX:
                 self._broken.clear()
-            well = self._is_well(state)
-            found = NOTHING if well else frozenset(name for name, ask in self._questions if not ask(state))
+            wrong = () if self._holds(self._is_well, state) else self.always
+            found = frozenset(item.name for item in wrong if not self._holds(item.here, state))
             self._broken[state] = found
         return found
 
     def broken_by(self, label: str, state: Packed) -> frozenset[str]:
         """The properties that a step from a state breaks."""
         may_break = self._may_break.get(label)
-        if may_break is None or not may_break(state):
+        if may_break is None or not self._holds(may_break, state):
             return NOTHING
-        return frozenset(name for name, ask in self.closing[label] if ask(state))
+        return frozenset(name for name, condition in self.closing[label] if self._holds(condition, state))
 
 
 @define

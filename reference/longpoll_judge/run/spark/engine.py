@@ -36,7 +36,7 @@ from longpoll_judge.columns.keys import NO_KEYS, Keys
 from longpoll_judge.columns.lookup import are_of
 from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
-from longpoll_judge.read.schema import LISTS, NAMES, PLAIN_SCHEMA, coded, compute, fill
+from longpoll_judge.read.schema import LISTS, NAMES, PLAIN_SCHEMA, coded, compute, fill, has_column
 from longpoll_judge.read.source import InputSplit
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.queue_verdict import LOG_EVENTS, queue_rows
@@ -164,7 +164,7 @@ def event_reader(columns: Sequence[str]) -> Read:
 def _plain(table: pa.Table, name: str) -> pa.ChunkedArray | pa.Array:
     """A column as Spark has it, all null where no event has a value."""
     kind = PLAIN_SCHEMA.field(name).type
-    if name not in table.column_names:
+    if not has_column(table, name):
         return pa.nulls(len(table), kind)
     column = table[name]
     if name in NAMES and all(chunk.dictionary.to_pylist() == [""] for chunk in column.chunks):

@@ -75,14 +75,15 @@ def given_up(lines: Sequence[str]) -> list[str]:
     """The lines, with each local freed after its last use, or at the end of the block if that use is nested deeper."""
     born: dict[str, int] = {}
     last: dict[str, int] = {}
+    depths = [_depth(line) for line in lines]
     for number, line in enumerate(lines):
         for name in _LOCAL.findall(line):
-            born.setdefault(name, _depth(line))
+            born.setdefault(name, depths[number])
             last[name] = number
     over: dict[int, list[str]] = {}
     for name, number in last.items():
         end = number
-        while end + 1 < len(lines) and _depth(lines[end + 1]) > born[name]:
+        while end + 1 < len(lines) and depths[end + 1] > born[name]:
             end += 1
         over.setdefault(end, []).append(name)
     made: list[str] = []
