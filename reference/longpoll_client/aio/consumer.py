@@ -476,9 +476,6 @@ class AsyncPushConsumer(AsyncConsumer):
 
         self._member.begin(ask())
 
-    def _wake(self) -> None:
-        """The queues' own lots come back by themselves."""
-
     # ------------------------------------------------------------ the listener's tasks
 
     @contextmanager
