@@ -519,6 +519,9 @@ def test_the_close_stores_an_offset_that_has_not_changed(one_queue: OneQueue, gr
         one_queue.stored = None
         group.instance.run(steps())
         assert one_queue.stored == stored
+    one_queue.stored = 7
+    group.instance.run(rebalancer.leave())
+    assert one_queue.stored == 7, "another consumer has stored a later one"
 
 
 def test_an_offset_whose_store_failed_is_stored_again(one_queue: OneQueue, group: Offsets) -> None:

@@ -423,11 +423,8 @@ class Rebalancer:
     # ------------------------------------------------------------ offsets and locks
 
     def persist(self, *, is_last: bool = False) -> Steps[list[LongpollError]]:
-        """Store every offset that has changed, or at the close every one; the errors, which are logged.
-
-        A broker that crashed may have lost an offset that has not changed since.
-        """
-        write = self._offsets.reset if is_last else self._offsets.store
+        """Store every offset that has changed, and at the close those that a crash has lost; the logged errors."""
+        write = self._offsets.store_last if is_last else self._offsets.store
         stored = yield Together([self._store(puller, write) for puller in self._pullers()])
         return [error for error in stored if error is not None]
 
