@@ -519,7 +519,7 @@ def test_a_close_waits_for_an_exchange_about_queues(monkeypatch: pytest.MonkeyPa
             yield Call(work)
             done.append(name)
 
-        monkeypatch.setattr(member, "leave", lambda _pullers: noted("leave", lambda: None))
+        monkeypatch.setattr(member, "leave", lambda: noted("leave", lambda: None))
         member.soon(lambda: noted("exchange", answered.wait), rebalances=True)
         closing = asyncio.create_task(member.close())
         for _turn in range(10):

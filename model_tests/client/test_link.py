@@ -378,6 +378,11 @@ def test_it_ends_after_three_tries_or_when_the_time_is_up() -> None:
     assert tries.ended(stored_at(), S) is not None
 
 
+def test_the_text_of_a_refusal() -> None:
+    assert str(RefusedError("14 to b", ResponseCode.SYSTEM_ERROR, " full ")) == "14 to b: the broker says 1 (full)"
+    assert "says 3; pass a name server's" in str(RefusedError("a", ResponseCode.REQUEST_CODE_NOT_SUPPORTED, None))
+
+
 def test_which_failures_cast_doubt_on_a_route() -> None:
     """Those in which the broker was not heard."""
     assert all(is_lost(error) for error in (UnreachableError(""), ConnectionLostError(""), AnswerTimeoutError("")))

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 from unittest import mock
 
@@ -343,6 +342,8 @@ class OneQueue:
         self.stored: int | None = None
         self.told_for_none: int | None = None
         self.refuses_tables = False
+        self.may_answer_22 = False
+        """Whether it answers 22 for none where it is asked to, as 5.x."""
         self.address = ""
 
     def answer(self, peer: Peer, command: Command) -> None:
@@ -359,10 +360,12 @@ class OneQueue:
             peer.answer(command, ResponseCode.NO_PERMISSION)
         elif code is RequestCode.GET_ALL_CONSUMER_OFFSET:
             row = {} if self.stored is None else {0: self.stored}
-            peer.answer(command, body=OffsetTable(offset_table={"T@G": row, "T@other": {0: 0}}).encode())
+            peer.answer(command, body=OffsetTable(offset_table={"T@other": {0: 0}, "T@G": row}).encode())
         else:
+            is_22 = self.may_answer_22 and (command.ext_fields or {}).get("setZeroIfNotFound") == "false"
+            none = None if is_22 else self.told_for_none
             answers = {
-                RequestCode.QUERY_CONSUMER_OFFSET: self.told_for_none if self.stored is None else self.stored,
+                RequestCode.QUERY_CONSUMER_OFFSET: none if self.stored is None else self.stored,
                 RequestCode.GET_MIN_OFFSET: FIRST,
                 RequestCode.GET_MAX_OFFSET: self.end,
                 RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: 3,
@@ -426,13 +429,20 @@ def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
 ) -> None:
     """The first member begins as asked, and the next one where the group is; a broker of 4.x says 0 of a new group."""
     first, second = group.of(start_at), group.of(start_at)
-    one_queue.told_for_none = 0
+    # The table is not needed for the first message.
+    one_queue.told_for_none, one_queue.refuses_tables = 0, start_at == "first"
     assert group.begin(first) == begun
     assert one_queue.stored == begun
     one_queue.end = 9
     assert group.begin(second) == begun
     group.store(second, 7)
     assert group.begin(first) == 7
+
+
+def test_a_new_group_begins_at_the_end_where_it_may_not_see_the_table(one_queue: OneQueue, group: Offsets) -> None:
+    one_queue.told_for_none, one_queue.refuses_tables, one_queue.may_answer_22 = 0, True, True
+    assert group.begin(group.of("stored")) == 0
+    assert group.begin(group.of("last")) == 5
 
 
 @pytest.mark.parametrize("refuses_tables", [False, True])
@@ -482,17 +492,36 @@ def test_an_offset_that_is_known_already_is_not_told_again(one_queue: OneQueue, 
     assert one_queue.stored == 6
 
 
+def rebalancer_of(group: Offsets, puller: Any, *, is_busy: bool) -> Rebalancer:
+    """The rebalancer of a member with one queue."""
+    assigned: Any = mock.Mock(pullers=lambda: {puller.queue: puller}, let_go=lambda _queue, **_given: puller)
+    locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=False)
+    membership: Any = mock.Mock(subscriptions={"T": None})
+    busy, anything = mock.Mock(return_value=is_busy), mock.Mock()
+    return Rebalancer(membership, assigned, group.of(), locks, busy, anything, anything)
+
+
+def test_no_offset_is_stored_of_a_queue_that_another_member_may_have(one_queue: OneQueue, group: Offsets) -> None:
+    """A listener that still has its messages returns after the other member has stored a later one, maybe."""
+    puller = mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True, locked_until_ns=None)
+    rebalancer = rebalancer_of(group, puller, is_busy=True)
+    group.instance.run(rebalancer.give_up(FIRST_QUEUE, stores=True))
+    assert rebalancer._revoked.pullers() == []
+    puller.offset_done = 7
+    group.instance.run(rebalancer.release(puller))
+    assert one_queue.stored == 6
+
+
 def test_the_close_stores_an_offset_that_has_not_changed(one_queue: OneQueue, group: Offsets) -> None:
     """A broker that crashed may have lost it."""
-    puller = mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True)
-    assigned: Any = mock.Mock(pullers=lambda: {FIRST_QUEUE: puller})
-    locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=False)
-    anything: Any = mock.Mock(return_value=False)
-    rebalancer = Rebalancer(anything, assigned, group.of(), locks, anything, anything, anything)
-    for steps, stored in ((rebalancer.persist, 6), (rebalancer.persist, None), (partial(rebalancer.leave, ()), 6)):
+    rebalancer = rebalancer_of(group, mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True), is_busy=False)
+    for steps, stored in ((rebalancer.persist, 6), (rebalancer.persist, None), (rebalancer.leave, 6)):
         one_queue.stored = None
         group.instance.run(steps())
         assert one_queue.stored == stored
+    one_queue.stored = 7
+    group.instance.run(rebalancer.leave())
+    assert one_queue.stored == 7, "another consumer has stored a later one"
 
 
 def test_an_offset_whose_store_failed_is_stored_again(one_queue: OneQueue, group: Offsets) -> None:

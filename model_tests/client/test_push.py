@@ -472,6 +472,20 @@ def test_who_is_woken_by_the_listener_sees_what_it_has_consumed() -> None:
     run(story)
 
 
+def test_a_queue_that_is_left_is_released_with_its_last_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    async def story() -> None:
+        released: list[int] = []
+        given = Given(lambda messages: given.puller.drop() if offsets(messages) == [3] else None, 1)
+        monkeypatch.setattr(given.consumer._member, "release_soon", lambda puller: released.append(puller.offset_done))
+        given.deliver()
+        await turned(lambda: bool(released))
+        assert set(released) == {4}
+        await given.end()
+
+    run(story)
+
+
 def test_each_queue_is_told_of_its_own_where_one_task_has_both_in_a_turn() -> None:
 
     async def story() -> None:
@@ -598,7 +612,7 @@ def test_a_task_is_begun_while_others_hang() -> None:
     workers.stop(PATIENCE_S, lambda: None)
 
 
-def test_every_task_is_run_once_however_quick() -> None:
+def test_every_task_is_run_once_however_quick(caplog: pytest.LogCaptureFixture) -> None:
     """No wake-up is lost between threads that take tasks and one that gives them."""
     ran: list[int] = []
     all_ran = threading.Event()
@@ -617,6 +631,7 @@ def test_every_task_is_run_once_however_quick() -> None:
     workers.stop(PATIENCE_S, ended.set)
     assert ended.is_set()
     assert not any(thread.is_alive() for thread in workers._threads)
+    assert not caplog.records
     assert sorted(ran) == list(range(4000))
 
 

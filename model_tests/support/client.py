@@ -133,7 +133,7 @@ async def fill(name_server: str, topic: str, count: int) -> None:
 def lag(name_server: str, topic: str, group: str = "G") -> int:
     """Returns how many messages the group has not consumed, according to its broker."""
     with Admin(name_server) as admin:
-        return sum(row.lag for row in admin.offsets(group, [topic]))
+        return sum(row.lag for row in admin.offsets(group, topic))
 
 
 # ---------------------------------------------------------------- event loops, and what is left

@@ -124,7 +124,7 @@ class AsyncMember(GroupMember):
         # An exchange that is cut off has requests on their way, which a broker may apply after later ones.
         async with self._rebalancing:
             await self._instance.end_jobs()
-        await self.run(self.leave(self.assigned_queues.drop_all()))
+        await self.run(self.leave())
         await self._instance.written()
         await self._instance.close()
 
@@ -475,9 +475,6 @@ class AsyncPushConsumer(AsyncConsumer):
                 then(await self._asked(giving, [message]) is None)
 
         self._member.begin(ask())
-
-    def _wake(self) -> None:
-        """The queues' own lots come back by themselves."""
 
     # ------------------------------------------------------------ the listener's tasks
 

@@ -156,7 +156,7 @@ class Workers:
             self._changed.notify()
 
     def _take(self, life: int) -> Callable[[], None]:
-        """Wait for the next task; `_nothing` after the stop and for a thread of an earlier start."""
+        """Wait for the next task; one that does nothing, after the stop and in a thread of an earlier start."""
         with self._changed:
             while life == self._life and not self._tasks and not self.is_stopping:
                 self._idle_count += 1
@@ -164,7 +164,7 @@ class Workers:
                 self._idle_count -= 1
                 self._is_waking = False
             if life != self._life or self.is_stopping:
-                return _nothing
+                return lambda: None
             task = self._tasks.popleft()
             self._wake()
             return task
@@ -207,10 +207,6 @@ class Workers:
                 self._then()
 
 
-def _nothing() -> None:
-    """Has a thread that waits for a task look whether it is to end."""
-
-
 def with_hooks(runtime: Runtime, config: MemberConfig, listener: Listener) -> Listener:
     """The listener, with calls of the hooks before and after it."""
     if not config.hooks:
@@ -239,6 +235,9 @@ def with_hooks(runtime: Runtime, config: MemberConfig, listener: Listener) -> Li
 class ConsumeService(ABC):
     """A listener's threads."""
 
+    _member: Member
+    """Its owner, from `belong_to` on."""
+
     def __init__(self, runtime: Runtime, config: MemberConfig, listener: Listener, *, hang_check_s: float) -> None:
         """`hang_check_s` is the period of the search for hanging listeners."""
         self._runtime = runtime
@@ -247,12 +246,6 @@ class ConsumeService(ABC):
         self._hang_check_s = hang_check_s
         self._lock = runtime.lock()
         self._workers = Workers(runtime, config.group, config.thread_count)
-        self._owner: Member | None = None
-
-    @property
-    def _member(self) -> Member:
-        assert self._owner is not None, "a listener belongs to a member before that is started"
-        return self._owner
 
     def give_directly(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
         """Have a thread consume one message that a broker wants consumed (309). Never after the workers stop."""
@@ -260,7 +253,7 @@ class ConsumeService(ABC):
 
     def belong_to(self, member: Member) -> None:
         """Set the member whose messages the listener gets."""
-        self._owner = member
+        self._member = member
 
     def start(self) -> None:
         """Start the threads, as the last part of the member's start. Messages that came before wait for them.

@@ -325,10 +325,10 @@ class GroupMember(ABC):
         if self.is_orderly:
             self.every(LOCK_RENEWAL_S, lambda: self.soon(self.rebalancer.renew_locks, rebalances=True))
 
-    def leave(self, pullers: Collection[Puller]) -> Steps[None]:
-        """Store the offsets, unlock the queues and leave the group. Errors are logged."""
+    def leave(self) -> Steps[None]:
+        """Drop and unlock the queues, store the offsets and leave the group. Errors are logged."""
         if self.started_ms:
-            yield from self.rebalancer.leave(pullers)
+            yield from self.rebalancer.leave()
             yield from self.membership.leave()
 
     # ------------------------------------------------------------ exchanges: messages that come again
@@ -507,7 +507,7 @@ class Member(GroupMember):
     def close(self) -> None:
         """Stop pulling, store the offsets and leave the group, once; after `lifecycle.end`. Errors are logged."""
         self._timer.close()
-        self.run(self.leave(self.assigned_queues.drop_all()))
+        self.run(self.leave())
         self._instance.close()
 
     def store_now(self) -> None:

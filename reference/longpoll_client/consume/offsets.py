@@ -73,8 +73,16 @@ class RemoteOffsets:
 
     def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
         """Store the group's offset, unless the broker has it. Raises a ClientError."""
-        if self._stored.get(queue) != offset or queue in self._failed:
+        if not self._has_stored(queue, offset):
             yield from self.reset(queue, offset)
+
+    def store_last(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """As `store`; store an unchanged offset too if the broker has lost it in a crash. Raises a ClientError."""
+        if self._has_stored(queue, offset):
+            stored = yield from self.stored(queue)
+            if stored is not None and stored >= offset:
+                return
+        yield from self.reset(queue, offset)
 
     def reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
         """Store the group's offset. Raises a ClientError."""
@@ -82,6 +90,9 @@ class RemoteOffsets:
         yield ask_queue(queue, store_request(self._group, queue, offset))
         self._failed.discard(queue)
         self._stored[queue] = offset
+
+    def _has_stored(self, queue: MessageQueue, offset: int) -> bool:
+        return self._stored.get(queue) == offset and queue not in self._failed
 
     def stored(self, queue: MessageQueue) -> Steps[int | None]:
         """The group's offset at its broker; None without one. Raises a ClientError."""
@@ -157,7 +168,7 @@ class LocalOffsets:
         self._note(queue, offset)
         yield WriteFile(self.unwritten, self.write)
 
-    reset = store
+    reset = store_last = store
 
     def stored(self, queue: MessageQueue) -> Steps[int | None]:
         """The member's offset; None for a queue that was not begun."""

@@ -10,7 +10,7 @@ Source: `RebalanceImpl.java`, `RebalancePushImpl.java`, `AssignedMessageQueue.ja
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from attrs import Factory, define, field
@@ -65,11 +65,6 @@ class AssignedQueues:
         with self._lock:
             return dict(self._pullers)
 
-    def of_topic(self, topic: str) -> set[MessageQueue]:
-        """Those of one topic."""
-        with self._lock:
-            return {queue for queue in self._pullers if queue.topic == topic}
-
     # ------------------------------------------------------------ coming and going, within a rebalance
 
     def begin_at(
@@ -112,13 +107,6 @@ class AssignedQueues:
         for puller in begun:
             if not self._lifecycle.is_closed:
                 puller.pull()
-
-    def drop_all(self) -> list[Puller]:
-        """Pull and deliver nothing more; every puller."""
-        pullers = list(self.pullers().values())
-        for puller in pullers:
-            puller.drop()
-        return pullers
 
     def resubscribe(self, subscriptions: Mapping[str, SubscriptionData]) -> None:
         """Have every queue pulled for what is wanted now."""
@@ -319,7 +307,7 @@ class Rebalancer:
 
     def _rebalance_topic(self, topic: str, route: Route) -> Steps[None]:
         share = set((yield from self._share(route)))
-        own = self._queues.of_topic(topic)
+        own = {queue for queue in self._queues.pullers() if queue.topic == topic}
         for queue in sorted(own - share):
             yield from self.give_up(queue, stores=True)
         if not route.readable and topic != RETRY_PREFIX + self._config.group:
@@ -422,24 +410,26 @@ class Rebalancer:
         yield from self.rebalance()
         return True
 
-    def leave(self, pullers: Iterable[Puller]) -> Steps[None]:
-        """At the close: store every offset, and unlock every queue, except those that a listener still has."""
+    def leave(self) -> Steps[None]:
+        """At the close: drop every queue, store every offset, and unlock the queues that no listener still has."""
+        pullers = self._pullers()
+        for puller in pullers:
+            puller.drop()
         # Asked first, as in `give_up`.
-        busy = {puller.queue for puller in (*pullers, *self._revoked.pullers()) if self._is_busy(puller)}
+        busy = {puller.queue for puller in pullers if self._is_busy(puller)}
         yield from self.persist(is_last=True)
         yield from self._locks.unlock(self._locks.held - busy)
 
     # ------------------------------------------------------------ offsets and locks
 
     def persist(self, *, is_last: bool = False) -> Steps[list[LongpollError]]:
-        """Store every offset that has changed, or at the close every one; the errors, which are logged.
-
-        A broker that crashed may have lost an offset that has not changed since.
-        """
-        pullers = (*self._queues.pullers().values(), *self._revoked.pullers())
-        write = self._offsets.reset if is_last else self._offsets.store
-        stored = yield Together([self._store(puller, write) for puller in pullers])
+        """Store every offset that has changed, and at the close those that a crash has lost; the logged errors."""
+        write = self._offsets.store_last if is_last else self._offsets.store
+        stored = yield Together([self._store(puller, write) for puller in self._pullers()])
         return [error for error in stored if error is not None]
+
+    def _pullers(self) -> Sequence[Puller]:
+        return (*self._queues.pullers().values(), *self._revoked.pullers())
 
     def _store(self, puller: Puller, write: Callable[[MessageQueue, int], Steps[None]]) -> Steps[LongpollError | None]:
         """Store a queue's offset, unless its lock is lost: another member may have the queue. Errors are logged."""
