@@ -333,7 +333,7 @@ def saved_by_the_committer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("saved_by_the_committer_alone")
-@pytest.mark.parametrize("config", [SYNC, StoreConfig()], ids=["SYNC", "ASYNC"])
+@pytest.mark.parametrize("config", [SYNC, SMALL_STORE], ids=["SYNC", "ASYNC"])
 def test_a_topic_that_a_send_made_outlives_a_kill(
     start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path, config: StoreConfig
 ) -> None:
@@ -360,7 +360,7 @@ def tried(tries: int) -> tuple[int, dict[str, str]]:
 
 
 @pytest.mark.usefixtures("saved_by_the_committer_alone")
-@pytest.mark.parametrize("config", [SYNC, StoreConfig()], ids=["SYNC", "ASYNC"])
+@pytest.mark.parametrize("config", [SYNC, SMALL_STORE], ids=["SYNC", "ASYNC"])
 @pytest.mark.parametrize(
     ("requests", "made"),
     [
