@@ -71,7 +71,7 @@ SOURCE: Final = "longpoll-new-events"
 DIRECTORIES: Final = "directories"
 """The option: JSON, a list of paths."""
 GROUPS: Final = 8
-"""Groups of queues; the group with this number is the one for all queues. A checkpoint rests on it."""
+"""Number of queue groups. The group with this number judges all queues together. Checkpoints depend on it."""
 NEW_EVENTS: Final = pa.schema(
     [
         ("queue_group", pa.int64()),
@@ -89,16 +89,16 @@ SURVEY, DOUBT, FAR, BESIDE, UNTOLD, COMPLETED, READ = (
 )
 """Kinds of rows, after the fields of `SoFar`; a finding with its evidence completed; how far a part was read."""
 BATCH_BYTES: Final = 64 << 20
-"""About what is read at once, in bytes of lines: what is behind comes in several batches."""
+"""Approximate size of a batch, in bytes of lines."""
 PACKED: Final = 12
-"""How many bytes of lines one of Parquet or of compressed lines may stand for."""
+"""Assumed bytes of lines for each byte of Parquet or compressed lines."""
 TRIGGER: Final = "500 milliseconds"
 LOOK_S: Final = 0.2
 """How often a waiting batch checks whether the follower still exists."""
 BEGUN_MAX: Final = 20
-"""How many queries may end one after the other without a result, because no worker started in ten seconds."""
+"""Maximum queries in succession without a result, because no worker started in ten seconds."""
 _WORKER: Final = "Python worker"
-"""In Spark's message if a worker did not start or died: only then does another query help."""
+"""Part of Spark's message if a worker did not start or died. Only then another query helps."""
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": str(GROUPS),
     "spark.sql.streaming.minBatchesToRetain": "2",
@@ -118,11 +118,11 @@ class NewEvents(DataSourceStreamReader):
         self._rewritten = 0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Nothing has been read; Spark asks for it late."""
+        """The offset of an unread history."""
         return {"parts": {}, "rewritten": 0}
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """By part how far the next batch reads."""
+        """The end of the next batch, by part."""
         history = self._growth.look()
         ends = {part: end for part, (end, _sum) in self._parts.known.items()}
         self._rewritten += self._parts.are_anew(self._growth.stamps, ends)
@@ -141,7 +141,7 @@ class NewEvents(DataSourceStreamReader):
         return {"parts": dict(self._parts.known), "rewritten": self._rewritten}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The splits of what is new; a restarted query continues from `end`."""
+        """The new splits; a restarted query continues from `end`."""
         self._parts.known = {part: (until, known) for part, (until, known) in end["parts"].items()}
         self._rewritten = end["rewritten"]
         history = find(self._growth.paths)
@@ -192,7 +192,7 @@ def in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _asking_groups(table: pa.Table, groups: Integers, answers: Integers) -> Integers:
-    """The group whose request each answer is to; `GROUPS` if none or several are in the table."""
+    """The group of each answer's request; `GROUPS` if the table has no such request, or several."""
     asked = np.flatnonzero(rows_where(table, "request_received") & have_request(table))
     keys, number = np.unique(request_keys(table, asked), return_inverse=True)
     least, most = (np.full(len(keys) + 1, none, dtype=np.int64) for none in (GROUPS, -1))
@@ -233,7 +233,7 @@ class NewEventSource(DataSource):
         return ddl_of(NEW_EVENTS)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
-        """The reader of what is new."""
+        """A reader of the new events."""
         return NewEvents(msgspec.json.decode(self.options[DIRECTORIES], type=list[str]))
 
 
@@ -281,7 +281,7 @@ def judge_group(
 
 
 def name_of(finding: Finding) -> str:
-    """What tells a finding from others before its evidence is completed."""
+    """A name that does not change when the finding's evidence is completed."""
     return f"{finding.clause} {zlib.crc32(msgspec.json.encode(finding.evidence)):x}"
 
 
@@ -416,7 +416,7 @@ class StreamJudge:
 
         Raises `SparkUnavailableError` if a query fails, except if only a worker failed; then another query begins.
         """
-        assert self._query is not None, "it is begun before anybody looks"
+        assert self._query is not None, "the query must be begun first"
         # Asked first: what a query has brought it brought before it ended.
         is_active = self._query.isActive
         try:
