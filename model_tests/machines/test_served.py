@@ -445,7 +445,8 @@ def test_a_machine_that_stood_still_has_more_time(stalled_ms: float, is_patient:
 def test_a_machine_of_ones_own_tests_a_broker_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As pytest runs a `TestCase`: it passes, and an injected fault fails it."""
     with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_FILES) as broker:
-        case = machine_of(RealRuntime(), RemoteBroker(broker.address)).TestCase
+        expectations = attrs.evolve(STRICT, queue_file_units=40)
+        case = machine_of(RealRuntime(), RemoteBroker(broker.address, expectations)).TestCase
         case.settings = settings(max_examples=4, stateful_step_count=15, database=None)
         result = unittest.TestResult()
         case().run(result)
