@@ -81,16 +81,18 @@ class Nightly:
         return None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Log what became of a test; with xdist the worker logs, and the controller logs a worker that crashed."""
+        """Log what became of a test, then show a failure; with xdist the worker logs, the controller shows."""
+        # With xdist the controller logs only a worker that crashed.
+        if not hasattr(report, "node") or str(report.when) == CRASHED:
+            if report.when == "teardown":
+                self._log(Line(test=report.nodeid, outcome="finished"))
+            if report.failed or report.when == "call" or report.skipped:
+                self._log(Line(test=report.nodeid, outcome=report.outcome))
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if report.failed and reporter is not None:  # at once: pytest's own summary is lost if it has to be killed
+        # At once, because pytest's own summary is lost if it has to be killed; and after the log, so that a failure
+        # that was shown is counted.
+        if report.failed and reporter is not None:
             reporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
-        if hasattr(report, "node") and str(report.when) != CRASHED:
-            return
-        if report.when == "teardown":
-            self._log(Line(test=report.nodeid, outcome="finished"))
-        if report.failed or report.when == "call" or report.skipped:
-            self._log(Line(test=report.nodeid, outcome=report.outcome))
 
     def _log(self, line: Line) -> None:
         # One short write in append mode is atomic, so workers share the file.
