@@ -172,10 +172,8 @@ class MessageStore:
         self._finish_deletions()
         queues = self._table.all()
         sane = of_the_past(self._checkpoint, self._runtime.unix_ms)
-        # An empty log needs none.
-        had_queues = self._had_queues or not self._log.segments.segments
         crashed, covers = self._crashed, self._deletions.covers
-        self._trust(believed(self._log, queues, sane, had_queues=had_queues, crashed=crashed))
+        self._trust(believed(self._log, queues, sane, had_queues=self._had_queues, crashed=crashed))
         while (recovered := recover(self._log, queues, self._checkpoint, crashed=crashed, covers=covers)) is None:
             self._trust(without_queues(self._checkpoint))
         self._store_ms = believed_ms(recovered.store_ms, self._runtime.unix_ms)
