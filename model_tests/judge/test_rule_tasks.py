@@ -13,9 +13,10 @@ from model_tests.support.judge.histories import without_time
 from longpoll_judge.contract.result import Result
 from longpoll_judge.generate import QUERY_CONSUMER_OFFSET, Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
-from longpoll_judge.run import wide_pulls
+from longpoll_judge.run import local, wide_pulls
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
+from longpoll_judge.run.queue_verdict import RESULT_SCHEMA
 from longpoll_judge.run.wide_pulls import independent_splits
 from longpoll_spec.history import Event, Meta
 
@@ -67,28 +68,33 @@ def test_brokers_are_judged_apart_as_together(tmp_path: Path, monkeypatch: pytes
     assert judged([[*range(8)]]) == apart
 
 
-def test_the_first_of_two_answers_counts_in_the_order_of_the_splits(tmp_path: Path) -> None:
-    """Windows are in the order of time, and one answer is in an earlier window but in a later split."""
+def clauses_of(directory: Path, answers: Iterable[tuple[int, int]]) -> set[str]:
+    """The broken clauses of a commit of 9 and a later query, whose answers have these times and offsets."""
     rows: list[dict[str, Any]] = [
         {"event": "request_received", "after_ns": 0, "request": "r0", "code": 11, "commit_offset": 9},
         {"event": "answer_sent", "after_ns": 1, "request": "r0", "code": 19},
         {"event": "request_received", "after_ns": 20, "request": "r1", "code": QUERY_CONSUMER_OFFSET},
-        *({"event": "answer_sent", "after_ns": 40, "request": "r1", "code": 0, "offset": 5} for _copy in range(3)),
-        *({"event": "answer_sent", "after_ns": 35, "request": "r1", "code": 0, "offset": 9} for _copy in range(3)),
     ]
-    common: dict[str, Any] = {
-        "source": "broker-a#1",
-        "broker": "broker-a",
-        "topic": "T",
-        "queue": 0,
-        "group": "G",
-        "connection": "c",
-    }
+    rows += [
+        {"event": "answer_sent", "after_ns": after_ns, "request": "r1", "code": 0, "offset": offset}
+        for after_ns, offset in answers
+    ]
+    common: dict[str, Any] = {"source": "s", "broker": "b", "topic": "T", "queue": 0, "group": "G", "connection": "c"}
     events = [Event(**common, **row, before_ns=row["after_ns"], sequence=number) for number, row in enumerate(rows)]
-    write(tmp_path / "history", events, simulated_meta(), events_per_part=3)
+    write(directory, events, simulated_meta(), events_per_part=3)
     engine = LocalEngine(window_events=1)
-    result = judge_on(engine, find([tmp_path / "history"]), wake_ms=9, late_ms=9, say=lambda _text: None)
-    assert "commit.told.kept" in {one.clause for one in result.findings}
+    result = judge_on(engine, find([directory]), wake_ms=9, late_ms=9, say=lambda _text: None)
+    return {one.clause for one in result.findings}
+
+
+def test_the_first_of_two_answers_counts_in_the_order_of_the_splits(tmp_path: Path) -> None:
+    """Windows are in the order of time, and one answer is in an earlier window but in a later split."""
+    assert "commit.told.kept" in clauses_of(tmp_path / "history", [(40, 5)] * 3 + [(35, 9)] * 3)
+
+
+def test_what_no_window_has_read_is_not_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "judge_windows", lambda _windows, _context: RESULT_SCHEMA.empty_table())
+    assert "commit.told.kept" in clauses_of(tmp_path / "history", [(40, 5)])
 
 
 @pytest.mark.parametrize(
