@@ -120,10 +120,10 @@ def test_a_stream_that_is_restarted_finds_what_the_batch_finds(
         results = [listing.result(first.so_far, growth.look(), first.complete)]
         query: Any = judging._query
         plan = query._jsq.explainInternal(False)
-        first.is_told.set()
-        query.processAllAvailable()
+        # The query looks for new parts again only when its batch was reported: it sees all of these at once.
         for part in parts[1:]:
             shutil.copy(part, growing)
+        first.is_told.set()
         lost = next_batch(judging)
     assert is_begun(kept)
     with stream_judge(spark_engine, growth, LIMITS, kept) as judging:
