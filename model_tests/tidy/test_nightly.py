@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr
 from pathlib import Path
 from unittest import mock
 
@@ -93,7 +95,7 @@ def test_a_test_that_does_not_end_is_ended_and_unfinished(
     log, wait = tmp_path / "logs" / "alone.jsonl", nightly._wait
 
     def wait_for_begin(process: subprocess.Popen[bytes], _until_s: float) -> int | None:
-        wait_until(lambda: log.exists() and b"started" in log.read_bytes())
+        wait_until(lambda: log.exists() and b"started" in log.read_bytes(), math.inf)
         return wait(process, 0.0)
 
     monkeypatch.setattr(nightly, "_wait", wait_for_begin)
@@ -102,26 +104,21 @@ def test_a_test_that_does_not_end_is_ended_and_unfinished(
     assert (part.passed, part.failed, len(part.unfinished)) == (0, (), 1)
 
 
-def test_a_failure_is_shown_before_the_end(
-    suite: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_is_shown_before_the_end(suite: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if pytest must be killed, and writes no summary."""
-    shown = ""
-
-    def is_shown() -> bool:
-        nonlocal shown
-        shown += capfd.readouterr().err
-        return "assert 1 == 2" in shown
+    # In a file of the test: `capfd` truncates its own file, and loses what another process writes meanwhile.
+    shown = tmp_path / "shown"
 
     def kill(process: subprocess.Popen[bytes], _until_s: float) -> int:
-        wait_until(is_shown)
+        wait_until(lambda: b"assert 1 == 2" in shown.read_bytes(), math.inf)
         os.killpg(process.pid, signal.SIGKILL)
         return process.wait()
 
     monkeypatch.setattr(nightly, "_wait", kill)
     endless = "@pytest.mark.long\ndef test_endless():\n    threading.Event().wait()\n"
     Path(suite[-1]).write_text(SUITE[: SUITE.index("@")] + WRONG + endless)
-    part = run_tests("shared", 1.0, IN_ORDER, suite)
+    with shown.open("w") as terminal, redirect_stderr(terminal):
+        part = run_tests("shared", 1.0, IN_ORDER, suite)
 
     assert part.failed[0].endswith("test_wrong")
 
@@ -190,8 +187,8 @@ def test_ctrl_c_ends_what_was_started(suite: list[str]) -> None:
     log = Path(suite[-1]).parent / "logs" / "alone.jsonl"
     with subprocess.Popen([sys.executable, "-c", code], cwd=nightly.ROOT, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        while not (log.exists() and b"started" in log.read_bytes()):
-            assert process.poll() is None, process.stderr.read()
+        wait_until(lambda: process.poll() is not None or (log.exists() and b"started" in log.read_bytes()), math.inf)
+        assert process.poll() is None, process.stderr.read()
         process.send_signal(signal.SIGINT)
         # The stream ends only when the tests' processes, which share it, have ended too.
         process.stderr.read()
