@@ -285,7 +285,9 @@ def _forked(
     rest = b""
     is_over = False
     try:
-        while select.select([reads], [], [], patience_s(rows))[0]:
+        while (is_heard := select.select([reads], [], [], patience_s(rows))[0]) or _is_behind(child):
+            if not is_heard:
+                continue
             chunk = os.read(reads, 1 << 16)
             if not chunk:
                 is_over = True
@@ -296,6 +298,15 @@ def _forked(
         os.close(reads)
         ended_by = _end(child, is_over=is_over)
     return rows, not is_over or ended_by == signal.SIGVTALRM
+
+
+def _is_behind(child: int) -> bool:
+    """Whether a thread of a process could run, or is stopped: on a busy machine its silence says nothing."""
+    for stat in Path(f"/proc/{child}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            if stat.read_text().rpartition(") ")[2][0] in "RDT":
+                return True
+    return False
 
 
 def _write(writes: int, row: Any) -> None:
