@@ -119,7 +119,7 @@ def run_tests(
     log = LOGS / f"{select}.jsonl"
     log.unlink(missing_ok=True)
     begun_s = time.monotonic()
-    plan = Plan(seed=seed, deadline_s=time.time() + minutes * 60, select=select, log=str(log))
+    plan = Plan(seed=seed, deadline_s=begun_s + minutes * 60, select=select, log=str(log))
     environment = {
         PLAN: msgspec.json.encode(plan).decode(),
         "LONGPOLL_PROFILE": "long",

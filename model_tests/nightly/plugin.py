@@ -29,7 +29,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     deadline_s: float
-    """In seconds since the epoch; no test starts later."""
+    """By `time.monotonic`, which all processes of a Linux machine share; no test starts later."""
     select: Literal["shared", "alone"]
     """Tests that share the machine with others, or those that need it alone (marker `whole_machine`)."""
     log: str
@@ -58,7 +58,7 @@ def is_selected(item: pytest.Item, plan: Plan, root: Path) -> bool:
 class Nightly:
     """The hooks, for one plan."""
 
-    def __init__(self, plan: Plan, config: pytest.Config, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, plan: Plan, config: pytest.Config, now_s: Callable[[], float] = time.monotonic) -> None:
         self.plan = plan
         self.config = config
         self.now_s = now_s
