@@ -143,21 +143,21 @@ def test_a_stream_that_is_restarted_finds_what_the_batch_finds(
         assert step in plan
 
 
-def told_all(session: Any) -> None:
-    """Wait until the UI knows of all that has ended: Spark tells it on a thread of its own."""
+def wait_for_ui(session: Any) -> None:
+    """Wait until Spark, which reports to the UI on another thread, has reported all events."""
     session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(PATIENCE_S * 1_000))
 
 
 def plans_of(session: Any) -> list[str]:
     """The plans of all queries, as the UI shows them."""
-    told_all(session)
+    wait_for_ui(session)
     runs = session._jsparkSession.sharedState().statusStore().executionsList()
     return [runs.apply(place).physicalPlanDescription() for place in range(runs.size())]
 
 
 def jobs_of(session: Any) -> dict[int, str]:
     """All jobs as the UI names them, by number; empty for one without a description in the judge's group."""
-    told_all(session)
+    wait_for_ui(session)
     jobs = session.sparkContext._jsc.sc().statusStore().jobsList(None)
     every = [jobs.apply(place) for place in range(jobs.size())]
     return {
