@@ -152,7 +152,7 @@ def test_relay(rocketmq_broker, rocketmq_topic):
         relay.heal()
         producer.send(rocketmq_topic, b"healed")
 """
-# The judge's limits are a quiet machine's, where a thread that can run does run.
+# The judge's limits are for a machine that is not busy.
 PATIENT = """
 from longpoll_judge.run import pipeline
 
