@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from functools import partial
 from typing import ClassVar, Final
 
 import pytest
@@ -352,7 +351,12 @@ def test_every_call_at_every_moment_from_anywhere(name_server: str) -> None:
 
 def test_planted_a_producer_that_closes_nothing_is_seen(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine finds what is left within its examples."""
+
+    def wait_briefly(condition: Callable[[], bool]) -> None:
+        pause = threading.Event()
+        assert any(condition() or pause.wait(0.001) for _ in range(500))
+
     monkeypatch.setattr(Producer, "close", lambda self: self._closed())
-    monkeypatch.setitem(globals(), "wait_until", partial(wait_until, patience_s=0.5))
+    monkeypatch.setitem(globals(), "wait_until", wait_briefly)
     with pytest.raises((AssertionError, BaseExceptionGroup)):
         live(name_server, 300, [Phase.generate])

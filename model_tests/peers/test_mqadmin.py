@@ -112,7 +112,6 @@ FAILING: Final = frozenset(
     }
 )
 """Commands that fail at both brokers, once at least; the last makes the topic before it says so."""
-PATIENCE_S: Final = 60.0
 DASHBOARD_COUNT: Final = 37
 """Lines that `Dashboard.java` prints."""
 END: Final[Commands] = (
@@ -224,11 +223,11 @@ def administered(place: Place) -> Administered:
         consumer = PushConsumer(place.name_server, topics="T", listener=listen, **member_options(config))
         with consumer:
             said = place.mqadmin((*READ, *ASK), first_id) if count > 4 else []
-            wait_until(partial(has, got, count), PATIENCE_S)
+            wait_until(partial(has, got, count))
             if count > 4:
                 # Once more all four by a reset, and one of them that the dashboard has consumed again.
                 dashboard = place.java("Dashboard.java", place.name_server, place.broker, "T", "G", first_id)
-                wait_until(partial(has, got, 13), PATIENCE_S)
+                wait_until(partial(has, got, 13))
     said += place.mqadmin(END)
     numbered = enumerate((*ASK, *END))
     return Administered(
@@ -272,7 +271,7 @@ def test_a_planted_difference_is_seen() -> None:
 def copies(place: Place, slave: Broker) -> list[str]:
     """`haStatus` of a master and of our slave, once the slave has all data."""
     at_slave = "{}:{}".format(*slave.address)
-    wait_until(lambda: slave.store.visible_end("T", 0) + slave.store.visible_end("T", 1) == 4, PATIENCE_S)
+    wait_until(lambda: slave.store.visible_end("T", 0) + slave.store.visible_end("T", 1) == 4)
     said = place.mqadmin((("haStatus", "-b", place.broker), ("haStatus", *CLUSTER), ("haStatus", "-b", at_slave)))
     lines = [line for text in said for line in masked(text) if "|-WARN" not in line]
     return [line if "SlaveNum" in line else re.sub(r"\b-?\d+\b", "NUMBER", line) for line in lines]
@@ -296,7 +295,7 @@ def test_ha_status_says_the_same_of_our_master_as_of_javas(tmp_path: Path) -> No
     with running(class_path, tmp_path / "java", settings="defaultTopicQueueNums=2\n") as java:
         ha_master = (java.address[0], java.address[1] + 1)
         with RawClient(java.name_server) as client:
-            wait_until(lambda: not client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, ANY_TOPIC).code, PATIENCE_S)
+            wait_until(lambda: not client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, ANY_TOPIC).code)
         follow(Place(class_path, tmp_path, at(java.name_server), at(java.address)), "java-broker", at(ha_master))
     with Broker.start(
         runtime, str(tmp_path / "ours"), policy=ROCKETMQ_5, config=BrokerConfig(broker_name="ours"), ha=ANY_PORT

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.broker.client_scenarios import member_options
-from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, send_fields
 from model_tests.support.present import present
 from model_tests.support.service import HeldLock
 
@@ -472,7 +472,6 @@ def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | No
         assert file.values().get("accounts", []) == list(table.values())
 
 
-PATIENCE_S = 10.0
 ACCESS_CONTROL_ACCOUNTS = """
 globalWhiteRemoteAddresses:
 {white}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 
 from longpoll_broker.broker import Broker
@@ -20,7 +21,6 @@ from longpoll_protocol.frames import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 
-PATIENCE_S = 10.0
 RUNTIME = RealRuntime()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 
 from longpoll_client import remoting
@@ -19,8 +20,6 @@ from longpoll_client.link.exchange import Answer
 from longpoll_client.remoting import ALONE_COUNT_MAX, RemotingClient
 from longpoll_protocol.frames import Command, CommandFlag
 from longpoll_runtime.real import RealRuntime
-
-PATIENCE_S = 10.0
 
 
 def connect(server: ScriptedServer, **options: Any) -> RemotingClient:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 from model_tests.support.broker.client_scenarios import new_topic
-from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, send_fields
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -235,7 +235,6 @@ def test_a_log_that_nobody_can_read_costs_nobody_anything(capsys: pytest.Capture
     assert capsys.readouterr().err == ""
 
 
-PATIENCE_S = 20.0
 Values = dict[tuple[str, ...], float]
 
 

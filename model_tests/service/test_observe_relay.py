@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from model_tests.service.commands import StartCommand, commands
 from model_tests.service.observed import Upstream, events_of, observing
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
-from model_tests.support.broker.raw_client import pull_fields, send_message
+from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields, send_message
 from model_tests.support.ports import closed_port
 
 from longpoll.cli import main
@@ -40,7 +40,6 @@ from longpoll_runtime import Listener, Socket
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
 
-PATIENCE_S = 10.0
 MAX_OFFSET = {"topic": "T", "queueId": "0"}
 
 
@@ -468,7 +467,7 @@ def test_a_signal_ends_it_with_the_whole_history(
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)).code == 0
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=50)).code == 19
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate()
     assert (process.returncode, out, err) == (0, "", f"recorded {history}; next: longpoll judge {history}\n")
     assert client.wait_closed()
     events = events_of(history)
@@ -499,7 +498,7 @@ def test_a_killed_proxy(observe: StartCommand, broker: Broker, connect: Connect,
     client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=60_000))
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=500)).code == 19
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(30)
+    process.wait()
     result = judge([history], engine="local", wake_ms=ALLOWED_MS, late_ms=ALLOWED_MS)
     assert result.verdict == "unknown"
     # Of the answered pull the killed proxy may have written nothing.

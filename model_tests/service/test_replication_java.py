@@ -27,7 +27,6 @@ from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, Policy
 
 pytestmark = [pytest.mark.peers, pytest.mark.long]
 
-WAIT_S: Final = 60.0
 FILE_SIZE: Final = 1024 * 1024
 STORE: Final = StoreConfig(commit_log_file_size=FILE_SIZE, index_slot_count=4000, index_entry_count=1000)
 SETTINGS: Final = f"mappedFileSizeCommitLog={FILE_SIZE}\nmaxMessageSize=524288\n"
@@ -89,7 +88,7 @@ def test_ours_behind_a_java_master(
         slave = start_broker(
             directory=str(tmp_path / "ours"), policy=POLICIES[version], config=config, store_config=STORE
         )
-        wait_until(lambda: slave.store.visible_end("T", 0) == 1, WAIT_S)
+        wait_until(lambda: slave.store.visible_end("T", 0) == 1)
         # 5.5 stores offsets only of groups that it knows.
         client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}')
         client.call(
@@ -99,10 +98,10 @@ def test_ours_behind_a_java_master(
         assert send(client, 120) == ResponseCode.SUCCESS
         # A SYNC_MASTER answers when a slave has it.
         assert slave.store.log_end > 2 * FILE_SIZE
-        wait_until(lambda: slave.store.visible_end("T", 0) == 121, WAIT_S)
+        wait_until(lambda: slave.store.visible_end("T", 0) == 121)
         tables = present(slave.replicating.tables)
         before = tables.round_count
-        wait_until(lambda: tables.round_count > before and slave.offsets.query("T", "G", 0) == 7, WAIT_S)
+        wait_until(lambda: tables.round_count > before and slave.offsets.query("T", "G", 0) == 7)
         assert slave.topics.get("T") is not None
         records = records_of(pulled(connect(slave.address), 100))
         assert [bytes(record.body) for record in records] == [
@@ -152,16 +151,16 @@ def test_a_java_slave(class_path: str, tmp_path: Path, master: Callable[..., Bro
     )
     with running(class_path, tmp_path / "java", settings=settings) as java:
         replicator = present(ours.replicating.replicator)
-        wait_until(lambda: bool(replicator.behind_bytes), WAIT_S)
+        wait_until(lambda: bool(replicator.behind_bytes))
         assert send(client, 120) == ResponseCode.SUCCESS
-        wait_until(lambda: set(replicator.behind_bytes.values()) == {0}, WAIT_S)
+        wait_until(lambda: set(replicator.behind_bytes.values()) == {0})
         slave = connect(java.address)
-        wait_until(lambda: ends_of(slave, "T") == 120, WAIT_S)
+        wait_until(lambda: ends_of(slave, "T") == 120)
         asked = {"topic": "T", "consumerGroup": "G", "queueId": "0"}
         query = RequestCode.QUERY_CONSUMER_OFFSET
-        wait_until(lambda: slave.call(query, asked).ext_fields == {"offset": "3"}, WAIT_S)
+        wait_until(lambda: slave.call(query, asked).ext_fields == {"offset": "3"})
         # Its table of topics is copied every ten seconds, and until then it knows none.
-        wait_until(lambda: pulled(slave, 110).code == ResponseCode.SUCCESS, WAIT_S)
+        wait_until(lambda: pulled(slave, 110).code == ResponseCode.SUCCESS)
         records = records_of(pulled(slave, 110))
         assert [bytes(record.body)[:4] for record in records][:1] == [(110).to_bytes(4)]
         route = connect(name_server).call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})

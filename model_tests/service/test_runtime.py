@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pytest
 from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_runtime import threads
@@ -161,9 +162,6 @@ def test_turns_are_short_until_the_end_of_the_block() -> None:
     assert inside == pytest.approx(TURN_S)
     assert inside < before
     assert sys.getswitchinterval() == pytest.approx(before)
-
-
-PATIENCE_S = 10.0
 
 
 def beside(work: Callable[[], object]) -> threading.Thread:
@@ -409,7 +407,6 @@ def test_a_flag_that_one_was_interrupted_in_setting_wakes_everybody_when_set_aga
     assert place > 3
 
 
-PROCESS_PATIENCE_S: Final = 60.0
 ANYWHERE: Final = ("--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
 POLLING: Final = ("serve", *ANYWHERE, "--policy", "rocketmq-4.9")
 OBSERVE: Final = ("observe", "--listen", "127.0.0.1:0", "--broker", "127.0.0.1:1", "--record", "{directory}/history")
@@ -458,7 +455,6 @@ def test_a_thread_that_dies_ends_the_process(tmp_path: Path, name: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PROCESS_PATIENCE_S,
     )
     assert ended.returncode == EXIT_THREAD_DIED, ended.stderr
     assert f"thread {name} has ended by a fault of the program" in ended.stderr

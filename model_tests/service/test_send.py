@@ -238,7 +238,6 @@ def test_few_sends_are_read_for_nothing(
 
 
 SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True, flush_interval_ms=1_000_000)
-WAIT_S = 20.0
 
 
 class Disk:
@@ -258,7 +257,7 @@ class Disk:
                 self.syncs += 1
                 self.threads.add(threading.current_thread().name)
                 self.asked.set()
-                assert self.works.wait(WAIT_S)
+                assert self.works.wait(PATIENCE_S)
                 if self.fails:
                     raise OSError(errno.EIO, "the disk failed")
             flush(segments, start, stop)
@@ -292,7 +291,7 @@ def test_one_sync_answers_all_that_waited(start_broker: StartBroker, connect: Co
     disk.sticks()
     before = disk.syncs
     first = send(client)
-    assert disk.asked.wait(WAIT_S)
+    assert disk.asked.wait(PATIENCE_S)
     others = [send(client) for _ in range(20)]
     # Answered by the thread that took the twenty before, so they are in the log by now, and wait.
     client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
@@ -511,7 +510,7 @@ def test_who_sees_a_message_that_is_not_durable(
     wait_until(lambda: len(broker.hold_service) == 1)
     disk.sticks()
     acknowledged = sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"m")
-    assert disk.asked.wait(WAIT_S)
+    assert disk.asked.wait(PATIENCE_S)
     early = puller.reply(opaque, PATIENCE_S if seen else SHORT_S)
     disk.works.set()
     assert (early is not None, (early or answer_of(puller, opaque)).code) == (seen, 0)

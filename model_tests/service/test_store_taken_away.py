@@ -19,7 +19,14 @@ import attrs
 import pytest
 from model_tests.service.commands import StartCommand, commands
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
-from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.broker.raw_client import (
+    PATIENCE_S,
+    RawClient,
+    pull_fields,
+    records_of,
+    send_fields,
+    send_message,
+)
 from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 
 from longpoll.wire.requests import topic_header
@@ -34,7 +41,6 @@ from longpoll_runtime.real import RealRuntime
 SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True)
 NOT_KEPT = {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SERVICE_NOT_AVAILABLE}
 FIRST_LOG, FIRST_UNITS = "commitlog/" + "0" * 20, "consumequeue/T/0/" + "0" * 20
-PATIENCE_S = 20.0
 
 
 def removed(store: Path) -> None:
@@ -271,7 +277,7 @@ def test_the_command_tells_its_health_and_how_it_ended(tmp_path: Path) -> None:
         wait_until(lambda: _page(ready, "/health")[0] == 503)
         assert 'longpoll_store_trouble{part="log"} 1.0' in _page(ready, "/metrics")[1]
         served.send_signal(signal.SIGTERM)
-        _out, told = served.communicate(timeout=PATIENCE_S)
+        _out, told = served.communicate()
     assert served.returncode == 3
     assert told.splitlines()[-1].startswith(f"longpoll: cannot close the store {tmp_path / 'store'}: ")
     assert told.splitlines()[-1].endswith("; the next start will recover it")

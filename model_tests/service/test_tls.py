@@ -15,6 +15,7 @@ import trustme
 from click.testing import CliRunner
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.present import present
 from model_tests.support.service import ShiftedRuntime
 
@@ -38,7 +39,6 @@ from longpoll_runtime import real
 from longpoll_runtime.real import RealRuntime, ServerTls, client_context, server_context
 from longpoll_spec.errors import ConfigError
 
-PATIENCE_S = 10.0
 PLAIN = RealRuntime()
 
 

@@ -12,7 +12,14 @@ import pytest
 from model_tests.service.test_logs import values
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.harness.topics import make_topic
-from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.broker.raw_client import (
+    PATIENCE_S,
+    RawClient,
+    pull_fields,
+    records_of,
+    send_fields,
+    send_message,
+)
 from model_tests.support.service import answer_of, fields_of, served, served_two
 
 from longpoll.options.broker_conf import read_broker_conf
@@ -67,7 +74,7 @@ def test_silent_connections_are_closed(start_broker: StartBroker, connect: Conne
 class HeldFiles(RealFiles):
     """The directories of topic T's queues, which come with their first files, wait for another connection.
 
-    The first until that has asked, the one in the middle until it is answered, each for `PATIENCE_S` at most.
+    The first until that has asked, the one in the middle until it is answered.
     """
 
     def __init__(self) -> None:
@@ -95,7 +102,6 @@ class HeldRuntime(RealRuntime):
 
 
 NEW_QUEUES = 64
-PATIENCE_S = 10.0
 
 
 def test_files_of_new_queues_stall_no_other_connection(start_broker: StartBroker, connect: Connect) -> None:

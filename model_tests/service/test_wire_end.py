@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S
 
 from longpoll.wire import connection
 from longpoll.wire.connection import BrokerConnection
@@ -17,7 +18,6 @@ from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
 
 PUSH = b"".join(encode(Command(40, 1)))
-PATIENCE_NS = 10e9
 CONTENT = bytes(range(256)) * 100_000
 """More than the sockets of both sides hold."""
 
@@ -64,7 +64,7 @@ def test_who_is_said_to_reads_while_a_write_waits(reads: bool, listening: socket
         thread.join()
         assert taken == CONTENT
         assert client.codes == [40] * reads
-        client._read_until(lambda: bool(client.codes), lambda: PATIENCE_NS)
+        client._read_until(lambda: bool(client.codes), lambda: PATIENCE_S * 1e9)
         assert client.codes == [40]
 
 
@@ -82,9 +82,9 @@ def test_a_closed_connection_is_noted_after_what_came_before(listening: socket.s
     with client:
         with peer:
             peer.sendall(PUSH)
-        client._read_until(lambda: bool(client.codes), lambda: PATIENCE_NS)
+        client._read_until(lambda: bool(client.codes), lambda: PATIENCE_S * 1e9)
         assert client.codes == [40]
-        client._read_until(lambda: False, lambda: PATIENCE_NS)
+        client._read_until(lambda: False, lambda: PATIENCE_S * 1e9)
         assert client.closed
     client.close()
 
@@ -94,4 +94,4 @@ def test_what_is_no_command_is_an_error_of_the_peers(listening: socket.socket) -
     with client, peer:
         peer.sendall(b"\xff" * 64)
         with pytest.raises(RemoteProtocolError):
-            client._read_until(lambda: False, lambda: PATIENCE_NS)
+            client._read_until(lambda: False, lambda: PATIENCE_S * 1e9)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 
-from longpoll_runtime.real import RealRuntime
+from model_tests.support.broker.raw_client import PATIENCE_S
 
-PATIENCE_S = 10.0
+from longpoll_runtime.real import RealRuntime
 
 
 class Gate:
