@@ -419,7 +419,7 @@ def test_no_code_shows_a_body_without_a_right(tmp_path: Path, connect: Connect) 
         codes = {*handler.pulling.processors, *handler.sending.processors, *handler.administering.processors}
         assert seen(stranger, codes, aims, "stranger") == set()
         handler.sending.checks._due_ns = 0
-        wait_until(lambda: handler.sending.checks._due_ns != 0)
+        wait_until(lambda: RequestCode.CHECK_TRANSACTION_STATE in pushed_codes(allowed, "curious"))
         replied = send_fields("secret", properties="REPLY_TO_CLIENT\x01c\x02")
         for code, fields in (
             (RequestCode.SEND_REPLY_MESSAGE_V2, replied),
