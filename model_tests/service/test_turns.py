@@ -50,27 +50,24 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_5
 
 BYSTANDER_COUNT = 3
-TURN_COUNT_MAX = 100_000
-"""A search that nobody interrupts ends after as many turns, so that a broker that serves nobody fails the test."""
 WALKED_MAX = 4
 
 
 @pytest.fixture
-def unending(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Searches of the index go on until this list has something in it, or after far too many entries."""
+def unending(monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker) -> Iterator[list[bool]]:
+    """Searches of the index go on until this list has an item. It gets one before brokers of the test are stopped."""
     ended: list[bool] = []
 
     def find(self: IndexFile, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        for _ in range(TURN_COUNT_MAX * WALKED_MAX):
-            if ended:
-                break
+        while not ended:
             yield None
         yield from original(self, hashed, begin_ms, end_ms)
 
     original = IndexFile.find
     monkeypatch.setattr(IndexFile, "find", find)
     monkeypatch.setattr(index, "WALKED_MAX", WALKED_MAX)
-    return ended
+    yield ended
+    ended.append(True)
 
 
 CONSUMER: Final = b'{"groupName":"members","subscriptionDataSet":[{"topic":"T0","subString":"*","subVersion":1}]}'
