@@ -10,14 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import msgspec
 import pytest
 from model_tests.service.test_administered import commit, joined, told
-from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.broker.stores import result_of
 from model_tests.support.present import present
 from model_tests.support.service import ShiftedRuntime, served
+from model_tests.support.store import Clock
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -402,8 +404,10 @@ def test_what_was_put_is_counted(start_broker: StartBroker, connect: Connect) ->
 
 
 def test_a_new_day_begins_its_counts(start_broker: StartBroker, connect: Connect) -> None:
-    clock = ShiftedRuntime()
-    broker, client = served(start_broker, connect, runtime=clock)
+    clock = Clock()
+    # No other thread samples.
+    rare = attrs.evolve(SMALL_STORE, flush_interval_ms=3_600_000)
+    broker, client = served(start_broker, connect, runtime=clock, store_config=rare)
     tables = broker.administering.tables
     names = [f"msgPutTotal{when}" for when in DAYS]
 
@@ -416,7 +420,7 @@ def test_a_new_day_begins_its_counts(start_broker: StartBroker, connect: Connect
         send_message(client, "T")
         tables.sample()
         found.append(counts())
-        clock.ahead_ms += 86_400_000
+        clock.now_ms += 86_400_000
     assert found == [["0", "0", "1"], ["0", "2", "2"], ["2", "3", "3"]]
 
 
