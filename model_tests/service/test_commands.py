@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 from model_tests.service.commands import StartCommand, commands
 from model_tests.support.broker.brokers import Connect
-from model_tests.support.broker.raw_client import send_message
+from model_tests.support.broker.raw_client import PATIENCE_S, send_message
 from model_tests.support.present import present
 
 from longpoll.cli import main
@@ -27,6 +27,7 @@ from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
 from longpoll.options.values import address_of
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_client import PullConsumer
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
@@ -206,7 +207,7 @@ def test_many_are_sent_from_standard_input_and_a_group_goes_on(name_server: str)
 def test_tags_choose(name_server: str) -> None:
     for tag in ("red", "green", "blue"):
         run(name_server, "send", "T", tag, "--tag", tag, "--queue", "0")
-    found = run(name_server, "consume", "T", "--group", "G", "--tag", "red || blue", "--from", "first", "--wait", "0.3")
+    found = run(name_server, "consume", "T", "--group", "G", "--tag", "red || blue", "--from", "first", "--count", "2")
     assert found.exit_code == 0
     assert [line.split()[-1] for line in found.stdout.splitlines()] == ["red", "blue"]
 
@@ -217,7 +218,10 @@ def test_control_characters_do_not_reach_a_terminal(name_server: str) -> None:
     assert found.stdout.rstrip().endswith(r"a\x1b[2J\nb")
 
 
-def test_too_few_messages_are_exit_3(name_server: str) -> None:
+def test_too_few_messages_are_exit_3(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    poll, first = PullConsumer.poll, iter([PATIENCE_S])
+    # Only what comes after the first message is waited for as briefly as the command says.
+    monkeypatch.setattr(PullConsumer, "poll", lambda consumer, wait_s, most: poll(consumer, next(first, wait_s), most))
     run(name_server, "send", "T", "one")
     found = run(name_server, "consume", "T", "--group", "G", "--from", "first", "--count", "2", "--wait", "0.3")
     assert found.exit_code == 3
