@@ -9,7 +9,7 @@ import attrs
 import pytest
 from attrs import define, field
 from model_tests.service.test_hold_service import BY_NAME, KEY, Bench
-from model_tests.support.broker.brokers import Connect, StartBroker
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.gates import GatedRuntime
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
 
@@ -299,6 +299,8 @@ def lose_the_wakeup(policy: Policy, start_broker: StartBroker, connect: Connect)
     sender = connect(broker.address)
     # The marker's pull is held and woken by a later message, so the notifier of the first one has ended by then.
     marker = sender.send(RequestCode.PULL_MESSAGE, pull_fields("MARK", 0, timeout_ms=LONG_MS))
+    # Otherwise its own wake-up may be lost as well.
+    wait_until(lambda: len(broker.hold_service) == 1)
     send_message(sender, "T")
     send_message(sender, "MARK")
     assert sender.answer(marker).code == 0
