@@ -492,7 +492,6 @@ class IoLoop:
     def _close(self, channel: Channel, reason: str, reached: ConnectionLimit | None = None) -> None:
         if channel.closed:
             return
-        channel.close()
         self._channels.pop(channel, None)
         self._totals.connections.remove(channel.peer_host[0])
         self._totals.unfinished.note(channel, 0)
@@ -504,6 +503,8 @@ class IoLoop:
             reason,
             extra=event("connection_closed", peer=channel.peer, connection=channel.number, reason=reason),
         )
+        # Afterwards: the peer may connect again as soon as it sees the end, and must find room.
+        channel.close()
         with KeepGoing(log, "a closed connection could not be forgotten"):
             channel.handler.closed(channel)
 
