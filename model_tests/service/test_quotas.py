@@ -226,6 +226,8 @@ def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.Monke
     asked = (RequestCode.CONSUMER_SEND_MSG_BACK, back, b"")
     tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), bytes(10_000)))
     monkeypatch.setattr(append, "COPIED_SIZE_MAX", 1_000_000)
+    now_ns = broker.runtime.monotonic_ns()
+    monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: now_ns)
     attacker, before = Peer(broker, 7), broker.store.log_end
     refused = [b'"code":2' in tell(attacker, asked) for _ in range(100)]
     assert refused == [False] * 19 + [True] * 81
@@ -238,8 +240,7 @@ def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.Monke
     entries = broker.topics.quota._entries | broker.groups.quota._entries
     for name in ("Dead", "%DLQ%Dead", "Sent", "%DLQ%Sent"):
         assert entries[name].connection == ("connection", 9)
-    now_ns = broker.runtime.monotonic_ns() + append.COPIED_NS
-    monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: now_ns)
+    now_ns += append.COPIED_NS
     assert b'"code":0' in tell(attacker, asked)
 
 
@@ -262,6 +263,7 @@ def test_what_is_committed_again_has_a_share(count: int, broker: Broker, monkeyp
     """The first commit of each prepared message is free."""
     monkeypatch.setattr(transactions, "COMMITTED_COUNT_MAX", 4)
     monkeypatch.setattr(append, "COPIED_SIZE_MAX", 1_000_000)
+    monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: 0)
     properties, ends = "TRAN_MSG\x01true\x02PGROUP\x01P\x02", []
     for number in range(count):
         fields = {
