@@ -24,6 +24,7 @@ from model_tests.support.ports import closed_port
 from model_tests.support.present import present
 
 from longpoll_judge.contract.result import Result
+from longpoll_judge.rules import messages
 from longpoll_judge.rules.messages import OF_MESSAGES, OF_POLLS
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer
@@ -383,7 +384,8 @@ def test_numbers_beyond_the_schema_are_cut(scene: Scene) -> None:
     assert [pulled.offset, committed.commit_offset, told.offset] == [NUMBER_MAX] * 3
 
 
-ALLOWED_MS: Final = 5_000.0
+ALLOWED_MS: Final = 3_600_000.0
+"""Nothing is late in a recording, however busy the machine is, but what `FAULTS` makes late."""
 Fields = dict[str, Any]
 Where = tuple[str, str]
 """An event, and the unique id of its message, or of one of its messages."""
@@ -394,7 +396,7 @@ FAULTS: Final[dict[str, tuple[list[tuple[Where, Fields]], str]]] = {
     "message.stored.again": ([(("request_received", "b"), {"ids": [id_of("a")]}), TWICE], "observed"),
     "message.committed": ([(("end", "c"), {"transaction": "rollback"})], "violated"),
     "message.early": ([(("request_received", "d"), {"delay_level": 3})], "unknown"),
-    "message.late": ([(("answer_sent", "d"), {"later_ns": 8 * 10**9})], "observed"),
+    "message.late": ([(("answer_sent", "d"), {"later_ns": 2 * 3_600 * 10**9})], "observed"),
     "message.skipped": ([(("pull", "d"), {"offset": 4})], "observed"),
     "message.read_back": ([(("pull", "d"), {"offset": 1})], "observed"),
     "message.unseen": ([(("message_acknowledged", "b"), {"queue_offset": 7})], "observed"),
@@ -412,7 +414,7 @@ def sent(client: RawClient, unique: str, properties: str = "", **fields: str) ->
 
 
 def pulled(client: RawClient, offset: int) -> int:
-    answer = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset, timeout_ms=10_000))
+    answer = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset, timeout_ms=60_000))
     assert (answer.code, answer.ext_fields is None) == (0, False)
     return int((answer.ext_fields or {})["nextBeginOffset"])
 
@@ -464,9 +466,10 @@ def judged(directory: Path, meta: Path, events: list[Event]) -> Result:
 
 
 def test_faults_of_messages_are_found_in_a_recording(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recording itself is valid."""
+    monkeypatch.setattr(messages, "LATE_MS", int(ALLOWED_MS))
     with observing(start_broker().address, tmp_path / "history") as proxy:
         (door,) = proxy.doors.values()
         observe_identity_record(connect(door))
