@@ -556,7 +556,8 @@ def test_a_delayed_message_that_cannot_be_delivered_keeps_nothing_back(
     client = connect(broker.address)
     for body in (b"poison", b"good"):
         client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, "DELAY\x011\x02"), body)
-    reply = answer_of(client, client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=9_000)))
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    reply = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
     assert ([bytes(record.body) for record in records_of(reply)], raised) == ([b"good"], ["memory"])
 
 
