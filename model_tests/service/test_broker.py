@@ -16,6 +16,7 @@ import pytest
 from attrs import define, field
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.ports import closed_port
 from model_tests.support.service import answer_of, served, served_two
 
 from longpoll_broker.broker import Broker, ListenError
@@ -30,6 +31,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.upkeep.config_files import GROUPS, OFFSETS, TOPICS, ConfigFiles
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command
+from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy, preset
@@ -127,22 +129,20 @@ def test_what_cannot_be_used_is_said_in_one_line(broker: Broker, tmp_path: Path)
         )
 
 
-def test_no_connection_waits_for_the_store_to_open(
-    broker: Broker, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_connection_waits_for_the_store_to_open(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that connects while a restarted broker recovers is refused, so it retries and is not kept waiting."""
-    address, runtime, refused = broker.address, RealRuntime(), []
-    broker.stop()
+    runtime, refused = RealRuntime(), list[Address]()
     open_store = MessageStore.open
+    with closed_port() as address:
 
-    def connect_first(*args: Any, **kwargs: Any) -> MessageStore:
-        with pytest.raises(ConnectionRefusedError):
-            runtime.connect(*address, timeout_s=5)
-        refused.append(address)
-        return open_store(*args, **kwargs)
+        def connect_first(*args: Any, **kwargs: Any) -> MessageStore:
+            with pytest.raises(ConnectionRefusedError):
+                runtime.connect(*address, timeout_s=5)
+            refused.append(address)
+            return open_store(*args, **kwargs)
 
-    monkeypatch.setattr(MessageStore, "open", connect_first)
-    assert start_broker(listen=address).address == address
+        monkeypatch.setattr(MessageStore, "open", connect_first)
+        assert start_broker(listen=address).address == address
     assert refused == [address]
 
 
@@ -150,14 +150,11 @@ def test_a_failed_start_leaves_nothing_behind(start_broker: StartBroker, tmp_pat
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text("{")
-    runtime = RealRuntime()
-    listener = runtime.bind("127.0.0.1", 0)
-    address = listener.address
-    listener.close()
-    with pytest.raises(ConfigError):
-        Broker.start(runtime, str(tmp_path / "store"), store_config=SMALL_STORE, listen=address)
-    (config / "topics.json").unlink()
-    assert start_broker(listen=address).address == address
+    with closed_port() as address:
+        with pytest.raises(ConfigError):
+            Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE, listen=address)
+        (config / "topics.json").unlink()
+        assert start_broker(listen=address).address == address
 
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
@@ -192,7 +189,7 @@ def test_a_stopped_broker_ends_its_threads(start_broker: StartBroker, connect: C
         with RawClient(broker.address) as client:
             send_message(client, "T")
         broker.stop()
-        assert set(threading.enumerate()) == before
+        assert set(threading.enumerate()) <= before
 
 
 def flags_of_answers(client: RawClient, broker: Broker) -> set[int]:

@@ -16,6 +16,7 @@ from model_tests.conformance.java_broker import free_port
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.broker.stores import read_all
+from model_tests.support.ports import closed_port
 from model_tests.support.present import present
 from model_tests.support.service import ScriptedMaster, copies_of, reasons
 
@@ -111,21 +112,21 @@ def test_a_slave_has_what_its_master_has(cluster: Cluster, connect: Connect, pol
 
 
 def test_a_slave_goes_on_where_it_stopped(cluster: Cluster) -> None:
-    master = cluster.master()
-    port = ha_of(master)[1]
-    slave = cluster.slave(ha_of(master), ha_port=0)
-    third = cluster.slave(ha_of(slave), name="third", broker_id=2)
-    cluster.fill(master, 10)
-    check_equal(slave, master)
-    slave.stop()
-    cluster.fill(master, 30, 3000)
-    master.stop()
-    slave = cluster.slave(("127.0.0.1", port), ha_port=ha_of(slave)[1])
-    assert slave.store.visible_end("T", 0) == 10
-    master = cluster.master(ha_port=port)
-    cluster.fill(master, 1)
-    check_equal(slave, master)
-    check_equal(third, slave)
+    with closed_port() as first, closed_port() as second:
+        master = cluster.master(ha_port=first[1])
+        slave = cluster.slave(first, ha_port=second[1])
+        third = cluster.slave(second, name="third", broker_id=2)
+        cluster.fill(master, 10)
+        check_equal(slave, master)
+        slave.stop()
+        cluster.fill(master, 30, 3000)
+        master.stop()
+        slave = cluster.slave(first, ha_port=second[1])
+        assert slave.store.visible_end("T", 0) == 10
+        master = cluster.master(ha_port=first[1])
+        cluster.fill(master, 1)
+        check_equal(slave, master)
+        check_equal(third, slave)
 
 
 @pytest.mark.parametrize(

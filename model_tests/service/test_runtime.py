@@ -18,6 +18,7 @@ from typing import Any, Final
 import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.ports import closed_port
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_runtime import threads
@@ -93,21 +94,22 @@ def test_a_poller_may_be_closed_while_it_is_woken(tmp_path: Path, monkeypatch: p
 def test_an_address_in_use_is_an_os_error() -> None:
     """Two may bind an address, and one of them may listen; nothing connects before it does."""
     runtime = RealRuntime()
-    with ExitStack() as undo:
-        first, second = (undo.enter_context(closing(runtime.bind("127.0.0.1", 0))) for _ in range(2))
-        again = undo.enter_context(closing(runtime.bind(*first.address)))
-        with pytest.raises(ConnectionRefusedError):
-            runtime.connect(*first.address, 5)
-        first.listen()
-        runtime.connect(*first.address, 5).close()
-        with pytest.raises(OSError, match="in use"):
-            again.listen()
-        with pytest.raises(OSError, match="in use"):
-            runtime.bind(*first.address)
-        second.listen()
-    with closing(runtime.bind(*first.address)) as third:
-        third.listen()
-        assert third.address == first.address
+    with closed_port() as address:
+        with ExitStack() as undo:
+            first, second = (undo.enter_context(closing(runtime.bind(*at))) for at in (address, ("127.0.0.1", 0)))
+            again = undo.enter_context(closing(runtime.bind(*first.address)))
+            with pytest.raises(ConnectionRefusedError):
+                runtime.connect(*first.address, 5)
+            first.listen()
+            runtime.connect(*first.address, 5).close()
+            with pytest.raises(OSError, match="in use"):
+                again.listen()
+            with pytest.raises(OSError, match="in use"):
+                runtime.bind(*first.address)
+            second.listen()
+        with closing(runtime.bind(*first.address)) as third:
+            third.listen()
+            assert third.address == first.address
 
 
 @pytest.fixture
