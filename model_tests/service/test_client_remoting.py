@@ -12,6 +12,7 @@ import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
+from model_tests.support.ports import closed_port
 
 from longpoll_client import remoting
 from longpoll_client.aio.connection import AsyncConnection
@@ -162,10 +163,11 @@ def test_closing_and_connecting() -> None:
         client.close()
         assert all(isinstance(answer, ConnectionLostError) for answer in answers.wait())
     assert threading.active_count() == before
-    with ScriptedServer(echo) as server:
-        port = server.port
-    with pytest.raises(UnreachableError, match=f"127.0.0.1:{port}: Connection refused"):
-        RemotingClient(RealRuntime(), "127.0.0.1", port)
+    with (
+        closed_port() as (host, port),
+        pytest.raises(UnreachableError, match=f"127.0.0.1:{port}: Connection refused"),
+    ):
+        RemotingClient(RealRuntime(), host, port)
     with served(echo) as (server, client):
         client.one_way(10, body=b"one way")
         assert bytes(client.call(10, body=b"both", timeout_s=PATIENCE_S).body) == b"both"
@@ -240,17 +242,17 @@ def test_the_reader_thread_rests_while_many_sends_wait(count: int, code: int, is
         def sleep(self, seconds: float) -> None:
             rests.append(seconds)
             if len(rests) == 1:
-                client.call_async(code, callback=last.take)
+                client.call_async(code, callback=last.take, timeout_s=PATIENCE_S)
 
     def answer(peer: Peer, command: Command) -> None:
         peer.answer(command, fields=SENT if code == 310 else {"nextBeginOffset": "1"})
 
     with ScriptedServer(lambda peer, command: held.append((peer, command))) as server:
         client = RemotingClient(Resting(), server.host, server.port)
-        client.call_async(code, callback=first.take)
+        client.call_async(code, callback=first.take, timeout_s=PATIENCE_S)
         for _number in range(count - 1 - is_awaited):
-            client.call_async(code, callback=last.take)
-        awaiting = threading.Thread(target=lambda: last.take(client.call(code)))
+            client.call_async(code, callback=last.take, timeout_s=PATIENCE_S)
+        awaiting = threading.Thread(target=lambda: last.take(client.call(code, timeout_s=PATIENCE_S)))
         if is_awaited:
             wait_until(lambda: len(held) == count - 1)
             awaiting.start()
@@ -260,7 +262,7 @@ def test_the_reader_thread_rests_while_many_sends_wait(count: int, code: int, is
         has_rested = count == 6 and code == 310 and not is_awaited
         wait_until(lambda: len(held) == count + has_rested)
         if not has_rested:
-            client.call_async(code, callback=last.take)
+            client.call_async(code, callback=last.take, timeout_s=PATIENCE_S)
             wait_until(lambda: len(held) == count + 1)
         assert rests == [remoting.GATHER_S] * has_rested
         for peer, command in held[1:]:
