@@ -72,9 +72,11 @@ def test_waits_for_a_processor_are_read_from_the_kernel() -> None:
         assert turning.stdout is not None
         turning.stdout.readline()
         begin_ns = time.monotonic_ns()
-        with HostPauseWatch(turning.pid) as watch:
-            wait_until(lambda: watch.stalled_ms(begin_ns, time.monotonic_ns()) > 0)
-        os.killpg(turning.pid, signal.SIGKILL)
+        try:
+            with HostPauseWatch(turning.pid) as watch:
+                wait_until(lambda: watch.stalled_ms(begin_ns, time.monotonic_ns()) > 0)
+        finally:
+            os.killpg(turning.pid, signal.SIGKILL)
     assert watch.stalled_ms(begin_ns, time.monotonic_ns()) >= WAIT_MS
 
 
