@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import signal
 import socket
 import struct
@@ -30,6 +29,7 @@ from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_fields
 from model_tests.support.broker.stores import read_all
 from model_tests.support.service import answer_of
+from model_tests.support.store import killed
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -392,7 +392,7 @@ class World:
             wait_until(lambda: broker.store.dispatched_end == broker.store.log_end)
             # Listed first, because the timers' and the transactions' threads may add messages meanwhile.
             before = listed(broker.store)
-            shutil.copytree(directory, copied)
+            killed(directory, copied.name)
         with Broker.start(RealRuntime(), str(copied), policy=policy, config=config, store_config=store) as broker:
             after = listed(broker.store)
         lost = [queue for queue in before if after.get(queue, [])[: len(before[queue])] != before[queue]]

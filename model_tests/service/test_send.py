@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import pathlib
-import shutil
 import struct
 import threading
 from collections import Counter
@@ -33,6 +32,7 @@ from model_tests.support.broker.raw_client import (
 from model_tests.support.broker.stores import StillRuntime
 from model_tests.support.present import present
 from model_tests.support.service import answer_of, served, served_two
+from model_tests.support.store import killed
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -339,8 +339,7 @@ def test_a_topic_that_a_send_made_outlives_a_kill(
     """The topic is saved before the send is answered."""
     broker = start_broker(store_config=config)
     assert send_first(connect(broker.address)) == ResponseCode.SUCCESS
-    shutil.copytree(tmp_path / "store", tmp_path / "killed")
-    restarted = start_broker(store_config=config, directory=str(tmp_path / "killed"))
+    restarted = start_broker(store_config=config, directory=str(killed(tmp_path / "store")))
     topic = present(restarted.topics.get("New"))
     assert topic.write_queue_nums == 8
 

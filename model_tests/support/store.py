@@ -25,7 +25,8 @@ def killed(store: Path, name: str = "killed") -> Path:
     """Copy the directory of an open store, as after a kill, to a sibling of this name."""
     copy = store.parent / name
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(store, copy)
+    # A temporary file may be renamed by another thread before it is copied.
+    shutil.copytree(store, copy, ignore=shutil.ignore_patterns("*.tmp"))
     return copy
 
 
