@@ -6,12 +6,17 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from model_tests.support.broker.raw_client import RawClient
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 
-SMALL_STORE: Final = StoreConfig(commit_log_file_size=8 * 1024 * 1024, consume_queue_file_size=20_000)
+SMALL_STORE: Final = StoreConfig(
+    commit_log_file_size=8 * 1024 * 1024,
+    consume_queue_file_size=20_000,
+    # A disk that others keep busy must not make the broker refuse a send to a new topic.
+    sync_flush_timeout_ms=int(PATIENCE_S * 1000),
+)
 
 Connect = Callable[[tuple[str, int]], RawClient]
 """Connects a raw client that is closed at the end of the test."""
