@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import signal
@@ -95,7 +94,7 @@ def test_a_test_that_does_not_end_is_ended_and_unfinished(
     log, wait = tmp_path / "logs" / "alone.jsonl", nightly._wait
 
     def wait_for_begin(process: subprocess.Popen[bytes], _until_s: float) -> int | None:
-        wait_until(lambda: log.exists() and b"started" in log.read_bytes(), math.inf)
+        wait_until(lambda: log.exists() and b"started" in log.read_bytes())
         return wait(process, 0.0)
 
     monkeypatch.setattr(nightly, "_wait", wait_for_begin)
@@ -110,7 +109,7 @@ def test_a_failure_is_shown_before_the_end(suite: list[str], tmp_path: Path, mon
     shown = tmp_path / "shown"
 
     def kill(process: subprocess.Popen[bytes], _until_s: float) -> int:
-        wait_until(lambda: b"assert 1 == 2" in shown.read_bytes(), math.inf)
+        wait_until(lambda: b"assert 1 == 2" in shown.read_bytes())
         os.killpg(process.pid, signal.SIGKILL)
         return process.wait()
 
@@ -187,7 +186,7 @@ def test_ctrl_c_ends_what_was_started(suite: list[str]) -> None:
     log = Path(suite[-1]).parent / "logs" / "alone.jsonl"
     with subprocess.Popen([sys.executable, "-c", code], cwd=nightly.ROOT, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        wait_until(lambda: process.poll() is not None or (log.exists() and b"started" in log.read_bytes()), math.inf)
+        wait_until(lambda: process.poll() is not None or (log.exists() and b"started" in log.read_bytes()))
         assert process.poll() is None, process.stderr.read()
         process.send_signal(signal.SIGINT)
         # The stream ends only when the tests' processes, which share it, have ended too.
