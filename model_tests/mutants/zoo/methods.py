@@ -43,6 +43,8 @@ WORLDS: Final[tuple[tuple[float, str, tuple[str, ...], Any, str], ...]] = (
 plan's features its seeds must have: none, a crowd of which some leave as a message comes, or a deleted topic."""
 RACE_S: Final = 10.0
 """How long messages race their pulls."""
+VAIN_S: Final = 30.0
+"""Many bugs make a test wait in vain: it is red after this time."""
 FAILED: Final = 1
 """pytest's exit code when tests ran and some failed."""
 GUARDED: Final = (
@@ -199,6 +201,7 @@ def _run_tests(tests: tuple[str, ...], keyword: str = "") -> Seen | None:
 
     reds = Reds()
     words = ["-q", "-x", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "-k", keyword]
+    words.append(f"--timeout={VAIN_S:g}")
     code = pytest.main([*words, *(f"model_tests/{test}" for test in tests)], plugins=[reds])
     # Tests that cannot be loaded have found nothing, whether the fault or the naming of them is the cause.
     assert code in {0, FAILED}, f"pytest ended with {code}: a test that is named is not there, or cannot be loaded"
