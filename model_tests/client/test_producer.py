@@ -26,6 +26,7 @@ from model_tests.support.client import (
     route_of,
     take,
 )
+from model_tests.support.service import ShiftedRuntime
 
 from longpoll_broker.broker import Broker
 from longpoll_client import (
@@ -298,10 +299,18 @@ def test_a_send_waits_for_no_other_s_connection(cluster: Cluster, released: thre
 def test_a_close_tells_those_that_wait_for_a_connection(cluster: Cluster, released: threading.Event) -> None:
     """Once, and leaves no thread behind."""
     told: list[object] = []
+
+    def release() -> None:
+        wait_until(lambda: bool(told))
+        released.set()
+
     with Producer(cluster.name_server) as producer:
         producer.send_nowait("bad", b"x", callback=told.append)
         wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._in_flight._single_flight._waiting)
-        threading.Timer(0.05, released.set).start()
+        # The close tells first, and joins the connecting thread then.
+        releasing = threading.Thread(target=release)
+        releasing.start()
+    releasing.join()
     assert [type(outcome) for outcome in told] == [LifecycleError]
     wait_until(lambda: not any(thread.name == "sends-again" for thread in threading.enumerate()))
 
@@ -311,10 +320,12 @@ def test_nothing_is_sent_when_the_time_was_up_once_it_was_connected(
 ) -> None:
     """The broker would store what its sender has been told is late."""
     told: list[object] = []
-    with Producer(cluster.name_server) as producer:
-        producer.send_nowait("bad", b"x", callback=told.append, timeout_s=0.6)
+    runtime = ShiftedRuntime()
+    with Producer(cluster.name_server, runtime=runtime) as producer:
+        producer.send_nowait("bad", b"x", callback=told.append, timeout_s=PATIENCE_S)
         wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._in_flight._single_flight._waiting)
-        threading.Timer(0.8, released.set).start()
+        runtime.gone_ms = int(PATIENCE_S * 1000)
+        released.set()
         wait_until(lambda: bool(told))
     assert [type(outcome) for outcome in told] == [AnswerTimeoutError]
     assert "the time-out passed" in str(told[0])
