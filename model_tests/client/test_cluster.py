@@ -27,6 +27,7 @@ from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, records_of
 from model_tests.support.client import RUNTIME, name_server_of
+from model_tests.support.ports import closed_port
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -357,19 +358,21 @@ def test_listeners_survive_a_restart_of_broker_and_name_server(tmp_path: Path, i
             for number in range(20):
                 producer.send_batch("T", [OutgoingMessage(b"%d-%d-%d" % (part, number, at)) for at in range(5)])
 
-    broker = Broker.start(RUNTIME, store, store_config=SMALL_STORE)
-    addresses: dict[str, Any] = {"listen": broker.address, "name_server": broker.name_server_address}
-    name_server = "{}:{}".format(*broker.name_server_address)
-    send(0, name_server)
-    config = MemberConfig(group="G", start_at="first", rebalance_s=0.2, heartbeat_s=0.2, persist_s=0.1)
-    with PushConsumer(name_server, topics="T", listener=listen, **member_options(config), orderly=is_orderly):
-        for part in (1, 2):
-            wait_until(lambda part=part: len(seen) == part * 100)  # type: ignore[misc] # bound at once
-            broker.stop()
-            broker = Broker.start(RUNTIME, store, store_config=SMALL_STORE, **addresses)
-            send(part, name_server)
-        wait_until(lambda: len(seen) == 300)
-    broker.stop()
+    with closed_port() as at, closed_port() as names:
+        # Bound from here on, so that no other test gets a port between two brokers.
+        addresses: dict[str, Any] = {"listen": at, "name_server": names}
+        broker = Broker.start(RUNTIME, store, store_config=SMALL_STORE, **addresses)
+        name_server = name_server_of(broker)
+        send(0, name_server)
+        config = MemberConfig(group="G", start_at="first", rebalance_s=0.2, heartbeat_s=0.2, persist_s=0.1)
+        with PushConsumer(name_server, topics="T", listener=listen, **member_options(config), orderly=is_orderly):
+            for part in (1, 2):
+                wait_until(lambda part=part: len(seen) == part * 100)  # type: ignore[misc] # bound at once
+                broker.stop()
+                broker = Broker.start(RUNTIME, store, store_config=SMALL_STORE, **addresses)
+                send(part, name_server)
+            wait_until(lambda: len(seen) == 300)
+        broker.stop()
     assert len(seen) == 300
 
 

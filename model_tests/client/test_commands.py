@@ -11,8 +11,8 @@ import pytest
 import trustme
 from click.testing import CliRunner, Result
 from model_tests.support.broker.brokers import SMALL_STORE
-from model_tests.support.broker.scripted_server import ScriptedServer
 from model_tests.support.client import name_server_of
+from model_tests.support.ports import closed_port
 
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
@@ -99,9 +99,9 @@ def test_a_mistake_is_one_clear_line(run: Run, arguments: list[str], words: str)
 
 def test_no_server_is_one_clear_line() -> None:
     """With the address that was tried."""
-    with ScriptedServer(lambda _peer, _command: None) as server:
-        address = server.address
-    result = CliRunner().invoke(main, ["topics", "--name-server", address])
+    with closed_port() as (host, port):
+        address = f"{host}:{port}"
+        result = CliRunner().invoke(main, ["topics", "--name-server", address])
     assert result.exit_code == 2
     assert address in result.stderr
 

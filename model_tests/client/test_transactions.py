@@ -25,10 +25,11 @@ from model_tests.support.client import (
     polling,
     run,
 )
+from model_tests.support.ports import closed_port
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.rocketmq.transactions import GROUP
+from longpoll_broker.rocketmq.transactions import GROUP, OP_TOPIC
 from longpoll_broker.send.append import HALF_TOPIC
 from longpoll_client import (
     AsyncProducer,
@@ -438,17 +439,19 @@ def test_requests_go_on_after_the_broker_was_restarted(tmp_path: Path, monkeypat
     monkeypatch.setattr(puller, "RETRY_S", 0.02)
     with ExitStack() as stack:
         store = str(tmp_path / "store")
-        broker = Broker.start(RUNTIME, store, store_config=SMALL_STORE)
+        # Bound from here on, so that no other test gets a port between the two brokers.
+        places: dict[str, Any] = {
+            "listen": stack.enter_context(closed_port()),
+            "name_server": stack.enter_context(closed_port()),
+        }
+        broker = Broker.start(RUNTIME, store, store_config=SMALL_STORE, **places)
         stack.callback(broker.stop)
-        address, names = broker.address, broker.name_server_address
-        clients = Clients("{}:{}".format(*names), stack, is_loop=False)
+        clients = Clients(name_server_of(broker), stack, is_loop=False)
         producer = clients.producer("askers")
         with new_topic(clients.name_server, 1) as topic:
             service = Service(clients, topic)
             assert producer.request(topic, b"ab", timeout_s=PATIENCE_S).body == b"ba"
             broker.stop()
-            stack.callback(
-                Broker.start(RUNTIME, store, store_config=SMALL_STORE, listen=address, name_server=names).stop
-            )
+            stack.callback(Broker.start(RUNTIME, store, store_config=SMALL_STORE, **places).stop)
             assert producer.request(topic, b"cd", timeout_s=PATIENCE_S).body == b"dc"
             assert len(service.asked) >= 2

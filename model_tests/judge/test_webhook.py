@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.judge.histories import ENCODE
+from model_tests.support.ports import closed_port
 from prometheus_client.parser import text_string_to_metric_families
 
 from longpoll.views import follow as webhook_module
@@ -171,10 +172,8 @@ def test_who_offers_never_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_nobody_there_is_no_fault_of_ours() -> None:
     """A port without a listener is tried until the end, and logged once."""
-    receiver, said = Receiver(), list[str]()
-    with received(receiver) as url:
-        pass
-    with posting(url, said, patience_s=0) as webhook:
+    said: list[str] = []
+    with closed_port() as (host, port), posting(f"http://{host}:{port}/secret-path", said, patience_s=0) as webhook:
         webhook.put("one", b"{}")
         wait_until(lambda: webhook.failures > 0)
     assert webhook.pending == 1
