@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -184,8 +184,12 @@ def listens(port: int) -> bool:
     return True
 
 
+_HELD: Final[list[ExitStack]] = []
+"""Sockets that are bound and never listen: their ports are this process's until it ends."""
+
+
 def free_port(beside: tuple[int, ...]) -> int:
-    """A port that is free together with those at these distances (a broker listens on three).
+    """A port that is free together with those at these distances (a broker listens on three), and stays this process's.
 
     Below the range from which the system gives ports to connections: else one of theirs takes it before Java binds.
     """
@@ -193,9 +197,14 @@ def free_port(beside: tuple[int, ...]) -> int:
     ports = range(PORT_FIRST, range_first - 1) or range(PORT_FIRST, PORT_END)
     while True:
         port = random.choice(ports)
-        try:
-            for distance in (0, *beside):
-                socket.create_server(("127.0.0.1", port + distance)).close()
-        except OSError:
-            continue
-        return port
+        with ExitStack() as held:
+            try:
+                for distance in (0, *beside):
+                    bound = held.enter_context(socket.socket())
+                    bound.bind(("127.0.0.1", port + distance))
+                    # Only now, so that no second one can be bound here: a server may listen, another call may not hold.
+                    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            except OSError:
+                continue
+            _HELD.append(held.pop_all())
+            return port
