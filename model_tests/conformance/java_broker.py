@@ -9,7 +9,6 @@ import random
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -22,11 +21,9 @@ from longpoll_java.jars import POM, one_maven
 
 VERSIONS: Final = ("4.9.7", "5.5.0")
 RESOLVE_S: Final = 300.0
-READY_S: Final = 90.0
 PORT_FIRST: Final = 12_000
 """Below are the ports that brokers and name servers have by default."""
 PORT_END: Final = 60_000
-END_S: Final = 20.0
 JVM: Final = ("-Xms256m", "-XX:+UseG1GC", *OPENED)
 DEPENDENCY: Final = """
     <dependency>
@@ -153,26 +150,23 @@ def listening(command: Sequence[str], home: Path, main: str, port: int) -> Itera
     with (home / f"{main}.out").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=home)
     try:
-        deadline_s = time.monotonic() + READY_S
         while not listens(port):
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.05)
             said = (home / f"{main}.out").read_text(errors="replace")[-1000:]
             assert process.poll() is None, f"{main} ended with {process.returncode}: {said}"
-            assert time.monotonic() < deadline_s, f"{main} did not listen on {port} in time: {said}"
         yield process.pid
     finally:
         end(process)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process to end, and kill it where it does not."""
+    """Ask a process to end, and wait for it: a broker that is killed leaves its store and its routes as after a crash.
+
+    A broker of 5.5 takes 16 s on a busy machine.
+    """
     process.terminate()
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    process.wait()
 
 
 def listens(port: int) -> bool:
