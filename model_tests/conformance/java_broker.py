@@ -24,6 +24,8 @@ RESOLVE_S: Final = 300.0
 PORT_FIRST: Final = 12_000
 """Below are the ports that brokers and name servers have by default."""
 PORT_END: Final = 60_000
+NEVER_BUSY: Final = "brokerFastFailureEnable=false\nosPageCacheBusyTimeOutMills=600000\n"
+"""A send that waits for 200 ms, or whose lock is held for 1 s, is refused as busy; on a shared machine any may be."""
 JVM: Final = ("-Xms256m", "-XX:+UseG1GC", *OPENED)
 DEPENDENCY: Final = """
     <dependency>
@@ -116,7 +118,8 @@ def running(
         "brokerClusterName=DefaultCluster\nbrokerName=java-broker\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
         f"namesrvAddr=127.0.0.1:{name_server}\nlistenPort={broker}\nstorePathRootDir={home}/store\n"
         f"storePathCommitLog={home}/store/commitlog\nautoCreateTopicEnable=true\nautoCreateSubscriptionGroup=true\n"
-        f"diskMaxUsedSpaceRatio=95\nmappedFileSizeCommitLog=104857600\nmaxIndexNum=1000\nmaxHashSlotNum=4000\n{settings}\n"
+        f"diskMaxUsedSpaceRatio=95\nmappedFileSizeCommitLog=104857600\nmaxIndexNum=1000\nmaxHashSlotNum=4000\n"
+        f"{NEVER_BUSY}{settings}\n"
     )
     java = (
         *ENDS_WITH_US,
