@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,10 +20,9 @@ from model_tests.conformance.java_broker import JavaUnavailableError, resolve
 
 HERE: Final = Path(__file__).parent
 MAKE_READY_S: Final = 300.0
-STORY_S: Final = 150.0
 TAGS: Final = ("red", "green", "blue")
-Client = Callable[[Sequence[str], Sequence[str]], "subprocess.CompletedProcess[str]"]
-"""Runs a client with its arguments and with options of its language's own machine."""
+Client = Callable[[Sequence[str], Sequence[str]], list[str]]
+"""The command of a client with its arguments and with options of its language's own machine."""
 
 
 class ClientUnavailableError(Exception):
@@ -51,12 +51,8 @@ def java(directory: Path) -> Client:
     source = str(HERE / "java" / "Peer.java")
     log = f"-Drocketmq.client.logRoot={directory}"
 
-    def run(arguments: Sequence[str], options: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return _run(
-            ["java", "-Xmx512m", f"-Duser.home={directory}", log, *options, "-cp", class_path, source, *arguments]
-        )
-
-    return run
+    java = ["java", "-Xmx512m", f"-Duser.home={directory}", log]
+    return lambda arguments, options: [*java, *options, "-cp", class_path, source, *arguments]
 
 
 def go(directory: Path) -> Client:
@@ -64,7 +60,7 @@ def go(directory: Path) -> Client:
     _need("go")
     program = str(directory / "peer")
     make_ready(["go", "build", "-mod=readonly", "-buildvcs=false", "-o", program, "."], HERE / "go")
-    return lambda arguments, _options: _run([program, *arguments])
+    return lambda arguments, _options: [program, *arguments]
 
 
 def node(directory: Path) -> Client:
@@ -73,7 +69,7 @@ def node(directory: Path) -> Client:
     for name in ("package.json", "package-lock.json", "peer.js"):
         shutil.copy(HERE / "node" / name, directory)
     make_ready(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], directory)
-    return lambda arguments, options: _run(["node", *options, str(directory / "peer.js"), *arguments])
+    return lambda arguments, options: ["node", *options, str(directory / "peer.js"), *arguments]
 
 
 CLIENTS: Final = {"java": java, "go": go, "node": node}
@@ -95,10 +91,6 @@ def make_ready(command: list[str], directory: Path) -> None:
         raise ClientUnavailableError(f"{' '.join(command[:2])} failed: {done.stderr[-500:]}")
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=STORY_S, check=False)
-
-
 def play(
     client: Client,
     name_server: str,
@@ -110,13 +102,50 @@ def play(
     sql: str = "-",
     account: tuple[str, str] = ("-", "-"),
     options: Sequence[str] = (),
+    then: Callable[[], object] = lambda: None,
 ) -> list[Received]:
-    """Have a client send `count` messages and consume; what it told, in order. Fails when it did not get them all."""
+    """Have a client send `count` messages and consume; what it told, in order. Fails when it did not get them all.
+
+    It consumes until its input ends: after it has told everything, and after `then`, as its listener tells a message
+    before the broker hears of it. A message that comes again as it was is not counted.
+    """
     wanted = count if expected is None else expected
-    done = client([name_server, topic, f"{topic}-{story}", story, str(count), str(wanted), sql, *account], options)
-    received = [Received(*json.loads(line)) for line in done.stdout.splitlines() if line.startswith("[")]
-    assert done.returncode == 0, f"code {done.returncode} after {len(received)}: {done.stderr[-2000:]}"
+    command = client([name_server, topic, f"{topic}-{story}", story, str(count), sql, *account], options)
+    received: list[Received] = []
+    tries: set[tuple[str, int]] = set()
+    with (
+        tempfile.TemporaryFile("w+") as complaint,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaint, text=True
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if not line.startswith("["):
+                    continue
+                received.append(Received(*json.loads(line)))
+                tries.add((received[-1].number, received[-1].reconsume_times))
+                if len(tries) == wanted and not process.stdin.closed:
+                    then()
+                    process.stdin.close()
+            code = process.wait()
+        finally:
+            process.kill()
+        complaint.seek(0)
+        said = f"code {code} after {len(received)}: {complaint.read()[-2000:]}"
+    assert code == 0, said
+    assert len(tries) >= wanted, said
     return received
+
+
+def refused(client: Client, name_server: str, topic: str, *account: str, options: Sequence[str] = ()) -> str:
+    """What a client says whose first message does not get through."""
+    command = client([name_server, topic, "G", "bulk", "1", "-", *account], options)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    return done.stdout + done.stderr
 
 
 def faults(received: Sequence[Received], numbers: Sequence[int]) -> set[str]:

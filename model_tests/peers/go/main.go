@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"sync"
@@ -19,7 +20,8 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/rlog"
 )
 
-const patience = 90 * time.Second
+// The test has the same: a busy machine is no fault of a broker.
+const patience = 600 * time.Second
 
 var tags = []string{"red", "green", "blue"}
 
@@ -36,8 +38,6 @@ func (turn *inTurn) Select(_ *primitive.Message, queues []*primitive.MessageQueu
 // inbox tells every consumed message. Changes under its lock.
 type inbox struct {
 	sync.Mutex
-	left   int
-	done   chan struct{}
 	putOff map[string]bool
 }
 
@@ -51,10 +51,6 @@ func (box *inbox) tell(messages []*primitive.MessageExt) {
 		})
 		check(err)
 		fmt.Println(string(line))
-		box.left--
-		if box.left == 0 {
-			close(box.done)
-		}
 	}
 }
 
@@ -72,19 +68,17 @@ func (box *inbox) isPutOff(message *primitive.MessageExt) bool {
 
 func main() {
 	rlog.SetLogLevel("error")
-	nameServer, topic, group, story, sql := os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[7]
+	nameServer, topic, group, story, sql := os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[6]
 	count, err := strconv.Atoi(os.Args[5])
 	check(err)
-	expected, err := strconv.Atoi(os.Args[6])
-	check(err)
 	credentials := primitive.Credentials{}
-	if os.Args[8] != "-" {
-		credentials = primitive.Credentials{AccessKey: os.Args[8], SecretKey: os.Args[9]}
+	if os.Args[7] != "-" {
+		credentials = primitive.Credentials{AccessKey: os.Args[7], SecretKey: os.Args[8]}
 	}
 	resolver := primitive.NewPassthroughResolver([]string{nameServer})
 	send(resolver, credentials, topic, group, count)
 
-	box := &inbox{left: expected, done: make(chan struct{}), putOff: map[string]bool{}}
+	box := &inbox{putOff: map[string]bool{}}
 	options := []consumer.Option{
 		consumer.WithGroupName(group),
 		consumer.WithNsResolver(resolver),
@@ -118,11 +112,8 @@ func main() {
 			return consumer.ConsumeSuccess, nil
 		}))
 	check(client.Start())
-	select {
-	case <-box.done:
-	case <-time.After(patience):
-		os.Exit(3)
-	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	check(err)
 	// A second copy of a message would come soon after the first.
 	time.Sleep(300 * time.Millisecond)
 	check(client.Shutdown())
@@ -134,6 +125,7 @@ func send(resolver primitive.NsResolver, credentials primitive.Credentials, topi
 		producer.WithCredentials(credentials),
 		producer.WithGroupName(group+"-producer"),
 		producer.WithQueueSelector(&inTurn{}),
+		producer.WithSendMsgTimeout(patience),
 	)
 	check(err)
 	check(client.Start())

@@ -5,9 +5,10 @@
 
 const { Consumer, Message, Producer } = require('ali-ons');
 
-const PATIENCE_MS = 90_000;
+// The test has the same: a busy machine is no fault of a broker.
+const PATIENCE_MS = 600_000;
 const TAGS = ['red', 'green', 'blue'];
-const [nameServer, topic, group, , count, expected] = process.argv.slice(2);
+const [nameServer, topic, group, , count] = process.argv.slice(2);
 const silent = { info() {}, warn() {}, debug() {}, error: console.error };
 const options = {
   // Only asked for a name server's address, which is given.
@@ -19,7 +20,7 @@ const options = {
 };
 
 async function send() {
-  const producer = new Producer({ ...options, producerGroup: `${group}-producer` });
+  const producer = new Producer({ ...options, producerGroup: `${group}-producer`, sendMsgTimeout: PATIENCE_MS });
   await producer.ready();
   for (let number = 0; number < Number(count); number++) {
     const message = new Message(topic, TAGS[number % TAGS.length], `message-${number}`);
@@ -35,9 +36,6 @@ async function send() {
 
 async function main() {
   await send();
-  let left = Number(expected);
-  let done;
-  const all = new Promise(resolve => { done = resolve; });
   const consumer = new Consumer({
     ...options,
     consumerGroup: group,
@@ -50,14 +48,8 @@ async function main() {
       message.body.toString(), message.tags, keys, message.properties.number,
       message.queueId, Number(message.queueOffset), message.reconsumeTimes,
     ]));
-    left -= 1;
-    if (left === 0) {
-      done();
-    }
   });
-  const late = setTimeout(() => process.exit(3), PATIENCE_MS);
-  await all;
-  clearTimeout(late);
+  await new Promise(resolve => process.stdin.resume().on('end', resolve));
   // A second copy of a message would come soon after the first.
   await new Promise(resolve => setTimeout(resolve, 300));
   await consumer.close();

@@ -444,7 +444,7 @@ def retry(name_server: str, *, raises: bool) -> RetryReport:
         config = MemberConfig(group=group, start_at="first", max_attempts=3, rebalance_s=1.0)
         with PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)):
             wait_for(lambda: len(seen) >= 3, "three tries")
-            dead = _dead_letters(name_server, group)
+            dead = dead_letters(name_server, group)
     return RetryReport(
         tuple(message.reconsume_times for message in seen),
         frozenset(message.topic for message in seen),
@@ -453,7 +453,7 @@ def retry(name_server: str, *, raises: bool) -> RetryReport:
     )
 
 
-def _dead_letters(name_server: str, group: str) -> list[ReceivedMessage]:
+def dead_letters(name_server: str, group: str) -> list[ReceivedMessage]:
     """Read the first of a group's dead letters with another group."""
     topic = f"%DLQ%{group}"
     config = MemberConfig(group=f"undertaker-{group}", start_at="first")
