@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import ipaddress
 import logging
+import math
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Final
 import attrs
 import pytest
 from attrs import frozen
-from model_tests.client.failing.members import LEAVE_S, Java, Member, Told, java_command
+from model_tests.client.failing.members import Java, Member, Told, java_command
 from model_tests.client.failing.play import JAVA_LATE_MS, LENGTH_S, Plan, Setting, at_once, draw, ours, said
 from model_tests.client.failing.servers import JavaServer
 from model_tests.client.test_hooks import lines_of
@@ -51,7 +51,8 @@ pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 RUNTIME: Final = RealRuntime()
 SOURCE: Final = Path(__file__).parent / "java" / "Requests.java"
 COUNT: Final = 20
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 600.0
+"""Of a request, where it must have a limit: the test's own is not longer."""
 FIRST: Final = "first"
 TELLS: Final = "= "
 """What a line of `Requests.java` begins with; others are of the client's log."""
@@ -65,9 +66,7 @@ class JavaClient:
     command: tuple[str, ...]
 
     def run(self, *arguments: str, given: str = "") -> list[str]:
-        done = subprocess.run(
-            [*self.command, *arguments], input=given, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = subprocess.run([*self.command, *arguments], input=given, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         return [line.removeprefix(TELLS) for line in done.stdout.splitlines() if line.startswith(TELLS)]
 
@@ -82,7 +81,7 @@ class JavaClient:
         try:
             yield next(line for line in process.stdout if line.startswith(TELLS)).strip().removeprefix(TELLS)
             process.stdin.close()
-            assert process.wait(PATIENCE_S) == 0
+            assert process.wait() == 0
         finally:
             process.kill()
             process.wait()
@@ -96,7 +95,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     directory = tmp_path_factory.mktemp("requests")
     class_path = class_path_of(directory, str(request.param))
     command = ["javac", "-cp", class_path, "-d", str(directory), str(SOURCE)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     options = (f"-Duser.home={directory}", f"-Drocketmq.client.logRoot={directory}", "-XX:TieredStopAtLevel=1")
     return JavaClient(class_path, ("java", *options, "-cp", f"{class_path}:{directory}", "Requests"))
@@ -141,7 +140,7 @@ def test_java_replies_to_us(client: JavaClient, name_server: str) -> None:
         Producer(name_server, group="we-ask") as producer,
     ):
         for number in range(COUNT):
-            reply = producer.request(topic, b"question %d" % number, timeout_s=30.0)
+            reply = producer.request(topic, b"question %d" % number, timeout_s=PATIENCE_S)
             assert reply.body == b"java: question %d" % number
         bodies: list[bytes] = []
         done = threading.Event()
@@ -153,8 +152,8 @@ def test_java_replies_to_us(client: JavaClient, name_server: str) -> None:
                 done.set()
 
         for number in range(COUNT):
-            producer.request_nowait(topic, b"%d" % number, callback=replied, timeout_s=30.0)
-        assert done.wait(PATIENCE_S)
+            producer.request_nowait(topic, b"%d" % number, callback=replied, timeout_s=PATIENCE_S)
+        done.wait()
     assert sorted(bodies) == sorted(b"java: %d" % number for number in range(COUNT))
 
 
@@ -179,7 +178,7 @@ def test_java_decodes_our_trace(client: JavaClient, name_server: str) -> None:
             sent = producer.send(topic, b"traced", tag="red", keys="key-1")
             consumer.subscribe(topic)
             consumer.start()
-            assert heard.wait(PATIENCE_S)
+            heard.wait()
         lines = ["\x01".join(fields) for fields, _keys in lines_of(name_server, trace_topic, 3)]
     decoded = [line.split("\t") for line in client.run("decode", given="".join(f"{line}\x02" for line in lines))]
     told = {row[0]: row[1:] for row in decoded}
@@ -315,7 +314,7 @@ def java_member(java: Java, group_name_server: str, topic: str, group: str, home
         yield told
     finally:
         member.leave()
-        wrong = member.ended(time.monotonic() + LEAVE_S)
+        wrong = member.ended(math.inf)
     assert wrong == ""
 
 
@@ -363,7 +362,6 @@ def test_ours_says_so_and_nobody_is_stuck(
 
 
 HERE = Path(__file__).parent
-RUN_S = 60.0
 BODIES = (b"0123456789" * 1000, b"0123456789" * 100_000)
 """The longer one is many blocks of LZ4, which has 64 KiB in each."""
 
@@ -382,7 +380,7 @@ def test_java_reads_our_ids_and_bodies_and_we_read_its_bodies(version: str, tmp_
     packed = [f"{kind.name}:{base64.b64encode(pack(kind, body)).decode()}" for kind, body in given]
 
     command = ["java", "-Xmx128m", "-cp", class_path, str(HERE / "java" / "Reads.java"), *made, *packed]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     ids = [line.split()[1:] for line in output.splitlines() if line.startswith("ID ")]
     bodies = [line.split()[1:] for line in output.splitlines() if line.startswith("BODY ")]
 
@@ -409,7 +407,7 @@ def compiled(version: str, directory: Path) -> tuple[str, Java]:
     """The class path of a version's broker, and how its members are started; skipped without Java."""
     class_path = class_path_of(directory, version)
     command = ["javac", "-cp", class_path, "-d", str(directory), str(MEMBER)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return class_path, Java(f"{class_path}:{directory}", directory)
 
