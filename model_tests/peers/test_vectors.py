@@ -5,6 +5,7 @@ Each passes on our broker and on the real Java ones, and fails where a relay spo
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
@@ -64,6 +65,18 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     directory = tmp_path_factory.mktemp("vectors")
     write(directory, "1")
     return {version: directory / f"rocketmq-{version}.jsonl" for version in VERSIONS}
+
+
+@pytest.fixture(scope="module")
+def patient(vectors: Mapping[str, Path]) -> Path:
+    """The vectors of 4.9.7; the answers to those that no fault touches may be late, as a busy machine's are."""
+    path = vectors["4.9.7"].with_name("patient.jsonl")
+    read = [json.loads(line) for line in vectors["4.9.7"].read_text("utf-8").splitlines()]
+    for vector in read:
+        for step in vector["steps"] if vector["id"] in CONTROL else ():
+            step.pop("notAfterMs", None)
+    path.write_text("".join(f"{json.dumps(vector)}\n" for vector in read), "utf-8")
+    return path
 
 
 @pytest.mark.parametrize("name", RUNNERS)
@@ -133,15 +146,13 @@ QUICK: Final = [name for number, name in enumerate(FAULTS) if number % 16 == 0 a
 
 
 @pytest.mark.parametrize("name", quick_if(FAULTS, lambda name: name in QUICK))
-def test_a_planted_fault_fails_in_every_runner(
-    name: str, good: Broker, commands: Commands, vectors: Mapping[str, Path]
-) -> None:
+def test_a_planted_fault_fails_in_every_runner(name: str, good: Broker, commands: Commands, patient: Path) -> None:
     planted = FAULTS[name]
     relay = Relay(good.address, planted.fault, planted.request)
     try:
         place = Place(relay.address, good.name_server_address, "broker-a", "DefaultCluster", USUAL)
         only = (*planted.names, *CONTROL)
-        tasks = {runner: partial(play, command, vectors["4.9.7"], place, only) for runner, command in commands.items()}
+        tasks = {runner: partial(play, command, patient, place, only) for runner, command in commands.items()}
         outcomes = at_once(tasks)
     finally:
         relay.close()
