@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import struct
 import subprocess
@@ -46,6 +47,8 @@ COMPARED: Final = frozenset(
      "groupSysFlag", "queueId", "queueOffset", "offset"}
 )  # fmt: skip
 """The fields of answers that are the same in two brokers."""
+PART_SIZE: Final = 23
+"""Bytes of each message of a batch."""
 SEND: Final = RequestCode.SEND_MESSAGE_V2
 PULL: Final = RequestCode.PULL_MESSAGE
 
@@ -80,7 +83,7 @@ class Requests:
     def _batch(self) -> Request:
         draw = self._draw
         parts = b"".join(
-            struct.pack(">iiiii", 23, 0, 0, 0, 1) + draw.randbytes(1) + struct.pack(">h", 0)
+            struct.pack(">iiiii", PART_SIZE, 0, 0, 0, 1) + draw.randbytes(1) + struct.pack(">h", 0)
             for _ in range(draw.randrange(3))
         )
         fields = send_fields(draw.choice(TOPICS), 0, draw.choice(("", "", "TAGS\x01a\x02", "DELAY\x012\x02")))
@@ -182,19 +185,20 @@ def differing(java: RawClient, ours: RawClient, count: int) -> list[str]:
             found.append(f"{number}: {code} {fields} {body!r}: Java {answers[0]}, ours {answers[1]}")
         stored = answers[0][1].get("queueOffset") if answers[0][0] == 0 else None
         if stored is not None:
+            count = len(body) // PART_SIZE if code == RequestCode.SEND_BATCH_MESSAGE else 1
             for client in (java, ours):
-                wait_until_visible(client, fields["b"], answers[0][1]["queueId"], int(stored))
+                wait_until_visible(client, fields["b"], answers[0][1]["queueId"], int(stored) + count)
     return found
 
 
-def wait_until_visible(client: RawClient, topic: str, queue_id: str, offset: int) -> None:
-    """Wait for the dispatcher to come to a message."""
+def wait_until_visible(client: RawClient, topic: str, queue_id: str, end: int) -> None:
+    """Wait for the dispatcher to come to the end of a queue: to each message of a batch, one after the other."""
 
     def is_visible() -> bool:
         asked = client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": queue_id})
-        return int((asked.ext_fields or {})["offset"]) > offset
+        return int((asked.ext_fields or {})["offset"]) >= end
 
-    wait_until(is_visible)
+    wait_until(is_visible, math.inf)
 
 
 @pytest.mark.parametrize(
