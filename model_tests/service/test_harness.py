@@ -62,6 +62,20 @@ def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
     assert (report.later_than(500), report.later_than(800)) == (2, 0)
 
 
+def test_a_pause_during_a_reading_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch reads the waits of all threads for about as long as it sleeps."""
+    listed = os.listdir
+
+    def paused(path: str) -> list[str]:
+        time.sleep(2 * STALL_MS / 1e3)
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", paused)
+    begin_ns = time.monotonic_ns()
+    with HostPauseWatch() as watch:
+        wait_until(lambda: watch.stalled_ms(begin_ns, time.monotonic_ns()) >= STALL_MS)
+
+
 def test_waits_for_a_processor_are_read_from_the_kernel() -> None:
     """Two busy threads share one processor."""
     program = (

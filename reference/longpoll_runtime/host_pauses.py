@@ -46,6 +46,7 @@ class HostPauseWatch:
         self._changed = threading.Condition(threading.Lock())
         self._stalls: list[tuple[int, int]] = []
         self._seen_ns = 0
+        self._ran_ns = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stall-watch", daemon=True)
 
@@ -56,6 +57,7 @@ class HostPauseWatch:
             self._tasks = [*self._tasks, tasks]
 
     def __enter__(self) -> Self:
+        self._ran_ns = time.monotonic_ns()
         self._look()
         self._thread.start()
         return self
@@ -101,16 +103,21 @@ class HostPauseWatch:
     def _run(self) -> None:
         look_ns = 0
         while not self._ended.is_set():
-            begin_ns = time.monotonic_ns()
             time.sleep(self._sleep_s)
-            end_ns = time.monotonic_ns()
-            self.note_sleep(begin_ns, end_ns)
+            end_ns = self._runs()
             if end_ns >= look_ns:
                 look_ns = end_ns + int(LOOK_S * 1e9)
                 self._look()
                 with self._changed:
                     self._seen_ns = end_ns
                     self._changed.notify_all()
+
+    def _runs(self) -> int:
+        """The time; if the watch has not run for long, asleep or between two readings, that was a pause."""
+        now_ns = time.monotonic_ns()
+        self.note_sleep(self._ran_ns, now_ns)
+        self._ran_ns = now_ns
+        return now_ns
 
     def _look(self) -> None:
         """Record each thread's wait since the last reading."""
@@ -127,5 +134,5 @@ class HostPauseWatch:
             waited_ns = int(os.read(descriptor, SCHEDSTAT_SIZE_MAX).split()[1])
         finally:
             os.close(descriptor)
-        self.note_wait(waited_ns - self._waited_ns.get(thread, waited_ns), time.monotonic_ns())
+        self.note_wait(waited_ns - self._waited_ns.get(thread, waited_ns), self._runs())
         self._waited_ns[thread] = waited_ns
