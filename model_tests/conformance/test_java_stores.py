@@ -7,7 +7,6 @@ stopped, be it by a stop or by a kill.
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import signal
@@ -140,7 +139,7 @@ def check_all(client: RawClient, sent: Sent) -> None:
     """Every message is served as it was before, and is found by its keys, which are indexed after it is visible."""
     if sent.count:
         last = sent.count - 1
-        wait_until(lambda: bool(found_by_key(client, TOPICS[last % len(TOPICS)], f"U{last:04}")), math.inf)
+        wait_until(lambda: bool(found_by_key(client, TOPICS[last % len(TOPICS)], f"U{last:04}")))
     everything: dict[int, bytes] = {}
     for (topic, queue_id), known in sent.records.items():
         served = pull_all(client, topic, queue_id, len(known))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import subprocess
 from collections.abc import Callable, Sequence
@@ -190,7 +189,7 @@ def has(got: Sequence[str], count: int) -> bool:
 def wait_until_registered(java: JavaBroker) -> None:
     """A broker listens before its name server knows it, and the tools ask the name server."""
     with RawClient(java.name_server) as client:
-        wait_until(lambda: not client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, ANY_TOPIC).code, math.inf)
+        wait_until(lambda: not client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, ANY_TOPIC).code)
 
 
 @frozen
@@ -227,11 +226,11 @@ def administered(place: Place) -> Administered:
         consumer = PushConsumer(place.name_server, topics="T", listener=listen, **member_options(config))
         with consumer:
             said = place.mqadmin((*READ, *ASK), first_id) if count > 4 else []
-            wait_until(partial(has, got, count), math.inf)
+            wait_until(partial(has, got, count))
             if count > 4:
                 # Once more all four by a reset, and one of them that the dashboard has consumed again.
                 dashboard = place.java("Dashboard.java", place.name_server, place.broker, "T", "G", first_id)
-                wait_until(partial(has, got, 13), math.inf)
+                wait_until(partial(has, got, 13))
     said += place.mqadmin(END)
     numbered = enumerate((*ASK, *END))
     return Administered(
@@ -276,7 +275,7 @@ def test_a_planted_difference_is_seen() -> None:
 def copies(place: Place, slave: Broker) -> list[str]:
     """`haStatus` of a master and of our slave, once the slave has all data."""
     at_slave = "{}:{}".format(*slave.address)
-    wait_until(lambda: slave.store.visible_end("T", 0) + slave.store.visible_end("T", 1) == 4, math.inf)
+    wait_until(lambda: slave.store.visible_end("T", 0) + slave.store.visible_end("T", 1) == 4)
     said = place.mqadmin((("haStatus", "-b", place.broker), ("haStatus", *CLUSTER), ("haStatus", "-b", at_slave)))
     lines = [line for text in said for line in masked(text) if "|-WARN" not in line]
     return [line if "SlaveNum" in line else re.sub(r"\b-?\d+\b", "NUMBER", line) for line in lines]
