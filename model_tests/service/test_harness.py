@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -67,13 +68,14 @@ def test_a_pause_during_a_reading_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
     listed = os.listdir
 
     def paused(path: str) -> list[str]:
-        time.sleep(2 * STALL_MS / 1e3)
+        threading.Event().wait(2 * STALL_MS / 1e3)
         return listed(path)
 
     monkeypatch.setattr(os, "listdir", paused)
     begin_ns = time.monotonic_ns()
     with HostPauseWatch() as watch:
-        wait_until(lambda: watch.stalled_ms(begin_ns, time.monotonic_ns()) >= STALL_MS)
+        watch.wait_seen(begin_ns + 1)
+    assert watch.stalled_ms(begin_ns, time.monotonic_ns()) >= STALL_MS
 
 
 def test_waits_for_a_processor_are_read_from_the_kernel() -> None:
