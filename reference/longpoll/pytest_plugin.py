@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import UserError
@@ -26,12 +26,17 @@ if TYPE_CHECKING:
     from longpoll_broker.config import BrokerConfig
     from longpoll_client import Admin, AsyncProducer, AsyncPullConsumer, Producer, PullConsumer
     from longpoll_judge.contract.result import Result
+    from longpoll_runtime.host_pauses import HostPauseWatch
     from longpoll_runtime.real import RealRuntime
 
 NAME_SIZE_MAX: Final = 80
 """Most characters of a test's name in its topic's name."""
 FINDINGS_MAX: Final = 5
 """Most findings that a failure lists; the history has all of them."""
+TIMED: Final = frozenset({"no_lost_wakeup", "answered_by_deadline"})
+"""Properties that a pause of the machine breaks as well."""
+WATCH_S: Final = 0.005
+"""How often a recorded broker's threads are looked at: are they waiting for a processor?"""
 
 
 class ViolationError(AssertionError):
@@ -51,6 +56,10 @@ class BrokerOfTest:
     """The directory of the recorded history; None without one."""
     ends: ExitStack = field(factory=ExitStack)
     _own: Broker | None = None
+    watch: HostPauseWatch | None = None
+    """Of this process, while a history is recorded."""
+    unix_ns: int = 0
+    """What the record adds to the monotonic clock."""
 
     @property
     def own(self) -> Broker:
@@ -195,11 +204,34 @@ class HistoryOfTest:
     broker: BrokerOfTest
 
     def judge(self) -> Result:
-        """Stop the broker or the proxy, and judge the history; raises UserError without the extra `judge`."""
+        """Stop the broker or the proxy, and judge the history; raises UserError without the extra `judge`.
+
+        An answer may be later than usual by as long as the machine paused meanwhile; see the result's `thresholds`.
+        """
         import longpoll  # noqa: PLC0415 - a slow import
 
         self.broker.close()
-        return longpoll.judge(self.directory)
+        result, paused_ms = longpoll.judge(self.directory), 0.0
+        while (more_ms := self._paused_ms(result)) > paused_ms:
+            result = longpoll.judge(
+                self.directory,
+                wake_ms=result.thresholds["wake_ms"] + more_ms - paused_ms,
+                late_ms=result.thresholds["late_ms"] + more_ms - paused_ms,
+            )
+            paused_ms = more_ms
+        return result
+
+    def _paused_ms(self, result: Result) -> float:
+        """The longest time that the machine paused while an answer was waited for that came too late."""
+        paused_ms = 0.0
+        for finding in result.findings:
+            if finding.property in TIMED and finding.verdict == "violated" and self.broker.watch is not None:
+                # The record has Unix times.
+                begin_ns, end_ns = (
+                    int(at_ms * 1e6) - self.broker.unix_ns for at_ms in (finding.window_start_ms, finding.window_end_ms)
+                )
+                paused_ms = max(paused_ms, self.broker.watch.stalled_ms(begin_ns, end_ns))
+        return paused_ms
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -243,10 +275,12 @@ def broker_fixture(
         directory = tmp_path_factory.mktemp("longpoll") / "longpoll-history" if is_recorded else None
         elsewhere = request.config.getoption("--longpoll-name-server")
         with ExitStack() as ends:
+            watch = None if directory is None else _watch(ends)
             if elsewhere is None:
                 made = _own(policy or str(request.config.getoption("--longpoll-policy")), directory, ends, config)
             else:
                 made = _elsewhere(str(elsewhere), directory, ends)
+            made = evolve(made, watch=watch, unix_ns=time.time_ns() - time.monotonic_ns())
             yield made
             # Every fixture and client that uses the broker has ended, in whichever order a test names them.
             if directory is not None:
@@ -263,8 +297,17 @@ def _judge(history: HistoryOfTest, node: pytest.Item | pytest.Collector) -> None
     if result.verdict == "invalid":
         raise ViolationError(told(result, history.directory))
     said = "; ".join(str(gap["why"]) for gap in result.gaps) or f"{result.requests} pulls were judged"
+    said += f"; limits: wake {result.thresholds['wake_ms']:g} ms, late {result.thresholds['late_ms']:g} ms"
     if isinstance(node, pytest.Item):
         node.add_report_section("teardown", "longpoll", f"the history is {result.verdict}: {said}")
+
+
+def _watch(ends: ExitStack) -> HostPauseWatch:
+    from longpoll_runtime.host_pauses import HostPauseWatch  # noqa: PLC0415 - not every test needs one
+
+    watch = ends.enter_context(HostPauseWatch(sleep_s=WATCH_S))
+    ends.callback(lambda: watch.wait_seen(time.monotonic_ns()))
+    return watch
 
 
 def _own(policy: str, directory: Path | None, ends: ExitStack, config: BrokerConfig | None) -> BrokerOfTest:
