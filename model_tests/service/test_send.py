@@ -185,7 +185,7 @@ def test_pipelined_sends_wake_a_held_pull(start_broker: StartBroker, connect: Co
     broker, sender, puller = served_two(start_broker, connect)
     sender.send_bytes(plain_burst(1))
     assert sender.reply(0) is not None
-    pulled = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=20_000))
+    pulled = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
     sender.send_bytes(plain_burst(40))
     replies = [sender.reply(number) for number in range(40)]

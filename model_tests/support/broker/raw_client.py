@@ -15,7 +15,9 @@ from longpoll_simulation.client import pull_fields, records_of, send_fields
 __all__ = ["PATIENCE_S", "RawClient", "pull_fields", "records_of", "send_fields", "send_message"]
 
 PATIENCE_S: Final = 240.0
-"""Time limit for expected replies: that of a whole test, so pytest-timeout ends a vain wait earlier."""
+"""Time limit for what must come: that of a whole test."""
+LONG_MS: Final = 10_000
+"""A pull that may be held for longer must be woken: an answer near its deadline shows a lost wakeup."""
 
 
 class RawClient(BrokerConnection):
@@ -26,6 +28,8 @@ class RawClient(BrokerConnection):
         # A test that sends without reading does so on purpose.
         super().__init__(RealRuntime(), address, reads_while_writing=False)
         self._replies: dict[int, Command] = {}
+        self._patience_s: dict[int, float] = {}
+        """Of long pulls, by opaque."""
         self.pushes: list[Command] = []
 
     def send(
@@ -39,17 +43,25 @@ class RawClient(BrokerConnection):
     ) -> int:
         """Send a request; returns its opaque."""
         opaque, content = self._request(code, fields, body, flag=flag, serialisation=serialisation)
+        self._note_hold(opaque, fields)
         self.send_bytes(content)
         return opaque
 
     def send_burst(self, code: int, burst: Sequence[tuple[dict[str, str], Buffer]]) -> list[int]:
         """Send requests with these fields and bodies in one piece; returns their opaques."""
         requests = [self._request(code, fields, body) for fields, body in burst]
+        for (opaque, _content), (fields, _body) in zip(requests, burst, strict=True):
+            self._note_hold(opaque, fields)
         self.send_bytes(b"".join(content for _opaque, content in requests))
         return [opaque for opaque, _content in requests]
 
-    def reply(self, opaque: int, timeout_s: float = PATIENCE_S) -> Command | None:
-        """Returns the reply to a request; None if none arrives in time or the peer closes."""
+    def reply(self, opaque: int, timeout_s: float | None = None) -> Command | None:
+        """Returns the reply to a request; None if none arrives in time or the peer closes.
+
+        Without a time-out, a long pull must be answered well before its deadline.
+        """
+        if timeout_s is None:
+            timeout_s = self._patience_s.get(opaque, PATIENCE_S)
         self._wait(lambda: opaque in self._replies, timeout_s)
         return self._replies.pop(opaque, None)
 
@@ -80,6 +92,11 @@ class RawClient(BrokerConnection):
         self._wait(lambda: bool(self.pushes), PATIENCE_S)
         assert self.pushes, "the peer pushed nothing"
         return self.pushes.pop(0)
+
+    def _note_hold(self, opaque: int, fields: dict[str, str] | None) -> None:
+        hold = (fields or {}).get("suspendTimeoutMillis", "")
+        if hold.isdecimal() and int(hold) >= LONG_MS:
+            self._patience_s[opaque] = min(0.8 * int(hold) / 1000, PATIENCE_S)
 
     def _wait(self, is_done: Callable[[], bool], timeout_s: float) -> None:
         deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
