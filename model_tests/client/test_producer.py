@@ -308,7 +308,7 @@ def test_a_close_tells_those_that_wait_for_a_connection(cluster: Cluster, releas
         producer.send_nowait("bad", b"x", callback=told.append)
         wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._in_flight._single_flight._waiting)
         # The close tells first, and joins the connecting thread then.
-        releasing = threading.Thread(target=release)
+        releasing = threading.Thread(target=release, daemon=True)
         releasing.start()
     releasing.join()
     assert [type(outcome) for outcome in told] == [LifecycleError]

@@ -5,6 +5,7 @@ Source of the settings: `BrokerStartup.java`, `NamesrvStartup.java`, `BrokerCont
 
 from __future__ import annotations
 
+import atexit
 import random
 import shutil
 import socket
@@ -21,6 +22,7 @@ from longpoll_java.jars import POM, one_maven
 
 VERSIONS: Final = ("4.9.7", "5.5.0")
 RESOLVE_S: Final = 300.0
+END_S: Final = 240.0
 PORT_FIRST: Final = 12_000
 """Below are the ports that brokers and name servers have by default."""
 PORT_END: Final = 60_000
@@ -166,10 +168,14 @@ def listening(command: Sequence[str], home: Path, main: str, port: int) -> Itera
 def end(process: subprocess.Popen[bytes]) -> None:
     """Ask a process to end, and wait for it: a broker that is killed leaves its store and its routes as after a crash.
 
-    A broker of 5.5 takes 16 s on a busy machine.
+    A broker of 5.5 takes 16 s on a busy machine. Raises TimeoutExpired if it does not end, and kills it.
     """
     process.terminate()
-    process.wait()
+    try:
+        process.wait(END_S)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def listens(port: int) -> bool:
@@ -181,8 +187,9 @@ def listens(port: int) -> bool:
     return True
 
 
-_HELD: Final[list[ExitStack]] = []
+_HELD: Final = ExitStack()
 """Sockets that are bound and never listen: their ports are this process's until it ends."""
+atexit.register(_HELD.close)
 
 
 def free_port(beside: tuple[int, ...]) -> int:
@@ -203,5 +210,5 @@ def free_port(beside: tuple[int, ...]) -> int:
                     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             except OSError:
                 continue
-            _HELD.append(held.pop_all())
+            _HELD.enter_context(held.pop_all())
             return port

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import ipaddress
 import logging
-import math
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -314,7 +314,7 @@ def java_member(java: Java, group_name_server: str, topic: str, group: str, home
         yield told
     finally:
         member.leave()
-        wrong = member.ended(math.inf)
+        wrong = member.ended(time.monotonic() + PATIENCE_S)
     assert wrong == ""
 
 

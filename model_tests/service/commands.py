@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from model_tests.support.broker.raw_client import PATIENCE_S
+
 COMMAND: Final = (sys.executable, "-c", "from longpoll.cli import main; main()")
 StartCommand = Callable[..., "subprocess.Popen[str]"]
 """Starts a command of `longpoll` with some options; it is killed at the end of the test if it still runs."""
@@ -44,4 +46,8 @@ def serving(*options: str) -> Iterator[dict[str, str]]:
             yield dict(pair.split("=", 1) for pair in served.stdout.readline().split()[1:])
         finally:
             served.send_signal(signal.SIGTERM)
-            assert served.wait() == 0
+            try:
+                code = served.wait(PATIENCE_S)
+            finally:
+                served.kill()
+            assert code == 0

@@ -301,10 +301,10 @@ def _forked(
 
 
 def _is_behind(child: int) -> bool:
-    """Whether a thread of a process could run, or is stopped: on a busy machine its silence says nothing."""
+    """Whether a thread of a process could run: on a busy machine its silence says nothing."""
     for stat in Path(f"/proc/{child}/task").glob("*/stat"):
         with contextlib.suppress(OSError):  # the thread has ended
-            if stat.read_text().rpartition(") ")[2][0] in "RDT":
+            if stat.read_text().rpartition(") ")[2][0] in "RD":
                 return True
     return False
 

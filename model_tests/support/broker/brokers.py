@@ -31,7 +31,9 @@ class StartBroker(Protocol):
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until another thread makes the condition true. Only pytest-timeout ends a vain wait."""
+    """Wait until another thread makes the condition true; AssertionError after the time of a whole test."""
+    deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
+        assert time.monotonic() < deadline_s, "it did not become true"
         # Polls, because the state of another thread's broker has no event.
         time.sleep(0.001)

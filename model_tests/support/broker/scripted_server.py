@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from model_tests.support.broker.raw_client import PATIENCE_S
+
 from longpoll_protocol.frames import CLOSED, Command, Connection, encode, reply
 from longpoll_runtime.services import Stoppable
 
@@ -58,12 +60,13 @@ class ScriptedServer(Stoppable):
     def stop(self) -> None:
         """Close every connection, and join the threads."""
         self.refuse_connections()
-        self._threads[0].join()
+        self._threads[0].join(PATIENCE_S)
         self._listening.close()
         for connected in self._sockets:
             connected.close()
         for thread in self._threads:
-            thread.join()
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
 
     def refuse_connections(self) -> None:
         """Stop listening, as a server that is gone; open connections stay."""
