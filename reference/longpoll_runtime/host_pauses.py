@@ -20,7 +20,7 @@ from typing import Final, Self
 
 SLEEP_S: Final = 0.001
 STALL_MS: Final = 50.0
-"""A longer millisecond sleep is a pause; the interpreter's turns take up to 5 ms per thread."""
+"""If the watch did not run for longer, that was a pause; the interpreter's turns take up to 5 ms per thread."""
 WAIT_MS: Final = 2.0
 """Minimum counted wait for a processor; the kernel's turns are about this long."""
 LOOK_S: Final = 0.005
@@ -113,7 +113,7 @@ class HostPauseWatch:
                     self._changed.notify_all()
 
     def _runs(self) -> int:
-        """The time; if the watch has not run for long, asleep or between two readings, that was a pause."""
+        """Returns the time, and records a pause if the last call was long ago: between them is little to do."""
         now_ns = time.monotonic_ns()
         self.note_sleep(self._ran_ns, now_ns)
         self._ran_ns = now_ns

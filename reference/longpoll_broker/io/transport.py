@@ -497,14 +497,14 @@ class IoLoop:
         self._totals.unfinished.note(channel, 0)
         if reached is not None:
             self._totals.reached[reached] += 1
+        # After the counts, because the peer may connect again as soon as it sees the end.
+        channel.close()
         log.info(
             "%s is closed: %s",
             channel,
             reason,
             extra=event("connection_closed", peer=channel.peer, connection=channel.number, reason=reason),
         )
-        # Afterwards: the peer may connect again as soon as it sees the end, and must find room.
-        channel.close()
         with KeepGoing(log, "a closed connection could not be forgotten"):
             channel.handler.closed(channel)
 
