@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.judge.faults import plant
+from model_tests.support.judge.histories import simulated, written
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
+from longpoll.pytest_plugin import BrokerOfTest, HistoryOfTest
+from longpoll_runtime.host_pauses import HostPauseWatch
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "embedding.md"
@@ -214,8 +218,22 @@ def test_a_violation_is_an_error_of_the_test(tmp_path: Path) -> None:
     assert re.search(r"longpoll judge \S+longpoll-history", done.stdout)
 
 
-def test_a_pause_of_the_machine_is_no_violation(tmp_path: Path) -> None:
-    """An answer may be late by as long as the machine paused, and by no more."""
+@pytest.mark.parametrize(("ends_before_ms", "verdict"), [(0, "valid"), (160, "invalid")])
+def test_only_a_pause_while_an_answer_is_overdue_counts(ends_before_ms: int, verdict: str, tmp_path: Path) -> None:
+    """One wake is planted 150 ms late; the machine paused for 200 ms until its answer, or until before the message."""
+    plant(written(simulated(1), tmp_path / "history"), "wake_late", tmp_path / "late")
+    (late,) = longpoll.judge(tmp_path / "late").findings
+    end_ns = int(late.window_end_ms * 1e6) - ends_before_ms * 1_000_000
+    watch = HostPauseWatch()
+    watch.note_sleep(end_ns - 200_000_000, end_ns)
+    broker = BrokerOfTest("", longpoll.RealRuntime(), watch=watch)
+    result = HistoryOfTest(tmp_path / "late", broker).judge()
+
+    assert result.verdict == verdict
+    assert (result.thresholds["wake_ms"] > 200) == (verdict == "valid")
+
+
+def test_a_broker_may_be_late_on_a_machine_that_paused(tmp_path: Path) -> None:
     done = run(tmp_path, PAUSED)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the history is valid: " in done.stdout

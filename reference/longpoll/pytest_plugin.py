@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from longpoll.embedded import Broker
     from longpoll_broker.config import BrokerConfig
     from longpoll_client import Admin, AsyncProducer, AsyncPullConsumer, Producer, PullConsumer
-    from longpoll_judge.contract.result import Result
+    from longpoll_judge.contract.result import Finding, Result
     from longpoll_runtime.host_pauses import HostPauseWatch
     from longpoll_runtime.real import RealRuntime
 
@@ -34,9 +34,9 @@ NAME_SIZE_MAX: Final = 80
 FINDINGS_MAX: Final = 5
 """Most findings that a failure lists; the history has all of them."""
 TIMED: Final = frozenset({"no_lost_wakeup", "answered_by_deadline"})
-"""Properties that a pause of the machine breaks as well."""
+"""Properties that a pause of the machine can violate."""
 WATCH_S: Final = 0.005
-"""How often a recorded broker's threads are looked at: are they waiting for a processor?"""
+"""How often a recorded broker's threads are checked for waits for a processor."""
 
 
 class ViolationError(AssertionError):
@@ -206,7 +206,8 @@ class HistoryOfTest:
     def judge(self) -> Result:
         """Stop the broker or the proxy, and judge the history; raises UserError without the extra `judge`.
 
-        An answer may be later than usual by as long as the machine paused meanwhile; see the result's `thresholds`.
+        If the machine paused while an answer was overdue, the limits rise by the longest such pause; the result's
+        `thresholds` has them.
         """
         import longpoll  # noqa: PLC0415 - a slow import
 
@@ -222,16 +223,24 @@ class HistoryOfTest:
         return result
 
     def _paused_ms(self, result: Result) -> float:
-        """The longest time that the machine paused while an answer was waited for that came too late."""
+        """The longest time that the machine paused while an answer was overdue."""
         paused_ms = 0.0
         for finding in result.findings:
             if finding.property in TIMED and finding.verdict == "violated" and self.broker.watch is not None:
-                # The record has Unix times.
-                begin_ns, end_ns = (
-                    int(at_ms * 1e6) - self.broker.unix_ns for at_ms in (finding.window_start_ms, finding.window_end_ms)
-                )
-                paused_ms = max(paused_ms, self.broker.watch.stalled_ms(begin_ns, end_ns))
+                begin_ns, end_ns = due_ns(finding), int(finding.window_end_ms * 1e6)
+                unix_ns = self.broker.unix_ns
+                paused_ms = max(paused_ms, self.broker.watch.stalled_ms(begin_ns - unix_ns, end_ns - unix_ns))
         return paused_ms
+
+
+def due_ns(finding: Finding) -> int:
+    """When a late answer was due: Unix time, ns.
+
+    A wake is due when both the pull and its message have come, the answer of an expired pull at its deadline.
+    """
+    came = [event for event in finding.shown() if event["event"] != "answer_sent"]
+    hold_ms = max(event.get("timeout_ms", 0) for event in came) if finding.property == "answered_by_deadline" else 0
+    return int(max(event["after_ns"] for event in came)) + hold_ms * 1_000_000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
