@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from model_tests.conform.relay import Asked, Relay, Told, field_of, plus
+from model_tests.support.broker.brokers import SMALL_STORE
 
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
-from longpoll_broker.config import StoreConfig
 from longpoll_conform.connection import Address
 from longpoll_conform.export import shipped
 from longpoll_conform.known_failures import chosen
@@ -29,7 +29,6 @@ LATE_S = 1.5
 """More than any window of a prompt answer has."""
 SIZE_SMALL = 1 << 18
 """The largest file of recordings in these tests, bytes."""
-SMALL = StoreConfig(commit_log_file_size=1 << 24)
 pytestmark = pytest.mark.xdist_group("record")  # the recording is dear: it is made once
 SOME = ("PULL-READ-2", "PULL-CHECK-1*", "PULL-WAKE-1", "CLIENT-2", "LOCK-1", "ROUTE-1", "SEND-1", "OFFSET-8", "FRAME-1")
 
@@ -39,7 +38,7 @@ def good() -> Iterator[Broker]:
     """A broker that is recorded."""
     with (
         tempfile.TemporaryDirectory() as store,
-        Broker.start(RealRuntime(), store, policy=ROCKETMQ_4_9, store_config=SMALL) as broker,
+        Broker.start(RealRuntime(), store, policy=ROCKETMQ_4_9, store_config=SMALL_STORE) as broker,
     ):
         yield broker
 

@@ -17,6 +17,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from click.testing import CliRunner, Result
 from model_tests.conform.relay import Relay, answers, field_of, plus
+from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.ports import closed_port
 from model_tests.verification.test_hostile_calls import UNSEEN
 
@@ -24,8 +25,7 @@ from longpoll.cli import main
 from longpoll.commands.conform import show
 from longpoll.output import Exit
 from longpoll_broker.broker import Broker
-from longpoll_broker.config import StoreConfig
-from longpoll_conform.capabilities import DEFAULT, RUNTIME_INFO, How, given, identify
+from longpoll_conform.capabilities import DEFAULT, RUNTIME_INFO, How, find, given, health, identify
 from longpoll_conform.clauses import CLAUSES
 from longpoll_conform.connection import Address
 from longpoll_conform.play import Place
@@ -34,7 +34,6 @@ from longpoll_conform.suite import Result as OfVector
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, policy_named
 
-SMALL = StoreConfig(commit_log_file_size=1 << 24)
 DIFFERENT: Final = ("--only=ROUTE-4", "--only=PULL-HOLD-4")
 """Clauses that strict and RocketMQ 4.9.7 answer differently."""
 
@@ -44,7 +43,7 @@ def rocketmq() -> Iterator[Broker]:
     """A broker of ours that behaves as RocketMQ 4.9.7."""
     with (
         tempfile.TemporaryDirectory() as store,
-        Broker.start(RealRuntime(), store, policy=ROCKETMQ_4_9, store_config=SMALL) as broker,
+        Broker.start(RealRuntime(), store, policy=ROCKETMQ_4_9, store_config=SMALL_STORE) as broker,
     ):
         yield broker
 
@@ -69,7 +68,7 @@ def test_a_broker_of_ours_is_held_to_its_own_policy(name: str, preset: str, knob
     """A policy without recordings is held to the recorded version that it claims to be."""
     with (
         tempfile.TemporaryDirectory() as store,
-        Broker.start(RealRuntime(), store, policy=policy_named(name), store_config=SMALL) as broker,
+        Broker.start(RealRuntime(), store, policy=policy_named(name), store_config=SMALL_STORE) as broker,
     ):
         found = identify(Place(broker.address, broker.name_server_address))
     assert (found.policy, found.knobs) == (preset, knobs)
@@ -136,13 +135,26 @@ def test_a_faithful_broker_passes_without_a_policy(rocketmq: Broker) -> None:
     }
 
 
+@pytest.mark.parametrize(("code", "is_created"), [(0, True), (10, True), (12, True), (17, False), (1, False)])
+def test_a_send_that_is_stored_late_creates_its_topic(code: int, is_created: bool, rocketmq: Broker) -> None:
+    """A slow disk or slave is no missing capability, and no broker that stopped answering."""
+    relay = Relay(rocketmq.address, answers(310, lambda command: {**command, "code": code}))
+    place = Place(relay.address, rocketmq.name_server_address)
+    try:
+        found, sent = find(place, f"late{code}", {"long-polling"}), health(place, f"late{code}")[1]
+    finally:
+        relay.close()
+
+    assert ("auto-create" in found, sent == 0) == (is_created, is_created)
+
+
 def test_bugs_of_rocketmq_have_a_section_of_their_own(rocketmq: Broker) -> None:
     """Whether the broker has one, apart from what differs; clauses that were not tested are not in the denominator."""
     words = (*DIFFERENT, "--only=STORE-*", "--json")
     told = json.loads(conform(rocketmq.address, rocketmq.name_server_address, *words).stdout)
     with (
         tempfile.TemporaryDirectory() as store,
-        Broker.start(RealRuntime(), store, store_config=SMALL) as strict,
+        Broker.start(RealRuntime(), store, store_config=SMALL_STORE) as strict,
     ):
         shown = conform(strict.address, strict.name_server_address, *words[:-1]).stdout
 
@@ -176,7 +188,7 @@ HOSTILE = "\x1b[31m\u202e<b>[red]\x07"
 def good() -> Iterator[Broker]:
     with (
         tempfile.TemporaryDirectory() as store,
-        Broker.start(RealRuntime(), store, policy=STRICT, store_config=SMALL) as broker,
+        Broker.start(RealRuntime(), store, policy=STRICT, store_config=SMALL_STORE) as broker,
     ):
         yield broker
 

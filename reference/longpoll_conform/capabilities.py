@@ -94,6 +94,8 @@ HELD_MS: Final = 2_500
 SHOWN_MS: Final = 3_000
 """How long a working broker may take to show an acknowledged message."""
 SYSTEM_ERROR, NO_PERMISSION = 1, 16
+STORED: Final = frozenset({0, 10, 11, 12})
+"""The codes of a stored message; 10 to 12 say that a disk or a slave was slow."""
 RUNTIME_INFO: Final = 28
 DEFAULT: Final = "rocketmq-5"
 """For a broker of an unknown version: the newest release that was recorded."""
@@ -197,7 +199,7 @@ def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Ca
     """
     found: set[Capability] = set()
     made = f"tcap{run}"
-    if code_of(place, 310, send_fields(f"tauto{run}"), b"probe") == 0:
+    if code_of(place, 310, send_fields(f"tauto{run}"), b"probe") in STORED:
         found.add("auto-create")
     if code_of(place, 17, topic_fields(made)) is None:
         raise SilentError("the broker does not answer a request to create a topic, so no clause can be tested")
@@ -220,7 +222,7 @@ def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Ca
 
 
 Health = tuple[int | None, int | None, int | None]
-"""The response codes to a topic's creation, a send to it and a pull of that message; None for no answer."""
+"""The response codes to a topic's creation, a send (0 if stored) and a pull of its message; None for no answer."""
 
 
 def health(place: Place, run: str) -> Health:
@@ -232,7 +234,7 @@ def health(place: Place, run: str) -> Health:
         (11, pull_fields(topic, queue=0, hold_ms=SHOWN_MS), b""),
     )
     made, sent, pulled = (_code_or_none(place, *one) for one in asked)
-    return made, sent, pulled
+    return made, 0 if sent in STORED else sent, pulled
 
 
 def _code_or_none(place: Place, code: int, fields: Fields, body: bytes) -> int | None:
