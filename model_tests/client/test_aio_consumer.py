@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.client import (
     BAD,
-    PATIENCE_S,
     QUEUE,
     RUNTIME,
     Clients,

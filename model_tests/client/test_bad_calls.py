@@ -16,7 +16,8 @@ import attrs
 import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options
-from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, consumed
+from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.client import RUNTIME, Clients, consumed
 
 import longpoll_client as client
 from longpoll_client import (

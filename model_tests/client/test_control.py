@@ -12,7 +12,8 @@ from typing import Any, Final
 import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic
-from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, from_first
+from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.client import RUNTIME, Clients, from_first
 from msgspec.structs import replace
 
 from longpoll_client import (

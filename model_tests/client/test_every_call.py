@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options
-from model_tests.support.client import PATIENCE_S, client_threads, socket_count
+from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.client import client_threads, socket_count
 
 from longpoll_client import (
     Admin,

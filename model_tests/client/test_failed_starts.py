@@ -20,8 +20,9 @@ import attrs
 import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
-from model_tests.support.client import PATIENCE_S, RUNTIME, awaited, consumed, route_of
+from model_tests.support.client import RUNTIME, awaited, consumed, route_of
 from model_tests.support.ports import closed_port
 
 from longpoll_client import (

@@ -18,8 +18,9 @@ import pytest
 from attrs import define, field
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
-from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, Cluster, OneServer, route_of, take
+from model_tests.support.client import RUNTIME, Clients, Cluster, OneServer, route_of, take
 
 from longpoll.wire.relay import Relay
 from longpoll_client import (

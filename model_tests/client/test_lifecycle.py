@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.client import (
-    PATIENCE_S,
     RUNTIME,
     Clients,
     awaited,

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from model_tests.support.client import PATIENCE_S
+from model_tests.support.broker.raw_client import PATIENCE_S
 
 from longpoll_client import (
     AnswerTimeoutError,

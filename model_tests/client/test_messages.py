@@ -23,7 +23,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.broker.client_scenarios import new_topic
-from model_tests.support.client import PATIENCE_S, RUNTIME
+from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.client import RUNTIME
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.store.commit_log import encode_record

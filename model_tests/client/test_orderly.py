@@ -12,7 +12,8 @@ from unittest import mock
 import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
-from model_tests.support.client import PATIENCE_S, RUNTIME, Loop, OnLoop, fill, from_first, lag, run
+from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.client import RUNTIME, Loop, OnLoop, fill, from_first, lag, run
 
 from longpoll_client import AsyncPushConsumer, MessageQueue, Producer, PushConsumer, ReceivedMessage, Reject, Retry
 from longpoll_client.consume.listener import OrderlyQueues

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import (
-    PATIENCE_S,
     RUNTIME,
     STORED,
     Clients,

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic
-from model_tests.support.broker.raw_client import RawClient
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
-from model_tests.support.client import BAD, PATIENCE_S, RUNTIME, bodies_of, polling, send
+from model_tests.support.client import BAD, RUNTIME, bodies_of, polling, send
 
 from longpoll_broker.broker import Broker
 from longpoll_client import (

@@ -16,8 +16,8 @@ import pytest
 from attrs import define, field
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.client import (
-    PATIENCE_S,
     QUEUE,
     RUNTIME,
     Clients,

@@ -14,8 +14,8 @@ import pytest
 from attrs import evolve
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.client import (
-    PATIENCE_S,
     RUNTIME,
     Clients,
     Told,

@@ -30,7 +30,8 @@ from model_tests.judge.standalone import (
     standalone,
     worker_python,
 )
-from model_tests.support.judge.histories import LIMITS, PATIENCE_S, certain, without_time
+from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.judge.histories import LIMITS, certain, without_time
 from model_tests.support.spec.cases import quick_if
 
 import longpoll

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pytest
-from model_tests.support.judge.histories import PATIENCE_S, lines_of, on_spark, read_until
+from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.judge.histories import lines_of, on_spark, read_until
 from msgspec.structs import replace
 
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, Result

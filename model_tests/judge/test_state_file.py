@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from attrs import evolve
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import (
     LIMITS,
-    PATIENCE_S,
     are_found,
     follow_pieces,
     read_until,

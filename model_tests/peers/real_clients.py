@@ -141,7 +141,7 @@ def play(
 
 
 def refused(client: Client, name_server: str, topic: str, *account: str, options: Sequence[str] = ()) -> str:
-    """What a client says whose first message does not get through."""
+    """Returns the output of a client whose first message is refused."""
     command = client([name_server, topic, "G", "bulk", "1", "-", *account], options)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode != 0

@@ -15,6 +15,7 @@ from typing import Any, Final
 from attrs import define, field
 from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from msgspec.structs import replace
 
@@ -49,8 +50,6 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.services import Closeable
 
 RUNTIME: Final = RealRuntime()
-PATIENCE_S: Final = 240.0
-"""Time limit for expected events: that of a whole test, so pytest-timeout ends a vain wait earlier."""
 BAD: Final = b"not packed"
 """A body that no client can decompress when sent as a compressed one."""
 QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)

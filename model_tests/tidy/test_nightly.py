@@ -123,7 +123,7 @@ def test_a_failure_is_shown_before_the_end(suite: list[str], tmp_path: Path, mon
 
 
 def test_a_failure_is_logged_before_it_is_shown(tmp_path: Path) -> None:
-    """Whoever kills pytest at the sight of a failure finds it in the log."""
+    """A runner that kills pytest when it sees the failure finds it in the log."""
     log = tmp_path / "log"
     logged = []
     reporter = mock.Mock(write_line=lambda _line: logged.append(log.read_bytes()))

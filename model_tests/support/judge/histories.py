@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from attrs import frozen
+from model_tests.support.broker.raw_client import PATIENCE_S
 
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.evidence.survey import Context
@@ -35,7 +36,6 @@ RECORDINGS: Final = Path(__file__).parents[2] / "judge" / "recordings"
 """Short recordings of real brokers, made by `longpoll observe`."""
 ENCODE: Final = msgspec.json.Encoder().encode
 LIMITS: Final = Limits(100.0, 50.0)
-PATIENCE_S: Final = 240.0
 
 
 def on_spark(test: Any) -> Any:
