@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from model_tests.support.broker.brokers import StartBroker, wait_until
 from model_tests.support.broker.harness.latency import wakes
 
 from longpoll.wire.race import Delivery, RaceReport
+from longpoll_runtime import host_pauses
 from longpoll_runtime.host_pauses import STALL_MS, WAIT_MS, HostPauseWatch
 from longpoll_runtime.real import RealRuntime
 
@@ -63,19 +64,30 @@ def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
     assert (report.later_than(500), report.later_than(800)) == (2, 0)
 
 
-def test_a_pause_during_a_reading_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch reads the waits of all threads for about as long as it sleeps."""
-    listed = os.listdir
+@pytest.mark.parametrize(("listing_ms", "reading_ms", "stalled_ms"), [(60, 0, 60), (0, 30, 0), (0, 60, 180)])
+def test_a_pause_during_a_reading_is_seen(
+    listing_ms: int, reading_ms: int, stalled_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch pauses while it reads the waits of three threads; many short reads are no pause."""
+    now_ns = 0
 
-    def paused(path: str) -> list[str]:
-        threading.Event().wait(2 * STALL_MS / 1e3)
-        return listed(path)
+    def listed(_path: str) -> list[str]:
+        nonlocal now_ns
+        now_ns += listing_ms * 1_000_000
+        return ["1", "2", "3"]
 
-    monkeypatch.setattr(os, "listdir", paused)
-    begin_ns = time.monotonic_ns()
-    with HostPauseWatch() as watch:
-        watch.wait_seen(begin_ns + 1)
-    assert watch.stalled_ms(begin_ns, time.monotonic_ns()) >= STALL_MS
+    def opened(_path: str, flags: int) -> int:
+        nonlocal now_ns
+        now_ns += reading_ms * 1_000_000
+        return os.open("/proc/self/schedstat", flags)
+
+    calls = {"listdir": listed, "open": opened}
+    monkeypatch.setattr(host_pauses, "os", SimpleNamespace(**{**vars(os), **calls}))
+    monkeypatch.setattr(host_pauses, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
+    watch = HostPauseWatch()
+    watch._look()
+    watch._runs()
+    assert watch.stalled_ms(0, now_ns) == stalled_ms
 
 
 def test_waits_for_a_processor_are_read_from_the_kernel() -> None:
