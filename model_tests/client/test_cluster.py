@@ -50,7 +50,7 @@ from longpoll_client import (
     TransactionProducer,
     TransactionState,
 )
-from longpoll_client.consume import member, puller
+from longpoll_client.consume import group_member, puller
 from longpoll_client.link import routes
 from longpoll_client.link.routes import ROUTE_AGE_S_MAX, PullSource
 from longpoll_client.settings import MemberConfig
@@ -336,7 +336,7 @@ LONG_COUNT = 100_000
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again after 20 ms instead of 3 s, and for routes each time."""
     monkeypatch.setattr(puller, "RETRY_S", 0.02)
-    monkeypatch.setattr(member, "RETRY_S", 0.02)
+    monkeypatch.setattr(group_member, "RETRY_S", 0.02)
     monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.05)
 
 

@@ -48,7 +48,7 @@ from longpoll_client import (
     TransactionState,
     remoting,
 )
-from longpoll_client.consume import member
+from longpoll_client.consume import group_member
 from longpoll_client.lifecycle import Closing, State
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
@@ -211,7 +211,7 @@ def test_a_consumer_waits_for_a_topic_that_is_made_later(
     clients: Clients, topic: str, is_push: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its other topics are read meanwhile."""
-    monkeypatch.setattr(member, "RETRY_S", 0.02)
+    monkeypatch.setattr(group_member, "RETRY_S", 0.02)
     late, got = f"late-{uuid.uuid4().hex}", set[bytes]()
 
     def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:

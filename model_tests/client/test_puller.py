@@ -40,7 +40,7 @@ from longpoll_client import (
     Unreadable,
     UnreadableMessage,
 )
-from longpoll_client.consume import member, puller
+from longpoll_client.consume import group_member, puller
 from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.offsets import RemoteOffsets
 from longpoll_client.consume.puller import Batch, ProcessQueue, Puller
@@ -680,7 +680,7 @@ def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One log line for each look, no error for a poll, and no message is lost."""
-    monkeypatch.setattr(member, "RETRY_S", 0.2)
+    monkeypatch.setattr(group_member, "RETRY_S", 0.2)
     with ten_sent(broker) as (name_server, topic), Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.WRITE)
         with closing(PullConsumer(name_server, group="G", topics=topic)) as consumer:

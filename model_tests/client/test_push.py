@@ -45,7 +45,7 @@ from longpoll_client import (
     Reject,
     Retry,
 )
-from longpoll_client.consume import member
+from longpoll_client.consume import group_member
 from longpoll_client.consume.listener import ConcurrentConsumeService, Workers
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.membership import QueueLocks
@@ -203,7 +203,7 @@ def test_an_orderly_listener_that_hangs_holds_its_queue_up(name_server: str, cap
 
 def test_what_cannot_be_sent_back_is_given_again_from_here(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one more try counted, although the broker knows nothing of it."""
-    monkeypatch.setattr(member, "LOCAL_RETRY_S", 0.01)
+    monkeypatch.setattr(group_member, "LOCAL_RETRY_S", 0.01)
 
     tries: list[int] = []
     done: set[int] = set()

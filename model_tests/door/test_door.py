@@ -59,8 +59,14 @@ def test_every_name_is_there_and_nothing_else() -> None:
     assert set(longpoll.__all__) <= set(dir(longpoll))
     assert all(getattr(longpoll, name) is not None for name in longpoll.__all__)
     assert issubclass(longpoll.UserError, longpoll.LongpollError)
-    with pytest.raises(AttributeError, match="'longpoll' has no attribute 'brokr'"):
-        getattr(longpoll, "brokr")  # noqa: B009 - what a user's slip does
+
+
+def test_a_misspelt_name_is_an_error_for_type_checkers_and_when_it_runs() -> None:
+    """Without a checker's error, mypy reports the unused `type: ignore`."""
+    with pytest.raises(AttributeError, match="'longpoll' has no attribute 'Brokr'"):
+        longpoll.Brokr()  # type: ignore[attr-defined] # misspelt on purpose
+    with pytest.raises(ImportError, match="cannot import name 'Prducer'"):
+        from longpoll_client import Prducer  # type: ignore[attr-defined] # noqa: F401, PLC0415 - misspelt on purpose
 
 
 def test_the_door_is_light() -> None:

@@ -56,6 +56,10 @@ PLANTS = {
         "reference/longpoll_client/remoting.py",
         "import longpoll_client.admin",
     ),
+    "consume: a consumer stands on a member, and a member on its parts": (
+        "reference/longpoll_client/consume/group_member.py",
+        "import longpoll_client.consume.broker_requests",
+    ),
     "proxy: the loop moves bytes and reads none": (
         "reference/longpoll_observe/relay_loop.py",
         "import longpoll_observe.events\nimport longpoll_observe.tap",

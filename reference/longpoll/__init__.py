@@ -94,25 +94,28 @@ _MODULES: Final = {
 _HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415 - who does not ask need not read it
+if not TYPE_CHECKING:
+    # Guarded, because a type checker takes any name from a module that has `__getattr__`.
 
-        return version("longpoll")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        home = import_module(_HOMES[name])
-    except ModuleNotFoundError as error:
-        from longpoll.api import ExtraMissingError  # noqa: PLC0415
-        from longpoll.extras import missing  # noqa: PLC0415 - only who misses something needs it
+    def __getattr__(name: str) -> Any:
+        """Import a public name on first use."""
+        if name == "__version__":
+            from importlib.metadata import version  # noqa: PLC0415 - who does not ask need not read it
 
-        said = missing(error)
-        if said is None:
-            raise
-        raise ExtraMissingError(said) from error
-    return getattr(home, name)
+            return version("longpoll")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            home = import_module(_HOMES[name])
+        except ModuleNotFoundError as error:
+            from longpoll.api import ExtraMissingError  # noqa: PLC0415
+            from longpoll.extras import missing  # noqa: PLC0415 - only who misses something needs it
+
+            said = missing(error)
+            if said is None:
+                raise
+            raise ExtraMissingError(said) from error
+        return getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -128,13 +128,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> str:
-    """The version, which is read only on demand."""
-    if name != "__version__":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - a slow import
+if not TYPE_CHECKING:
+    # Guarded, because a type checker takes any name from a module that has `__getattr__`.
 
-    try:
-        return version("longpoll-client")
-    except PackageNotFoundError:
-        return version("longpoll")
+    def __getattr__(name: str) -> str:
+        """The version, which is read only on demand."""
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - a slow import
+
+        try:
+            return version("longpoll-client")
+        except PackageNotFoundError:
+            return version("longpoll")

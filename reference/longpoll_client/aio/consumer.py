@@ -22,9 +22,10 @@ from attrs import define, field
 
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.checks import Addresses, Sql, check_callable
+from longpoll_client.consume.broker_requests import BrokerRequests
 from longpoll_client.consume.consumer import POLL_S, ConsumerCore, Polled
+from longpoll_client.consume.group_member import NO_LISTENER, GroupMember, Listening
 from longpoll_client.consume.listener import HANG_CHECKS, ConsumeResult, OrderlyQueues, Reject, Retry, read_result
-from longpoll_client.consume.member import NO_LISTENER, GroupMember, Listening
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.statistics import HookCalls
 from longpoll_client.lifecycle import AsyncCloseable, Closing
@@ -53,6 +54,7 @@ class AsyncMember(GroupMember):
             options.runtime, options.name_server, client_id=options.config.client_id, credentials=options.credentials
         )
         super().__init__(options, self._instance, self._instance, deliver, listening)
+        self.broker_requests: BrokerRequests = BrokerRequests(self._instance, self, listening.direct)
 
     async def run(self, steps: Steps[T]) -> T:
         """Run an exchange, and await each answer; raises a LongpollError."""

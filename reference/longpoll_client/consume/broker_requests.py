@@ -12,14 +12,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
+from longpoll_client.consume.group_member import GiveDirectly, GroupMember
 from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_client.instance import InstanceCore
-from longpoll_client.messages import ReceivedMessage, as_first_sent, decode_messages
+from longpoll_client.messages import as_first_sent, decode_messages
 from longpoll_protocol.bodies import MessageQueue, decode_by_queue, encode_by_queue
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, ProtocolError, RemoteProtocolError
@@ -32,13 +33,8 @@ from longpoll_protocol.headers import (
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_protocol.sizes import MIB
 
-if TYPE_CHECKING:
-    from longpoll_client.consume.member import GroupMember
-
 log: logging.Logger = logging.getLogger(__name__)
 
-GiveDirectly: TypeAlias = Callable[[ReceivedMessage, Callable[[bool], None]], None]
-"""Has a listener consume one message, then calls the callback with whether it is consumed."""
 Reply: TypeAlias = Callable[..., None]
 """Takes code, remark and body of the answer to a request."""
 
@@ -50,11 +46,13 @@ class BrokerRequests:
     """Answers for one member, on reader threads. Invariant: `_direct_count` changes under `_lock`."""
 
     def __init__(self, instance: InstanceCore, member: GroupMember, direct: GiveDirectly | None) -> None:
+        """Take the requests that `instance` receives."""
         self._instance = instance
         self._member = member
         self._direct = direct
         self._lock = instance.runtime.lock()
         self._direct_count = 0
+        instance.on_request = self.requested
 
     def requested(self, command: Command, address: str) -> bool:
         """Handle a broker's request, on a reader thread; false for an unknown one."""

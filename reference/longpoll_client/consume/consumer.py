@@ -16,6 +16,7 @@ from typing import Final, Self, Unpack
 from attrs import frozen
 
 from longpoll_client.checks import Addresses, check_plain
+from longpoll_client.consume.group_member import GroupMember, Listening
 from longpoll_client.consume.listener import (
     ConcurrentConsumeService,
     ConsumeService,
@@ -23,7 +24,7 @@ from longpoll_client.consume.listener import (
     OrderlyConsumeService,
     Retry,
 )
-from longpoll_client.consume.member import GroupMember, Listening, Member
+from longpoll_client.consume.member import Member
 from longpoll_client.consume.puller import Batch
 from longpoll_client.consume.statistics import HookCalls, TopicStatistics
 from longpoll_client.link.exchange import check_count, wait_ns

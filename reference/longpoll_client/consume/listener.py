@@ -20,7 +20,8 @@ from typing import Final, TypeAlias
 from attrs import define, field
 
 from longpoll_client.checks import delay_level
-from longpoll_client.consume.member import GroupMember, Member
+from longpoll_client.consume.group_member import GroupMember
+from longpoll_client.consume.member import Member
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.statistics import HookCalls
 from longpoll_client.link.steps import Call, Steps
