@@ -89,9 +89,14 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command of this name; None if it is unknown, or if its extra is missing during completion."""
+        """Import the command of this name; None if it is unknown, or if its extra is missing during completion.
+
+        The name of a former command gets a command that says where its work went.
+        """
         if cmd_name not in COMMANDS:
-            return None
+            from longpoll.commands import gone  # noqa: PLC0415 - only a former command needs it
+
+            return gone.answer(cmd_name)
         try:
             with exit_codes.whole_imports():
                 module = importlib.import_module(COMMANDS[cmd_name][0])
@@ -106,7 +111,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Like click's, but the error suggests the nearest command."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+        is_word = args and not args[0].startswith("-") and not ctx.resilient_parsing
+        if is_word and args[0] not in COMMANDS and self.get_command(ctx, args[0]) is None:
             said = not_known("command", args[0], COMMANDS).removeprefix("unknown command ")
             raise click.UsageError(f"No such command {printable(said)}", ctx)
         return super().resolve_command(ctx, args)

@@ -1,0 +1,22 @@
+"""Former commands say where their work went."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from longpoll.commands.gone import GONE, answer
+from longpoll.output import Exit
+
+
+@pytest.mark.parametrize("name", GONE)
+@pytest.mark.parametrize("words", [(), ("--help",), ("TOPIC", "--json")])
+def test_a_former_command_says_where_its_work_went(name: str, words: tuple[str, ...]) -> None:
+    """It prints one sentence on stderr and exits with 2, whatever the caller asks of it."""
+    command = answer(name)
+
+    assert command is not None
+    assert command.hidden
+    called = CliRunner().invoke(command, words)
+    assert (called.exit_code, called.stdout) == (Exit.USER, "")
+    assert called.stderr == f"longpoll: there is no command `longpoll {name}` any more: {GONE[name]}\n"

@@ -1,0 +1,45 @@
+"""Commands that earlier releases had: each name with one sentence that says where its work went.
+
+`longpoll NAME` prints the sentence and exits with 2, whatever follows NAME. `--help` does not list these names, and
+a name leaves this table one release after its command left.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+import click
+
+from longpoll.output import fail
+
+GONE: Final = {
+    "ablate": "`longpoll check --ablate` changes each knob of a policy and reports which properties break",
+    "coverage": "the specification's tests report coverage now; `longpoll check` explores all of a policy's actions",
+    "groups": "call `longpoll_client.Admin.groups`, or RocketMQ's `mqadmin consumerProgress`",
+    "history": "`longpoll judge` reads every format that it could convert",
+    "offsets": "call `longpoll_client.Admin.offsets` and `set_offset`, or RocketMQ's `mqadmin resetOffsetByTime`",
+    "properties": "`longpoll policies --properties` lists them",
+    "replay": "`longpoll explain TOKEN --on code`, `--on java-4.9.7` and `--on java-5.5.0` replay a token",
+    "simulate-broker": "the simulation is part of the tests; run `make nightly` in a checkout",
+    "soak": "the soak is part of the tests; run `make nightly` in a checkout",
+    "topics": "call `longpoll_client.Admin.create_topic` and `topic`, or RocketMQ's `mqadmin updateTopic`",
+}
+"""A former command, with its group if it had one -> where a user finds its work now."""
+
+
+def answer(name: str) -> click.Command | None:
+    """A command that prints where the work of the former command `name` went; None if there was no such command."""
+    if name not in GONE:
+        return None
+
+    def gone() -> NoReturn:
+        fail(f"there is no command `longpoll {name}` any more: {GONE[name]}")
+
+    # It takes any words, `--help` too: every call of a former command gets the same answer.
+    return click.Command(
+        name,
+        callback=gone,
+        add_help_option=False,
+        hidden=True,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
