@@ -10,7 +10,6 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from model_tests.support.broker.brokers import StartBroker, wait_until
 from model_tests.support.broker.harness.latency import wakes
 
 from longpoll.wire.race import Delivery, RaceReport
-from longpoll_runtime import host_pauses
 from longpoll_runtime.host_pauses import STALL_MS, WAIT_MS, HostPauseWatch
 from longpoll_runtime.real import RealRuntime
 
@@ -65,26 +63,21 @@ def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(("listing_ms", "reading_ms", "stalled_ms"), [(60, 0, 60), (0, 30, 0), (0, 60, 180)])
-def test_a_pause_during_a_reading_is_seen(
-    listing_ms: int, reading_ms: int, stalled_ms: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pause_during_a_reading_is_seen(listing_ms: int, reading_ms: int, stalled_ms: int) -> None:
     """The watch pauses while it reads the waits of three threads; many short reads are no pause."""
     now_ns = 0
 
-    def listed(_path: str) -> list[str]:
+    def list_threads(_tasks: str) -> list[str]:
         nonlocal now_ns
         now_ns += listing_ms * 1_000_000
         return ["1", "2", "3"]
 
-    def opened(_path: str, flags: int) -> int:
+    def read_wait_ns(_path: str) -> int:
         nonlocal now_ns
         now_ns += reading_ms * 1_000_000
-        return os.open("/proc/self/schedstat", flags)
+        return 0
 
-    calls = {"listdir": listed, "open": opened}
-    monkeypatch.setattr(host_pauses, "os", SimpleNamespace(**{**vars(os), **calls}))
-    monkeypatch.setattr(host_pauses, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
-    watch = HostPauseWatch()
+    watch = HostPauseWatch(now_ns=lambda: now_ns, list_threads=list_threads, read_wait_ns=read_wait_ns)
     watch._look()
     watch._runs()
     assert watch.stalled_ms(0, now_ns) == stalled_ms

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
@@ -31,16 +32,36 @@ SCHEDSTAT_SIZE_MAX: Final = 128
 """Bytes of three numbers."""
 
 
+def read_wait_ns(path: str) -> int:
+    """Returns how long a thread has waited for a processor, from its `schedstat`; raises OSError if it has ended."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return int(os.read(descriptor, SCHEDSTAT_SIZE_MAX).split()[1])
+    finally:
+        os.close(descriptor)
+
+
 class HostPauseWatch:
     """Records pauses inside its block.
 
     Invariant: `_stalls` has every pause that ended before `_seen_ns`, in the order of their ends; it changes under
     `_changed`. `process_id` is the broker's; None watches only the load. A longer `sleep_s` needs less processor time,
-    but detects pauses later.
+    but detects pauses later. A test passes its own clock, list of a process's threads, and reading of a thread's wait.
     """
 
-    def __init__(self, process_id: int | None = None, sleep_s: float = SLEEP_S) -> None:
+    def __init__(
+        self,
+        process_id: int | None = None,
+        sleep_s: float = SLEEP_S,
+        *,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        list_threads: Callable[[str], Sequence[str]] = os.listdir,
+        read_wait_ns: Callable[[str], int] = read_wait_ns,
+    ) -> None:
         self._sleep_s = sleep_s
+        self._now_ns = now_ns
+        self._list_threads = list_threads
+        self._read_wait_ns = read_wait_ns
         self._tasks = [f"/proc/{each}/task" for each in (os.getpid(), process_id) if each is not None]
         self._waited_ns: dict[str, int] = {}
         self._changed = threading.Condition(threading.Lock())
@@ -57,7 +78,7 @@ class HostPauseWatch:
             self._tasks = [*self._tasks, tasks]
 
     def __enter__(self) -> Self:
-        self._ran_ns = time.monotonic_ns()
+        self._ran_ns = self._now_ns()
         self._look()
         self._thread.start()
         return self
@@ -114,7 +135,7 @@ class HostPauseWatch:
 
     def _runs(self) -> int:
         """Returns the time, and records a pause if the last call was long ago: between them is little to do."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         self.note_sleep(self._ran_ns, now_ns)
         self._ran_ns = now_ns
         return now_ns
@@ -124,15 +145,11 @@ class HostPauseWatch:
         for tasks in self._tasks:
             # A thread, or the broker, may end between the listing and the read.
             with suppress(OSError):
-                for thread in os.listdir(tasks):  # noqa: PTH208 - a path is made many times a second
+                for thread in self._list_threads(tasks):
                     with suppress(OSError):
                         self._look_at(f"{tasks}/{thread}/schedstat", thread)
 
     def _look_at(self, path: str, thread: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            waited_ns = int(os.read(descriptor, SCHEDSTAT_SIZE_MAX).split()[1])
-        finally:
-            os.close(descriptor)
+        waited_ns = self._read_wait_ns(path)
         self.note_wait(waited_ns - self._waited_ns.get(thread, waited_ns), self._runs())
         self._waited_ns[thread] = waited_ns
