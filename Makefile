@@ -21,6 +21,11 @@ MODULE ?=
 # `make check` looks at texts, the wheel, mutants, and at Spark, which takes as long to start as 500 tests to run.
 SPARK := model_tests/judge/test_cluster.py model_tests/judge/test_spark.py model_tests/spec/test_spark_engine.py
 CHECKED := model_tests/tidy model_tests/docs model_tests/docs_site model_tests/mutants model_tests/door $(SPARK)
+# `make check QUICK=1` leaves out the wheel, the site, Spark and every test that runs for seconds.
+QUICK ?=
+PROSE := model_tests/tidy/test_prose.py model_tests/tidy/test_text.py model_tests/tidy/test_house.py
+# `make test FILE=PATH` runs one file or folder of tests, whose `long` tests it leaves out.
+FILE ?=
 # Tests are compiled once, on all cores: else each worker compiles all of them anew.
 COMPILED := build/compiled-tests
 TESTS := $(filter-out $(CHECKED:%=%/%),$(wildcard model_tests/*/*.py model_tests/*/*/*.py))
@@ -50,8 +55,8 @@ $(COMPILED): $(STAMP) $(TESTS)
 	@printf '%s\n' $(filter %/test_%.py,$(TESTS)) | xargs -n 150 -P $$(nproc) $(BIN)/python -m pytest --collect-only -qq >build/compiled.log 2>&1 || { tail -40 build/compiled.log; exit 1; }
 	@touch $@
 
-test: setup $(COMPILED)  ## the test suite: under three minutes on two quiet cores
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(CHECKED:%=--ignore %)
+test: setup $(if $(FILE),,$(COMPILED))  ## the test suite, under three minutes on two quiet cores, or make test FILE=PATH
+	@$(BIN)/python -m pytest $(or $(FILE),-n $(WORKERS) --dist loadgroup $(CHECKED:%=--ignore %))
 
 test-peers: setup  ## real Java, Go, Node and C++ clients and brokers, SPIN, Redis and browsers; at most 15 minutes
 	@$(BIN)/python -m pytest -n $(PEER_WORKERS) --dist loadfile -m "peers and not long" --timeout 600
@@ -68,15 +73,19 @@ bench: setup  ## measure, and print ratios against the peer: make bench PART=exp
 docs: setup  ## make the site of the docs in build/site, to be opened as files
 	@PYTHONPATH=spec:reference $(BIN)/python -m docs.site
 
-check: setup  ## format, lint, types, contracts, wheel, docs, Spark, and that the tests see planted faults
+check: setup  ## format, lint, types, contracts, wheel, site, Spark, tests of tests; make check QUICK=1: under 30 s
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m longpoll_spec.render.spec_page | diff -q - docs/spec.md >/dev/null || { echo "docs/spec.md is not what the law says: $(BIN)/python -m longpoll_spec.render.spec_page >docs/spec.md"; exit 1; }
+ifneq ($(QUICK),)
+	@$(BIN)/python -m pytest -q $(PROSE)
+else
+	@$(BIN)/python -m longpoll_spec.render.spec_page | diff -q - docs/spec.md >/dev/null || { echo "docs/spec.md differs from the specification: $(BIN)/python -m longpoll_spec.render.spec_page >docs/spec.md"; exit 1; }
 	@rm -rf build/wheel && mkdir -p build && $(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
 	@$(BIN)/check-wheel-contents build/wheel
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(CHECKED)
+endif
 
 format: setup  ## let the formatter decide
 	@$(BIN)/ruff format .

@@ -140,6 +140,7 @@ SUBJECTS: Final = {
         "Send and consume": (
             "Producer",
             "TransactionProducer",
+            "TransactionState",
             "PushConsumer",
             "PullConsumer",
             "ConsumerConfig",

@@ -9,7 +9,7 @@ import importlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from html import escape
 from pathlib import Path
 from types import ModuleType
@@ -62,6 +62,8 @@ def places() -> dict[Path, str]:
 def pages_of(target: Path) -> dict[str, str]:
     """Place -> text of every page; files that they name are copied into the folder. Raises TreeError, DiagramError."""
     known = places()
+    check_places(known.values())
+    check_subjects()
     texts = {path: text for place, text in generated().items() for path in [DOCS / place]}
     made = {
         place: _page(path, texts.get(path) or path.read_text("utf-8"), place, known, target)
@@ -231,14 +233,10 @@ def _module(name: str, told: dict[int, str]) -> Iterator[str]:
 
 
 def _by_subject(name: str, told: dict[int, str]) -> Iterator[str]:
-    """A module's page with a heading for each subject; raises TreeError where a public name has none."""
+    """A module's page with a heading for each subject."""
     module = importlib.import_module(name)
-    public = {each for each in _public(module) if not each.startswith("__")}
-    subjects = SUBJECTS[name]
-    if public != {each for names in subjects.values() for each in names}:
-        raise TreeError(f"docs/site/sections.py has other names for {name} than its __all__")
     yield from (f"# `{name}`", "", API[name], "")
-    for subject, names in subjects.items():
+    for subject, names in SUBJECTS[name].items():
         yield from (f"## {subject}", "", "```{eval-rst}", f".. currentmodule:: {name}", "")
         for each in names:
             thing = getattr(module, each)
@@ -316,8 +314,17 @@ def _with_link(text: str, link: str) -> str:
     return f"{head}\n\n{link}\n{rest}"
 
 
-def check_places(made: dict[str, str]) -> None:
-    """Every page is listed, in a section or by the door of its folder; else TreeError."""
+def check_subjects() -> None:
+    """Each public name of a module has one subject; raises TreeError with the names that have none, or do not exist."""
+    for name, subjects in SUBJECTS.items():
+        public = {each for each in _public(importlib.import_module(name)) if not each.startswith("__")}
+        differing = public ^ {each for names in subjects.values() for each in names}
+        if differing:
+            raise TreeError(f"docs/site/sections.py and {name}.__all__ differ: {', '.join(sorted(differing))}")
+
+
+def check_places(made: Collection[str]) -> None:
+    """A section, or the README of its folder, lists each page; raises TreeError with the pages that none lists."""
     listed = (
         {page for section in SECTIONS for page in section.pages} | {section.name for section in SECTIONS} | {"index"}
     )

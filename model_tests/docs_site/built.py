@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-import pytest
 from attrs import define, field
+from docs.site.build import SITE, SOURCE, build
 
-ROOT: Final = Path(__file__).parents[2]
 FETCHED: Final = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
 """What a browser fetches by itself."""
 
@@ -74,16 +73,10 @@ def fetched_elsewhere(site: Path) -> list[str]:
     ]
 
 
-def build_or_skip(factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The site, built once a process, and Sphinx's output; skips without Sphinx."""
-    if importlib.util.find_spec("sphinx") is None:
-        pytest.skip("NO SITE: Sphinx is not installed, see requirements/docs.lock")
-    from docs.site.build import build  # noqa: PLC0415 - only where it can be used
-
-    directory = factory.getbasetemp() / "docs_site"
-    said = directory / "said.txt"
-    if not said.exists():
-        ran = build(directory / "site", directory / "source")
-        assert ran.returncode == 0, ran.stdout
-        said.write_text(ran.stdout)
-    return directory / "site", said.read_text()
+@cache
+def built_site() -> Path:
+    """The site in `build/site`, built once a process; a warning of Sphinx fails the test."""
+    ran = build(SITE, SOURCE)
+    assert ran.returncode == 0, ran.stdout
+    assert ran.stdout == ""
+    return SITE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -10,9 +9,8 @@ import pytest
 from docs.site.accessible import mended
 from docs.site.start import EXPLORER
 from model_tests.docs_site.axe_core import fetched, violations
-from model_tests.docs_site.built import build_or_skip
 from model_tests.docs_site.test_seen import PAGES
-from model_tests.judge.browser import Browser, open_browser
+from model_tests.judge.browser import Browser
 
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(3600), pytest.mark.xdist_group("site")]
 KINDS: Final = (
@@ -29,22 +27,9 @@ KINDS: Final = (
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site."""
-    return build_or_skip(tmp_path_factory)[0]
-
-
-@pytest.fixture(scope="module")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The script of axe-core."""
     return fetched(tmp_path_factory.mktemp("axe"))
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests."""
-    with open_browser(tmp_path_factory.mktemp("browser")) as opened:
-        yield opened
 
 
 CHOOSE: Final = """

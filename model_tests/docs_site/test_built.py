@@ -1,4 +1,4 @@
-"""The site as Sphinx makes it: no warning, no lost link, nothing fetched from elsewhere, and every page listed."""
+"""The built site: no warning, no broken link, nothing that a browser fetches from elsewhere, and each page listed."""
 
 from __future__ import annotations
 
@@ -9,25 +9,13 @@ from pathlib import Path
 import pytest
 from docs.site import tree
 from docs.site.start import EXPLORER
-from model_tests.docs_site.built import build_or_skip, fetched_elsewhere, lost_links, read
+from model_tests.docs_site.built import fetched_elsewhere, lost_links, read
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The site, and what was said."""
-    return build_or_skip(tmp_path_factory)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
 
 
-def test_nothing_is_warned_of(made: tuple[Path, str]) -> None:
-    """A warning is an error, and there is none."""
-    assert made[1] == ""
-
-
-def test_every_page_is_there_and_listed(made: tuple[Path, str]) -> None:
-    """Each page of the docs is one of the site, and the list at the left leads to it."""
-    site, _ = made
+def test_every_page_is_there_and_listed(site: Path) -> None:
+    """Each page of the docs is a page of the site, and the list at the left leads to it."""
     listed = {link.partition("#")[0] for link in read(site / "search.html").links}
 
     for place in tree.places().values():
@@ -36,18 +24,23 @@ def test_every_page_is_there_and_listed(made: tuple[Path, str]) -> None:
         assert page in listed, page
 
 
-def test_every_link_leads_somewhere(made: tuple[Path, str], tmp_path: Path) -> None:
-    """To a file, and to a place in it; a planted one that does not is seen."""
-    site, _ = made
+def test_the_list_marks_the_page_that_is_shown(site: Path) -> None:
+    """The page and the sections around it are marked as current, and no other."""
+    text = (site / "lessons/1-lost-by-hold.html").read_text("utf-8")
 
+    assert len(re.findall(r'<li class="toctree-l\d current', text)) == 3
+    assert re.search(r'current-page[^>]*><a class="reference internal" href="#">1\. ', text)
+
+
+def test_every_link_leads_somewhere(site: Path, tmp_path: Path) -> None:
+    """Each link leads to a file and to an anchor in it; the check sees two injected broken links."""
     assert lost_links(site) == []
     (tmp_path / "a.html").write_text('<a href="b.html">1</a><a href="#here">2</a><a href="#there">3</a><p id="here">')
     assert lost_links(tmp_path) == ["a.html: b.html", "a.html: #there"]
 
 
-def test_nothing_is_fetched_from_elsewhere(made: tuple[Path, str], tmp_path: Path) -> None:
-    """No font, script or picture of a page needs the network; a planted one that does is seen."""
-    site, _ = made
+def test_nothing_is_fetched_from_elsewhere(site: Path, tmp_path: Path) -> None:
+    """No font, script or picture of a page needs the network; the check sees an injected script that does."""
     styles = "".join(path.read_text("utf-8") for path in site.rglob("*.css"))
 
     assert fetched_elsewhere(site) == []
@@ -56,23 +49,15 @@ def test_nothing_is_fetched_from_elsewhere(made: tuple[Path, str], tmp_path: Pat
     assert fetched_elsewhere(tmp_path) == ["a.html: https://example.org/x.js"]
 
 
-def test_the_start_page_has_the_race_and_the_explorer(made: tuple[Path, str]) -> None:
-    """Its picture, the page that runs the law, the version and the date."""
-    site, _ = made
-    text = (site / "index.html").read_text("utf-8")
+def test_pages_have_what_is_made_from_code(site: Path) -> None:
+    """The start page has the race, the explorer, version and date; commands and Python names have their pages."""
+    start, api = ((site / page).read_text("utf-8") for page in ("index.html", "api/longpoll.html"))
 
     assert EXPLORER in read(site / "index.html").fetched
     assert (site / EXPLORER).stat().st_size < 1_000_000
-    assert "lost_by_hold is violated" in text
-    assert f"longpoll {version('longpoll')}" in text
-    assert re.search(r"Last updated on \d\d \w+ 20\d\d", text)
-
-
-def test_names_of_commands_and_of_python_are_told(made: tuple[Path, str]) -> None:
-    """A page for each command, and each public name with its signature."""
-    site, _ = made
-    api = (site / "api" / "longpoll.html").read_text("utf-8")
-
+    assert "lost_by_hold is violated" in start
+    assert f"longpoll {version('longpoll')}" in start
+    assert re.search(r"Last updated on \d\d \w+ 20\d\d", start)
     assert 'id="longpoll.Broker"' in api
     assert 'id="longpoll.Producer.send"' in api
     assert "--knob" in (site / "commands" / "check.html").read_text("utf-8")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +18,7 @@ import pytest
 from attrs import define
 from click.testing import CliRunner
 from docs.site.start import LOST
-from model_tests.docs_site.built import build_or_skip
-from model_tests.judge.browser import Browser, open_browser
+from model_tests.judge.browser import Browser
 
 from longpoll.cli import main
 from longpoll_spec.engines.tokens import replay
@@ -89,12 +87,10 @@ class Reader:
             self.wait(f"document.querySelector('#command').innerText !== {json.dumps(before)}")
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, Path]]:
-    """A browser, and the page that everything begins on."""
-    site, _ = build_or_skip(tmp_path_factory)
-    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser, site / "index.html"
+@pytest.fixture
+def start(browser: Browser, site: Path) -> tuple[Browser, Path]:
+    """A browser, and the start page."""
+    return browser, site / "index.html"
 
 
 @pytest.mark.parametrize("width", [1_400, 390])

@@ -11,8 +11,7 @@ from typing import Final
 
 import pytest
 from docs.site.start import EXPLORER
-from model_tests.docs_site.built import build_or_skip
-from model_tests.judge.browser import Browser, open_browser
+from model_tests.judge.browser import Browser
 
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
 FINDING: Final = "findings/a-a-message-between-read-and-hold-lost-wakeup.html"
@@ -77,19 +76,6 @@ LIGHTNESS: Final = """
 (() => { const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
   return (r + g + b) / 3; })()
 """
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site."""
-    return build_or_skip(tmp_path_factory)[0]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests."""
-    with open_browser(tmp_path_factory.mktemp("browser")) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(("width", "dark"), SCREENS)

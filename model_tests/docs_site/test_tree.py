@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from docs.site import commands, diagrams, tree
+from docs.site import build, commands, diagrams, tree
 from docs.site.diagrams import DiagramError, drawn
-from docs.site.sections import FROM_OUTSIDE
 
+import longpoll
 from longpoll.cli import COMMANDS
 
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_every_page_has_its_place() -> None:
-    """In a section or behind the door of its folder; one without is named."""
-    found = dict.fromkeys(tree.places().values(), "")
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (lambda: {tree.DOCS / "injected.md": "injected.md"}, r"no place in docs/site/sections\.py for injected\.md$"),
+        (lambda: longpoll.__all__.append("Injected"), r"sections\.py and longpoll\.__all__ differ: Injected$"),
+    ],
+)
+def test_a_page_or_a_name_without_a_section_ends_the_build(
+    monkeypatch: pytest.MonkeyPatch, changed: Callable[[], dict[Path, str] | None], said: str
+) -> None:
+    """`make docs` ends with one sentence that names it, before it makes a page."""
+    monkeypatch.setattr(longpoll, "__all__", [*longpoll.__all__])
+    found = tree.places() | (changed() or {})
+    monkeypatch.setattr(tree, "places", lambda: found)
 
-    assert {"lessons/README.md", "decisions/0004-engines.md", *FROM_OUTSIDE.values()} < set(found)
-    tree.check_places(found)
-    with pytest.raises(tree.TreeError, match=r"no place in docs/site/sections\.py for planted\.md"):
-        tree.check_places({**found, "planted.md": "# Planted"})
+    with pytest.raises(SystemExit, match=said):
+        build.main()
 
 
 def test_links_lead_into_the_site(tmp_path: Path) -> None:
     """To an anchor, else to a copy of the file. Broken links are named; blocks are left alone."""
-    page = tree.DOCS / "planted.md"
+    page = tree.DOCS / "injected.md"
     page_text = (
         "[a](law.md#why) [b](../README.md) [c](../spec/longpoll_spec/errors.py) [d](../spec/longpoll_spec/terms)"
     )
 
-    with pytest.raises(tree.TreeError, match=r"planted\.md: no file \.\./spec/longpoll_spec/terms"):
-        tree.linked(page_text, page, "planted.md", tree.places(), tmp_path)
-    said = tree.linked(page_text.rpartition(" ")[0], page, "planted.md", tree.places(), tmp_path)
+    with pytest.raises(tree.TreeError, match=r"injected\.md: no file \.\./spec/longpoll_spec/terms"):
+        tree.linked(page_text, page, "injected.md", tree.places(), tmp_path)
+    said = tree.linked(page_text.rpartition(" ")[0], page, "injected.md", tree.places(), tmp_path)
     assert said == "[a](law.md#why) [b](project/readme.md) [c](files/spec/longpoll_spec/errors.py.txt)"
     assert "class LongpollError" in (tmp_path / "files/spec/longpoll_spec/errors.py.txt").read_text()
 
@@ -71,7 +81,7 @@ def test_every_diagram_of_the_docs_is_drawn() -> None:
         ("sequenceDiagram\n  participant A as a\n  A->>B: x\n", "no participant or message: 'A->>B: x'"),
     ],
 )
-def test_a_planted_line_that_is_not_understood_is_named(source: str, said: str) -> None:
+def test_a_injected_line_that_is_not_understood_is_named(source: str, said: str) -> None:
     """Nothing is left out without a word."""
     with pytest.raises(DiagramError, match=re.escape(said)):
         drawn(source)

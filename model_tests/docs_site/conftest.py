@@ -1,0 +1,23 @@
+"""The built site, and a browser that looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from model_tests.docs_site.built import built_site
+from model_tests.judge.browser import Browser, open_browser
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    """The site, as `make docs` builds it."""
+    return built_site()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for the tests of a module; skips them without Chromium."""
+    with open_browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
