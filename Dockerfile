@@ -21,6 +21,6 @@ WORKDIR /store
 VOLUME /store
 EXPOSE 10911 9876
 # Asks the name server for its topics and the broker for each of them: 0 where both answer.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=15s CMD ["longpoll", "topics", "--json"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=15s CMD ["python", "-c", "from longpoll_client import Admin; a = Admin('127.0.0.1:9876'); [a.topic(t) for t in a.topic_names()]"]
 # Inside of a container loopback reaches nobody: which of the host's addresses lead here says `docker run --publish`.
 ENTRYPOINT ["longpoll", "serve", "--store", "/store/data", "--listen", "0.0.0.0:10911", "--name-server", "0.0.0.0:9876"]

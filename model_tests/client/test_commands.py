@@ -1,11 +1,10 @@
-"""`longpoll topics|groups|offsets|send|consume` against an embedded broker, plain, signed and over TLS."""
+"""`longpoll send` and `consume` against an embedded broker, signed and over TLS, and what `Admin` lists and sets."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
@@ -17,10 +16,10 @@ from model_tests.support.ports import closed_port
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_client import Producer, PullConsumer
+from longpoll_client import Admin, Producer, PullConsumer, StartAt
+from longpoll_protocol.codes import Permission
 from longpoll_runtime.real import RealRuntime, server_context
-
-Run = Callable[..., Result]
+from longpoll_spec.errors import LongpollError
 
 
 @pytest.fixture
@@ -29,79 +28,65 @@ def name_server(broker: Broker) -> str:
     return name_server_of(broker)
 
 
-@pytest.fixture
-def run(name_server: str) -> Run:
-    """Run a command against it."""
-    return lambda *arguments: CliRunner().invoke(main, [*arguments, "--name-server", name_server])
+def test_a_topic_is_made_listed_changed_and_removed(name_server: str) -> None:
+    """Its queues and permission are what was asked for; the system's topics are listed only on demand."""
+    with Admin(name_server) as admin:
+        assert admin.topic_names() == []
+        admin.create_topic("T", 3)
+        assert admin.topic_names() == ["T"]
+        topic = admin.topic("T")
+        shown = (topic.name, topic.brokers, topic.permission, len(topic.readable), len(topic.writable))
+        assert shown == ("T", ("broker-a",), "RW", 3, 3)
+        admin.create_topic("T", 3, Permission.READ)
+        assert admin.topic("T").permission == "R"
+        assert "TBW102" in admin.topic_names(with_system=True)
+        admin.delete_topic("T")
+        assert admin.topic_names() == []
 
 
-def asked(run: Run, *arguments: str) -> Any:
-    """A command's JSON."""
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-def test_a_topic_is_made_listed_changed_and_removed(run: Run) -> None:
-    """Its queues and permission are what was asked for; the system's topics are shown only on demand."""
-    assert asked(run, "topics") == {"topics": []}
-    assert asked(run, "topics", "T", "--create", "--queues", "3")["brokers"] == ["broker-a"]
-    (topic,) = asked(run, "topics")["topics"]
-    assert topic == {"topic": "T", "brokers": ["broker-a"], "permission": "RW", "read_queues": 3, "write_queues": 3}
-    asked(run, "topics", "T", "--create", "--queues", "3", "--permission", "r")
-    assert asked(run, "topics", "T")["topics"][0]["permission"] == "R"
-    assert "TBW102" in run("topics", "--all").stdout
-    assert asked(run, "topics", "T", "--delete") == {"topic": "T", "deleted": True}
-    assert asked(run, "topics") == {"topics": []}
-
-
-def test_groups_and_offsets_are_told_and_set(run: Run, name_server: str) -> None:
-    """Members and offsets of a group; an offset is not moved while the group has members."""
-    asked(run, "topics", "T", "--create", "--queues", "2")
-    with Producer(name_server) as producer:
-        for _number in range(5):
-            producer.send("T", b"x", queue_id=1)
-    with PullConsumer(name_server, group="G", topics="T"):
-        (group,) = asked(run, "groups")["groups"]
-        assert (group["group"], len(group["members"])) == ("G", 1)
-        assert "G" in run("groups").stdout
-        refused = run("offsets", "--group", "G", "--topic", "T", "--set", "last")
-        assert refused.exit_code == 2
-        assert "stop them first" in refused.stderr
-    told = asked(run, "offsets", "--group", "G")
-    assert (told["lag"], [row["end"] for row in told["queues"]]) == (5, [0, 5])
-    assert asked(run, "offsets", "--group", "G", "--topic", "T", "--set", "last")["lag"] == 0
-    assert [row["stored"] for row in asked(run, "offsets", "--group", "G")["queues"]] == [0, 5]
-    assert asked(run, "offsets", "--group", "G", "--topic", "T", "--set", "0")["lag"] == 5
-    assert "Offsets of group G" in run("offsets", "--group", "G").stdout
+def test_groups_and_offsets_are_listed_and_set(name_server: str) -> None:
+    """Members and offsets of a group."""
+    with Admin(name_server) as admin:
+        admin.create_topic("T", 2)
+        with Producer(name_server) as producer:
+            for _number in range(5):
+                producer.send("T", b"x", queue_id=1)
+        with PullConsumer(name_server, group="G", topics="T"):
+            (group,) = admin.groups()
+            assert (group.name, len(group.members)) == ("G", 1)
+        before = admin.offsets("G", "T")
+        assert (sum(row.lag for row in before), [row.end for row in before]) == (5, [0, 5])
+        wanted: list[tuple[StartAt, list[int], int]]
+        wanted = [("last", [0, 5], 0), (datetime.fromtimestamp(0, UTC), [0, 0], 5)]
+        for start_at, stored, lag in wanted:
+            for queue in admin.topic("T").readable:
+                admin.set_offset("G", queue, start_at)
+            after = admin.offsets("G", "T")
+            assert ([row.stored for row in after], sum(row.lag for row in after)) == (stored, lag)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("call", "words"),
     [
-        (["topics", "--create"], "the topic name is missing"),
-        (["topics", "T", "--create", "--delete"], "cannot be used together"),
-        (["topics", "../x", "--create"], "topic '../x' is not allowed"),
-        (["topics", "T"], "unknown to the name server"),
-        (["topics", "T", "--delete"], "unknown to the name server"),
-        (["offsets", "--group", "G", "--set", "first"], "name each topic"),
-        (["offsets", "--group", "G", "--topic", "T", "--set", "then"], "write first, last"),
-        (["offsets", "--group", "G", "--topic", "T"], "unknown to the name server"),
+        (lambda admin: admin.create_topic("../x", 1), "topic '../x' is not allowed"),
+        (lambda admin: admin.topic("T"), "unknown to the name server"),
+        (lambda admin: admin.delete_topic("T"), "unknown to the name server"),
+        (lambda admin: admin.offsets("G", "T"), "unknown to the name server"),
     ],
+    ids=["create_topic", "topic", "delete_topic", "offsets"],
 )
-def test_a_mistake_is_one_clear_line(run: Run, arguments: list[str], words: str) -> None:
-    """And exit 2."""
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert "Traceback" not in result.output
+def test_a_mistake_of_an_administrator_is_an_error(
+    name_server: str, call: Callable[[Admin], object], words: str
+) -> None:
+    with Admin(name_server) as admin, pytest.raises(LongpollError, match=words):
+        call(admin)
 
 
 def test_no_server_is_one_clear_line() -> None:
     """With the address that was tried."""
     with closed_port() as (host, port):
         address = f"{host}:{port}"
-        result = CliRunner().invoke(main, ["topics", "--name-server", address])
+        result = CliRunner().invoke(main, ["send", "T", "x", "--name-server", address])
     assert result.exit_code == 2
     assert address in result.stderr
 
@@ -134,16 +119,13 @@ def test_commands_pass_with_keys_and_over_tls(secured: str, tmp_path: Path) -> N
     """By the environment and by options; every command of the client's."""
     secure = ("--tls-authority", str(tmp_path / "authority.pem"))
     for arguments in (
-        ("topics", "T", "--create"),
         ("send", "T", "hello", *secure),
         ("consume", "T", "--group", "G", "--from", "first", "--count", "1", *secure),
-        ("groups",),
-        ("offsets", "--group", "G"),
     ):
         result = run_signed(secured, *arguments)
         assert result.exit_code == 0, result.output
     given = ("--access-key", "administrator", "--secret-key", "the-secret")
-    assert run_signed(secured, "topics", *given, keys={}).exit_code == 0
+    assert run_signed(secured, "send", "T", "hello", *given, keys={}).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -152,7 +134,7 @@ def test_commands_pass_with_keys_and_over_tls(secured: str, tmp_path: Path) -> N
         (["send", "T", "x"], {}, "No accessKey is configured"),
         (["send", "T", "x"], KEYS | {"LONGPOLL_SECRET_KEY": "another"}, "Check signature failed"),
         (["send", "T", "x", "--access-key", "administrator"], {}, "belong together"),
-        (["topics", "--tls-authority", "/none.pem"], KEYS, "use a file in PEM format"),
+        (["send", "T", "x", "--tls-authority", "/none.pem"], KEYS, "use a file in PEM format"),
     ],
 )
 def test_a_wrong_key_is_one_clear_line(secured: str, arguments: list[str], keys: dict[str, str], words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import shutil
 import subprocess
 import sys
@@ -82,7 +83,10 @@ def test_the_image_serves_and_says_that_it_is_well() -> None:
             ready = next((line for line in logs.stdout if line.startswith("ready ")), "")
             logs.terminate()
         assert "broker=0.0.0.0:10911" in ready
-        assert docker("exec", container, "longpoll", "topics", "--json").returncode == 0
+        asked = json.loads(
+            (ROOT / "Dockerfile").read_text().partition("HEALTHCHECK ")[2].partition(" CMD ")[2].split("\n")[0]
+        )
+        assert docker("exec", container, *asked).returncode == 0
         assert docker("exec", container, "id", "-u").stdout.strip() == "10911"
     finally:
         docker("stop", container)

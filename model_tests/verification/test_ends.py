@@ -412,16 +412,7 @@ HOSTILE = {
         f"consume T --group G --name-server {NOBODY}", f"consume T --group G --wait nan --name-server {NOBODY}",
         f"consume T --group G --sql {{deep}} --name-server {NOBODY}",
     ],
-    "topics": [f"topics list --name-server {NOBODY}", "topics list --tls-authority {deep_file}", "topics {long}"],
-    "groups": [f"groups list --name-server {NOBODY}"],
-    "offsets": [f"offsets show G --name-server {NOBODY}", "offsets {long}"],
-    "simulate-broker": ["simulate-broker --minutes nan", "simulate-broker --minutes 1e300"],
-    "soak": ["soak --minutes nan", "soak --minutes 0", "soak --store {file}", "soak --store {dangling}/below"],
-    "replay": [
-        "replay {long}", "replay sim1.{long}", "replay sim1.{deep}", "replay lp1.{deep}",
-        "replay lp1.{deep} --on java-4.9.7", "replay sim1.{deep} --on java-5.5.0", "replay {long} --jars {file}",
-    ],
-    "store": ["store show {file}", "store verify {dangling}", "store dump {here}", "store verify {file}/below"],
+    "store": ["store verify {file}", "store verify {dangling}", "store verify {here}", "store verify {file}/below"],
     "observe": [
         "observe --inside java-4.9.7 --record {file}", "observe --jars {file} --record {here}/new",
         f"observe --broker {NOBODY} --record {{file}}", f"observe --broker {NOBODY} --record {{dangling}}",

@@ -24,8 +24,7 @@ from rich.console import Console
 
 from longpoll import output
 from longpoll.cli import main
-from longpoll.commands import client, specification, store
-from longpoll.exit_codes import printable
+from longpoll.commands import client, specification
 from longpoll.output import emit_json, err, out, plain, progress_bar, say, styled, table
 from longpoll.verification.report import Page, Row
 from longpoll_broker.broker import Broker
@@ -212,22 +211,6 @@ SHOWN: Final[dict[str, Callable[[World, str], Sequence[Sequence[str]]]]] = {
         ("consume", "Plain", f"--group=new-{NAMES.index(name)}", "--from=first", "--count=3", "--wait=5", world.names),
         ("consume", name, f"--group={name}", "--count=1", "--wait=0.3", world.names),
     ],
-    "topics": lambda world, name: [("topics", world.names), ("topics", name, "--queues=2", world.names)],
-    "groups": lambda world, _name: [("groups", world.names)],
-    "offsets": lambda world, name: [
-        ("offsets", f"--group={name}", world.names),
-        ("offsets", f"--group={name}", f"--topic={name}", world.names),
-    ],
-    "store dump": lambda world, name: [
-        ("store", "dump", str(world.store)),
-        ("store", "dump", str(world.store), f"--topic={name}", "--what=queues"),
-    ],
-    "store show": lambda world, name: [
-        ("store", "show", str(world.store)),
-        ("store", "show", str(world.store), f"--topic={name}"),
-        ("store", "show", str(world.store), "--topic=Plain", "--queue=0"),
-        ("store", "show", str(world.store), f"--topic={name}", f"--key={name}"),
-    ],
     "store verify": lambda world, _name: [("store", "verify", str(world.store))],
     "judge": lambda world, name: [
         ("judge", str(made_wrong(world, name)), "--engine=local", f"--report={world.scratch / 'report'}.{kind}")
@@ -301,9 +284,6 @@ def test_names_that_a_command_is_told_are_shown_as_they_are(
 
 
 def test_names_are_not_left_out(world: World) -> None:
-    shown = {command: run([command, world.names]).output for command in ("topics", "groups")}
-    for name in ("[/x]", "a[red]b", printable("a\x1b[2Jb"), printable(NAMES[3])):
-        assert name in shown["groups"]
     judged = run(
         ["judge", str(made_wrong(world, "a[red]b")), "--engine=local", f"--report={world.scratch / 'told.html'}"]
     )
@@ -406,8 +386,6 @@ WAYS: Final[dict[str, Callable[[str], object]]] = {
     "verify row": lambda name: Page().add([Row("p", name, "violated", name, 0.0)]),
     "verify page": lambda name: Page([Row("p", name, "unknown", "d", 0.0, "t")]).print(),
     "verify detail": lambda name: Page([Row("p", "w", "skipped", name, 0.0)]).print(),
-    "topic made": lambda name: client._tell_done({}, f"created topic {name}", as_json=False),
-    "store line": lambda name: store._print_lines(iter([{"topic": name}]), as_json=False),
     "ablate": lambda name: out.print(specification._said(ablate_engine.Row("p", "k", (), (name,)))),
     "message": lambda name: client.print_message(received(name), as_json=False),
 }

@@ -22,6 +22,8 @@ GONE: Final = {
     "replay": "`longpoll explain TOKEN --on code`, `--on java-4.9.7` and `--on java-5.5.0` replay a token",
     "simulate-broker": "the simulation is part of the tests; run `make nightly` in a checkout",
     "soak": "the soak is part of the tests; run `make nightly` in a checkout",
+    "store dump": "`longpoll store verify DIR` checks a store; `longpoll_broker.store.inspect` reads its records",
+    "store show": "`longpoll store verify DIR --json` lists the queues; a broker on a copy of DIR serves the messages",
     "topics": "call `longpoll_client.Admin.create_topic` and `topic`, or RocketMQ's `mqadmin updateTopic`",
 }
 """A former command, with its group if it had one -> where a user finds its work now."""

@@ -7,18 +7,17 @@ meanwhile, the process ends, as with any mapped file.
 
 from __future__ import annotations
 
-import base64
 import bisect
 import itertools
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from attrs import define, field, frozen
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.commit_log import ChecksumBudget, claimed_size
-from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, is_address
+from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from longpoll_broker.store.messages import QueueRange
 from longpoll_broker.store.recovery import Checkpoint, load_checkpoint
 from longpoll_broker.store.segment import ASIDE, is_segment_name, segment_name
@@ -31,9 +30,7 @@ from longpoll_protocol.log_record import (
     Damage,
     Record,
     decode,
-    host_text,
 )
-from longpoll_protocol.properties import decode_properties
 from longpoll_runtime import Files, MappedFile
 
 MAPS_MAX: Final = 1024
@@ -109,14 +106,6 @@ class FoundQueue:
         """The first offset that has a unit on disk."""
         return self.files[0].start // UNIT_SIZE if self.files else 0
 
-    def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """Returns (physical offset, size, tags code) at an offset, written or not; None when no file has it."""
-        for file in self.files:
-            position = offset * UNIT_SIZE - file.start
-            if 0 <= position <= file.size - UNIT_SIZE:
-                return UNIT.unpack_from(file.view, position)
-        return None
-
     def place(self, offset: int) -> tuple[str, int]:
         """Returns (file, byte in it) of the unit at an offset; the last file's end when no file has it."""
         for file in self.files:
@@ -158,7 +147,6 @@ class StoreDirectory:
             self.log = self._load("commitlog")
             self._log_starts = [file.start for file in self.log]
             self.queues = tuple(self._load_queues())
-            self._by_place = {(queue.topic, queue.queue_id): queue for queue in self.queues}
         except OSError as error:
             self.close()
             raise StoreUserError(f"{error.filename or directory} cannot be read: {error.strerror}") from error
@@ -230,17 +218,6 @@ class StoreDirectory:
             if physical_offset - file.start < file.size:
                 return decode(file.view, physical_offset - file.start, file.size, physical_offset)
         return Damage(0, "no commit-log file", f"one that holds byte {physical_offset}")
-
-    def tags_code_of(self, record: Record) -> int:
-        """Returns the tags code of a record's unit; a delayed message has its delivery time by the broker's levels.
-
-        Without a unit, or with an extended queue's address, computes it with RocketMQ's default levels.
-        """
-        queue = self._by_place.get((record.topic, record.queue_id))
-        unit = None if queue is None else queue.unit(record.queue_offset)
-        if unit is None or unit[:2] != (record.physical_offset, record.size) or is_address(unit[2]):
-            return record.tags_code
-        return unit[2]
 
     def range_of(self, queue: FoundQueue) -> QueueRange:
         """Returns what a consumer can read, by the rule of RocketMQ 4.9 (`correctMinOffset`).
@@ -380,34 +357,6 @@ def _written_end(files: tuple[FoundFile, ...]) -> int:
         if whole < file.expected_size:
             return offset
     return offset
-
-
-def record_fields(record: Record, tags_code: int) -> dict[str, Any]:
-    """Every field under RocketMQ's name, with the unit's tags code; the body in base64."""
-    return {
-        "kind": "record",
-        "topic": record.topic,
-        "queueId": record.queue_id,
-        "queueOffset": record.queue_offset,
-        "physicalOffset": record.physical_offset,
-        "totalSize": record.size,
-        "magic": f"{record.magic:08X}",
-        "bodyCRC": record.body_crc,
-        "flag": record.flag,
-        "sysFlag": record.sys_flag,
-        "bornTimestamp": record.born_ms,
-        "bornHost": host_text(record.born_host),
-        "storeTimestamp": record.store_ms,
-        "storeHost": host_text(record.store_host),
-        "reconsumeTimes": record.reconsume_times,
-        "preparedTransactionOffset": record.prepared_offset,
-        "bodyLength": len(record.body),
-        "tagsCode": tags_code,
-        "properties": decode_properties(record.properties),
-        "msgId": f"{record.store_host.hex()}{record.physical_offset:016x}".upper(),
-        "propertiesRaw": record.properties.decode("utf-8", "replace"),
-        "body": base64.b64encode(record.body).decode(),
-    }
 
 
 def is_pre_blank(physical_offset: int, size: int) -> bool:
