@@ -86,8 +86,10 @@ def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets_module, "QUEUE_COUNT_MAX", 9)
     assert not offsets.commit("T", "G", 1, 1), "each queue counts"
     offsets.forget_topic("T")
-    offsets.lay_over({"T@G": {0: 1, 1: 1, 2: 1}, "T@H": {0: 1, 1: 1}})
-    assert offsets.by_pair == {"T@H": {0: 1, 1: 1}}
+    assert offsets.commit("T", "G", 0, 1)
+    assert offsets.commit("T", "G", 1, 1)
+    offsets.clone("T", "G", "H")
+    assert offsets.by_pair == {"T@G": {0: 1, 1: 1}}, "a clone counts too"
 
 
 def test_a_light_group_has_one_queue() -> None:

@@ -44,9 +44,7 @@ CAPTURES: Final = re.compile(r"tcpdump .*-w (\S+) tcp port \d+")
 TOKEN: Final = re.compile(r"\b(?:lp1|sim1)\.[\w-]+")
 CUT: Final = re.compile(r"\b(?:lp1|sim1)\.[\w-]*\.\.\.")
 """A token of which a page has the beginning: a reader takes the one that the command before has printed."""
-ADDRESS: Final = re.compile(
-    r"(--(?:broker|name-server|slave-of|register-at|ha|listen) \"?)([\w.]+:(?:\d+|PORT)[\w.:;]*)"
-)
+ADDRESS: Final = re.compile(r"(--(?:broker|name-server|register-at|listen) \"?)([\w.]+:(?:\d+|PORT)[\w.:;]*)")
 READY: Final = re.compile(r"\b(broker|name-server|ready|listening)[= ](?:[\d.]+:\d+@)?([\d.]+:\d+)")
 NAMED: Final = re.compile(r"^```(?:json title=|python )(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BROKER: Final = "127.0.0.1:10911"

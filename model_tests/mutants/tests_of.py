@@ -103,7 +103,7 @@ KNOWN: Final = (
     Known(
         f"{BROKER}/shared/statistics.py",
         ("core/test_offsets.py",),
-        ("simulate/test_preempted.py", "service/test_slave_link.py", "service/test_administered.py", *PULLED),
+        ("simulate/test_preempted.py", "service/test_administered.py", *PULLED),
     ),
     Known(f"{BROKER}/shared/filters.py", (), ("core/test_filter.py",)),
     Known(f"{BROKER}/shared/sql92", (), ("core/test_filter.py",)),
@@ -141,8 +141,6 @@ KNOWN: Final = (
         ),
     ),
     Known(f"{BROKER}/rocketmq/accounts/", (), LET_IN),
-    Known(f"{BROKER}/rocketmq/replication/follower.py", (), ("service/test_follower.py",)),
-    Known(f"{BROKER}/rocketmq/replication/", (), ("service/test_replicator.py", "service/test_slave_link.py")),
     Known(
         f"{BROKER}/send/durability.py",
         ("simulate/test_group_commit.py", "service/test_send.py"),
@@ -172,7 +170,6 @@ KNOWN: Final = (
             "store/test_message_store.py",
             "store/test_recovery.py",
             "store/test_failed_sync.py",
-            "store/test_copying.py",
             *KEPT_TIDY,
         ),
     ),

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 from attrs import frozen
-from model_tests.conformance.java_broker import free_port, running
+from model_tests.conformance.java_broker import running
 from model_tests.support.broker.client_scenarios import RUNTIME, wait_for
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
 from model_tests.support.java import class_path_of
@@ -82,9 +82,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             RUNTIME,
             str(tmp_path_factory.mktemp("ours")),
             policy=POLICIES[version],
-            config=BrokerConfig(broker_name=OURS, name_servers=name_server, ha_port=0),
+            config=BrokerConfig(broker_name=OURS, name_servers=name_server),
             store_config=STORE,
-            listen=("127.0.0.1", free_port((-2, 1))),
         )
         stack.callback(ours.stop)
         with Admin(name_server) as admin:
@@ -204,7 +203,7 @@ def test_a_queue_without_records_is_told_of_as_java_does(cluster: Cluster) -> No
 
 
 def waits(address: Address, version: str) -> dict[str, Any]:
-    """A broker's report on delayed messages and on its slaves, of which there are none."""
+    """A broker's report on delayed messages, and that it has no slaves."""
     with RawClient(address) as client:
         answers = {
             code: client.call(code)

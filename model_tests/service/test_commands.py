@@ -82,6 +82,13 @@ def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
             assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--ha", "--slave-of"])
+def test_options_of_replication_say_where_their_work_went(option: str) -> None:
+    result = CliRunner().invoke(main, ["serve", option, "127.0.0.1:10912"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "brokerRole=SLAVE" in result.stderr
+
+
 def test_broker_conf_keys_become_settings(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("mappedFileSizeCommitLog=65536\nflushDiskType=SYNC_FLUSH\nlongPollingEnable=false\n! note\n\n")
@@ -93,7 +100,7 @@ def test_broker_conf_keys_become_settings(tmp_path: Path) -> None:
     assert read_broker_conf(conf)[0].property_filter
     for line in (
         "longPollingEnable=perhaps", "flushDiskType=NOW", "maxMessageSize=-1", "nonsense", "listenPort=70000",
-        "listenPort=x", "messageDelayLevel=1s 2",
+        "listenPort=x", "messageDelayLevel=1s 2", "brokerRole=SYNC_MASTER",
     ):  # fmt: skip
         conf.write_text("brokerName=a\n" + line)
         with pytest.raises(ConfigError, match="line 2"):

@@ -462,9 +462,8 @@ WITHOUT: Final = {
         Outbox._channels Outbox._sent
         """,
     "a limit in all, without shares: requests that wait for seconds, timed messages, names of deleted topics": """
-        EndTransactionProcessor._committed GroupCommit._gathered GroupCommit._open SlaveWaits._by_deadline
-        SlaveWaits._by_end TableSaves._waiting _Desk._waiting TimerService._due TimerService._gone
-        TimerService._pending Topics.gone Deletions.ends
+        EndTransactionProcessor._committed GroupCommit._gathered GroupCommit._open TableSaves._waiting _Desk._waiting
+        TimerService._due TimerService._gone TimerService._pending Topics.gone Deletions.ends
         """,
     "lives as long as a request, a read, a pass or a check of a store": """
         BucketTraversal._kept BucketTraversal._ready BucketTraversal._thrown BucketTraversal._unsettled
@@ -473,13 +472,12 @@ WITHOUT: Final = {
         StoreDirectory._maps Verdict.problems Verdict.queues Verdict.unread Wanted.producer_groups Wanted.resources
         _Gathering.told _Scan.offsets _Scan.records _Verifier._firsts _Verifier._queues
         """,
-    "a fixed number of rows: codes, files, levels, limits, loops, samples, slaves, threads": """
+    "a fixed number of rows: codes, files, levels, limits, loops, samples, threads": """
         ConfigFiles._damaged DelayOffsets.by_level GroupCommit._threads IndexFile._reserved IoLoop._bindings
         IoLoop._buffer IoLoop._peers Item.samples Maps._listed MessageStore._troubles PoolExecutor._threads
-        Rates._samples SlaveConnection._received Serving._served TableProcessor._mornings TableSync._versions
-        Topics._own Totals.reached _Link._received _parser ScheduleService._seen _Seen.notes
+        Rates._samples Serving._served TableProcessor._mornings
+        Topics._own Totals.reached _parser ScheduleService._seen _Seen.notes
         """,
-    "what a master sends": "Follower._pending SlaveConnection._out",
 }
 """What needs no quota, by the reason."""
 FILES: Final = {

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pytest
 from attrs import evolve
@@ -20,7 +20,7 @@ from model_tests.support.broker.client_scenarios import member_options, new_topi
 from model_tests.support.broker.raw_client import RawClient, send_fields, send_message
 from model_tests.support.broker.stores import result_of
 from model_tests.support.present import present
-from model_tests.support.service import Box, answer_of, decoded
+from model_tests.support.service import Box, answer_of, decoded, reasons
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -418,7 +418,7 @@ def test_foreign_name_servers_know_a_topic_before_its_change_is_answered(
     config = BrokerConfig(broker_name="other", name_servers=names)
     broker = start_broker(config=config, store_config=evolve(SMALL_STORE, flush_disk_sync=flush_disk_sync))
     clients = [connect(server.name_server_address) for server in servers]
-    registrar = present(broker.replicating.registrar)
+    registrar = present(broker.registrar)
     # The next registration that nobody asked for is half a minute away.
     wait_until(lambda: registrar.registered_count >= 2)
     for topic, (code, fields, body) in CHANGES.items():
@@ -443,16 +443,32 @@ def test_nobody_else_waits_for_a_name_server_that_does_not_answer(start_broker: 
     make(client, "later")
 
 
-def test_a_send_that_does_not_wait_for_slaves_waits_for_name_servers_alone(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
+ACCOUNTS: Final = "accounts:\n  - {accessKey: administrator, secretKey: 87654321, admin: true}\n"
+
+
+def test_a_slave_registers_with_its_account_and_leaves_with_its_end(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name_server = start_broker(directory=str(tmp_path / "first")).name_server_address
-    config = BrokerConfig(broker_name="other", name_servers=at(name_server), role="SYNC_MASTER", ha_port=0)
-    client = connect(start_broker(config=config).address)
-    hasty = send_fields("hasty", properties="WAIT\x01false\x02")
-    assert client.call(RequestCode.SEND_MESSAGE_V2, hasty, b"x").code == 0
-    assert route(connect(name_server), "hasty")["queueDatas"]
-    assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("patient"), b"x").code == 11
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text(ACCOUNTS)
+    master = start_broker(directory=str(tmp_path / "master"), config=BrokerConfig(acl_file=str(accounts)))
+    client = connect(master.name_server_address)
+
+    def addresses() -> dict[str, str]:
+        told = json.loads(bytes(client.call(RequestCode.GET_BROKER_CLUSTER_INFO).body))
+        return dict(told["brokerAddrTable"]["broker-a"]["brokerAddrs"])
+
+    slave = BrokerConfig(
+        role="SLAVE", broker_id=1, name_servers=at(master.name_server_address), access_key="administrator"
+    )
+    refused = start_broker(directory=str(tmp_path / "refused"), config=evolve(slave, secret_key="12345678"))  # noqa: S106
+    wait_until(lambda: bool(reasons(caplog, "not_registered")))
+    assert "12345678" not in caplog.text
+    refused.stop()
+    broker = start_broker(directory=str(tmp_path / "slave"), config=evolve(slave, secret_key="87654321"))  # noqa: S106
+    wait_until(lambda: addresses() == {"0": at(master.address), "1": at(broker.address)})
+    broker.stop()
+    wait_until(lambda: list(addresses()) == ["0"])
 
 
 UNKNOWN = (0, -1, 2, 210, 313, 9999, 70_000)

@@ -15,13 +15,10 @@ from hypothesis import strategies as st
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.present import present
-from model_tests.support.service import ScriptedMaster, copies_of
-from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.rocketmq import timers
-from longpoll_broker.rocketmq.replication import follower, table_sync
 from longpoll_broker.rocketmq.timers import TimerService
 from longpoll_broker.send.message_builder import DELAY_MS_MAX
 from longpoll_broker.shared import timer_offsets
@@ -432,96 +429,28 @@ def test_it_is_told_how_many_wait_for_a_topic(start_broker: StartBroker, connect
     assert keys(client) == ["K"]
 
 
-DELAYS, TIMER = RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.GET_TIMER_CHECK_POINT
-
-
-class Pair:
-    """A master and its slave by one clock."""
-
-    def __init__(self, start: StartBroker, directory: Path) -> None:
-        self.clock = Clock()
-        self._start, self._directory = start, directory
-        self.master = self.started("master", BrokerConfig(ha_port=0))
-        assert self.master.replicating.replicator is not None
-        address = "{}:{}".format(*self.master.address)
-        ha = "{}:{}".format(*self.master.replicating.replicator.address)
-        self.slave = self.started("slave", BrokerConfig(role="SLAVE", broker_id=1, master=address, ha_master=ha))
-
-    def started(self, name: str, config: BrokerConfig) -> Broker:
-        return self._start(runtime=self.clock, policy=ROCKETMQ_5, config=config, directory=str(self._directory / name))
-
-    def progress(self) -> tuple[int, int, int]:
-        return self.slave.shared.timers.progress
-
-
-@pytest.fixture
-def pair(start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    monkeypatch.setattr(table_sync, "TIMER_COPY_MS", 10)
-    monkeypatch.setattr(follower, "RETRY_MS", 20)
-    return Pair(start_broker, tmp_path)
-
-
-def test_a_slave_that_becomes_master_delivers_nothing_again(pair: Pair, connect: Connect) -> None:
-    client = connect(pair.master.address)
-    send(client, key="later", TIMER_DELAY_SEC="60")
-    send(client, key="soon", TIMER_DELAY_SEC="1")
-    wait_until(lambda: pair.master.shared.timers.pending_count == 2)
-    pair.clock.now_ms += 3000
-    wait_until(lambda: keys(client) == ["soon"])
-    wait_until(lambda: pair.progress() == pair.master.shared.timers.progress != (0, 0, -1))
-    wait_until(lambda: pair.slave.store.log_end == pair.master.store.log_end)
-    pair.master.stop()
-    pair.slave.stop()
-    heir = pair.started("slave", BrokerConfig())
-    client = connect(heir.address)
-    # Waits as the one that is first in the queue: when it was read the other one was too.
-    wait_until(lambda: heir.shared.timers.pending_count == 1)
-    pair.clock.now_ms += 100_000
-    wait_until(lambda: keys(client)[-1:] == ["later"])
-    assert keys(client) == ["soon", "later"]
-
-
-@pytest.fixture
-def lone(start_broker: StartBroker) -> Broker:
-    return start_broker(policy=ROCKETMQ_5, config=BrokerConfig(role="SLAVE", broker_id=1))
-
-
-@pytest.mark.parametrize("code", [DELAYS, TIMER])
-def test_deliveries_wait_for_the_log(lone: Broker, code: RequestCode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_sync, "LOG_WAIT_MS", 20)
-    end = lone.store.log_end
-    told: dict[int, Command] = {
-        DELAYS: Command(0, ext_fields={"logEnd": str(end)}, body=b'{"offsetTable":{1:9}}'),
-        TIMER: Command(0, ext_fields={"logEnd": str(end), "firstOffset": "3"}, body=TimerCheckpoint(5000, 7).encode()),
-    }
-    told[code] = replace(told[code], ext_fields={"logEnd": str(end + 1)})
-    copies_of(lone).copy(ScriptedMaster(told))
-    assert lone.shared.delays.by_level == ({} if code == DELAYS else {1: 9})
-    assert lone.shared.timers.progress == ((0, 0, -1) if code == TIMER else (3, 7, 4000))
-
-
-def test_a_master_of_rocketmq_says_less(lone: Broker) -> None:
-    lone.shared.timers.put(2, 4, 1000, 0)
-    copies_of(lone).copy(ScriptedMaster({TIMER: Command(0, body=TimerCheckpoint(9000, 6).encode()[:32])}))
-    assert lone.shared.timers.progress == (2, 6, 8000)
-
-
 @pytest.mark.parametrize("body", [b"", bytes(31), TimerCheckpoint(-1, 0).encode(), TimerCheckpoint(0, -1).encode()])
 def test_what_is_no_checkpoint_is_refused(body: bytes) -> None:
     with pytest.raises(HeaderError, match="TimerCheckpoint"):
         TimerCheckpoint.decode(body)
 
 
-def test_a_timer_that_was_told_of_more_than_there_is_begins_where_its_queue_ends(pair: Pair, connect: Connect) -> None:
+def test_a_timer_that_was_told_of_more_than_there_is_begins_where_its_queue_ends(
+    start_broker: StartBroker, tmp_path: Path, connect: Connect
+) -> None:
+    clock = Clock()
+
+    def started() -> Broker:
+        return start_broker(runtime=clock, policy=ROCKETMQ_5, directory=str(tmp_path / "store"))
+
+    started().stop()
     kept = {"first": 7, "read": 7, "deliveredMs": START_MS + 50_000}
-    pair.slave.stop()
-    directory = Path(pair.slave.store.directory) / "config"
-    (directory / "timerOffset.json").write_text(json.dumps({"offsetTable": kept}))
-    heir = pair.started("slave", BrokerConfig())
-    client = connect(heir.address)
-    wait_until(lambda: heir.shared.timers.read == 0)
+    (tmp_path / "store" / "config" / "timerOffset.json").write_text(json.dumps({"offsetTable": kept}))
+    broker = started()
+    client = connect(broker.address)
+    wait_until(lambda: broker.shared.timers.read == 0)
     send(client, key="new", TIMER_DELAY_SEC="1")
-    wait_until(lambda: heir.shared.timers.pending_count == 1)
-    pair.clock.now_ms += 5000
+    wait_until(lambda: broker.shared.timers.pending_count == 1)
+    clock.now_ms += 5000
     wait_until(lambda: keys(client) == ["new"])
-    assert heir.store.visible_end(TIMER_TOPIC, 0) == 1
+    assert broker.store.visible_end(TIMER_TOPIC, 0) == 1

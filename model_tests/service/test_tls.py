@@ -253,8 +253,8 @@ def test_client_certificates(strict: Broker, secure: RealRuntime, certificates: 
         assert producer.send("T", b"x").queue_offset == 0
 
 
-def test_a_slave_shows_its_certificate(certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `--tls-client-authority` the port for slaves requires one too."""
+def test_a_broker_shows_its_certificate(certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--tls-client-authority` it shows its own one to the name servers at which it registers."""
     runtimes: list[RealRuntime] = []
 
     def start(runtime: RealRuntime, *_given: object, **_options: object) -> None:
@@ -272,17 +272,11 @@ def test_a_slave_shows_its_certificate(certificates: Path, tmp_path: Path, monke
             given += [f"--tls-{option}", str(certificates / name)]
         CliRunner().invoke(main, given)
     (runtime,) = runtimes
-    with Broker.start(runtime, str(tmp_path / "master"), ha=("127.0.0.1", 0), store_config=SMALL_STORE) as master:
-        port = "{}:{}".format(*present(master.replicating.replicator).address)
-        config = BrokerConfig(
-            role="SLAVE", broker_id=1, master="{}:{}".format(*master.address), ha_master=port, ha_heartbeat_ms=100
-        )
-        with (
-            Broker.start(runtime, str(tmp_path / "slave"), config=config, store_config=SMALL_STORE) as slave,
-            Producer(name_server(master), runtime=runtime) as producer,
-        ):
-            assert producer.send("T", b"x", queue_id=0).queue_offset == 0
-            wait_until(lambda: slave.store.visible_end("T", 0) == 1)
+    with Broker.start(runtime, str(tmp_path / "first"), store_config=SMALL_STORE) as first:
+        config = BrokerConfig(broker_name="other", name_servers=name_server(first))
+        with Broker.start(runtime, str(tmp_path / "second"), config=config, store_config=SMALL_STORE) as second:
+            wait_until(lambda: present(second.registrar).registered_count > 0)
+            assert second.registrar is not None
 
 
 def test_certificates_of_clients_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Path) -> None:

@@ -27,9 +27,7 @@ from longpoll_protocol import log_record
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
     FIXED_SIZE,
-    MAGIC_BLANK,
     SCHEDULE_TOPIC,
-    SIZE_AND_MAGIC,
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_STORE_HOST_V6,
     Damage,
@@ -413,36 +411,3 @@ def test_nothing_is_appended_to_a_file_that_is_not_where_it_was(tmp_path: Path) 
     with pytest.raises(SyncFailedError, match=re.escape("an earlier sync failed (Input/output error)")) as raised:
         log.check_names()
     assert raised.value.filename == str(tmp_path)
-
-
-def test_what_is_copied_is_the_other_log_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment, "RESERVE_SIZE", 0)
-    log = filled(tmp_path / "one")
-    # A log that another program has written: nobody says that the rest of a blank is zeros.
-    blanks = [each.view for each in log.segments.segments[:2]]
-    for view in blanks:
-        view[FILE_SIZE - 32 :] = bytes(range(100, 132))
-    copy, size = empty_log(tmp_path / "other")
-    for start, view in enumerate(blanks):
-        copy.append_copy(view[: FILE_SIZE - 40])
-        assert (copy.end, len(copy.segments.segments)) == ((start + 1) * FILE_SIZE - 40, start + 1)
-        copy.append_blank(view[FILE_SIZE - 40 :])
-        assert (copy.end, len(copy.segments.segments)) == ((start + 1) * FILE_SIZE, start + 2)
-        assert copy.segments.segments[start].reserved_end == FILE_SIZE
-        assert copy.sure_end == copy.end, "what is appended next goes to the file that follows"
-    copy.append_copy(log.segments.segments[2].view[: size + 1])
-    assert copy.end == log.end
-    for one, other in zip(log.segments.segments, copy.segments.segments, strict=True):
-        assert bytes(one.view) == bytes(other.view)
-
-
-def test_a_log_without_files_begins_where_a_file_of_the_other_does(tmp_path: Path) -> None:
-    log, size = empty_log(tmp_path)
-    log.begin_at(3 * FILE_SIZE)
-    assert (log.end, log.flushed_end, log.flush()) == (3 * FILE_SIZE,) * 3
-    blank = SIZE_AND_MAGIC.pack(FILE_SIZE, MAGIC_BLANK) + bytes([7]) * (FILE_SIZE - 8)
-    log.append_blank(blank)
-    assert (log.start, log.end, len(log.segments.segments)) == (3 * FILE_SIZE, 4 * FILE_SIZE, 2)
-    assert bytes(log.segments.segments[0].view) == blank
-    assert log.append(message(body=b""), TOPIC, 0, 1) == 4 * FILE_SIZE
-    assert log.end == 4 * FILE_SIZE + size

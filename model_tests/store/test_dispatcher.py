@@ -258,12 +258,6 @@ def test_damage_blanks_and_further_queues() -> None:
     known.listed.append(0)
     bench.inner[0] = [(other, 5), (known, 6)]
     assert bench.cursor.dispatch(1) == [Arrival("T", 7, 6, 3, 4, 0, SIZE), arrival_of(0)]
-    bench = Bench()
-    bench.cursor.begin_at(3 * SIZE)
-    assert bench.cursor.cursor == 3 * SIZE
-    bench.end = bench.flushed_end = 5 * SIZE
-    bench.cursor.handing = False
-    assert (bench.dispatched(), bench.notes.count("read 0")) == ([3, 4], 0)
 
 
 def test_a_delayed_message_is_due_by_this_brokers_levels() -> None:

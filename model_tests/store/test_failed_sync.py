@@ -266,7 +266,6 @@ def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_no_message_taken
         lambda: store.put(message()),
         lambda: store.put_batch([message()]),
         lambda: store.put_prepared(store.prepare("T", 0)),
-        lambda: store.put_copied(store.log_end, memoryview(b"")),
         store.flush_queues,
         store.close,
     ):

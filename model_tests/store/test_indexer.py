@@ -176,7 +176,7 @@ def test_a_record_that_is_damaged_is_passed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("start", [0, FILE_SIZE])
 def test_only_what_is_before_the_end_is_looked_at(tmp_path: Path, start: int) -> None:
     world = World(tmp_path)
-    world.log.begin_at(start)
+    world.log.end = world.log.flushed_end = start
     places = world.append(*["KEYS\x01a\x02"] * 3, *["b\x01c\x02"] * 3, "KEYS\x01a\x02")
     assert world.indexer.build(places[1][1], 99)
     assert world.given == [keyed(place, "a") for place in places[:2]]
@@ -189,7 +189,7 @@ def test_only_what_is_before_the_end_is_looked_at(tmp_path: Path, start: int) ->
 def test_a_log_that_has_nothing_yet_is_no_work(tmp_path: Path) -> None:
     world = World(tmp_path)
     assert world.indexer.build(0, 9)
-    world.log.begin_at(FILE_SIZE)
+    world.log.end = world.log.flushed_end = FILE_SIZE
     assert world.indexer.build(FILE_SIZE, 9)
     assert world.indexer.cursor == 0
 

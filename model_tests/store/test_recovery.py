@@ -26,6 +26,7 @@ from longpoll_broker.store.recovery import (
     decode_checkpoint,
     encode_checkpoint,
     load_checkpoint,
+    of_the_past,
     recover,
     recover_clean,
     recover_crashed,
@@ -524,3 +525,10 @@ def test_queues_whose_files_were_removed_are_made_anew(tmp_path: Path) -> None:
     # Those that were made anew are not synced: a power cut now must not meet a checkpoint that says so.
     assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset == -1
     assert {queue: [bytes(each) for each in read_all(store, *queue)] for queue in store.queues()} == expected
+
+
+@pytest.mark.parametrize("number", ["physic_ms", "logics_ms"])
+def test_a_checkpoint_of_a_time_to_come_counts_as_never_written(number: str) -> None:
+    known = evolve(Checkpoint(physic_ms=5, logics_ms=5, durable_offset=7), **{number: 2**60})
+    assert of_the_past(known, lambda: 9) == Checkpoint()
+    assert of_the_past(evolve(known, **{number: 9}), lambda: 9).durable_offset == 7

@@ -411,26 +411,7 @@ def test_a_queue_counts_before_its_message_is_seen(tmp_path: Path) -> None:
         for queue_id in (1, 0):
             store.put(message("T", queue_id, b""))
         store.put(message("A", 0, b""))
-        assert (store.queues(), store.queue_count) == ([], 3)
+        assert store.queues() == []
         assert store.all_queues() == [("A", 0), ("T", 0), ("T", 1)]
         store.dispatch(3)
         assert store.queues() == store.all_queues()
-
-
-def test_a_part_of_the_log_ends_with_its_file_and_with_what_may_be_seen(tmp_path: Path) -> None:
-    with closing(open_store(tmp_path)) as store:
-        first = store.put(message("T", 0, BIG))
-        store.put(message("T", 0, BIG))
-        store.put(message("T", 0, BIG))
-        file_size, end = store.log_file_size, store.log_end
-        assert file_size == SMALL.commit_log_file_size
-        assert file_size < end
-
-        def part(start: int, size: int) -> int | None:
-            found = store.log_part(start, size)
-            return None if found is None else len(found)
-
-        assert part(0, 10) == 10
-        assert bytes(store.log_part(first.physical_offset, 4) or b"") == bytes(store._log.slice(0, 4) or b"none")
-        assert (part(0, end), part(file_size, end)) == (file_size, end - file_size)
-        assert [part(end, 10), part(end - 1, 10), part(100 * file_size, 10)] == [None, 1, None]

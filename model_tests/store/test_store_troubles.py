@@ -39,7 +39,6 @@ WAYS: dict[str, Callable[[MessageStore], object]] = {
     "alone": lambda store: store.put(message()),
     "batch": lambda store: store.put_batch([message()]),
     "prepared": put_prepared,
-    "copied": lambda store: store.put_copied(store.log_end, memoryview(b"")),
 }
 EACH_WAY = pytest.mark.parametrize("put", WAYS.values(), ids=WAYS)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +11,6 @@ from model_tests.support.broker.raw_client import RawClient
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.io.channel import Outbox, Parts
-from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, PeerClient, PeerError
-from longpoll_broker.rocketmq.replication.table_sync import TableSync
 from longpoll_protocol.frames import Command, Connection
 from longpoll_runtime.real import RealRuntime
 
@@ -118,26 +116,3 @@ def served_two(start_broker: StartBroker, connect: Connect, **options: Any) -> t
     """Start a broker and two clients."""
     broker = start_broker(**options)
     return broker, connect(broker.address), connect(broker.address)
-
-
-class ScriptedMaster(PeerClient):
-    """A master that answers requests for tables from a script, and refuses others."""
-
-    def __init__(self, answers: Mapping[int, Command | bytes]) -> None:
-        self._answers = answers
-
-    def ask(self, code: int, fields: dict[str, str] | None = None, body: object = b"") -> Command:
-        answer = self._answers.get(code)
-        if answer is None:
-            raise PeerError("refused")
-        return answer if isinstance(answer, Command) else Command(0, body=answer)
-
-    def __str__(self) -> str:
-        return "a master"
-
-
-def copies_of(slave: Broker) -> TableSync:
-    """Create the copying of a master's tables to a slave, on the test's thread."""
-    shared = slave.shared
-    tables = (shared.topics, shared.groups, shared.offsets, shared.delays, shared.timers)
-    return TableSync(shared.runtime, MasterAddress(None, None), *tables, lambda: slave.store.log_end)

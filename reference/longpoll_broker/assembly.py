@@ -7,7 +7,6 @@ configuration, and whether those of `fast` replace the plain ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from ipaddress import ip_network
 
 from attrs import define, field, frozen
 
@@ -41,11 +40,8 @@ from longpoll_broker.rocketmq.admin.role_processor import RoleProcessor
 from longpoll_broker.rocketmq.admin.table_processor import TableProcessor
 from longpoll_broker.rocketmq.admin.topic_processor import TopicProcessor
 from longpoll_broker.rocketmq.delay_levels import ScheduleService
-from longpoll_broker.rocketmq.replication.follower import Follower
-from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, address_in
-from longpoll_broker.rocketmq.replication.registrar import Registrar
-from longpoll_broker.rocketmq.replication.replicator import Network, ReplicationSettings, Replicator
-from longpoll_broker.rocketmq.replication.table_sync import TableSync
+from longpoll_broker.rocketmq.name_server.peer_client import address_in
+from longpoll_broker.rocketmq.name_server.registrar import Registrar
 from longpoll_broker.rocketmq.timers import RecallProcessor, TimerService
 from longpoll_broker.rocketmq.transactions import EndTransactionProcessor, ProducerOf, TransactionChecks
 from longpoll_broker.send.append import Appender
@@ -65,12 +61,10 @@ from longpoll_broker.shared.version_traits import Traits, traits_of
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.upkeep.config_files import TableSaves, WhenSaved
 from longpoll_broker.upkeep.flush_service import FlushService, Retention
-from longpoll_protocol.bodies import FollowingStatus, HAStatus, MessageQueue
+from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.names import PERM_READ
-from longpoll_protocol.replication import TRANSFER_SIZE_MAX
-from longpoll_runtime import Address, Listener, Runtime
-from longpoll_spec.errors import ConfigError
+from longpoll_runtime import Address, Runtime
 from longpoll_spec.policy import Policy
 
 
@@ -308,13 +302,12 @@ def send_services_of(
     flushed: Callable[[Outbox], None],
     save_topics: Callable[[], None],
     producer_of: ProducerOf,
-    replicator: Replicator | None = None,
     when_told: WhenTold | None = None,
 ) -> SendServices:
     """Create the services.
 
     `flushed` is called after each sync of `SYNC_FLUSH`, `save_topics` for new topics. `producer_of` finds
-    a group's connection. `replicator` is set if sends wait for slaves, `when_told` if new topics wait for name servers.
+    a group's connection. `when_told` is set if new topics wait for name servers.
     """
     runtime, config, store = shared.runtime, shared.config, shared.store
     commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
@@ -332,7 +325,7 @@ def send_services_of(
         level_count=level_count,
         queues=shared.queues,
     )
-    durability = Durability(commits, replicator, when_told, shared.store_config.flush_disk_sync)
+    durability = Durability(commits, when_told, shared.store_config.flush_disk_sync)
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return SendServices(
@@ -363,134 +356,14 @@ def send_services_of(
     )
 
 
-@frozen(eq=False)
-class ReplicationServices:
-    """The services, each with a thread, or None."""
-
-    replicator: Replicator | None
-    follower: Follower | None
-    tables: TableSync | None
-    registrar: Registrar | None
-    shared: SharedServices
-
-    @property
-    def status(self) -> HAStatus:
-        """Returns the slaves of this master, or this slave's progress, as the answer to code 907."""
-        if self.shared.role.is_slave:
-            followed = FollowingStatus(max_offset=self.shared.store.log_end)
-            if self.follower is not None:
-                followed = self.follower.status
-            return HAStatus(master=False, ha_client_runtime_info=followed)
-        slaves = [] if self.replicator is None else self.replicator.slaves
-        return HAStatus(
-            ha_connection_info=slaves,
-            in_sync_slave_nums=sum(each.in_sync for each in slaves),
-            master_commit_log_max_offset=self.shared.store.log_end,
-        )
-
-    def start(self) -> None:
-        """Start the threads."""
-        for service in (self.replicator, self.follower, self.tables, self.registrar):
-            if service is not None:
-                service.start()
-
-    def stop_following(self) -> None:
-        """Unregister from name servers, and stop copying."""
-        for service in (self.registrar, self.tables, self.follower):
-            if service is not None:
-                service.stop()
-
-
-def replicator_of(shared: SharedServices, listener: Listener | None) -> Replicator | None:
-    """Create the sender of the log; None without a listener for slaves. Raises ConfigError."""
-    config, traits = shared.config, shared.traits
-    if listener is None:
-        return None
-    if not 0 < config.transfer_size <= TRANSFER_SIZE_MAX:
-        raise ConfigError(
-            f"haTransferBatchSize is {config.transfer_size}; write 1 to {TRANSFER_SIZE_MAX}, a slave's limit"
-        )
-    settings = ReplicationSettings(
-        transfer_size=config.transfer_size,
-        heartbeat_ms=config.ha_heartbeat_ms,
-        idle_ms_max=config.ha_idle_ms_max,
-        slave_count_max=config.slave_count_max,
-        networks=_networks(config.slave_addresses),
-        behind_bytes_max=config.slave_behind_bytes_max,
-        timeout_ms=config.slave_timeout_ms,
-        needed_count=max(config.in_sync_replicas - 1, 0) if traits.counts_replicas else None,
-        begins_with_last_file=traits.begins_with_last_file,
-        # With a polling dispatcher no event reports visibility, so waiting sends would wait for the next poll.
-        only_visible=traits.replicates_visible and shared.policy.notify != "dispatcher_poll",
-    )
-    return Replicator(shared.runtime, shared.store, listener, settings)
-
-
-def follower_of(
-    shared: SharedServices, show: Callable[[], None]
-) -> tuple[MasterAddress | None, Follower | None, TableSync | None]:
-    """Create a slave's services: its master's addresses, and the copying of log and tables; None for a master.
-
-    Raises ConfigError.
-    """
-    config, runtime = shared.config, shared.runtime
-    own, ha = address_in(config.master, "masterAddress"), address_in(config.ha_master, "haMasterAddress")
-    # By default the log is at the port after that of the requests.
-    master = MasterAddress(own, (own[0], own[1] + 1) if ha is None and own is not None else ha)
-    if not shared.role.is_slave:
-        if config.master or config.ha_master:
-            raise ConfigError("only a slave can follow a master; set brokerRole=SLAVE and a brokerId above 0")
-        return None, None, None
-    if not (config.master or config.ha_master or config.name_servers):
-        # It serves the store as it is.
-        return None, None, None
-    follower = Follower(
-        runtime,
-        shared.store,
-        master,
-        show,
-        shared.store_config.flush_disk_sync,
-        config.ha_heartbeat_ms,
-        config.ha_idle_ms_max,
-    )
-    timers = shared.timers if shared.traits.serves_timers else None
-    tables = TableSync(
-        runtime,
-        master,
-        shared.topics,
-        shared.groups,
-        shared.offsets,
-        shared.delays,
-        timers,
-        log_end=lambda: shared.store.log_end,
-        access_key=config.access_key,
-        secret_key=config.secret_key,
-    )
-    return master, follower, tables
-
-
-def registrar_of(
-    shared: SharedServices, address: str, ha_address: str, master: MasterAddress | None
-) -> Registrar | None:
+def registrar_of(shared: SharedServices, address: str) -> Registrar | None:
     """Create the registration at name servers, if any are configured; raises ConfigError."""
     config = shared.config
     found = (address_in(text.strip(), "namesrvAddr") for text in config.name_servers.split(";"))
     name_servers = tuple(address for address in found if address is not None)
     if not name_servers:
         return None
-    return Registrar(
-        shared.runtime, config, shared.topics, name_servers, address, ha_address, master, shared.runtime.unix_ms()
-    )
-
-
-def _networks(text: str) -> tuple[Network, ...]:
-    """Parse `slaveAddresses`; raises ConfigError."""
-    try:
-        return tuple(ip_network(part.strip()) for part in text.split(";") if part.strip())
-    except ValueError as error:
-        raise ConfigError(
-            f"slaveAddresses: {error}; write addresses or networks, as in '10.0.0.7;10.1.0.0/16'"
-        ) from None
+    return Registrar(shared.runtime, config, shared.topics, name_servers, address, shared.runtime.unix_ms())
 
 
 @frozen(eq=False)
@@ -520,7 +393,6 @@ def admin_services_of(
     when_saved: WhenSaved,
     clean_soon: Callable[[], None],
     pull_queue: Callable[[], tuple[int, int]],
-    ha_status: Callable[[], HAStatus],
     queues_elsewhere: Callable[[str], Iterable[MessageQueue]],
     access: AccessControl | None = None,
 ) -> AdminServices:
@@ -546,7 +418,6 @@ def admin_services_of(
             shared.config,
             shared.store_config,
             pull_queue,
-            ha_status,
             clean_soon,
             topics,
             shared.groups,
@@ -559,6 +430,7 @@ def admin_services_of(
             shared.request_counts,
             traits,
             shared.policy.name,
+            shared.role.is_slave,
         ),
         ClientCalls(runtime, topics, shared.offsets, shared.store, clients, name, address, runtime.lock()),
         (

@@ -8,7 +8,6 @@ Threads:
 - `io` (one or more): serve connections, and under `strict` do everything up to the answer.
 - `flusher`, `table-saver`, `committer` and `commit-watcher`.
 - Under `notify=dispatcher_poll`: `dispatcher`, the pull pool and `pull-watcher`; under `expiry=scan` also `scanner`.
-- `replicator` if slaves may connect; `follower` and `table-copier` on a slave that copies.
 - `registrar` with name servers configured; `history-writer` while recording.
 
 `docs/broker.md` has a diagram. How the parts are put together: see `assembly`. Source: `BrokerController.java`,
@@ -23,16 +22,12 @@ from contextlib import ExitStack
 from typing import Final
 
 import attrs
-from msgspec.structs import replace
 
 from longpoll_broker.assembly import (
-    ReplicationServices,
     SharedServices,
     admin_services_of,
-    follower_of,
     pull_services_of,
     registrar_of,
-    replicator_of,
     send_services_of,
     upkeep_services_of,
 )
@@ -64,8 +59,6 @@ from longpoll_spec.policy import STRICT, Policy
 
 log = logging.getLogger(__name__)
 
-VIP_DISTANCE: Final = 2
-"""How far below its port a Java broker has a second one (`MixAll.brokerVIPChannel`)."""
 CORRECTED_TOLD_MAX: Final = 100
 """Maximum log lines about corrected offsets; a truncated log may affect those of every group."""
 ANY_PORT: Final[Address] = ("127.0.0.1", 0)
@@ -96,31 +89,6 @@ def listen_at(listener: Listener) -> None:
 def _cannot_listen(address: Address, error: Exception) -> ListenError:
     host, port = address
     return ListenError(f"cannot listen on {host}:{port}: {error}; choose another address")
-
-
-def bind_vip(runtime: Runtime, address: Address, undo: ExitStack) -> Listener | None:
-    """Reserve the port two below the broker's, where a Java slave requests the topic table (`brokerVIPChannel`).
-
-    Returns None and logs a warning if that port is taken: then Java slaves know no topics.
-    """
-    host, port = address
-    try:
-        return bind(runtime, (host, port - VIP_DISTANCE), undo)
-    except ListenError as error:
-        log.warning("Java slaves cannot copy the table of topics: %s", error)
-        return None
-
-
-def ha_address(config: BrokerConfig, address: Address) -> Address | None:
-    """The address for slaves from the settings, on loopback; None: nowhere."""
-    if config.ha_port is not None:
-        return "127.0.0.1", config.ha_port
-    return ("127.0.0.1", address[1] + 1) if config.role == "SYNC_MASTER" else None
-
-
-def ha_text(address: Address, advertised: str) -> str:
-    """The address that slaves get; `advertised` is this broker's public host."""
-    return f"{advertised if address[0] in {'0.0.0.0', '::'} else address[0]}:{address[1]}"  # noqa: S104 - compared
 
 
 def limits_of(config: BrokerConfig) -> Limits:
@@ -183,20 +151,6 @@ def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffse
     return bool(wrong)
 
 
-def know_copied_topics(topics: Topics, store: MessageStore) -> None:
-    """Add the topics of messages that a slave has copied, with their local queues.
-
-    A later copy of the master's table, which has more details, replaces them.
-    """
-    for topic, queue_id in store.all_queues():
-        known = topics.get(topic)
-        if known is not None and known.read_queue_nums > queue_id:
-            continue
-        if queue_name_problem(topic) is None and topic != OP_TOPIC:
-            count = queue_id + 1
-            topics.put(TopicConfig(topic, count, count) if known is None else replace(known, read_queue_nums=count))
-
-
 def open_access_control(runtime: Runtime, config: BrokerConfig, store: MessageStore) -> AccessControl | None:
     """Returns the access control, or None without an account file; raises ConfigError."""
     if config.acl_file is None:
@@ -215,8 +169,6 @@ class Broker(Stoppable):
         directory: str,
         *,
         listeners: tuple[Listener, Listener],
-        ha_listener: Listener | None,
-        vip_listener: Listener | None,
         hooks: Sequence[RpcHook],
     ) -> None:
         """Use `start`."""
@@ -248,19 +200,11 @@ class Broker(Stoppable):
         self.pulling = pull_services_of(shared, access)
         self.hold_service = self.pulling.hold_service
         dispatch = self.pulling.dispatch_service
-        replicator = replicator_of(shared, ha_listener)
         listens_on = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
         advertised = shared.config.advertised_host or listens_on
-        self._own = OwnBroker(
-            shared.config,
-            shared.topics,
-            f"{advertised}:{self.address[1]}",
-            "" if replicator is None else ha_text(replicator.address, advertised),
-        )
+        self._own = OwnBroker(shared.config, shared.topics, f"{advertised}:{self.address[1]}")
         self.name_server = NameServer(self._own, shared.traits, now_ms=shared.runtime.unix_ms, access=access)
-        master, follower, tables = follower_of(shared, self._show_copied)
-        registrar = registrar_of(shared, self._own.address, self._own.ha_address, master)
-        self.replicating = ReplicationServices(replicator, follower, tables, registrar, shared)
+        self.registrar = registrar = registrar_of(shared, self._own.address)
         saves = TableSaves(shared.runtime, config_files)
         if registrar is not None:
             saves.give = registrar.answer_when_told
@@ -271,7 +215,6 @@ class Broker(Stoppable):
             when_saved=saves.answer_when_saved,
             clean_soon=retention.clean_soon,
             pull_queue=self.pulling.queue,
-            ha_status=lambda: self.replicating.status,
             queues_elsewhere=self.name_server.queues_elsewhere,
             access=access,
         )
@@ -280,7 +223,6 @@ class Broker(Stoppable):
             flushed=self._flushed,
             save_topics=config_files.save_topics,
             producer_of=administering.clients.producer_of,
-            replicator=replicator if shared.config.role == "SYNC_MASTER" else None,
             when_told=None if registrar is None else registrar.when_told,
         )
         self.keeping = upkeep_services_of(
@@ -292,15 +234,9 @@ class Broker(Stoppable):
             sample_rates=administering.tables.sample,
             expire_calls=administering.calls.expire,
         )
-        self.handler = BrokerHandler(
-            shared, self.pulling, self.sending, administering, self.replicating, access, hooks, registrar
-        )
+        self.handler = BrokerHandler(shared, self.pulling, self.sending, administering, access, hooks, registrar)
         self.loops = self._loops(listeners)
-        if vip_listener is not None:
-            self.loops[0].add_listener(vip_listener, self.handler)
         self._stopped = False
-        self._queue_count = 0
-        """Number of queues with known topics, on a slave that copies."""
 
     def _loops(self, listeners: tuple[Listener, Listener]) -> list[IoLoop]:
         shared, config = self.shared, self.config
@@ -330,15 +266,6 @@ class Broker(Stoppable):
         """Make visible what a sync under `SYNC_FLUSH` made durable."""
         self.handler.appended(outbox)
 
-    def _show_copied(self) -> None:
-        """Make visible what was copied from a master."""
-        if self.shared.traits.knows_copied_topics and self._queue_count != self.store.queue_count:
-            self._queue_count = self.store.queue_count
-            know_copied_topics(self.topics, self.store)
-        self.pulling.dispatch_service.show_waiting()
-        if self.replicating.replicator is not None:
-            self.replicating.replicator.appended()
-
     @classmethod
     def start(
         cls,
@@ -350,16 +277,13 @@ class Broker(Stoppable):
         store_config: StoreConfig | None = None,
         listen: Address = ANY_PORT,
         name_server: Address = ANY_PORT,
-        ha: Address | None = None,
         record_directory: str | None = None,
         hooks: Sequence[RpcHook] = (),
         is_fast: bool = True,
     ) -> Broker:
         """Open the store in `directory` (absolute), listen, and serve; `hooks` run around every request.
 
-        Slaves connect at `ha`. Without it, they connect on loopback at the port in `config`; the default of a
-        SYNC_MASTER is the port after the broker's. With `is_fast` false only the plain services run, without `fast`;
-        answers and stored data are the same.
+        With `is_fast` false only the plain services run, without `fast`; answers and stored data are the same.
 
         Raises ListenError, StoreUserError, ConfigError or RecordError with a text for the user, and OSError when the
         store's directory cannot be used. On an error nothing is left running.
@@ -369,9 +293,6 @@ class Broker(Stoppable):
         with ExitStack() as undo:
             # A taken port is reported before the store recovers. The kernel takes connections only from `listen` on.
             listeners = (bind(runtime, listen, undo), bind(runtime, name_server, undo))
-            ha = ha or ha_address(config, listeners[0].address)
-            ha_listener = None if ha is None else bind(runtime, ha, undo)
-            vip_listener = None if ha is None else bind_vip(runtime, listeners[0].address, undo)
             store = MessageStore.open(runtime, directory, store_config)
             undo.callback(store.close)
             recording = BrokerHistory()
@@ -381,12 +302,9 @@ class Broker(Stoppable):
             shared = SharedServices(
                 runtime, policy, config, store_config, store, listeners[0].address, recording, is_fast=is_fast
             )
-            broker = cls(
-                shared, directory, listeners=listeners, ha_listener=ha_listener, vip_listener=vip_listener, hooks=hooks
-            )
-            for listener in (*listeners, ha_listener, vip_listener):
-                if listener is not None:
-                    listen_at(listener)
+            broker = cls(shared, directory, listeners=listeners, hooks=hooks)
+            for listener in listeners:
+                listen_at(listener)
             undo.pop_all()
         broker._start_threads()
         return broker
@@ -396,7 +314,8 @@ class Broker(Stoppable):
         self.sending.start()
         self.pulling.start(self.config.dispatcher_sleep_ms)
         self.keeping.start()
-        self.replicating.start()
+        if self.registrar is not None:
+            self.registrar.start()
         for loop in self.loops:
             loop.start()
 
@@ -407,11 +326,10 @@ class Broker(Stoppable):
         self._stopped = True
         # First the services that could put pulls back or hold new ones, then the table, then the sockets.
         self.keeping.stop_delivering()
-        self.replicating.stop_following()
+        if self.registrar is not None:
+            self.registrar.stop()
         self.pulling.stop_notifying()
         self.sending.stop()
-        if self.replicating.replicator is not None:
-            self.replicating.replicator.stop()
         self.keeping.saves.stop()
         outbox = Outbox()
         self.pulling.finish(outbox)

@@ -10,7 +10,6 @@ from typing import Literal
 from attrs import field, frozen
 
 from longpoll_protocol.properties import DELAY_LEVELS, delay_levels_ms
-from longpoll_protocol.replication import TRANSFER_SIZE
 from longpoll_protocol.sizes import KIB, MIB
 
 
@@ -90,32 +89,10 @@ class BrokerConfig:
     broker_id: int = field(default=0)
     advertised_host: str = field(default="")
     """`brokerIP1`: the host in routes and registrations; empty: the listening host, or loopback."""
-    role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = field(default="ASYNC_MASTER")
-    """`brokerRole`: a slave copies its master's log and takes no messages; sends to a SYNC_MASTER wait for a slave."""
-    master: str = field(default="")
-    """HOST:PORT of a slave's master for requests; empty: ask a name server, or follow none."""
-    ha_master: str = field(default="")
-    """`haMasterAddress`, HOST:PORT of the master's log; empty: the port after that of `master`."""
+    role: Literal["ASYNC_MASTER", "SLAVE"] = field(default="ASYNC_MASTER")
+    """`brokerRole`: a slave serves a copied store and takes no messages."""
     name_servers: str = field(default="")
     """`namesrvAddr`: HOST:PORT of name servers to register at, separated by semicolons; empty: none."""
-    ha_port: int | None = field(default=None)
-    """`haListenPort` for slaves, on loopback; 0 picks one; None: no listener, except on a SYNC_MASTER."""
-    slave_count_max: int = field(default=8)
-    """Maximum slaves connected at one time."""
-    slave_addresses: str = field(default="")
-    """`slaveAddresses`: addresses or networks (10.0.0.0/8) that slaves may use, separated by `;`; empty: all."""
-    transfer_size: int = field(default=TRANSFER_SIZE)
-    """`haTransferBatchSize`, bytes of the log in one message to a slave."""
-    ha_heartbeat_ms: int = field(default=5000)
-    """`haSendHeartbeatInterval`."""
-    ha_idle_ms_max: int = field(default=20_000)
-    """`haHousekeepingInterval`: a peer silent for so long, or a slave without progress, is disconnected."""
-    slave_timeout_ms: int = field(default=3000)
-    """`slaveTimeout`: a send that no slave has by then is answered with 12 FLUSH_SLAVE_TIMEOUT."""
-    slave_behind_bytes_max: int = field(default=256 * MIB)
-    """`haSlaveFallbehindMax`: if every slave lacks this much of the log, sends are answered with 11 at once."""
-    in_sync_replicas: int = field(default=1)
-    """`inSyncReplicas` of 5.x: how many brokers must have a message, including this one."""
     slave_read: bool = field(default=False)
     """`slaveReadEnable`: redirect readers far behind to a slave, and let clients read from a slave."""
     offset_check_in_slave: bool = field(default=False)
@@ -178,7 +155,7 @@ class BrokerConfig:
     acl_enable: bool = field(default=False)
     """`aclEnable`: every request needs a key or an allow-listed address; requires `acl_file`."""
     access_key: str = field(default="")
-    """The account that signs requests to the master and to name servers; empty: no signature."""
+    """The account that signs registrations at name servers; empty: no signature."""
     secret_key: str = field(default="", repr=False)
     acl_file: str | None = field(default=None)
     """Absolute path of the account file, in the format of RocketMQ's `plain_acl.yml`."""

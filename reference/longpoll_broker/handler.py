@@ -12,7 +12,7 @@ from functools import partial
 from attrs import define, field
 from msgspec import structs
 
-from longpoll_broker.assembly import AdminServices, PullServices, ReplicationServices, SendServices, SharedServices
+from longpoll_broker.assembly import AdminServices, PullServices, SendServices, SharedServices
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
 from longpoll_broker.fast.send_bursts import SendBursts
@@ -33,7 +33,7 @@ from longpoll_broker.io.processors import (
 )
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
 from longpoll_broker.rocketmq.accounts.access_processor import AccessProcessor
-from longpoll_broker.rocketmq.replication.registrar import Registrar
+from longpoll_broker.rocketmq.name_server.registrar import Registrar
 from longpoll_broker.shared.quota import Quota
 from longpoll_protocol.fast import PullCommand, SendCommand, TypedConnection
 from longpoll_protocol.frames import Command, Serialisation
@@ -52,7 +52,6 @@ class BrokerHandler:
     pulling: PullServices
     sending: SendServices
     administering: AdminServices
-    replicating: ReplicationServices
     access: AccessControl | None
     hooks: Sequence[RpcHook]
     registrar: Registrar | None
@@ -87,7 +86,7 @@ class BrokerHandler:
         self._serve = partial(serve, with_hooks(processors, self.hooks))
         # Only sends that need just storing and an answer are stored in bursts.
         send = self.sending.send
-        stores_at_once = not send.durability.keeps_messages and not send.traits.returns_transaction_id
+        stores_at_once = not send.durability.syncs and not send.traits.returns_transaction_id
         serves_bursts = stores_at_once and shared.recording.recorder is None and not self._is_slave
         now_ns = shared.runtime.monotonic_ns
         self.send_bursts = None
@@ -160,10 +159,8 @@ class BrokerHandler:
         return has_pulls or pulling.hold_service.has_more or self.administering.clients.needs_turn
 
     def appended(self, outbox: Outbox) -> None:
-        """Make appended or durable messages visible, notify pulls, and send the messages to slaves."""
+        """Make appended or durable messages visible, and notify pulls."""
         self.pulling.dispatch_service.appended(outbox)
-        if self.replicating.replicator is not None:
-            self.replicating.replicator.appended()
 
     def closed(self, channel: Channel) -> None:
         """Remove a closed connection's pulls and memberships."""

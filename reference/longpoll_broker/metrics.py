@@ -105,7 +105,6 @@ class BrokerCollector(Collector):
             "Bytes that the start cut off from the log's end at a damaged record, and put aside.",
             broker.store.cut_size,
         )
-        yield from self._copies()
         yield self._lag()
 
     def _requests(self) -> Metric:
@@ -154,20 +153,6 @@ class BrokerCollector(Collector):
         for part in PARTS:
             found.add_metric([part], int(part in troubles))
         return found
-
-    def _copies(self) -> Iterator[Metric]:
-        """Yield the metrics of slaves, or of this slave's copying."""
-        replicating = self.broker.replicating
-        if replicating.replicator is not None:
-            found = GaugeMetricFamily(
-                "longpoll_slave_behind_bytes", "How much of the log a slave has not reported.", labels=["slave"]
-            )
-            for slave, behind in replicating.replicator.behind_bytes.items():
-                found.add_metric([slave], behind)
-            yield found
-        if replicating.follower is not None:
-            is_connected = int(replicating.follower.is_connected)
-            yield GaugeMetricFamily("longpoll_master_connected", "Whether the master sends its log.", is_connected)
 
     def _lag(self) -> Metric:
         found = GaugeMetricFamily(

@@ -164,15 +164,6 @@ class GetSubscriptionGroupConfigRequestHeader(Header):
     group: str
 
 
-class DeliveredResponseHeader(Header):
-    """The reply to 45 and 60. Ours: RocketMQ's has no fields, so its progress may be ahead of a slave's log."""
-
-    log_end: Int64 | None = None
-    """The physical end of the log that contains everything delivered."""
-    first_offset: Int64 | None = None
-    """For 60: the queue offset of the first message that waits or is not read yet."""
-
-
 class GetBrokerConfigResponseHeader(Header):
     """The reply to 26; the body has one `key=value` per line."""
 

@@ -348,43 +348,23 @@ class TimerCountTable(Body):
     timing_count: dict[str, TimerCount] = field(default_factory=dict)
 
 
-class SlaveStatus(Body):
-    """One slave from its master's view (`HAConnectionRuntimeInfo`)."""
-
-    addr: str
-    """Host:port of its connection."""
-    diff: Int64
-    """Bytes of the log not reported yet."""
-    in_sync: bool
-    """Whether it lacks less than `haSlaveFallbehindMax`."""
-    slave_ack_offset: Int64
-    """The log end that it reported; -1 before the first report."""
-    transfer_from_where: Int64
-    """The begin of the next transfer; -1 before the first report."""
-    transferred_byte_in_second: Int64
-
-
 class FollowingStatus(Body):
-    """A slave's replication state (`HAClientRuntimeInfo`); zeros on a master."""
+    """A slave's replication state (`HAClientRuntimeInfo`); zeros on a master. This broker follows none."""
 
     last_read_timestamp: Int64 = 0
-    """When the master last sent something, ms."""
     last_write_timestamp: Int64 = 0
-    """When this slave last reported, ms."""
     master_addr: str | None = None
-    """Host:port of its log's source."""
     master_flush_offset: Int64 = 0
-    """The durable end of the master's log; not part of this broker's protocol."""
     max_offset: Int64 = 0
     """The end of this slave's log."""
     transferred_byte_in_second: Int64 = 0
 
 
 class HAStatus(Body):
-    """The reply to 907: the slaves of a master, or a slave's own state (`HARuntimeInfo`)."""
+    """The reply to 907: a master without slaves, or a slave's own state (`HARuntimeInfo`)."""
 
     ha_client_runtime_info: FollowingStatus = field(default_factory=FollowingStatus)
-    ha_connection_info: list[SlaveStatus] = field(default_factory=list)
+    ha_connection_info: tuple[()] = ()
     in_sync_slave_nums: Int32 = 0
     master: bool = True
     master_commit_log_max_offset: Int64 = 0

@@ -27,7 +27,6 @@ PLACES: Final = (
     f"{BROKER}/io/channel.py",
     f"{BROKER}/rocketmq/accounts",
     f"{BROKER}/rocketmq/admin/lock_processor.py",
-    *(f"{BROKER}/rocketmq/replication/{name}.py" for name in ("replicator", "slave_connection", "follower")),
     STORE,
     RULES,
     HELD_WHILE_IT_GROWS,

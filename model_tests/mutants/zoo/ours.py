@@ -46,10 +46,6 @@ TOLD: Final[Mapping[str, str]] = {
     "nothing is missing, so the start cuts off what was stored in the same millisecond.",
     "what stands behind each frame of LZ4 is copied": "One message of 4 MB of empty frames keeps every consumer of its "
     "topic busy for a minute.",
-    "a slave takes no blank that is longer than a message": "A batch of many short messages does not fit its file of "
-    "the log, and every slave stops there for good.",
-    "a record that comes to a slave in pieces is copied with each": "A large record in small transfers keeps a slave "
-    "busy with copying what it has, and its clients waiting.",
     "each head behind damage is checked over all that follows it": "A producer sends bodies full of heads of records; "
     "one of them is torn by a kill, and the next start takes minutes.",
     "a verification says nothing of what starts cut off": "Who verifies a store that lost messages to damage "

@@ -40,6 +40,14 @@ PATH = FilledPath()
 LEVELS = ("debug", "info", "warning", "error")
 
 
+def _refuse_replication(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        fail(
+            "serve no longer copies logs between brokers; copy a store's directory and set brokerRole=SLAVE in the "
+            "file of --config to serve the copy"
+        )
+
+
 @click.command()
 @click.option("--store", "store_directory", type=PATH, help="Store directory. Default: a temporary one.")
 @policy_option("The broker's long-polling policy; `longpoll policies` lists them.")
@@ -48,11 +56,10 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--name-server", metavar=ADDRESS, default="127.0.0.1:9876", show_default=True, help="The name server's address."
 )
-@click.option("--ha", metavar=ADDRESS, help="Address for slaves. Warning: any client can read the log there.")
-@click.option("--slave-of", metavar=ADDRESS, help="Run as a slave of the master with this address.")
+@click.option("--ha", "--slave-of", hidden=True, expose_value=False, callback=_refuse_replication)
 @click.option("--register-at", metavar=ADDRESS, help="Also register at these name servers, separated by semicolons.")
 @click.option(
-    "--access-key", envvar=ACCESS_KEY, help=f"Access key for master and name servers. Default: ${ACCESS_KEY}."
+    "--access-key", envvar=ACCESS_KEY, help=f"Access key for the name servers of --register-at. Default: ${ACCESS_KEY}."
 )
 @click.option("--secret-key", envvar=SECRET_KEY, help=f"Its secret key. Default: ${SECRET_KEY}, which is safer.")
 @click.option("--record", type=PATH, help="Record a history into this directory.")
@@ -64,7 +71,7 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--tls-client-authority",
     type=PATH,
-    help="Require certificates of this authority (PEM) from clients, and from a master; show the own one to it.",
+    help="Require certificates of this authority (PEM) from clients, and show the broker's own to name servers.",
 )
 @click.option("--metrics", metavar=ADDRESS, help="Serve Prometheus metrics and /health over HTTP at this address.")
 @click.option(
@@ -82,8 +89,6 @@ def serve(
     knobs: tuple[str, ...],
     listen: str | None,
     name_server: str,
-    ha: str | None,
-    slave_of: str | None,
     register_at: str | None,
     access_key: str | None,
     secret_key: str | None,
@@ -113,8 +118,6 @@ def serve(
       longpoll serve --store /tmp/store
       longpoll serve --policy rocketmq-4.9 --listen 127.0.0.1:0 --name-server 127.0.0.1:0
       longpoll serve --knob recheck_after_hold=none --record /tmp/history
-      longpoll serve --ha 127.0.0.1:10912
-      longpoll serve --listen 127.0.0.1:0 --name-server 127.0.0.1:0 --slave-of 127.0.0.1:10911
       longpoll serve --metrics 127.0.0.1:9090 --log-format json --log-level info
       longpoll serve --acl /etc/rocketmq/plain_acl.yml --tls-certificate server.pem --tls-key server.key
       longpoll serve --tls-certificate server.pem --tls-key server.key --tls-required --tls-client-authority ca.pem
@@ -127,12 +130,12 @@ def serve(
             err.print(f"longpoll: {config_file}: these keys are ignored: {', '.join(unknown)}")
     if acl_file is not None:
         broker_config = evolve(broker_config, acl_file=str(acl_file.absolute()))
-    broker_config = _among_others(broker_config, slave_of, register_at)
+    broker_config = _registering_at(broker_config, register_at)
     account = account_of(access_key, secret_key)
     if account is not None:
         broker_config = evolve(broker_config, access_key=account.access_key, secret_key=account.secret_key)
     server_tls = _server_tls(tls_certificate, tls_key, tls_client_authority, is_required=tls_required)
-    # Among brokers that require certificates, a slave needs one too.
+    # A name server that requires certificates requires one of this broker too.
     client_tls = tls_client_authority and make_client_tls(tls_client_authority, tls_certificate, tls_key)
     runtime = RealRuntime(server_tls=server_tls, client_tls=client_tls or None)
     stopped = runtime.event()
@@ -160,7 +163,6 @@ def serve(
                         store_config=store_config,
                         listen=address_of(listen or place.listen or LISTEN),
                         name_server=address_of(name_server),
-                        ha=None if ha is None else address_of(ha),
                         record_directory=None if record is None else str(record.absolute()),
                         is_fast=not plain,
                     )
@@ -190,16 +192,13 @@ def _stopping(broker: Broker, directory: str) -> Iterator[None]:
             fail(f"cannot close the store {directory}: {error}; the next start will recover it", Exit.UNKNOWN)
 
 
-def _among_others(config: BrokerConfig, slave_of: str | None, register_at: str | None) -> BrokerConfig:
-    """Add the settings of a slave and of the registration; raises ConfigError."""
-    if slave_of is not None:
-        address_of(slave_of)
-        config = evolve(config, role="SLAVE", master=slave_of, broker_id=config.broker_id or 1, slave_read=True)
-    if register_at is not None:
-        for address in filter(None, register_at.split(";")):
-            address_of(address)
-        config = evolve(config, name_servers=register_at)
-    return config
+def _registering_at(config: BrokerConfig, name_servers: str | None) -> BrokerConfig:
+    """Add the name servers to register at; raises ConfigError."""
+    if name_servers is None:
+        return config
+    for address in filter(None, name_servers.split(";")):
+        address_of(address)
+    return evolve(config, name_servers=name_servers)
 
 
 def _wait(runtime: RealRuntime, stopped: Event, *, with_parent: bool) -> None:
@@ -256,8 +255,6 @@ def _say_ready(broker: Broker, directory: str, metrics: str | None, *, as_json: 
         "name-server": "{}:{}".format(*broker.name_server_address),
         "store": directory,
     }
-    if broker.replicating.replicator is not None:
-        places["ha"] = "{}:{}".format(*broker.replicating.replicator.address)
     if metrics is not None:
         places["metrics"] = metrics
     if as_json:

@@ -73,13 +73,8 @@ def _host(text: str) -> str:
 
 
 def _role(text: str) -> str:
-    if text not in {"ASYNC_MASTER", "SYNC_MASTER", "SLAVE"}:
-        raise ValueError("write ASYNC_MASTER, SYNC_MASTER or SLAVE")
-    return text
-
-
-def _address(text: str) -> str:
-    address_of(text)
+    if text not in {"ASYNC_MASTER", "SLAVE"}:
+        raise ValueError("write ASYNC_MASTER or SLAVE, because this broker copies no message to another")
     return text
 
 
@@ -105,14 +100,6 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "brokerIP1": ("advertised_host", _host),
     "slaveReadEnable": ("slave_read", _boolean),
     "namesrvAddr": ("name_servers", _addresses),
-    "haMasterAddress": ("ha_master", _address),
-    "haListenPort": ("ha_port", _count),
-    "haTransferBatchSize": ("transfer_size", _count),
-    "haSendHeartbeatInterval": ("ha_heartbeat_ms", _count),
-    "haHousekeepingInterval": ("ha_idle_ms_max", _count),
-    "slaveTimeout": ("slave_timeout_ms", _count),
-    "haSlaveFallbehindMax": ("slave_behind_bytes_max", _count),
-    "inSyncReplicas": ("in_sync_replicas", _count),
     "offsetCheckInSlave": ("offset_check_in_slave", _boolean),
     "enableSlaveActingMaster": ("slave_acting_master", _boolean),
     "defaultTopicQueueNums": ("default_topic_queue_count", _count),
@@ -132,9 +119,6 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "brokerFastFailureEnable": ("fast_failure", _boolean),
     "serverChannelMaxIdleTimeSeconds": ("channel_idle_ms_max", _seconds),
     # Our own keys, unknown to a Java broker.
-    "masterAddress": ("master", _address),
-    "slaveCountMax": ("slave_count_max", _count),
-    "slaveAddresses": ("slave_addresses", str),
     "connectionCountMax": ("connection_count_max", _count),
     "addressConnectionCountMax": ("address_connection_count_max", _count),
     "outputBytesMax": ("output_bytes_max", _count),

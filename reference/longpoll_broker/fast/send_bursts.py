@@ -37,7 +37,7 @@ class PatchedSendProcessor(SendProcessor):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._is_patched = not self.durability.keeps_messages and not self.traits.returns_transaction_id
+        self._is_patched = not self.durability.syncs and not self.traits.returns_transaction_id
 
     def header_of(self, command: Command) -> SendMessageRequestHeader:
         """Returns the request's header; raises as that of `SendProcessor` does."""

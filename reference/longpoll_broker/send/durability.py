@@ -1,13 +1,13 @@
-"""Answers a send when its copies exist: on disk (`SYNC_FLUSH`) and on slaves (`SYNC_MASTER`).
+"""Answers a send when its message is durable (`SYNC_FLUSH`).
 
-A new topic must be in `topics.json`, and name servers must know it. These waits run concurrently. A slave's result
-takes precedence over the disk's. Other waits: see `rocketmq.replication.replicator`, `rocketmq.replication.registrar`.
+A new topic must be in `topics.json`, and name servers must know it. These waits run concurrently. The wait for name
+servers: see `rocketmq.name_server.registrar`.
 
 `GroupCommit` makes many sends durable with one sync. An appended send submits a log end and a callback. The committer
 takes all waiting requests, saves `topics.json` if one waits for it, syncs the log once and answers each. A watcher
 thread answers overdue requests as not durable while the sync continues.
 
-Sources: `CommitLog.asyncPutMessage`, `submitFlushRequest`, `submitReplicaRequest`, `CommitLog.GroupCommitService` and
+Sources: `CommitLog.asyncPutMessage`, `submitFlushRequest`, `CommitLog.GroupCommitService` and
 `FlushDiskWatcher.java` 4.9.7.
 """
 
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from attrs import Factory, define, field, frozen
+from attrs import define, field, frozen
 
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.store.message_store import MessageStore
@@ -170,84 +170,53 @@ WhenTold = Callable[[Callable[[Outbox], None], Outbox], None]
 """Calls its first argument when name servers know all topics."""
 
 
-class Slaves(Protocol):
-    """The slaves, as the replicator offers them."""
-
-    def is_near(self, log_end: int, /) -> bool:
-        """Whether a slave is near enough to this log end to wait for it."""
-        ...
-
-    def submit(self, log_end: int, done: Callable[[bool, Outbox], None], outbox: Outbox, /) -> None:
-        """Call `done` when slaves have the log up to this end, or at a timeout."""
-        ...
-
-
 @define(slots=True, eq=False)
 class _Waiting:
     """One send. Invariant: the thread that decrements `_open` to 0 under the lock answers it."""
 
     done: Done
     lock: Lock
-    copy_code: int
     _open: int
-    _flush_code: int = field(default=ResponseCode.SUCCESS, init=False)
+    _code: int = field(default=ResponseCode.SUCCESS, init=False)
 
     def flushed(self, is_durable: bool, outbox: Outbox) -> None:
         """The disk has the message, or a timeout occurred."""
         if not is_durable:
-            self._flush_code = ResponseCode.FLUSH_DISK_TIMEOUT
-        self.tell(outbox)
+            self._code = ResponseCode.FLUSH_DISK_TIMEOUT
+        self.ended(outbox)
 
-    def copied(self, is_copied: bool, outbox: Outbox) -> None:
-        """Slaves have the message, or a timeout occurred."""
-        if not is_copied:
-            self.copy_code = ResponseCode.FLUSH_SLAVE_TIMEOUT
-        self.tell(outbox)
-
-    def tell(self, outbox: Outbox) -> None:
+    def ended(self, outbox: Outbox) -> None:
         """One of the waits ended; the last one answers."""
         with self.lock:
             self._open -= 1
             is_last = not self._open
         if is_last:
-            self.done(self.copy_code or self._flush_code, outbox)
+            self.done(self._code, outbox)
 
 
 @frozen
 class Durability:
-    """The copies that must exist before a send is answered."""
+    """What must be durable or known before a send is answered."""
 
     commits: GroupCommit
-    replicator: Slaves | None = None
     when_told: WhenTold | None = None
     """Set when the broker registers at name servers."""
     syncs: bool = False
     """Whether messages wait for the disk (`SYNC_FLUSH`)."""
-    keeps_messages: bool = field(
-        init=False, default=Factory(lambda self: self.syncs or self.replicator is not None, takes_self=True)
-    )
-    """Whether messages need any copy."""
 
     def submit(self, log_end: int | None, done: Done, lock: Lock, outbox: Outbox, *, wants_topics: bool) -> None:
-        """Call `done` when the log is kept up to `log_end`, or at a timeout; `lock` belongs to this send.
+        """Call `done` when the log is durable up to `log_end`, or at a timeout; `lock` belongs to this send.
 
         With `wants_topics` the topic table must be durable and known to name servers. Without `log_end`, only this
-        counts.
-
-        Calls `done` at once, with this outbox, if there is nothing to wait for; with 11 if no slave is near enough.
+        counts. Calls `done` at once, with this outbox, if there is nothing to wait for.
         """
-        replicator = self.replicator if log_end is not None else None
-        needs_disk = wants_topics or (self.syncs and log_end is not None)
-        log_end = log_end or 0
-        is_near = replicator is not None and replicator.is_near(log_end)
-        code = ResponseCode.SUCCESS if is_near or replicator is None else ResponseCode.SLAVE_NOT_AVAILABLE
-        # One extra count for this method, so that no wait is the last before all have started.
+        needs_log = self.syncs and log_end is not None
+        needs_disk = wants_topics or needs_log
         when_told = self.when_told if wants_topics else None
-        waiting = _Waiting(done, lock, code, 1 + needs_disk + is_near + (when_told is not None))
-        if replicator is not None and is_near:
-            replicator.submit(log_end, waiting.copied, outbox)
+        # One extra count for this method, so that no wait is the last before all have started.
+        waiting = _Waiting(done, lock, 1 + needs_disk + (when_told is not None))
         if needs_disk:
-            self.commits.submit(log_end if self.syncs else 0, waiting.flushed, outbox, wants_topics=wants_topics)
+            self.commits.submit((log_end or 0) if needs_log else 0, waiting.flushed, outbox, wants_topics=wants_topics)
         if when_told is not None:
-            when_told(waiting.tell, outbox)
-        waiting.tell(outbox)
+            when_told(waiting.ended, outbox)
+        waiting.ended(outbox)

@@ -367,7 +367,7 @@ class SendProcessor(Serving):
         unsaved = self.topics.unsaved
         # A delayed or prepared message has also created the header's topic.
         wants_topics = topic in unsaved or asked.header.topic in unsaved
-        end = log_end if waits and self.durability.keeps_messages else None
+        end = log_end if waits and self.durability.syncs else None
         if wants_topics or end is not None:
             self.durability.submit(end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
             return None

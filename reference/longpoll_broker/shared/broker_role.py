@@ -18,7 +18,7 @@ from longpoll_broker.shared.topics import GroupConfig
 from longpoll_broker.shared.version_traits import Traits
 from longpoll_broker.store.messages import GetStatus
 
-Role = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
+Role = Literal["ASYNC_MASTER", "SLAVE"]
 MASTER_ID: Final = 0
 _CORRECTED: Final = frozenset(
     {

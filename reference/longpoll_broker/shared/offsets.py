@@ -11,7 +11,7 @@ With a lock as `guard`, threads may share it; reads need no lock. Persistence: s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -86,18 +86,6 @@ class Offsets:
         for pair, queues in self.by_pair.items():
             self.quota.take(pair, size=len(queues))
 
-    def lay_over(self, table: Mapping[str, Mapping[int, int]], channel: Hashable = None) -> None:
-        """Take over another broker's offsets, pair by pair (`SlaveSynchronize.syncConsumerOffset`).
-
-        Other pairs stay; entries above a limit are skipped.
-        """
-        with self.guard:
-            for pair, queues in table.items():
-                is_new = len(queues) <= QUEUE_COUNT_MAX and self.by_pair.get(pair) != queues
-                if is_new and self.quota.take(pair, channel, len(queues)):
-                    self.by_pair[pair] = dict(queues)
-                    self.changed = True
-
     def query(self, topic: str, group: str, queue_id: int) -> int | None:
         """Returns the stored offset, or None."""
         if self.light and group.startswith(LMQ_PREFIX):
@@ -151,9 +139,14 @@ class Offsets:
 
     def clone(self, topic: str, group: str, other: str, channel: Hashable = None) -> None:
         """Copy a group's offsets of a topic to another group, if there are any."""
+        pair = f"{topic}{SEPARATOR}{other}"
         queues = self.by_pair.get(f"{topic}{SEPARATOR}{group}")
-        if queues is not None:
-            self.lay_over({f"{topic}{SEPARATOR}{other}": queues.copy()}, channel)
+        if queues is None:
+            return
+        with self.guard:
+            if self.quota.take(pair, channel, len(queues)):
+                self.by_pair[pair] = queues.copy()
+                self.changed = True
 
     def forget_group(self, group: str) -> None:
         """Remove one group's offsets of every topic."""

@@ -228,27 +228,3 @@ def _rate(samples: list[tuple[int, int]], span_s: int) -> float:
     last_ms, last = samples[-1]
     first_ms, first = next(each for each in samples if last_ms - each[0] <= span_s * 1000)
     return 0.0 if first_ms == last_ms else round((last - first) * 1000 / (last_ms - first_ms), 3)
-
-
-SECOND_NS: Final = 1_000_000_000
-
-
-@define(slots=True, eq=False)
-class TransferRate:
-    """One direction of one connection; one thread counts, any thread reads `per_second`."""
-
-    since_ns: int
-    per_second: int = field(default=0, init=False)
-    """The rate at the last update."""
-    _size: int = field(default=0, init=False)
-
-    def add(self, size: int) -> None:
-        """Count `size` bytes."""
-        self._size += size
-
-    def look(self, now_ns: int) -> None:
-        """Update the rate after each second; called periodically."""
-        passed_ns = now_ns - self.since_ns
-        if passed_ns >= SECOND_NS:
-            self.per_second = self._size * SECOND_NS // passed_ns
-            self.since_ns, self._size = now_ns, 0

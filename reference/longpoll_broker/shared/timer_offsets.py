@@ -6,7 +6,6 @@ see `upkeep.config_files`. Delivery: see `rocketmq.timers`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from attrs import define, field
@@ -29,12 +28,6 @@ class DelayOffsets:
         """Set a level's progress."""
         self.by_level[level] = offset
         self.changed = True
-
-    def replace(self, by_level: Mapping[int, int]) -> None:
-        """Replace all levels, as a slave does with its master's."""
-        if self.by_level != by_level:
-            self.by_level = dict(by_level)
-            self.changed = True
 
 
 @define(slots=True, eq=False)
@@ -70,12 +63,6 @@ class TimerOffsets:
         """Set the timer's progress."""
         self.progress, self.pending_count = (first, read, delivered_ms), pending_count
         self.changed = True
-
-    def copy(self, first: int | None, read: int, delivered_ms: int) -> None:
-        """Copy the master's progress; without `first` the own one stays, and more is read again."""
-        told = (min(self.first, read) if first is None else first, read, delivered_ms)
-        if self.progress != told:
-            self.put(*told, 0)
 
     def table(self) -> dict[str, int]:
         """Returns the table to save."""

@@ -158,16 +158,6 @@ class _Named(Generic[Config]):
     def _new_quota(self) -> Quota:
         return Quota(type(self).__name__.lower(), TOPIC_COUNT_MAX)
 
-    def replace(self, by_name: Mapping[str, Config]) -> None:
-        """Replace all entries; the names must be valid."""
-        with self.guard:
-            for name in self.by_name.keys() - by_name.keys():
-                self.quota.release(name)
-            self.by_name = dict(by_name)
-            for name in by_name:
-                self.quota.take(name)
-        self._has_changed()
-
     def remove(self, name: str) -> bool:
         """Remove an entry; returns false if there was none."""
         with self.guard:
@@ -251,11 +241,6 @@ class Topics(_Named[TopicConfig]):
         if not is_kept:
             self.unsaved.pop(name, None)
         return is_kept
-
-    def replace(self, by_name: Mapping[str, TopicConfig]) -> None:
-        """Replace all topics; the names must be valid."""
-        self.unsaved = dict(by_name)
-        super().replace(by_name)
 
     def remove(self, name: str) -> bool:
         """Remove a topic; returns false if there was none."""

@@ -80,15 +80,6 @@ class Traits:
     hears_of_members: bool = True
     """905 NOTIFY_MIN_BROKER_ID_CHANGE is served: which brokers of this name are alive."""
 
-    knows_copied_topics: bool = True
-    """A slave knows a topic once it has copied a message of it, before it copies its master's table."""
-    begins_with_last_file: bool = False
-    """An empty slave gets only the log's last file, not the whole log."""
-    replicates_visible: bool = True
-    """A slave gets only visible messages, so that none becomes visible there first."""
-    counts_replicas: bool = False
-    """A SYNC_MASTER waits for `inSyncReplicas` - 1 slaves, not for one that is near."""
-
     # -- every request
     answers_in_json: bool = False
     """Every answer's header is JSON, whatever the request used."""
@@ -190,9 +181,6 @@ TRAITS_4_9: Final = Traits(
     stores_moved_offsets=True,
     slave_notifies=False,
     hears_of_members=False,
-    knows_copied_topics=False,
-    begins_with_last_file=True,
-    replicates_visible=False,
     name_server_is_silent=True,
     unknown_codes=CODES_OF_5 | TIMER_CODES,
     offsets_outlive_topics=True,
@@ -224,7 +212,6 @@ TRAITS_5: Final = attrs.evolve(
     offsets_outlive_topics=False,
     slave_notifies=True,
     hears_of_members=True,
-    counts_replicas=True,
     answers_in_json=True,
     bad_parameter_code=_INVALID_PARAMETER,
     checks_deleted_names=False,

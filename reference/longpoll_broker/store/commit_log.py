@@ -79,20 +79,18 @@ FUTURE_MS: Final = 10 * 365 * 24 * 3_600_000
 _lines = logging.getLogger(__name__)
 
 
-def believed_ms(store_ms: int, unix_ms: Callable[[], int], *, tell: bool = True) -> int:
+def believed_ms(store_ms: int, unix_ms: Callable[[], int]) -> int:
     """Returns a record's store time, or 0 if it is in the future; no checksum covers it.
 
-    Later messages get no earlier time, so one wrong bit would move all of them into the future. `tell` logs the error;
-    set it for the first record only, because a wrong clock affects every record.
+    Later messages get no earlier time, so one wrong bit would move all of them into the future.
     """
     if not store_ms or store_ms <= unix_ms() + FUTURE_MS:
         return store_ms
-    if tell:
-        _lines.error(
-            "a record of the log speaks of a time to come (%d ms): it is damaged, or this machine's clock is wrong; "
-            "what is stored after it gets the clock's time",
-            store_ms,
-        )
+    _lines.error(
+        "a record of the log speaks of a time to come (%d ms): it is damaged, or this machine's clock is wrong; "
+        "what is stored after it gets the clock's time",
+        store_ms,
+    )
     return 0
 
 
@@ -231,32 +229,6 @@ class CommitLog:
         content = b"".join(records)
         assert self.end + len(content) <= self.sure_end
         self._write(content)
-
-    def begin_at(self, start: int) -> None:
-        """Set the begin of a log without files, at a file's start."""
-        assert not self.segments.segments
-        assert start % self.segments.size == 0
-        self.end = self.flushed_end = start
-
-    def append_copy(self, record: Buffer) -> None:
-        """Write a record of another log that ends where this one does; raises OSError.
-
-        It leaves room for a blank in its file (`replica_append.next_piece`).
-        """
-        self.make_room(len(record))
-        self._write(record)
-
-    def append_blank(self, blank: Buffer) -> None:
-        """End the current file with another log's blank, which fills it; raises OSError."""
-        segment = self.segments.find(self.end) or self.segments.append(self.end)
-        position = self.end - segment.start
-        assert position + len(blank) == segment.size
-        # As in `_room_for`: a blank counts only if a file follows it.
-        self._segment = self.segments.find(segment.stop) or self.segments.append(segment.stop)
-        segment.reserve(position, segment.size)
-        segment.view[position + _MARK_SIZE :] = blank[_MARK_SIZE:]
-        segment.view[position : position + _MARK_SIZE] = blank[:_MARK_SIZE]
-        self.end = segment.stop
 
     def _write(self, content: Buffer) -> None:
         segment = self._segment

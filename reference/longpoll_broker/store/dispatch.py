@@ -130,11 +130,6 @@ class Dispatcher:
             else:
                 self.handing = False
 
-    def begin_at(self, start: int) -> None:
-        """Set the begin of an empty log; the caller holds the append lock."""
-        assert self.handing
-        self.cursor = self._handed_end = start
-
     def waiting(self) -> list[Arrival]:
         """The messages handed over and not yet visible; other threads may be dispatching them."""
         return [arrival for queue, arrival in list(self.handed) if queue is not None]

@@ -54,7 +54,6 @@ from longpoll_broker.store.recovery import (
     recover,
     without_queues,
 )
-from longpoll_broker.store.replica_append import ReplicaAppend
 from longpoll_broker.store.retention import Deletions, count_expired, queue_name, topic_of
 from longpoll_broker.store.segment import make_durable
 from longpoll_broker.store.selection import nearest_offset, nothing, read_queue
@@ -86,8 +85,6 @@ class MessageStore:
 
     _dispatcher: Dispatcher
     """Created when recovery has found the log's begin."""
-    _copying: ReplicaAppend
-    """Created with `_dispatcher`."""
     _store_ms: int
     """Store time of the last message."""
     cut_size: int
@@ -184,17 +181,6 @@ class MessageStore:
         self._deletions.limit(self._log.end)
         self._dispatcher = Dispatcher(
             self._log, self._append_lock, self._queue_of, self._inner_of, recovered.cursor, levels_ms=self._levels_ms
-        )
-        self._copying = ReplicaAppend(
-            self._log,
-            self._table,
-            self._dispatcher,
-            self._append_lock,
-            self._inner_of,
-            self.delete_topic,
-            self.message_size_max,
-            self._levels_ms,
-            self._runtime.unix_ms,
         )
         self._dispatch_all(self._dispatcher.dispatch)
         for queue in self._table.all():
@@ -368,34 +354,6 @@ class MessageStore:
             raise OSError(errno.EAGAIN, f"earlier messages are not visible yet ({self._dispatcher.trouble})")
         queue.make_room(count)
 
-    def put_copied(self, physical_offset: int, content: memoryview) -> int:
-        """Append the complete records of another store's log from `physical_offset` on; returns their bytes.
-
-        Raises what `ReplicaAppend.put` raises. No other thread may append.
-        """
-        if self._troubles:
-            self._check_log()
-        try:
-            return self._copying.put(physical_offset, content)
-        finally:
-            self._store_ms = max(self._store_ms, self._copying.store_ms)
-
-    def forget_beginning(self) -> None:
-        """Let the copy begin anywhere again, if it is empty."""
-        self._copying.forget_beginning()
-
-    def log_part(self, physical_offset: int, size_max: int, *, only_visible: bool = False) -> memoryview | None:
-        """Returns up to `size_max` bytes of one log file that may be copied; None when there are none.
-
-        Excludes bytes that must be durable before they are visible; `only_visible` excludes all invisible messages.
-        Also None for a removed offset.
-        """
-        stop = min(self.dispatched_end if only_visible else self.dispatchable_end, physical_offset + size_max)
-        segment = self._log.segments.find(physical_offset)
-        if segment is None or stop <= physical_offset:
-            return None
-        return self._log.slice(physical_offset, min(stop, segment.stop) - physical_offset)
-
     def _inner_of(self, record: Record) -> list[tuple[ConsumeQueue, int]]:
         """Returns the additional queues of a record, with its offset in each; no checksum covers its queue id."""
         if not self._config.multi_dispatch:
@@ -527,11 +485,6 @@ class MessageStore:
         return self._log.start
 
     @property
-    def log_file_size(self) -> int:
-        """Bytes of each file of the log."""
-        return self._log.segments.size
-
-    @property
     def log_end(self) -> int:
         """Physical offset after the last appended record (`getMaxPhyOffset`)."""
         return self._log.end
@@ -552,11 +505,6 @@ class MessageStore:
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Whether there is such a queue."""
         return self._table.find(topic, queue_id) is not None
-
-    @property
-    def queue_count(self) -> int:
-        """Number of queues; in a copy it changes only when a queue is added."""
-        return sum(len(topic.queues) for topic in list(self._table.topics.values()))
 
     def visible_end(self, topic: str, queue_id: int) -> int:
         """The queue offset after the last visible message (`getMaxOffsetInQueue`); 0 for an unknown queue."""

@@ -1,8 +1,8 @@
 """Returns a broker's tables, settings and statistics (21, 26, 28, 43, 45, 60, 61, 201, 305, 315, 907); changes (25).
 
 Only settings that may change at run time can be changed (25); others are refused by name, where RocketMQ accepts
-everything and reports success. Slaves copy the tables by these requests. Of the requests that clean up (306, 316, 329)
-only 329 has work. A topic's queues are deleted with the topic, and queue files with their part of the log.
+everything and reports success. Of the requests that clean up (306, 316, 329) only 329 has work. A topic's queues are
+deleted with the topic, and queue files with their part of the log.
 
 Source: `AdminBrokerProcessor.java` 4.9.7: `getAllTopicConfig`, `updateBrokerConfig`, `getBrokerConfig`,
 `prepareRuntimeInfo`, `getAllConsumerOffset`, `getAllDelayOffset`, `viewBrokerStatsData`,
@@ -32,7 +32,6 @@ from longpoll_broker.shared.topics import Groups, Topics, chunks_of
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.admin_headers import (
-    DeliveredResponseHeader,
     GetBrokerConfigResponseHeader,
     ViewBrokerStatsDataRequestHeader,
 )
@@ -40,6 +39,7 @@ from longpoll_protocol.bodies import (
     Body,
     DataVersion,
     DelayTable,
+    FollowingStatus,
     GroupTable,
     HAStatus,
     KVTable,
@@ -137,8 +137,6 @@ class TableProcessor(Serving):
     store_config: StoreConfig
     pull_queue: Callable[[], tuple[int, int]]
     """Returns the number of pulls waiting for a thread, and the first one's waiting time, ms."""
-    ha_status: Callable[[], HAStatus]
-    """Returns the state of replication."""
     clean_soon: Callable[[], None]
     """Makes the next round remove expired log files, whatever the hour (`upkeep.flush_service`)."""
     topics: Topics
@@ -153,6 +151,7 @@ class TableProcessor(Serving):
     traits: Traits = STRICT_TRAITS
     policy_name: str = "strict"
     """The reported policy, so that a test kit can choose its checks."""
+    is_slave: bool = False
     _put_rates: Rates = field(factory=Rates, init=False)
     _get_rates: Rates = field(factory=Rates, init=False)
     _found_rates: Rates = field(factory=Rates, init=False)
@@ -214,18 +213,14 @@ class TableProcessor(Serving):
     @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delays(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """45: return the progress of each delay level."""
-        body = DelayTable(offset_table=self.delays.by_level.copy()).encode()
-        # Read afterwards, so that everything delivered is before this log end.
-        fields = DeliveredResponseHeader(log_end=self.store.log_end).encode()
-        return answer(command, ResponseCode.SUCCESS, None, fields, body)
+        return answer(command, ResponseCode.SUCCESS, body=DelayTable(offset_table=self.delays.by_level.copy()).encode())
 
     @serves(RequestCode.GET_TIMER_CHECK_POINT)
     def timer_progress(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """60: return the timer's progress."""
-        first, read, delivered_ms = self.timers.progress
+        _first, read, delivered_ms = self.timers.progress
         body = TimerCheckpoint(max(delivered_ms + PRECISION_MS, 0), read).encode()
-        fields = DeliveredResponseHeader(log_end=self.store.log_end, first_offset=first).encode()
-        return answer(command, ResponseCode.SUCCESS, None, fields, body)
+        return answer(command, ResponseCode.SUCCESS, body=body)
 
     @serves(RequestCode.GET_TIMER_METRICS)
     def timer_counts(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
@@ -237,8 +232,12 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_HA_STATUS)
     def replication(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """907: return the slaves and their progress, or this slave's."""
-        return answer(command, ResponseCode.SUCCESS, body=self.ha_status().encode())
+        """907: return this broker's role and the end of its log; it has no slaves, and follows no master."""
+        end = self.store.log_end
+        status = HAStatus(master_commit_log_max_offset=end)
+        if self.is_slave:
+            status = HAStatus(master=False, ha_client_runtime_info=FollowingStatus(max_offset=end))
+        return answer(command, ResponseCode.SUCCESS, body=status.encode())
 
     @serves(RequestCode.GET_BROKER_CONFIG)
     def settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:

@@ -153,8 +153,6 @@ class OwnBroker:
     topics: Topics
     address: str
     """HOST:PORT for clients."""
-    ha_address: str = ""
-    """HOST:PORT for slaves; empty if there is none."""
 
 
 @define(slots=True, eq=False)
@@ -306,9 +304,10 @@ class NameServer(Serving):
 
     def _master_of(self, slave: RegisteredBroker) -> RegisterBrokerResponseHeader:
         """Returns the addresses of a slave's master, if known: the own broker, or a registered one."""
-        master: OwnBroker | RegisteredBroker | None = self.own
-        if self.own is None or (self.own.config.broker_name, self.own.config.broker_id) != (slave.name, MASTER_ID):
-            master = self.routes.get(self.routes.addresses(slave.name).get(MASTER_ID, ""))
+        own = self.own
+        if own is not None and (own.config.broker_name, own.config.broker_id) == (slave.name, MASTER_ID):
+            return RegisterBrokerResponseHeader(master_addr=own.address)
+        master = self.routes.get(self.routes.addresses(slave.name).get(MASTER_ID, ""))
         if master is None:
             return RegisterBrokerResponseHeader()
         return RegisterBrokerResponseHeader(ha_server_addr=master.ha_address or None, master_addr=master.address)

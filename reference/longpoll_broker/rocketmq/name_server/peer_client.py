@@ -1,15 +1,14 @@
-"""Sends requests to another broker or a name server, one at a time on one connection; addresses of a slave's master.
+"""Sends requests to a name server, one at a time on one connection.
 
-After a failure the next request connects again. With an account, every request is signed. Without one, a peer with
-accounts refuses requests unless this address is allow-listed. Requests: see `table_sync`, `registrar`.
+After a failure the next request connects again. With an account, every request is signed. Without one, a name server
+with accounts refuses requests unless this address is allow-listed. Requests: see `registrar`.
 
-Source: `BrokerOuterAPI.java`, `BrokerController.updateMasterHAServerAddrPeriodically` 4.9.7, `newAclRPCHook` 5.5.
+Source: `BrokerOuterAPI.java` 4.9.7, `newAclRPCHook` 5.5.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from typing import Final
 
 from attrs import define, field
@@ -20,7 +19,6 @@ from longpoll_protocol.frames import CLOSED, EMPTY, NEED_DATA, Buffer, Command, 
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Address, Poller, Runtime, Socket
-from longpoll_runtime.logs import event
 from longpoll_spec.errors import ConfigError
 
 ASK_S: Final = 3.0
@@ -137,40 +135,6 @@ class PeerClient:
 
     def __str__(self) -> str:
         return "{}:{}".format(*self.address)
-
-
-log = logging.getLogger(__name__)
-
-
-@define(slots=True, eq=False)
-class MasterAddress:
-    """A slave's master: the addresses; None if unknown. One thread changes them; those from the settings stay."""
-
-    address: Address | None
-    """The address for requests."""
-    ha_address: Address | None
-    """The address of its log (`haMasterAddress`)."""
-    _is_set: bool = field(init=False)
-    _is_ha_set: bool = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._is_set = self.address is not None
-        self._is_ha_set = self.ha_address is not None
-
-    def heard(self, address: Address | None, ha_address: Address | None) -> None:
-        """Update from a name server's answer; None changes nothing."""
-        before = self.address, self.ha_address
-        if address is not None and not self._is_set:
-            self.address = address
-        if ha_address is not None and not self._is_ha_set:
-            self.ha_address = ha_address
-        if (self.address, self.ha_address) != before:
-            log.info(
-                "the master is at %s, and sends its log at %s",
-                self.address,
-                self.ha_address,
-                extra=event("master_heard", address=self.address, ha_address=self.ha_address),
-            )
 
 
 def address_in(text: str | None, key: str = "an address") -> Address | None:

@@ -4,8 +4,8 @@ As in Java, a change of topics is answered when every name server that accepted 
 that then asks for the new topic's route finds it. Java waits on the serving thread; here each name server has a thread,
 so a slow one delays no other.
 
-A slave learns its master's address from name servers. Connections stay open, because a name server removes a broker
-whose connection closes. The other side: see `rocketmq.name_server.name_server`.
+Connections stay open, because a name server removes a broker whose connection closes. The other side: see
+`rocketmq.name_server.name_server`.
 
 Source: `BrokerController.registerBrokerAll`, `doRegisterBrokerAll`, `TopicConfigManager.java`, `BrokerOuterAPI.java`
 4.9.7.
@@ -22,16 +22,15 @@ from attrs import define, field
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, refuse
-from longpoll_broker.rocketmq.replication.peer_client import MasterAddress, PeerClient, PeerError, address_in
+from longpoll_broker.rocketmq.name_server.peer_client import PeerClient, PeerError
 from longpoll_broker.shared.topics import Topics
 from longpoll_protocol.admin_headers import (
     RegisterBrokerRequestHeader,
-    RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
 from longpoll_protocol.bodies import DataVersion, RegisterBody, TopicTable
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.errors import HeaderError, RemoteProtocolError
+from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames import Command
 from longpoll_runtime import Address, Event, Lock, Runtime
 from longpoll_runtime.logs import event
@@ -43,7 +42,7 @@ log = logging.getLogger(__name__)
 REGISTER_MS: Final = 30_000
 """`registerNameServerPeriod`."""
 RETRY_MS: Final = 1_000
-"""Interval between retries for a missing name server or master."""
+"""Interval between retries for a missing name server."""
 WAITING_COUNT_MAX: Final = 10_000
 """Maximum answers that wait for a name server; further ones do not wait."""
 
@@ -129,7 +128,7 @@ class _Desk(ServiceThread):
                 break
             version = self._register()
             self._speak(outbox, version)
-            wait_ms = REGISTER_MS if version is not None and self.registrar.knows_master else RETRY_MS
+            wait_ms = REGISTER_MS if version is not None else RETRY_MS
         self._speak(outbox, None)
         self._asking.tell(RequestCode.UNREGISTER_BROKER, leaving(self.registrar.config, self.registrar.address))
 
@@ -154,7 +153,7 @@ class _Desk(ServiceThread):
             broker_name=config.broker_name,
             broker_addr=registrar.address,
             cluster_name=config.cluster_name,
-            ha_server_addr=registrar.ha_address,
+            ha_server_addr="",
             broker_id=config.broker_id,
         )
         # First, so that a topic added in between is sent again with the next registration.
@@ -166,9 +165,8 @@ class _Desk(ServiceThread):
             )
         ).encode()
         try:
-            found = self._asking.ask(RequestCode.REGISTER_BROKER, header.encode(), body)
-            told = RegisterBrokerResponseHeader.decode(found.ext_fields)
-        except (PeerError, RemoteProtocolError, HeaderError, OSError) as error:
+            self._asking.ask(RequestCode.REGISTER_BROKER, header.encode(), body)
+        except (PeerError, RemoteProtocolError, OSError) as error:
             if not self._stop.is_set():
                 log.warning(
                     "the name server %s does not take this broker in: %s; trying again",
@@ -178,7 +176,6 @@ class _Desk(ServiceThread):
                 )
             return None
         self.registered_count += 1
-        registrar.heard(told)
         return version
 
 
@@ -192,10 +189,6 @@ class Registrar:
     name_servers: tuple[Address, ...]
     address: str
     """HOST:PORT for clients."""
-    ha_address: str
-    """HOST:PORT for slaves; empty if there is none."""
-    master: MasterAddress | None
-    """A slave's master addresses, to be updated."""
     started_ms: int
     """Start time of the topic table's version counter."""
     lock: Lock = field(init=False)
@@ -210,11 +203,6 @@ class Registrar:
     def registered_count(self) -> int:
         """Number of successful registrations."""
         return sum(desk.registered_count for desk in self._desks)
-
-    @property
-    def knows_master(self) -> bool:
-        """Whether the master's address is known, or this broker is not a slave."""
-        return self.master is None or self.master.ha_address is not None
 
     def start(self) -> None:
         """Start the threads."""
@@ -268,12 +256,6 @@ class Registrar:
             return None
 
         return process
-
-    def heard(self, told: RegisterBrokerResponseHeader) -> None:
-        """Update the master's addresses from a name server's answer."""
-        if self.master is not None:
-            with self.lock, KeepGoing(log, "a name server tells an address that is none"):
-                self.master.heard(address_in(told.master_addr), address_in(told.ha_server_addr))
 
 
 def leaving(config: BrokerConfig, address: str) -> dict[str, str]:
