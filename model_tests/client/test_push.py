@@ -6,21 +6,23 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
 import pytest
 from attrs import define, field
 from model_tests.support.broker.brokers import wait_until
-from model_tests.support.broker.client_scenarios import member_options, new_topic
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.client import (
     QUEUE,
     RUNTIME,
     Clients,
+    Heard,
+    Held,
     awaited,
     consumed,
     from_first,
@@ -32,6 +34,7 @@ from model_tests.support.client import (
     run,
     send,
 )
+from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker
 from longpoll_client import (
@@ -56,6 +59,9 @@ from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import SubscriptionData
 from longpoll_runtime.real import RealRuntime
 
+COUNT: Final = 10
+TEN: Final = [b"%d" % number for number in range(COUNT)]
+
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
@@ -63,46 +69,41 @@ def name_server(broker: Broker) -> str:
     return name_server_of(broker)
 
 
+def wait_consumed(consumer: Any, topic: str, count: int) -> None:
+    """Wait until so many messages count as consumed."""
+    wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count >= count)
+
+
 @pytest.mark.parametrize("is_raised", [False, True])
 def test_a_listener_rejects_a_message_and_puts_one_off(clients: Clients, topic: str, is_raised: bool) -> None:
     """Whether it raises or returns what it wants; whatever else it returns, the message is consumed."""
-    seen: list[tuple[bytes, int]] = []
 
-    def listen(messages: Sequence[ReceivedMessage]) -> object:
-        (message,) = messages
-        seen.append((message.body, message.attempt))
-        answer = Reject() if message.body == b"bad" else Retry(delay_s=0.5) if message.attempt == 1 else None
-        if is_raised and answer is not None:
-            raise answer
-        return answer or 7
+    def answer(message: ReceivedMessage) -> object:
+        wanted = Reject() if message.body == b"bad" else Retry(delay_s=0.5) if message.attempt == 1 else None
+        if is_raised and wanted is not None:
+            raise wanted
+        return wanted or 7
 
-    group = f"G-{topic}"
+    heard, group = Heard(answer), f"G-{topic}"
     send(clients.name_server, topic, b"bad", b"late")
-    consumer = clients.push(from_first(group), listen)
-    consumer.subscribe(topic)
-    consumer.start()
+    clients.pushing(topic, heard, group=group)
     with polling(clients.name_server, f"%DLQ%{group}", f"dead-{group}") as dead:
         assert [message.body for message in polled(dead, 1)] == [b"bad"]
-    wait_until(lambda: (b"late", 2) in seen)
-    assert sorted(seen) == [(b"bad", 1), (b"late", 1), (b"late", 2)]
+    wait_until(lambda: (b"late", 1) in heard.tries)
+    assert sorted(heard.tries) == [(b"bad", 0), (b"late", 0), (b"late", 1)]
 
 
 def test_a_listener_that_hangs_is_told_of_and_its_message_comes_again(
-    name_server: str, caplog: pytest.LogCaptureFixture
+    name_server: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After its time the message is sent back once, and closing does not wait for ever."""
-    going_on = threading.Event()
-
-    def hang(_messages: Sequence[ReceivedMessage]) -> Retry | None:
-        going_on.wait(PATIENCE_S)
-        return None
-
-    with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
+    held = Held()
+    options: dict[str, Any] = {"consume_timeout_s": 0.2, "close_timeout_s": 0.05}
+    with caplog.at_level(logging.WARNING):
         send(name_server, topic, b"x")
-        options: dict[str, Any] = {"consume_timeout_s": 0.2, "close_timeout_s": 0.05}
-        with listening(name_server, topic, hang, thread_count=1, **options) as consumer:
+        with listening(name_server, topic, held, thread_count=1, **options) as consumer:
             wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].sent_back_count == 1)
-        going_on.set()
+        held.go.set()
     assert "has not answered for 0.2 s" in caplog.text
     assert "left behind" in caplog.text
     assert caplog.text.count("has not answered") == 1
@@ -125,7 +126,6 @@ class Watched(RealRuntime):
         self.monotonic_ns = self.read
 
     def read(self) -> int:
-        """The time."""
         self.read_count += 1
         found = self.now_ns
         if self.read_count == self.look_at:
@@ -153,9 +153,7 @@ def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], lis
         retry_topic="%RETRY%G", statistics=Statistics(runtime), put_off=put_off, run=lambda _steps: None
     )
     listening.belong_to(member)
-    puller: Any = SimpleNamespace(
-        queue=MessageQueue(topic="T", broker_name="b", queue_id=0), is_open=True, is_dropped=False, done=done.extend
-    )
+    puller: Any = SimpleNamespace(queue=QUEUE, is_open=True, is_dropped=False, done=done.extend)
     message: Any = SimpleNamespace(topic="T", queue_id=0, queue_offset=0)
     listening._consume_again(puller, (message,), 0)
     assert member.statistics.snapshot()["T"].consumed_count == 1 - len(back)
@@ -182,30 +180,25 @@ def test_the_answer_of_one_that_was_found_to_hang_is_of_no_account() -> None:
     assert len(back) == 1
 
 
-def test_an_orderly_listener_that_hangs_holds_its_queue_up(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_orderly_listener_that_hangs_holds_its_queue_up(
+    name_server: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is logged once, nothing overtakes, and everything comes when the listener returns."""
-    going_on = threading.Event()
-    seen: list[bytes] = []
-
-    def hang(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        assert going_on.wait(PATIENCE_S)
-        seen.extend(message.body for message in messages)
-        return None
-
-    with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
+    held = Held()
+    with caplog.at_level(logging.WARNING):
         send(name_server, topic, b"1", b"2")
-        with listening(name_server, topic, hang, is_orderly=True, consume_timeout_s=0.1):
+        with listening(name_server, topic, held, is_orderly=True, consume_timeout_s=0.1):
             wait_until(lambda: "the queue waits for it" in caplog.text)
-            assert seen == []
-            going_on.set()
-            wait_until(lambda: seen == [b"1", b"2"])
+            assert held.bodies == [b"1"]
+            held.go.set()
+            wait_until(lambda: held.bodies == [b"1", b"2"])
 
 
-def test_what_cannot_be_sent_back_is_given_again_from_here(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_sent_back_is_given_again_from_here(
+    name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With one more try counted, although the broker knows nothing of it."""
     monkeypatch.setattr(group_member, "LOCAL_RETRY_S", 0.01)
-
-    tries: list[int] = []
     done: set[int] = set()
 
     def refuse(refused: Member, _message: ReceivedMessage, queue: MessageQueue, _level: int) -> None:
@@ -214,56 +207,36 @@ def test_what_cannot_be_sent_back_is_given_again_from_here(name_server: str, mon
         raise RefusedError("CONSUMER_SEND_MSG_BACK", 1, "planted")
 
     monkeypatch.setattr(Member, "send_back", refuse)
-
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        tries.append(messages[0].reconsume_times)
-        return None if len(tries) == 3 else Retry()
-
-    with new_topic(name_server, 1) as topic:
-        send(name_server, topic, b"x")
-        with listening(name_server, topic, listen) as consumer:
-            wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 1)
-    assert (tries, done) == ([0, 1, 2], {0})
+    heard = Heard(lambda message: None if message.attempt == 3 else Retry())
+    send(name_server, topic, b"x")
+    with listening(name_server, topic, heard) as consumer:
+        wait_consumed(consumer, topic, 1)
+    assert ([times for _body, times in heard.tries], done) == ([0, 1, 2], {0})
 
 
 def test_an_orderly_message_is_a_dead_letter_after_its_tries(clients: Clients, broker: Broker, topic: str) -> None:
     """It holds its queue up for two more tries and then lets the next one pass."""
-    seen: list[tuple[bytes, int]] = []
-
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        (message,) = messages
-        seen.append((message.body, message.reconsume_times))
-        return Retry() if message.body == b"poison" else None
-
+    heard = Heard(lambda message: Retry() if message.body == b"poison" else None)
     send(clients.name_server, topic, b"poison", b"next")
-    consumer = clients.push(from_first(suspend_s=0.01, max_attempts=3), listen, is_orderly=True)
-    consumer.subscribe(topic)
-    consumer.start()
-    wait_until(lambda: len(seen) == 4)
-    assert seen == [(b"poison", 0), (b"poison", 1), (b"poison", 2), (b"next", 0)]
+    clients.pushing(topic, heard, is_orderly=True, suspend_s=0.01, max_attempts=3)
+    heard.wait(4)
+    assert heard.tries == [(b"poison", 0), (b"poison", 1), (b"poison", 2), (b"next", 0)]
     assert broker.store.visible_end("%DLQ%G", 0) == 1
 
 
 def test_a_queue_that_another_member_has_locked_is_left_alone(clients: Clients, topic: str) -> None:
     """An orderly member waits for the lock of one that has the queue, although its share says that it is its own."""
-    seen: list[bytes] = []
-
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        seen.extend(message.body for message in messages)
-        return None
-
+    heard = Heard()
     send(clients.name_server, topic, b"x")
     with ClientInstance(RUNTIME, clients.name_server) as stranger:
         locks = QueueLocks(RUNTIME, "G", lambda: stranger.client_id, is_orderly=True)
         (queue,) = stranger.route(topic).readable
         assert stranger.run(locks.lock([queue])) == ({queue}, set())
-        consumer = clients.push(from_first(rebalance_s=0.02), listen, is_orderly=True)
-        consumer.subscribe(topic)
-        consumer.start()
+        consumer = clients.pushing(topic, heard, is_orderly=True, rebalance_s=0.02)
         assert queue not in consumer.queues
-        assert seen == []
+        assert heard.bodies == []
         stranger.run(locks.unlock([queue]))
-        wait_until(lambda: seen == [b"x"])
+        assert heard.wait(1) == [b"x"]
 
 
 @pytest.mark.parametrize(
@@ -273,18 +246,9 @@ def test_a_member_whose_lock_has_run_out_stores_nothing(
     broker: Broker, clients: Clients, topic: str, *, is_orderly: bool, has_run_out: bool, stored: int
 ) -> None:
     """Not when it is closed either: another one may have the queue, and be further. Only orderly members lock."""
-    has_them, goes_on = threading.Event(), threading.Event()
-
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        assert len(messages) == 3
-        has_them.set()
-        assert goes_on.wait(PATIENCE_S)
-        return None
-
+    held = Held()
     send(clients.name_server, topic, b"0", b"1", b"2")
-    consumer = clients.push(from_first(consume_count_max=3), listen, is_orderly=is_orderly)
-    consumer.subscribe(topic)
-    consumer.start()
+    consumer = clients.pushing(topic, held, is_orderly=is_orderly, consume_count_max=3)
 
     def puller() -> Puller | None:
         return next((each for queue, each in clients.pullers(consumer).items() if queue.topic == topic), None)
@@ -295,80 +259,72 @@ def test_a_member_whose_lock_has_run_out_stores_nothing(
     # From now on its pulls have nothing to commit: the next one is on its way while the listener waits.
     wait_until(lambda: own._is_pulling)
     # Without its lock nothing is given to a listener that has nothing yet.
-    assert has_them.wait(PATIENCE_S)
+    held.wait()
+    assert held.bodies == [b"0", b"1", b"2"]
     assert (own.locked_until_ns is None) is not is_orderly
     if has_run_out:
         own.locked_until_ns = 1
-    goes_on.set()
+    held.go.set()
     wait_until(lambda: own.offset_done == 3)
     consumer.close()
     assert broker.offsets.query(topic, "G", 0) == stored
 
 
-def _fail(broker_name: str, error: Exception) -> None:
-    pytest.fail(f"{broker_name}: {error}")
-
-
-def test_a_listener_may_empty_the_list_that_it_is_given(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_may_empty_the_list_that_it_is_given(
+    name_server: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
 
     def greedy(messages: Sequence[ReceivedMessage]) -> Retry | None:
         assert isinstance(messages, list)
-        taken = messages.pop()
-        if taken.body == b"bad":
+        if messages.pop().body == b"bad":
             raise ZeroDivisionError("the listener's own fault")
         return None
 
-    with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING):
         send(name_server, topic, b"bad", b"good")
         with listening(name_server, topic, greedy, thread_count=1) as consumer:
-            wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 1)
+            wait_consumed(consumer, topic, 1)
             counts = consumer.statistics[topic]
     assert (counts.later_count, counts.sent_back_count) == (1, 1)
     assert f"{topic} queue 0 offset 0" in caplog.text
 
 
-def test_a_batch_is_shared_among_threads_whose_listener_waits(name_server: str) -> None:
+def test_a_batch_is_shared_among_threads_or_tasks_whose_listener_waits(clients: Clients, topic: str) -> None:
     """Each message once, in lots of the size that was asked for, as many at a time as there are threads."""
     got: list[list[bytes]] = []
     all_wait, at_once = threading.Barrier(3, timeout=PATIENCE_S), threading.Lock()
 
-    def slow(messages: Sequence[ReceivedMessage]) -> Retry | None:
+    def slow(messages: Sequence[ReceivedMessage]) -> None:
         with at_once:
             got.append([message.body for message in messages])
             is_first = len(got) <= 3
         if is_first:
             all_wait.wait()
-        return None
 
-    with new_topic(name_server, 1) as topic:
-        send(name_server, topic, *(b"%d" % number for number in range(10)))
-        with listening(name_server, topic, slow, thread_count=3, consume_count_max=3) as consumer:
-            wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 10)
-    assert sorted(body for lot in got for body in lot) == [b"%d" % number for number in range(10)]
+    send(clients.name_server, topic, *TEN)
+    wait_consumed(clients.pushing(topic, slow, thread_count=3, consume_count_max=3), topic, COUNT)
+    assert sorted(body for lot in got for body in lot) == TEN
     assert max(map(len, got)) == 3
 
 
-def test_a_batch_ends_with_its_consumer(name_server: str) -> None:
+def test_a_batch_ends_with_its_consumer(name_server: str, topic: str) -> None:
     """A close waits for the listener's messages, not for everything pulled."""
     got: list[bytes] = []
 
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
+    def listen(messages: Sequence[ReceivedMessage]) -> None:
         closing.start()
         got.extend(message.body for message in messages)
         wait_until(lambda: workers.is_stopping)
-        return None
 
-    with new_topic(name_server, 1) as topic:
-        send(name_server, topic, *(b"%d" % number for number in range(10)))
-        config = MemberConfig(group="G", start_at="first", thread_count=1)
-        consumer = PushConsumer(name_server, topics=(), listener=listen, **member_options(config))
-        assert isinstance(consumer._service, ConcurrentConsumeService)
-        workers = consumer._service._workers
-        closing = threading.Thread(target=consumer.close)
-        consumer.subscribe(topic)
-        consumer.start()
-        wait_until(lambda: bool(got))
-        closing.join(PATIENCE_S)
+    send(name_server, topic, *TEN)
+    consumer = PushConsumer(name_server, topics=(), listener=listen, **member_options(from_first(thread_count=1)))
+    assert isinstance(consumer._service, ConcurrentConsumeService)
+    workers = consumer._service._workers
+    closing = threading.Thread(target=consumer.close)
+    consumer.subscribe(topic)
+    consumer.start()
+    wait_until(lambda: bool(got))
+    closing.join(PATIENCE_S)
     assert got == [b"0"]
 
 
@@ -386,23 +342,12 @@ def test_a_fault_of_ours_ends_neither_thread_nor_task(
         return honest(*arguments)
 
     monkeypatch.setattr(kind, "_consume", consume)
-    send(clients.name_server, topic, *(b"%d" % number for number in range(10)))
-    consumer = clients.push(from_first(thread_count=1), consumed)
-    consumer.subscribe(topic)
-    consumer.start()
+    send(clients.name_server, topic, *TEN)
+    consumer = clients.pushing(topic, consumed, thread_count=1)
     wait_until(lambda: failures == [])
     send(clients.name_server, topic, b"next")
-    count = 1 if clients.is_loop else COUNT
-    wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count >= count)
+    wait_consumed(consumer, topic, 1 if clients.is_loop else COUNT)
     assert failures == []
-
-
-COUNT = 10
-
-
-def numbered(offset: int) -> ReceivedMessage:
-    """With its offset as its body."""
-    return ReceivedMessage("T", 0, offset, b"%d" % offset, {}, "", 0, "", 0, "", 0, 0, 0, 0)
 
 
 class Given:
@@ -415,7 +360,7 @@ class Given:
         self.puller = self.queue(QUEUE)
 
     def queue(self, queue: MessageQueue) -> Puller:
-        """The puller of a queue."""
+        """Returns the puller of a queue."""
         subscription = SubscriptionData(topic="T", sub_string="*")
         puller: Puller = self.consumer._member._make_puller(queue, subscription, 0, False)
         puller._is_pulling = True  # a pull is on its way, so none is asked for
@@ -425,18 +370,19 @@ class Given:
         """As a pull does."""
         puller = puller or self.puller
         puller._is_pulling = True
-        puller._take(tuple(numbered(offset) for offset in range(COUNT)), COUNT, 0, is_moved=False)
+        ten = [
+            ReceivedMessage("T", 0, offset, b"%d" % offset, {}, "", 0, "", 0, "", 0, 0, 0, 0) for offset in range(COUNT)
+        ]
+        puller._take(tuple(ten), COUNT, 0, is_moved=False)
         puller._is_pulling = True
 
-    async def end(self) -> None:
-        """End the tasks."""
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+    async def consume(self) -> None:
+        """Deliver, and wait until all are consumed."""
+        self.deliver()
+        await turned(lambda: self.puller.offset_done == COUNT)
 
 
 def offsets(messages: Sequence[ReceivedMessage]) -> list[int]:
-    """Of messages."""
     return [each.queue_offset for each in messages]
 
 
@@ -449,115 +395,95 @@ async def turned(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it is not so after a thousand turns")
 
 
-def test_who_is_woken_by_the_listener_sees_what_it_has_consumed() -> None:
+def run_given(story: Callable[[], Awaitable[Given]]) -> None:
+    """Run a story, and end the tasks of its consumer."""
 
-    async def story() -> None:
-        for last in (0, COUNT - 1):
-            came = asyncio.Event()
+    async def ended() -> None:
+        given = await story()
+        for task in given.tasks:
+            task.cancel()
+        await asyncio.gather(*given.tasks, return_exceptions=True)
 
-            async def listen(
-                messages: Sequence[ReceivedMessage], last: int = last, came: asyncio.Event = came
-            ) -> Retry | None:
-                if offsets(messages) == [last]:
-                    came.set()
-                return None
+    run(ended)
 
-            given = Given(listen)
-            given.deliver()
-            await came.wait()
-            assert given.consumer.statistics["T"].consumed_count == COUNT
-            assert given.puller.offset_done == COUNT
-            await given.end()
 
-    run(story)
+@pytest.mark.parametrize("last", [0, COUNT - 1])
+def test_who_is_woken_by_the_listener_sees_what_it_has_consumed(last: int) -> None:
+
+    async def story() -> Given:
+        came = asyncio.Event()
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> None:
+            if offsets(messages) == [last]:
+                came.set()
+
+        given = Given(listen)
+        given.deliver()
+        await came.wait()
+        assert given.consumer.statistics["T"].consumed_count == COUNT
+        assert given.puller.offset_done == COUNT
+        return given
+
+    run_given(story)
 
 
 def test_a_queue_that_is_left_is_released_with_its_last_offset(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    async def story() -> None:
+    async def story() -> Given:
         released: list[int] = []
         given = Given(lambda messages: given.puller.drop() if offsets(messages) == [3] else None, 1)
         monkeypatch.setattr(given.consumer._member, "release_soon", lambda puller: released.append(puller.offset_done))
         given.deliver()
         await turned(lambda: bool(released))
         assert set(released) == {4}
-        await given.end()
+        return given
 
-    run(story)
+    run_given(story)
 
 
 def test_each_queue_is_told_of_its_own_where_one_task_has_both_in_a_turn() -> None:
 
-    async def story() -> None:
+    async def story() -> Given:
         given = Given(awaited, task_count=1)
-        pullers = [given.puller, given.queue(MessageQueue(topic="T", broker_name="b", queue_id=1))]
+        pullers = [given.puller, given.queue(replace(QUEUE, queue_id=1))]
         for puller in pullers:
             given.deliver(puller)
         await turned(lambda: [puller.offset_done for puller in pullers] == [COUNT, COUNT])
         assert given.consumer.statistics["T"].consumed_count == 2 * COUNT
-        await given.end()
+        return given
 
-    run(story)
+    run_given(story)
 
 
 def test_what_a_slow_listener_has_consumed_is_told_at_once() -> None:
     """And not when the whole batch is done: a crash would bring all of it again."""
 
-    async def story() -> None:
+    async def story() -> Given:
         seen: list[int] = []
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
+        async def listen(_messages: Sequence[ReceivedMessage]) -> None:
             seen.append(given.puller.offset_done)
             await asyncio.sleep(0)
-            return None
 
         given = Given(listen, task_count=1)
-        given.deliver()
-        await turned(lambda: given.puller.offset_done == COUNT)
+        await given.consume()
         assert seen == list(range(COUNT))
-        await given.end()
+        return given
 
-    run(story)
-
-
-def test_a_batch_is_shared_among_tasks_whose_listener_waits() -> None:
-    """Each numbered once, as many at a time as there are tasks, in lots of the size that was asked for."""
-
-    async def story() -> None:
-        got: list[list[int]] = []
-        at_once, go_on = 0, asyncio.Event()
-
-        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-            nonlocal at_once
-            at_once += 1
-            got.append(offsets(messages))
-            await go_on.wait()
-            return None
-
-        given = Given(listen, task_count=4, lot_size=3)
-        await asyncio.sleep(0)
-        given.deliver()
-        await turned(lambda: at_once == 4)
-        go_on.set()
-        await turned(lambda: given.puller.offset_done == COUNT)
-        assert sorted(got) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
-        await given.end()
-
-    run(story)
+    run_given(story)
 
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_queue_that_is_paused_or_given_up_keeps_the_rest_of_its_batch(is_dropped: bool) -> None:
     """The listener's messages stay pending; after a resume the rest comes once."""
 
-    async def story() -> None:
+    async def story() -> Given:
         got: list[int] = []
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
+        async def listen(messages: Sequence[ReceivedMessage]) -> None:
             got.extend(offsets(messages))
             if got == [0, 1, 2]:
                 (given.puller.drop if is_dropped else given.puller.pause)()
-            return None
 
         given = Given(listen)
         given.deliver()
@@ -569,26 +495,26 @@ def test_a_queue_that_is_paused_or_given_up_keeps_the_rest_of_its_batch(is_dropp
             given.puller.resume()
             await turned(lambda: given.puller.offset_done == COUNT)
             assert got == list(range(COUNT))
-        await given.end()
+        return given
 
-    run(story)
+    run_given(story)
 
 
 THREADS = 6
 
 
+def workers_of(count: int) -> Workers:
+    workers = Workers(RealRuntime(), "group", count)
+    workers.start()
+    return workers
+
+
 def test_as_many_tasks_run_at_once_as_there_are_threads() -> None:
     """Each thread that takes a task wakes the next while there are more."""
-    met = threading.Barrier(THREADS + 1)
-
-    def meet() -> None:
-        met.wait(PATIENCE_S)
-
-    workers = Workers(RealRuntime(), "group", THREADS)
-    workers.start()
+    met, workers = threading.Barrier(THREADS + 1), workers_of(THREADS)
     for _round in range(3):
         # None of them ends before all have begun, so each thread that takes one has to wake the next.
-        workers.submit(*[meet] * THREADS)
+        workers.submit(*[partial(met.wait, PATIENCE_S)] * THREADS)
         assert met.wait(PATIENCE_S) <= THREADS
     workers.stop(PATIENCE_S, lambda: None)
 
@@ -601,8 +527,7 @@ def test_a_task_is_begun_while_others_hang() -> None:
         begun.release()
         release.wait(PATIENCE_S)
 
-    workers = Workers(RealRuntime(), "group", 3)
-    workers.start()
+    workers = workers_of(3)
     for _number in range(2):
         workers.submit(hang)
         assert begun.acquire(timeout=PATIENCE_S)
@@ -615,19 +540,10 @@ def test_a_task_is_begun_while_others_hang() -> None:
 def test_every_task_is_run_once_however_quick(caplog: pytest.LogCaptureFixture) -> None:
     """No wake-up is lost between threads that take tasks and one that gives them."""
     ran: list[int] = []
-    all_ran = threading.Event()
-    workers = Workers(RealRuntime(), "group", THREADS)
-    workers.start()
-
-    def run(number: int) -> None:
-        ran.append(number)
-        if len(ran) == 4000:
-            all_ran.set()
-
+    ended, workers = threading.Event(), workers_of(THREADS)
     for first in range(0, 4000, 100):
-        workers.submit(*(partial(run, number) for number in range(first, first + 100)))
-    assert all_ran.wait(PATIENCE_S)
-    ended = threading.Event()
+        workers.submit(*(partial(ran.append, number) for number in range(first, first + 100)))
+    wait_until(lambda: len(ran) == 4000)
     workers.stop(PATIENCE_S, ended.set)
     assert ended.is_set()
     assert not any(thread.is_alive() for thread in workers._threads)
@@ -637,34 +553,25 @@ def test_every_task_is_run_once_however_quick(caplog: pytest.LogCaptureFixture) 
 
 def test_a_topic_is_left_after_its_last_message_was_consumed(clients: Clients, topic: str) -> None:
     """The listener had the message when the topic was unsubscribed: it does not come again."""
-    begun, go, seen = threading.Event(), threading.Event(), list[bytes]()
-
-    def listen(messages: Sequence[ReceivedMessage]) -> None:
-        seen.extend(message.body for message in messages)
-        begun.set()
-        assert go.wait(PATIENCE_S)
-
+    held = Held()
     send(clients.name_server, topic, b"1")
-    consumer = clients.push(from_first(persist_s=3600.0), listen)
-    consumer.subscribe(topic)
-    consumer.start()
-    assert begun.wait(PATIENCE_S)
+    consumer = clients.pushing(topic, held, persist_s=3600.0)
+    held.wait()
     consumer.unsubscribe(topic)
     wait_until(lambda: consumer.queues == ())
     consumer.subscribe(topic)
-    go.set()
+    held.go.set()
     wait_until(lambda: lag(clients.name_server, topic) == 0)
     send(clients.name_server, topic, b"2")
-    wait_until(lambda: b"2" in seen)
+    wait_until(lambda: b"2" in held.bodies)
     consumer.close()
-    assert seen == [b"1", b"2"]
+    assert held.bodies == [b"1", b"2"]
 
 
 class Late(Workers):
     """Workers that are stopped when a thread has just taken a task."""
 
     def _take(self, life: int) -> Callable[[], None]:
-        """Take it, and stop."""
         task = super()._take(life)
         self.is_stopping = True
         return task

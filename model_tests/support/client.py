@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from attrs import define, field
-from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
@@ -26,6 +26,7 @@ from longpoll_client import (
     AsyncPullConsumer,
     AsyncPushConsumer,
     AsyncTransactionProducer,
+    LongpollError,
     OutgoingMessage,
     Producer,
     PullConsumer,
@@ -38,6 +39,8 @@ from longpoll_client import (
 from longpoll_client.consume.listener import Listener
 from longpoll_client.consume.offsets import is_retry
 from longpoll_client.consume.puller import Puller
+from longpoll_client.link.steps import Ask, Call, Question, Steps, Together
+from longpoll_client.link.steps import run as run_steps
 from longpoll_client.produce.hooks import Outcome
 from longpoll_client.produce.outgoing import single_parcel
 from longpoll_client.settings import MemberConfig
@@ -70,6 +73,52 @@ def name_server_of(broker: Broker) -> str:
 
 
 # ---------------------------------------------------------------- listeners and groups
+
+
+class Heard:
+    """A listener that keeps what it is given, and answers as `answer` says."""
+
+    def __init__(self, answer: Callable[[ReceivedMessage], Any] = lambda _message: None) -> None:
+        self.messages: list[ReceivedMessage] = []
+        self._answer = answer
+
+    def __call__(self, messages: Sequence[ReceivedMessage]) -> Any:
+        self.messages.extend(messages)
+        return self._answer(messages[0])
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+    @property
+    def tries(self) -> list[tuple[bytes, int]]:
+        """Body and `reconsume_times` of each message."""
+        return [(message.body, message.reconsume_times) for message in self.messages]
+
+    def wait(self, count: int) -> list[bytes]:
+        """Returns the bodies, once there are so many."""
+        wait_until(lambda: len(self.messages) >= count)
+        return self.bodies
+
+
+class Held:
+    """A listener that waits for `go`, and counts how many run at once."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.bodies: list[bytes] = []
+        self.running = self.running_max = 0
+
+    def __call__(self, messages: Sequence[ReceivedMessage]) -> None:
+        self.bodies += [message.body for message in messages]
+        self.running += 1
+        self.running_max = max(self.running_max, self.running)
+        assert self.go.wait(PATIENCE_S)
+        self.running -= 1
+
+    def wait(self) -> None:
+        """Wait until it has messages."""
+        wait_until(lambda: self.running > 0)
 
 
 def consumed(_messages: Sequence[ReceivedMessage]) -> None:
@@ -220,6 +269,24 @@ class Clients:
         called = self.plain(listener)
         return self._made(kind, topics=(), listener=called, orderly=is_orderly, **member_options(config), **options)
 
+    def pushing(self, topic: str, listener: Listener, *, is_orderly: bool = False, **options: Any) -> Any:
+        """Start a consumer of one topic, from the first message."""
+        return self._begun(self.push(from_first(**options), listener, is_orderly=is_orderly), topic)
+
+    def pulling(self, topic: str, config: MemberConfig | None = None, **options: Any) -> Any:
+        """Start a consumer of one topic, from the first message."""
+        return self._begun(self.pull(config or from_first(**options)), topic)
+
+    @staticmethod
+    def _begun(consumer: Any, topic: str) -> Any:
+        consumer.subscribe(topic)
+        consumer.start()
+        return consumer
+
+    def consumer(self, _name_server: str, *, listener: Listener, **options: Any) -> Any:
+        """Create a consumer as `PushConsumer` does, for scenarios."""
+        return self._made(AsyncPushConsumer if self.is_loop else PushConsumer, listener=self.plain(listener), **options)
+
     def plain(self, called: Callable[..., Any]) -> Any:
         """Returns the callable for these clients: the function, or a coroutine that runs it on a thread."""
 
@@ -260,6 +327,34 @@ def socket_count() -> int:
         except OSError:
             continue
     return sum(link.startswith("socket:") for link in links)
+
+
+# ---------------------------------------------------------------- brokers without a network
+
+
+class Answers:
+    """Runs exchanges, and answers their questions without a network."""
+
+    def __init__(self, ask: Callable[[Ask], object]) -> None:
+        self._ask = ask
+
+    def run(self, steps: Steps[Any]) -> Any:
+        """Run an exchange; raises what it raises."""
+        return run_steps(steps, self._answer)
+
+    def _answer(self, question: Question) -> object:
+        if isinstance(question, Together):
+            return [self._outcome(each) for each in question.steps]
+        if isinstance(question, Call):
+            return question.work()
+        assert isinstance(question, Ask)
+        return self._ask(question)
+
+    def _outcome(self, steps: Steps[object]) -> object:
+        try:
+            return self.run(steps)
+        except LongpollError as error:
+            return error
 
 
 # ---------------------------------------------------------------- scripted servers
