@@ -13,13 +13,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
-from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options, new_topic, send_numbered
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient
 from model_tests.support.client import (
     BAD,
     QUEUE,
     RUNTIME,
     Clients,
+    Heard,
     Told,
     fill,
     from_first,
@@ -32,7 +34,6 @@ from model_tests.support.client import (
 from longpoll_broker.broker import Broker
 from longpoll_client import (
     Admin,
-    AsyncAdmin,
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
@@ -40,18 +41,15 @@ from longpoll_client import (
     LifecycleError,
     MessageModel,
     MessageQueue,
-    NoRouteError,
     PullConsumer,
     ReceivedMessage,
     Retry,
 )
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.consume import puller
 from longpoll_client.consume.offsets import LocalOffsets
 from longpoll_client.link.steps import Call, Steps
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.headers import ConsumeMessageDirectlyResultRequestHeader, GetConsumerRunningInfoRequestHeader
 from longpoll_runtime import Buffer
 from longpoll_runtime.files import RealFiles
 
@@ -62,44 +60,29 @@ def name_server(broker: Broker) -> str:
     return name_server_of(broker)
 
 
-def test_members_share_and_take_over_and_nothing_is_lost(name_server: str) -> None:
+def test_members_share_and_take_over_and_nothing_is_lost(clients: Clients) -> None:
     """Two polling members have disjoint queues; what one leaves behind the other gets, and offsets are stored."""
-
-    async def story() -> None:
-        shared = asyncio.Event()
-
-        def look(_queue: MessageQueue, _is_ours: bool) -> None:
-            if [len(consumer.queues) for consumer in (first, second)] == [2, 2]:
-                shared.set()
-
-        first, second = (
-            AsyncPullConsumer(
-                name_server, topics=(), **member_options(from_first(rebalance_s=0.2)), **share_options(look)
-            )
-            for _number in range(2)
-        )
-        seen: list[int] = []
-        for consumer in (first, second):
-            consumer.subscribe(topic)
-        async with first:
-            async with second:
-                await shared.wait()
-                assert not set(first.queues) & set(second.queues)
-                await fill(name_server, topic, 100)
-                for _number in range(2):
-                    seen += [int(message.body) for message in await second.poll(PATIENCE_S)]
-                await second.commit()
-            while len(set(seen)) < 100:
-                seen += [int(message.body) for message in await first.poll(PATIENCE_S)]
-            await first.commit()
-            assert first.statistics[topic].consumed_count > 0
+    seen: list[int] = []
+    with new_topic(clients.name_server, 4) as topic:
+        first, second = (clients.pulling(topic, rebalance_s=0.2) for _number in range(2))
+        wait_until(lambda: [len(consumer.queues) for consumer in (first, second)] == [2, 2])
+        assert not set(first.queues) & set(second.queues)
+        producer = clients.producer()
+        for number in range(100):
+            producer.send(topic, b"%d" % number)
+        for _number in range(2):
+            seen += [int(message.body) for message in second.poll(PATIENCE_S)]
+        second.commit()
+        second.close()
+        while len(set(seen)) < 100:
+            seen += [int(message.body) for message in first.poll(PATIENCE_S)]
+        first.commit()
+        assert first.statistics[topic].consumed_count > 0
+        first.close()
         assert sorted(set(seen)) == list(range(100))
         with pytest.raises(LifecycleError, match="closed"):
-            await first.poll(0.0)
-
-    with new_topic(name_server, 4) as topic:
-        run(story)
-        assert lag(name_server, topic) == 0
+            first.poll(0.0)
+        assert lag(clients.name_server, topic) == 0
 
 
 def test_a_poll_may_be_cancelled_at_any_time_and_a_close_ends_it(name_server: str) -> None:
@@ -136,67 +119,6 @@ def test_a_poll_may_be_cancelled_at_any_time_and_a_close_ends_it(name_server: st
 
     with new_topic(name_server, 2) as topic:
         run(story)
-
-
-def test_a_start_may_be_cancelled_at_every_await_and_tried_again(name_server: str) -> None:
-    """Nothing goes on behind its back."""
-
-    async def story() -> None:
-        consumer = AsyncPullConsumer(name_server, topics=topic, **member_options(from_first(rebalance_s=0.2)))
-        turns = 0
-        starting = asyncio.create_task(consumer.start())
-        while not starting.done():
-            starting.cancel()
-            with suppress(asyncio.CancelledError):
-                await starting
-            assert consumer.queues == ()
-            turns += 1
-            starting = asyncio.create_task(consumer.start())
-            for _turn in range(turns):
-                await asyncio.sleep(0.0005)
-        assert turns > 2
-        await starting
-        assert len(consumer.queues) == 2
-        await consumer.close()
-
-    with new_topic(name_server, 2) as topic:
-        run(story)
-
-
-def test_what_a_coroutine_puts_off_comes_again(name_server: str) -> None:
-    """Deferred and failed messages are sent back; the coroutine runs several times at once."""
-    seen: list[tuple[bytes, int]] = []
-    running = most = 0
-
-    async def story() -> None:
-        done = asyncio.Event()
-
-        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            await asyncio.sleep(0.01)
-            running -= 1
-            (message,) = messages
-            assert message.topic == topic
-            seen.append((message.body, message.reconsume_times))
-            if {body for body, _times in seen} >= {b"%d" % number for number in range(20)} and (b"3", 1) in seen:
-                done.set()
-            return Retry(delay_s=1) if (message.body, message.reconsume_times) == (b"3", 0) else None
-
-        consumer = AsyncPushConsumer(
-            name_server, topics=topic, listener=listen, **member_options(from_first(rebalance_s=0.2))
-        )
-        async with consumer:
-            await fill(name_server, topic, 20)
-            await done.wait()
-            assert consumer.statistics[topic].sent_back_count == 1
-            assert consumer.statistics[topic].later_count == 1
-
-    with new_topic(name_server, 2) as topic:
-        run(story)
-        assert lag(name_server, topic) == 0
-    assert most > 1
 
 
 def test_a_listener_may_raise_hang_retry_and_close(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -240,47 +162,26 @@ def test_a_listener_may_raise_hang_retry_and_close(name_server: str, caplog: pyt
     assert [event[5] for event in ended] == [False, False, False, True]
 
 
-def test_administrators_are_answered(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests 307, 309 and 220, as on threads."""
-    monkeypatch.setattr(puller, "RETRY_S", 0.05)
-
-    async def story() -> None:
-        got: asyncio.Queue[bytes] = asyncio.Queue()
-
-        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-            await got.put(messages[0].body)
-            return None
-
-        consumer = AsyncPushConsumer(
-            name_server, topics=topic, listener=listen, **member_options(from_first(rebalance_s=0.2))
-        )
-        await fill(name_server, topic, 3)
-        async with consumer:
-            assert sorted([await got.get() for _number in range(3)]) == [b"0", b"1", b"2"]
-            member = consumer._member
-            route = await member._instance.route(topic)
-            address = next(iter(route.addresses.values()))
-            client_id = member._instance.client_id
-            peer = await member._instance.connection(address)
-            running = GetConsumerRunningInfoRequestHeader(consumer_group="G", client_id=client_id)
-            answer = await peer.call(RequestCode.GET_CONSUMER_RUNNING_INFO, running)
-            assert answer.code == 0
-            assert b'"consumeOKTPS"' in bytes(answer.body)
-            queue = MessageQueue(topic=topic, broker_name=next(iter(route.addresses)), queue_id=0)
-            member.reset_soon({queue: 1})
-            assert [await got.get() for _number in range(2)] == [b"1", b"2"]
-            async with AsyncProducer(name_server) as producer:
-                sent = await producer.send(topic, b"3")
-            assert await got.get() == b"3"
-            directly = ConsumeMessageDirectlyResultRequestHeader(
-                consumer_group="G", client_id=client_id, msg_id=sent.broker_msg_id, broker_name=queue.broker_name
-            )
-            answer = await peer.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, directly)
-            assert b"CR_SUCCESS" in bytes(answer.body)
-            assert await got.get() == b"3"
-
-    with new_topic(name_server, 1) as topic:
-        run(story)
+def test_administrators_are_answered(clients: Clients, broker: Broker, topic: str) -> None:
+    """Requests 307, 309 and 220, through the broker."""
+    heard = Heard()
+    send(clients.name_server, topic, b"0", b"1", b"2")
+    consumer = clients.pushing(topic, heard, rebalance_s=0.2)
+    assert sorted(heard.wait(3)) == [b"0", b"1", b"2"]
+    member = (consumer.client if clients.is_loop else consumer)._member
+    queue = next(queue for queue in consumer.queues if queue.topic == topic)
+    fields = {"consumerGroup": "G", "clientId": member.client_id}
+    with RawClient(broker.address) as client:
+        answer = client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+        assert answer.code == 0
+        assert b'"consumeOKTPS"' in bytes(answer.body)
+        clients.call(member.reset_soon, {queue: 1})
+        assert heard.wait(5)[3:] == [b"1", b"2"]
+        sent = clients.producer().send(topic, b"3")
+        assert heard.wait(6)[5:] == [b"3"]
+        answer = client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields | {"msgId": sent.broker_msg_id})
+        assert b"CR_SUCCESS" in bytes(answer.body)
+    assert heard.bodies[6:] == [b"3"]
 
 
 def broadcast(topic: str, file: Path | None = None, **options: object) -> MemberConfig:
@@ -289,35 +190,32 @@ def broadcast(topic: str, file: Path | None = None, **options: object) -> Member
     return MemberConfig(group=f"G-{topic}", message_model=MessageModel.BROADCASTING, **told)  # type: ignore[arg-type]
 
 
-async def numbers(name_server: str, topic: str, member: MemberConfig, count: int) -> list[int]:
+def numbers(clients: Clients, topic: str, member: MemberConfig, count: int) -> list[int]:
     """The bodies that a member polls, until it has so many."""
-    consumer = AsyncPullConsumer(name_server, topics=topic, **member_options(member))
+    consumer = clients.pulling(topic, member)
+    assert [queue.topic for queue in consumer.queues] == [topic]
     found: list[int] = []
-    async with consumer:
-        assert [queue.topic for queue in consumer.queues] == [topic]
-        while len(found) < count:
-            found += [int(message.body) for message in await consumer.poll(PATIENCE_S)]
-        await consumer.commit()
-        await consumer._member.run(consumer._member.rebalancer.persist())
-        assert await consumer.committed(consumer.queues[0]) == found[-1] + 1
+    while len(found) < count:
+        found += [int(message.body) for message in consumer.poll(PATIENCE_S)]
+    consumer.commit()
+    clients.persist(consumer)
+    assert consumer.committed(consumer.queues[0]) == found[-1] + 1
+    consumer.close()
     return found
 
 
-def test_each_gets_everything_and_goes_on_from_its_file(name_server: str, topic: str, tmp_path: Path) -> None:
+def test_each_gets_everything_and_goes_on_from_its_file(
+    clients: Clients, name_server: str, topic: str, tmp_path: Path
+) -> None:
     """A consumer with a file continues, also on threads; one without begins again. The broker stores nothing."""
     file = tmp_path / "offsets.json"
-
-    async def story() -> None:
-        await fill(name_server, topic, 20)
-        members = [
-            broadcast(topic, file, batch_count_max=5, cached_count_max=5),
-            broadcast(topic, client_id="another@host#1"),
-        ]
-        both = await asyncio.gather(*(numbers(name_server, topic, member, 20) for member in members))
-        assert [sorted(each) for each in both] == [list(range(20))] * 2
-        assert await numbers(name_server, topic, members[1], 20) == both[0]
-
-    run(story)
+    send_numbered(name_server, topic, 20)
+    members = [
+        broadcast(topic, file, batch_count_max=5, cached_count_max=5),
+        broadcast(topic, client_id="another@host#1"),
+        broadcast(topic, client_id="another@host#1"),
+    ]
+    assert [numbers(clients, topic, member, 20) for member in members] == [list(range(20))] * 3
     entry = {"brokerName": "longpoll", "topic": topic, "queueId": 0, "offset": 20}
     (kept,) = msgspec.json.decode(file.read_bytes())
     assert kept | {"brokerName": "longpoll"} == entry
@@ -335,9 +233,7 @@ def test_one_that_began_at_the_end_and_got_nothing_goes_on_from_there(
     member = broadcast(topic, tmp_path / "offsets.json", start_at="last")
     send(clients.name_server, topic, b"before")
     for is_back in (False, True):
-        consumer = clients.pull(member)
-        consumer.subscribe(topic)
-        consumer.start()
+        consumer = clients.pulling(topic, member)
         if is_back:
             assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"meanwhile"]
         consumer.close()
@@ -345,34 +241,21 @@ def test_one_that_began_at_the_end_and_got_nothing_goes_on_from_there(
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
-def test_nothing_is_sent_back(name_server: str, topic: str, caplog: pytest.LogCaptureFixture, is_orderly: bool) -> None:
+def test_nothing_is_sent_back(clients: Clients, topic: str, caplog: pytest.LogCaptureFixture, is_orderly: bool) -> None:
     """Deferred messages are logged or wait in place; unreadable ones are skipped."""
-    send(name_server, topic, b"late", BAD, b"good")
-
-    async def story() -> None:
-        given: list[bytes] = []
-        came = asyncio.Event()
-
-        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-            given.append(messages[0].body)
-            if messages[0].body == b"good":
-                came.set()
-            is_first = given == [b"late"]
-            return Retry() if is_first else None
-
-        member = broadcast(topic, suspend_s=0.01, max_attempts=1)
-        consumer = AsyncPushConsumer(
-            name_server, topics=topic, listener=listen, **member_options(member), orderly=is_orderly
-        )
-        async with consumer:
-            await came.wait()
-            assert [queue.topic for queue in consumer.queues] == [topic]
-        assert given == [b"late", *[b"late"] * is_orderly, b"good"]
-        counts = consumer.statistics[topic]
-        assert (counts.sent_back_count, counts.unreadable_count) == (0, 1)
-
+    send(clients.name_server, topic, b"late", BAD, b"good")
+    heard = Heard(lambda _message: Retry() if heard.bodies == [b"late"] else None)
+    member = broadcast(topic, suspend_s=0.01, max_attempts=1)
     with caplog.at_level(logging.WARNING):
-        run(story)
+        consumer = clients.push(member, heard, is_orderly=is_orderly)
+        consumer.subscribe(topic)
+        consumer.start()
+        wait_until(lambda: b"good" in heard.bodies)
+        assert [queue.topic for queue in consumer.queues] == [topic]
+        consumer.close()
+    assert heard.bodies == [b"late", *[b"late"] * is_orderly, b"good"]
+    counts = consumer.statistics[topic]
+    assert (counts.sent_back_count, counts.unreadable_count) == (0, 1)
     assert ("does not come again" in caplog.text) is not is_orderly
     assert f"{topic} queue 0 offset 1 is unreadable and is skipped" in caplog.text
 
@@ -395,9 +278,7 @@ def test_offsets_that_cannot_be_stored_are_reported(
     folder = tmp_path / "folder"
     folder.mkdir()
     send(clients.name_server, topic, b"1", b"2")
-    consumer = clients.pull(broadcast(topic, folder / "offsets.json", persist_s=3600.0))
-    consumer.subscribe(topic)
-    consumer.start()
+    consumer = clients.pulling(topic, broadcast(topic, folder / "offsets.json", persist_s=3600.0))
     assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"1"]
     shutil.rmtree(folder)
     consumer.commit(sync=False)
@@ -529,28 +410,3 @@ def test_a_close_waits_for_an_exchange_about_queues(monkeypatch: pytest.MonkeyPa
 
     run(story)
     assert done == ["exchange", "leave"]
-
-
-def test_an_administrator_on_an_event_loop_does_what_the_other_does(name_server: str, topic: str) -> None:
-    async def story() -> None:
-        async with AsyncAdmin(name_server) as admin, AsyncProducer(name_server) as producer:
-            await admin.create_topic(made, 2)
-            assert made in await admin.topic_names()
-            queues = (await admin.topic(made)).readable
-            assert len(queues) == 2
-            await producer.send(made, b"x", queue_id=0)
-            async with AsyncPullConsumer(name_server, group=f"G-{made}", topics=made) as consumer:
-                assert (await anext(aiter(consumer))).body == b"x"
-                assert f"G-{made}" in [group.name for group in await admin.groups() if group.members]
-            assert await admin.set_offset(f"G-{made}", queues[0], "last") == 1
-            assert [row.lag for row in await admin.offsets(f"G-{made}", [made])] == [0, 0]
-            await admin.delete_topic(made)
-            with pytest.raises(ConfigError, match="topic"):
-                await admin.create_topic("no topic!", 1)
-            with pytest.raises(NoRouteError):
-                await admin.topic(made)
-        with pytest.raises(LifecycleError, match="closed"):
-            await admin.masters()
-
-    made = f"made-{topic}"
-    run(story)

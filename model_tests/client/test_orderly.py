@@ -5,24 +5,23 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from typing import Any, Final
+from contextlib import ExitStack
+from typing import Any, Final, TypeAlias
 from unittest import mock
 
 import pytest
 from model_tests.support.broker.brokers import wait_until
-from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.broker.raw_client import PATIENCE_S
-from model_tests.support.client import RUNTIME, Loop, OnLoop, fill, from_first, lag, run
+from model_tests.support.client import RUNTIME, Answers, Clients, Held, OnLoop, fill, from_first, run, send
 
-from longpoll_client import AsyncPushConsumer, MessageQueue, Producer, PushConsumer, ReceivedMessage, Reject, Retry
+from longpoll_client import AsyncPushConsumer, MessageQueue, ReceivedMessage, Reject, Retry
 from longpoll_client.consume.listener import OrderlyQueues
 from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.offsets import RemoteOffsets
 from longpoll_client.consume.puller import Batch
 from longpoll_client.consume.rebalance import Rebalancer, RevokedQueues
-from longpoll_client.link.steps import Ask, Call, Question, Together
-from longpoll_client.link.steps import run as steps_run
+from longpoll_client.link.steps import Ask
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import LockBatchRequest
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -50,220 +49,139 @@ class Share:
         self.looks += 1
         return found[: self.count]
 
-
-class Held:
-    """A listener that holds the first message back until `go`, and what it saw of itself."""
-
-    def __init__(self) -> None:
-        self.go = threading.Event()
-        self.bodies: list[bytes] = []
-        self.running = self.running_max = 0
-
-    def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
-        """On threads."""
-        self._begin(messages)
-        assert self.go.wait(PATIENCE_S)
-        self.running -= 1
-        return None
-
-    async def listen_on_loop(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
-        """The same as a coroutine."""
-        self._begin(messages)
-        waiting = asyncio.ensure_future(asyncio.to_thread(self.go.wait, PATIENCE_S))
-        while not waiting.done():
-            # It does not end when it is cancelled either, as one on a thread.
-            with suppress(asyncio.CancelledError):
-                await asyncio.shield(waiting)
-        assert waiting.result()
-        self.running -= 1
-        return None
-
-    def _begin(self, messages: Sequence[ReceivedMessage]) -> None:
-        self.bodies.append(messages[0].body)
-        self.running += 1
-        self.running_max = max(self.running_max, self.running)
+    def wait_looks(self) -> None:
+        """Wait until the member has shared queues several times more."""
+        before = self.looks
+        wait_until(lambda: self.looks >= before + LOOKS)
 
 
-def config(group: str, share: Share, close_timeout_s: float = PATIENCE_S) -> MemberConfig:
-    """A configuration that rebalances often."""
-    return MemberConfig(
-        group=group, start_at="first", rebalance_s=0.02, thread_count=2, close_timeout_s=close_timeout_s, allocate=share
-    )
+class OrderlyMember:
+    """An orderly consumer that rebalances often, with its share and its listener. `close` also lets the listener go."""
+
+    def __init__(self, clients: Clients, topic: str, *, count: int = 1, close_timeout_s: float = PATIENCE_S) -> None:
+        self.share, self.held = Share(count), Held()
+        self._topic = topic
+        config = from_first(
+            f"in-order-{topic}", rebalance_s=0.02, thread_count=2, close_timeout_s=close_timeout_s, allocate=self.share
+        )
+        self.consumer = clients.push(config, self.held, is_orderly=True)
+        self.consumer.subscribe(topic)
+
+    @property
+    def own(self) -> int:
+        """How many queues of the topic it has."""
+        return sum(queue.topic == self._topic for queue in self.consumer.queues)
+
+    @property
+    def inner(self) -> Any:
+        """The member of its group."""
+        return (self.consumer.client if isinstance(self.consumer, OnLoop) else self.consumer)._member
+
+    def start_held(self) -> None:
+        """Start, and wait until the listener has a message."""
+        self.consumer.start()
+        self.held.wait()
+
+    def lose(self) -> None:
+        """Lose its queue."""
+        self.share.count = 0
+        wait_until(lambda: self.own == 0)
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    """Ends once what was left behind on it has ended."""
-    with Loop() as made:
-        yield made
+def two_kinds(clients: Clients, name_server: str) -> Iterator[Callable[..., OrderlyMember]]:
+    """Makes members of either kind, or on threads; none of their listeners waits at the end."""
+    with ExitStack() as stack:
+        threads = Clients(name_server, stack, is_loop=False)
+
+        def make(topic: str, *, on_threads: bool = False, **options: Any) -> OrderlyMember:
+            made = OrderlyMember(threads if on_threads else clients, topic, **options)
+            stack.callback(made.consumer.close)
+            stack.callback(made.held.go.set)
+            return made
+
+        yield make
 
 
-def consumer_of(  # noqa: PLR0917 - tests differ in each of them
-    kind: str,
-    loop: Loop,
-    name_server: str,
-    share: Share,
-    held: Held,
-    topic: str,
-    *,
-    close_timeout_s: float = PATIENCE_S,
-) -> PushConsumer | OnLoop:
-    """One of the topic's group."""
-    settings = config(f"in-order-{topic}", share, close_timeout_s)
-    consumer = (
-        OnLoop(
-            loop,
-            AsyncPushConsumer(
-                name_server, topics=(), listener=held.listen_on_loop, **member_options(settings), orderly=True
-            ),
-        )
-        if kind == "loop"
-        else PushConsumer(name_server, topics=(), listener=held.listen, **member_options(settings), orderly=True)
-    )
-    consumer.subscribe(topic)
-    return consumer
+Make: TypeAlias = Callable[..., OrderlyMember]
 
 
-each_kind = pytest.mark.parametrize("kind", ["threads", "loop"])
-
-
-def own(consumer: PushConsumer | OnLoop, topic: str) -> int:
-    """How many queues of the topic it has."""
-    return sum(queue.topic == topic for queue in consumer.queues)
-
-
-@each_kind
-def test_a_queue_that_comes_back_waits_for_who_has_its_messages(
-    name_server: str, topic: str, loop: Loop, kind: str
-) -> None:
+def test_a_queue_that_comes_back_waits_for_who_has_its_messages(name_server: str, topic: str, two_kinds: Make) -> None:
     """A second listener must not get the first one's message; and what the first one consumed does not come again."""
-    share, held = Share(1), Held()
-    with Producer(name_server) as producer:
-        for body in (b"1", b"2", b"3"):
-            producer.send(topic, body)
-    consumer = consumer_of(kind, loop, name_server, share, held, topic)
-    consumer.start()
-    try:
-        wait_until(lambda: held.running == 1)
-        share.count = 0
-        wait_until(lambda: own(consumer, topic) == 0)
-        share.count, looks = 1, share.looks
-        wait_until(lambda: share.looks >= looks + LOOKS or held.running > 1)
-        assert own(consumer, topic) == 0
-        held.go.set()
-        wait_until(lambda: held.bodies == [b"1", b"2", b"3"])
-        assert held.running_max == 1
-    finally:
-        held.go.set()
-        consumer.close()
+    send(name_server, topic, b"1", b"2", b"3")
+    one = two_kinds(topic)
+    one.start_held()
+    one.lose()
+    one.share.count = 1
+    one.share.wait_looks()
+    assert (one.own, one.held.running) == (0, 1)
+    one.held.go.set()
+    wait_until(lambda: one.held.bodies == [b"1", b"2", b"3"])
+    assert one.held.running_max == 1
 
 
-@each_kind
-def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server: str, loop: Loop, kind: str) -> None:
+def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server: str, two_kinds: Make) -> None:
     """It was given a second one while it waited for its listener: the next member had it a minute later."""
     with new_topic(name_server, 2) as topic:
-        share, held = Share(1), Held()
-        with Producer(name_server) as producer:
-            producer.send(topic, b"1", queue_id=0)
-        consumer = consumer_of(kind, loop, name_server, share, held, topic)
-        consumer.start()
-        closing = threading.Thread(target=consumer.close)
-        try:
-            wait_until(lambda: held.running == 1)
-            closing.start()
-            wait_until(lambda: is_closed(consumer))
-            share.count, looks = 2, share.looks
-            wait_until(lambda: share.looks >= looks + LOOKS)
-        finally:
-            held.go.set()
-            closing.join()
-        following = consumer_of(kind, loop, name_server, Share(2), held, topic)
-        following.start()
-        try:
-            wait_until(lambda: own(following, topic) == 2)
-            assert held.bodies == [b"1"]
-        finally:
-            following.close()
+        send(name_server, topic, b"1")
+        one = two_kinds(topic)
+        one.start_held()
+        closing = threading.Thread(target=one.consumer.close)
+        closing.start()
+        wait_until(lambda: one.inner.lifecycle.is_closed)
+        one.share.count = 2
+        one.share.wait_looks()
+        one.held.go.set()
+        closing.join()
+        following = two_kinds(topic, count=2)
+        following.held.go.set()
+        following.consumer.start()
+        wait_until(lambda: following.own == 2)
+        assert (one.held.bodies, following.held.bodies) == ([b"1"], [])
+        following.consumer.close()
 
 
-def is_closed(consumer: PushConsumer | OnLoop) -> bool:
-    """Whether it was closed."""
-    found = consumer.client if isinstance(consumer, OnLoop) else consumer
-    return bool(found._member.lifecycle.is_closed)
-
-
-@each_kind
 @pytest.mark.parametrize("is_given_up", [False, True], ids=["its-own", "given-up"])
 def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
-    name_server: str, topic: str, loop: Loop, kind: str, is_given_up: bool
+    name_server: str, topic: str, two_kinds: Make, is_given_up: bool
 ) -> None:
     """Otherwise the next member's listener would get the same message at the same time."""
-    share, held, following = Share(1), Held(), Held()
-    with Producer(name_server) as producer:
-        producer.send(topic, b"1")
-    consumer = consumer_of(kind, loop, name_server, share, held, topic, close_timeout_s=0.05)
-    consumer.start()
-    next_share = Share(1)
-    next_one = consumer_of("threads", loop, name_server, next_share, following, topic)
-    following.go.set()
-    try:
-        wait_until(lambda: held.running == 1)
-        if is_given_up:
-            share.count = 0
-            wait_until(lambda: own(consumer, topic) == 0)
-        consumer.close()
-        next_one.start()
-        looks = next_share.looks
-        wait_until(lambda: next_share.looks >= looks + LOOKS)
-        assert own(next_one, topic) == 0
-        assert not following.bodies
-    finally:
-        held.go.set()
-        next_one.close()
+    send(name_server, topic, b"1")
+    one = two_kinds(topic, close_timeout_s=0.05)
+    one.start_held()
+    if is_given_up:
+        one.lose()
+    one.consumer.close()
+    following = two_kinds(topic, on_threads=True)
+    following.held.go.set()
+    following.consumer.start()
+    following.share.wait_looks()
+    assert (following.own, following.held.bodies) == (0, [])
 
 
-@each_kind
-def test_the_next_member_begins_after_what_the_listener_consumed(
-    name_server: str, topic: str, loop: Loop, kind: str
-) -> None:
+def test_the_next_member_begins_after_what_the_listener_consumed(name_server: str, topic: str, two_kinds: Make) -> None:
     """The offset is stored after the listener has returned, and before the unlock."""
-    share, held, following = Share(1), Held(), Held()
-    with Producer(name_server) as producer:
-        for body in (b"1", b"2"):
-            producer.send(topic, body)
-    consumer = consumer_of(kind, loop, name_server, share, held, topic)
-    next_share = Share(1)
-    next_one = consumer_of("threads", loop, name_server, next_share, following, topic)
-    following.go.set()
-    consumer.start()
-    try:
-        wait_until(lambda: held.running == 1)
-        share.count = 0
-        wait_until(lambda: own(consumer, topic) == 0)
-        next_one.start()
-        looks = next_share.looks
-        wait_until(lambda: next_share.looks >= looks + LOOKS)
-        assert own(next_one, topic) == 0
-        held.go.set()
-        wait_until(lambda: following.bodies == [b"2"])
-        assert held.bodies == [b"1"]
-    finally:
-        held.go.set()
-        consumer.close()
-        next_one.close()
+    send(name_server, topic, b"1", b"2")
+    one, following = two_kinds(topic), two_kinds(topic, on_threads=True)
+    following.held.go.set()
+    one.start_held()
+    one.lose()
+    following.consumer.start()
+    following.share.wait_looks()
+    assert following.own == 0
+    one.held.go.set()
+    wait_until(lambda: following.held.bodies == [b"2"])
+    assert one.held.bodies == [b"1"]
 
 
-@each_kind
 def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
-    name_server: str, topic: str, loop: Loop, kind: str, monkeypatch: pytest.MonkeyPatch
+    clients: Clients, topic: str, two_kinds: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An administrator resets the group (220); the next owner begins at the new offset."""
-    share, held = Share(1), Held()
-    held.go.set()
-    with Producer(name_server) as producer:
-        producer.send(topic, b"1")
-    consumer = consumer_of(kind, loop, name_server, share, held, topic)
-    consumer.start()
+    send(clients.name_server, topic, b"1")
+    one = two_kinds(topic)
+    one.held.go.set()
+    one.consumer.start()
     steps: list[str] = []
 
     def noted(whose: Any, name: str) -> None:
@@ -276,17 +194,13 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
 
         monkeypatch.setattr(whose, name, note)
 
-    try:
-        wait_until(lambda: held.bodies == [b"1"] and not held.running)
-        (queue,) = [each for each in consumer.queues if each.topic == topic]
-        member = (consumer.client if isinstance(consumer, OnLoop) else consumer)._member
-        noted(member.offsets, "reset")
-        noted(member.locks, "unlock")
-        loop.loop.call_soon_threadsafe(member.reset_soon, {queue: 0})
-        wait_until(lambda: held.bodies == [b"1", b"1"])
-        assert steps == ["reset", "unlock"]
-    finally:
-        consumer.close()
+    wait_until(lambda: one.held.bodies == [b"1"] and not one.held.running)
+    (queue,) = [each for each in one.consumer.queues if each.topic == topic]
+    noted(one.inner.offsets, "reset")
+    noted(one.inner.locks, "unlock")
+    clients.call(one.inner.reset_soon, {queue: 0})
+    wait_until(lambda: one.held.bodies == [b"1", b"1"])
+    assert steps == ["reset", "unlock"]
 
 
 def test_a_queue_is_unlocked_only_after_its_last_offset_is_stored() -> None:
@@ -302,10 +216,7 @@ def test_a_queue_is_unlocked_only_after_its_last_offset_is_stored() -> None:
     returns_during = {2: third}
     asked: list[tuple[int, object]] = []
 
-    def answer(question: Question) -> object:
-        if isinstance(question, Together):
-            return [steps_run(each, answer) for each in question.steps]
-        assert isinstance(question, Ask)
+    def answer(question: Ask) -> Command:
         header: Any = question.header
         count = None if header else len(LockBatchRequest.decode(question.body).mq_set)
         asked.append((question.code, header.commit_offset if header else count))
@@ -315,6 +226,7 @@ def test_a_queue_is_unlocked_only_after_its_last_offset_is_stored() -> None:
             puller.offset_done += 1
         return Command(ResponseCode.SUCCESS, 0)
 
+    answers = Answers(answer)
     locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=True)
     locks.held.update(queues)
     membership: Any = mock.Mock(config=MemberConfig(group="G"))
@@ -329,19 +241,19 @@ def test_a_queue_is_unlocked_only_after_its_last_offset_is_stored() -> None:
         rebalance_soon=mock.Mock(),
     )
     for queue in queues:
-        steps_run(rebalancer.give_up(queue, stores=True), answer)
+        answers.run(rebalancer.give_up(queue, stores=True))
     assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 3)] * 3
     asked.clear()
-    steps_run(rebalancer.release(second), answer)
+    answers.run(rebalancer.release(second))
     assert asked == [], "another listener has its messages"
-    steps_run(rebalancer.release(third), answer)
+    answers.run(rebalancer.release(third))
     assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 4), (RequestCode.UNLOCK_BATCH_MQ, 1)]
 
     asked.clear()
     first.offset_done = 5
     busy.discard(first)
     returns_during[0] = second
-    steps_run(rebalancer.leave(), answer)
+    answers.run(rebalancer.leave())
     stored = [(RequestCode.UPDATE_CONSUMER_OFFSET, offset) for offset in (5, 4)]
     assert asked == [*stored, (RequestCode.UNLOCK_BATCH_MQ, 1)]
 
@@ -358,11 +270,7 @@ def test_who_has_lost_the_lock_sends_no_dead_letter() -> None:
         puller.is_locked, puller.is_dropped = False, True
         return Reject()
 
-    def answer(question: Question) -> object:
-        assert isinstance(question, Call)
-        return question.work()
-
-    steps_run(queues.consume(puller, listen), answer)
+    Answers(mock.Mock()).run(queues.consume(puller, listen))
     assert not queues.is_busy(puller)
     puller.done.assert_not_called()
     of.send_back.assert_not_called()
@@ -387,82 +295,6 @@ def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:
     assert not leave(is_wanted_since=False)
     assert leave(is_wanted_since=True)
     assert not leave(is_wanted_since=False)
-
-
-class Watched:
-    """A listener of several members, and whether it was ever given two lots of one queue at once or out of order."""
-
-    def __init__(self, count: int) -> None:
-        self.seen: dict[int, list[int]] = {}
-        self.overlaps = 0
-        self.all_came = asyncio.Event()
-        self._running: set[int] = set()
-        self._count = count
-
-    async def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
-        """Note them; every seventh is put off once."""
-        message = messages[0]
-        self.overlaps += message.queue_id in self._running
-        self._running.add(message.queue_id)
-        await asyncio.sleep(0.001)
-        self._running.discard(message.queue_id)
-        if message.queue_offset % 7 == 3 and not message.reconsume_times:
-            return Retry()
-        self.seen.setdefault(message.queue_id, []).append(message.queue_offset)
-        if sum(len(set(offsets)) for offsets in self.seen.values()) >= self._count:
-            self.all_came.set()
-        return None
-
-    def is_in_order(self) -> bool:
-        """Whether every message came, and none before one of a lower offset had."""
-        firsts = {queue: list(dict.fromkeys(offsets)) for queue, offsets in self.seen.items()}
-        return all(offsets == list(range(len(offsets))) for offsets in firsts.values())
-
-
-def member_of(
-    name_server: str,
-    topic: str,
-    watched: Watched,
-    shared: Callable[[MessageQueue, bool], object] | None = None,
-    **options: Any,
-) -> AsyncPushConsumer:
-    """One member."""
-    settings = from_first(rebalance_s=0.2, suspend_s=0.01, **options)
-    return AsyncPushConsumer(
-        name_server,
-        topics=topic,
-        listener=watched.listen,
-        **member_options(settings),
-        orderly=True,
-        **(share_options(shared) if shared else {}),
-    )
-
-
-async def come_and_go(name_server: str, topic: str) -> Watched:
-    """One member has 200 messages; another one joins and leaves while they come."""
-    watched, joined = Watched(200), asyncio.Event()
-    async with member_of(name_server, topic, watched) as first:
-        await fill(name_server, topic, 100)
-        async with member_of(name_server, topic, watched, lambda _queue, _is_ours: joined.set()):
-            await fill(name_server, topic, 100)
-            await joined.wait()
-        await watched.all_came.wait()
-        assert first.statistics[topic].later_count > 0
-        assert first.statistics[topic].sent_back_count == 0
-    return watched
-
-
-def test_messages_come_in_order_while_members_come_and_go(name_server: str) -> None:
-    """Deferred messages come again before later ones; none is delivered twice at once."""
-
-    async def story() -> None:
-        watched = await come_and_go(name_server, topic)
-        assert watched.overlaps == 0
-        assert watched.is_in_order()
-
-    with new_topic(name_server, 4) as topic:
-        run(story)
-        assert lag(name_server, topic) == 0
 
 
 def test_a_coroutine_that_hangs_is_put_off_in_its_place(name_server: str, topic: str) -> None:
@@ -493,36 +325,18 @@ def test_a_coroutine_that_hangs_is_put_off_in_its_place(name_server: str, topic:
     assert tries == [(b"0", 0), (b"0", 1), (b"1", 0)]
 
 
-def test_a_reset_waits_for_the_listener_that_has_the_queue(name_server: str) -> None:
+def test_a_reset_waits_for_the_listener_that_has_the_queue(
+    clients: Clients, name_server: str, topic: str, two_kinds: Make
+) -> None:
     """The listener ends first, then the queue continues at the administrator's offset."""
-
-    async def story() -> None:
-        got: asyncio.Queue[bytes] = asyncio.Queue()
-        going_on = asyncio.Event()
-        running = most = 0
-
-        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            await got.put(messages[0].body)
-            await going_on.wait()
-            running -= 1
-            return None
-
-        consumer = AsyncPushConsumer(
-            name_server, topics=topic, listener=listen, **member_options(from_first(rebalance_s=0.2)), orderly=True
-        )
-        await fill(name_server, topic, 5)
-        async with consumer:
-            assert await got.get() == b"0"
-            (queue,) = [queue for queue in consumer.queues if queue.topic == topic]
-            given_up = consumer._member.assigned_queues.pullers()[queue]
-            consumer._member.reset_soon({queue: 3})
-            await asyncio.to_thread(wait_until, lambda: given_up.is_dropped)
-            going_on.set()
-            assert [await got.get() for _number in range(2)] == [b"3", b"4"]
-        assert most == 1
-
-    with new_topic(name_server, 1) as topic:
-        run(story)
+    send(name_server, topic, *(b"%d" % number for number in range(5)))
+    one = two_kinds(topic)
+    one.start_held()
+    (queue,) = [queue for queue in one.consumer.queues if queue.topic == topic]
+    given_up = one.inner.assigned_queues.pullers()[queue]
+    clients.call(one.inner.reset_soon, {queue: 3})
+    wait_until(lambda: given_up.is_dropped)
+    assert one.held.bodies == [b"0"]
+    one.held.go.set()
+    wait_until(lambda: one.held.bodies == [b"0", b"3", b"4"])
+    assert one.held.running_max == 1

@@ -220,27 +220,32 @@ def test_a_topic_without_permission_is_told_of(name_server: str) -> None:
         assert producer.send(topic, b"x").queue_offset == 0
 
 
-def test_what_there_is_can_be_asked_and_changed(name_server: str) -> None:
+def test_what_there_is_can_be_asked_and_changed(clients: Clients, topic: str) -> None:
     """Topics, groups with their members, and offsets."""
-    with new_topic(name_server, 2) as topic, Admin(name_server) as admin:
-        with Producer(name_server) as producer:
-            producer.send_batch(topic, [OutgoingMessage(b"x")] * 3, queue_id=1)
-        assert admin.topic_names() == [topic]
-        assert "TBW102" in admin.topic_names(with_system=True)
-        with polling(name_server, topic) as consumer:
-            polled(consumer, 3)
-        (group,) = [group for group in admin.groups() if group.name == "G"]
-        assert group.members == ()
-        rows = {row.queue.queue_id: (row.first, row.end, row.stored, row.lag) for row in admin.offsets("G", [topic])}
-        assert rows == {0: (0, 0, 0, 0), 1: (0, 3, 0, 3)}
-        queue = MessageQueue(topic=topic, broker_name="broker-a", queue_id=1)
-        assert admin.set_offset("G", queue, "last") == 3
-        assert sum(row.lag for row in admin.offsets("G", topic)) == 0
-        admin.delete_topic(topic)
-        with pytest.raises(NoRouteError):
-            admin.topic(topic)
-        with pytest.raises(RefusedError):
-            admin.create_topic("T", 100_000)
+    admin, made = clients.admin(), f"made-{topic}"
+    admin.create_topic(made, 2)
+    clients.producer().send_batch(made, [OutgoingMessage(b"x")] * 3, queue_id=1)
+    assert set(admin.topic_names()) == {made, topic}
+    assert "TBW102" in admin.topic_names(with_system=True)
+    consumer = clients.pulling(made)
+    polled(consumer, 3)
+    assert [len(group.members) for group in admin.groups() if group.name == "G"] == [1]
+    consumer.close()
+    assert [group.members for group in admin.groups() if group.name == "G"] == [()]
+    rows = {row.queue.queue_id: (row.first, row.end, row.stored, row.lag) for row in admin.offsets("G", [made])}
+    assert rows == {0: (0, 0, 0, 0), 1: (0, 3, 0, 3)}
+    assert admin.set_offset("G", admin.topic(made).readable[1], "last") == 3
+    assert sum(row.lag for row in admin.offsets("G", made)) == 0
+    admin.delete_topic(made)
+    with pytest.raises(NoRouteError):
+        admin.topic(made)
+    with pytest.raises(ConfigError, match="topic"):
+        admin.create_topic("no topic!", 1)
+    with pytest.raises(RefusedError):
+        admin.create_topic("T", 100_000)
+    admin.close()
+    with pytest.raises(LifecycleError, match="closed"):
+        admin.masters()
 
 
 @pytest.fixture

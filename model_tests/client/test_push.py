@@ -512,9 +512,13 @@ def workers_of(count: int) -> Workers:
 def test_as_many_tasks_run_at_once_as_there_are_threads() -> None:
     """Each thread that takes a task wakes the next while there are more."""
     met, workers = threading.Barrier(THREADS + 1), workers_of(THREADS)
+
+    def meet() -> None:
+        met.wait(PATIENCE_S)
+
     for _round in range(3):
         # None of them ends before all have begun, so each thread that takes one has to wake the next.
-        workers.submit(*[partial(met.wait, PATIENCE_S)] * THREADS)
+        workers.submit(*[meet] * THREADS)
         assert met.wait(PATIENCE_S) <= THREADS
     workers.stop(PATIENCE_S, lambda: None)
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import pytest
 from model_tests.support.broker import client_scenarios as stories
 from model_tests.support.broker.client_scenarios import Log, explain
+from model_tests.support.client import Clients
 
 
-def test_nothing_is_lost_while_members_come_and_go(name_server: str) -> None:
+def test_nothing_is_lost_while_members_come_and_go(clients: Clients) -> None:
     """Every message comes, and one that comes twice comes after its queue changed hands."""
-    report = stories.rebalance(name_server, 2_000)
+    report = stories.rebalance(clients.name_server, 2_000, clients.consumer)
     assert report.lost == ()
     assert report.distinct == report.sent == 2_000
     assert report.unexplained == ()
     assert report.handovers >= 8 + 4 + 2 + 2
 
 
-def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str) -> None:
+def test_an_orderly_group_keeps_order_over_puttings_off(clients: Clients) -> None:
     """Each queue's messages come one by one, and one that is put off comes again before its successor."""
-    report = stories.orderly(name_server, 800)
+    report = stories.orderly(clients.name_server, 800, clients.consumer)
     assert (report.count, report.out_of_order, report.at_once) == (800, 0, 0)
     assert report.put_off == 16
 
@@ -34,9 +35,9 @@ def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, name: st
 
 
 @pytest.mark.parametrize("raises", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_what_nobody_can_use_ends_among_the_dead_letters(name_server: str, raises: bool) -> None:
+def test_what_nobody_can_use_ends_among_the_dead_letters(clients: Clients, raises: bool) -> None:
     """Two more tries from the retry topic under the message's own topic, then the dead letter with its tag."""
-    report = stories.retry(name_server, raises=raises)
+    report = stories.retry(clients.name_server, raises=raises, push=clients.consumer)
     assert report.reconsume_times == (0, 1, 2)
     assert len(report.topics) == 1
     assert not next(iter(report.topics)).startswith("%")

@@ -7,7 +7,7 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from longpoll_broker.broker import Broker
 from longpoll_client import (
     Admin,
+    AsyncAdmin,
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
@@ -259,6 +260,9 @@ class Clients:
         kind = AsyncTransactionProducer if self.is_loop else TransactionProducer
         return self._made(kind, group="PG", check_transaction=self.plain(check), **options)
 
+    def admin(self) -> Any:
+        return self._made(AsyncAdmin if self.is_loop else Admin)
+
     def pull(self, config: MemberConfig, **options: Any) -> Any:
         kind = AsyncPullConsumer if self.is_loop else PullConsumer
         return self._made(kind, **member_options(config), **options)
@@ -288,19 +292,27 @@ class Clients:
         return self._made(AsyncPushConsumer if self.is_loop else PushConsumer, listener=self.plain(listener), **options)
 
     def plain(self, called: Callable[..., Any]) -> Any:
-        """Returns the callable for these clients: the function, or a coroutine that runs it on a thread."""
+        """Returns the callable for these clients: the function, or a coroutine that runs it on a thread.
+
+        The coroutine ends only with the function, also when it is cancelled.
+        """
 
         async def on_a_thread(*arguments: Any) -> Any:
-            return await asyncio.to_thread(called, *arguments)
+            running = asyncio.ensure_future(asyncio.to_thread(called, *arguments))
+            while not running.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([running])
+            return running.result()
 
         return on_a_thread if self.is_loop else called
 
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a part of a client, on its loop if it has one."""
+        return function(*arguments) if self._loop is None else self._loop.call(function, *arguments)
+
     def persist(self, consumer: Any) -> None:
-        if self._loop is not None:
-            member = consumer.client._member
-            self._loop.call(lambda: member.run(member.rebalancer.persist()))
-        else:
-            consumer._member.run(consumer._member.rebalancer.persist())
+        member = (consumer.client if self.is_loop else consumer)._member
+        self.call(lambda: member.run(member.rebalancer.persist()))
 
     def pullers(self, consumer: Any) -> Mapping[MessageQueue, Puller]:
         member = (consumer.client if self.is_loop else consumer)._member

@@ -12,8 +12,8 @@ import uuid
 from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any, Final, TypeAlias
 
 from attrs import define, field, fields, frozen
 
@@ -218,13 +218,17 @@ def explain(log: Log, sent: Sequence[str]) -> RebalanceReport:
     )
 
 
-def rebalance(name_server: str, count: int, **options: Any) -> RebalanceReport:
+Push: TypeAlias = Callable[..., Any]
+"""Creates a consumer as `PushConsumer` does: it, or an asynchronous consumer with blocking calls."""
+
+
+def rebalance(name_server: str, count: int, push: Push = PushConsumer, **options: Any) -> RebalanceReport:
     """Send messages while a second and a third member join, the first leaves, and the second leaves."""
     log = Log()
     with new_topic(name_server) as topic, ExitStack() as stack:
         group = f"group-{uuid.uuid4().hex[:8]}"
 
-        def join(member: str) -> PushConsumer:
+        def join(member: str) -> Any:
             def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
                 log.arrived(member, messages)
                 return None
@@ -234,13 +238,13 @@ def rebalance(name_server: str, count: int, **options: Any) -> RebalanceReport:
                     log.shared(member, queue, is_ours)
 
             config = MemberConfig(group=group, start_at="stored", consume_count_max=16, rebalance_s=5.0, **options)
-            consumer = PushConsumer(
+            consumer = push(
                 name_server, topics=topic, listener=listen, **member_options(config), **share_options(shared)
             )
             consumer.start()
             return consumer
 
-        def share_of(consumer: PushConsumer) -> int:
+        def share_of(consumer: Any) -> int:
             return sum(queue.topic == topic for queue in consumer.queues)
 
         members = {"first": join("first")}
@@ -260,7 +264,7 @@ def rebalance(name_server: str, count: int, **options: Any) -> RebalanceReport:
     return explain(log, sent)
 
 
-def _close_all(members: dict[str, PushConsumer]) -> None:
+def _close_all(members: dict[str, Any]) -> None:
     for member in members.values():
         member.close()
 
@@ -280,7 +284,7 @@ class OrderReport:
     put_off: int
 
 
-def orderly(name_server: str, count: int) -> OrderReport:
+def orderly(name_server: str, count: int, push: Push = PushConsumer) -> OrderReport:
     """Two members of an ordered group; each fiftieth message is postponed once and must come again before the next."""
     lock = threading.Lock()
     consumed: dict[int, int] = defaultdict(int)
@@ -314,7 +318,7 @@ def orderly(name_server: str, count: int) -> OrderReport:
         config = MemberConfig(group=group, start_at="first", suspend_s=0.02, rebalance_s=2.0)
         send_numbered(name_server, topic, count)
         for _member in range(2):
-            consumer = PushConsumer(name_server, topics=topic, listener=listen, **member_options(config), orderly=True)
+            consumer = push(name_server, topics=topic, listener=listen, **member_options(config), orderly=True)
             consumer.start()
             stack.callback(consumer.close)
         wait_for(lambda: sum(consumed.values()) >= count, f"{count} messages in order")
@@ -383,22 +387,19 @@ def broadcasting(name_server: str, count: int, offsets_file: str) -> tuple[list[
     """Returns three members' numbers: two concurrent ones, and the first again after a restart and one more message."""
     results: list[list[int]] = []
     with new_topic(name_server) as topic, ExitStack() as stack:
-        send_numbered(name_server, topic, count)
-        for file in (offsets_file, None):
+
+        def join(file: str | None, due: int) -> None:
             config = MemberConfig(
                 group="broadcast-" + topic, start_at="first", message_model=MessageModel.BROADCASTING, offsets_file=file
             )
-            results.append(_numbers(name_server, topic, config, count, stack))
+            results.append(_numbers(name_server, topic, config, due, stack))
+
+        send_numbered(name_server, topic, count)
+        join(offsets_file, count)
+        join(None, count)
         stack.pop_all().close()
         send_numbered(name_server, topic, 1)
-        config = MemberConfig(
-            group="broadcast-" + topic,
-            start_at="first",
-            message_model=MessageModel.BROADCASTING,
-            offsets_file=offsets_file,
-        )
-        results.append(_numbers(name_server, topic, config, 1, stack))
-        stack.close()
+        join(offsets_file, 1)
     return results[0], results[1], results[2]
 
 
@@ -428,7 +429,7 @@ class RetryReport:
     """The dead letter's tags."""
 
 
-def retry(name_server: str, *, raises: bool) -> RetryReport:
+def retry(name_server: str, *, raises: bool, push: Push = PushConsumer) -> RetryReport:
     """Postpone a message, or raise, until it becomes a dead letter after two more tries."""
     seen: list[ReceivedMessage] = []
 
@@ -442,7 +443,8 @@ def retry(name_server: str, *, raises: bool) -> RetryReport:
         group = f"retry-{topic}"
         producer.send(topic, b"poison", tag="red", keys="k")
         config = MemberConfig(group=group, start_at="first", max_attempts=3, rebalance_s=1.0)
-        with PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)):
+        with closing(push(name_server, topics=topic, listener=listen, **member_options(config))) as consumer:
+            consumer.start()
             wait_for(lambda: len(seen) >= 3, "three tries")
             dead = dead_letters(name_server, group)
     return RetryReport(
