@@ -7,7 +7,7 @@ import inspect
 import math
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack
 from functools import lru_cache, partial, wraps
 from typing import Any
 from unittest.mock import Mock, create_autospec
@@ -17,14 +17,13 @@ import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import PATIENCE_S
-from model_tests.support.client import RUNTIME, Clients, consumed
+from model_tests.support.client import RUNTIME, Clients, Heard, Loop, OnLoop, consumed, from_first, send
 
 import longpoll_client as client
 from longpoll_client import (
     Admin,
     AnswerTimeoutError,
     AsyncProducer,
-    AsyncPullConsumer,
     AsyncPushConsumer,
     AsyncTransactionProducer,
     ConfigError,
@@ -187,40 +186,28 @@ def test_what_can_be_called(number: int) -> None:
     ],
     ids=str,
 )
-def test_a_subscription(wrong: dict[str, Any], words: str) -> None:
+def test_a_subscription(clients: Clients, wrong: dict[str, Any], words: str) -> None:
     """A topic that cannot be was once waited for, for good."""
-    with (
-        closing(PullConsumer(NOWHERE, group="G", topics=(), start_at="stored")) as threads,
-        pytest.raises(ConfigError, match=words),
-    ):
-        threads.subscribe(**{"topic": "T"} | wrong)
-
-    async def story() -> None:
-        loop = AsyncPullConsumer(NOWHERE, group="G", topics="%DLQ%" + "x" * 255, start_at="stored")
-        with pytest.raises(ConfigError, match=words):
-            loop.subscribe(**{"topic": "T"} | wrong)
-        await loop.close()
-
-    asyncio.run(story())
+    with pytest.raises(ConfigError, match=words):
+        clients.pull(MemberConfig(group="G")).subscribe(**{"topic": "T"} | wrong)
 
 
-def test_a_send() -> None:
-    """Bad callbacks and bad properties, on both sides."""
+def test_a_dead_letter_topic_of_the_longest_group_is_a_topic(clients: Clients) -> None:
+    clients.pull(MemberConfig(group="G")).subscribe("%DLQ%" + "x" * 255)
 
-    async def story() -> None:
-        async with AsyncProducer(NOWHERE) as loop:
-            with Producer(NOWHERE) as threads:
-                for producer in (threads, loop):
-                    with pytest.raises(ConfigError, match="callback is 5"):
-                        producer.send_nowait("T", b"x", callback=5)  # type: ignore[call-overload,arg-type] # a mistake
-                    with pytest.raises(ConfigError, match="callback is 5"):
-                        producer.request_nowait("T", b"x", callback=5)  # type: ignore[arg-type] # a mistake
-                with pytest.raises(ConfigError, match="queue_selector is 5"):
-                    threads.send("T", b"x", queue_selector=5)  # type: ignore[arg-type] # a mistake
-                with pytest.raises(ConfigError, match="properties are"):
-                    await loop.send("T", b"x", properties=[1])  # type: ignore[arg-type] # a mistake
 
-    asyncio.run(story())
+@pytest.mark.parametrize(
+    ("call", "options", "words"),
+    [
+        ("send_nowait", {"callback": 5}, "callback is 5"),
+        ("request_nowait", {"callback": 5}, "callback is 5"),
+        ("send", {"queue_selector": 5}, "queue_selector is 5"),
+        ("send", {"properties": [1]}, "properties are"),
+    ],
+)
+def test_a_send(clients: Clients, call: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        getattr(clients.producer(), call)("T", b"x", **options)
 
 
 def test_a_second_close_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -329,112 +316,66 @@ def test_a_callback_that_waits_for_an_answer_is_told_at_once(name_server: str, t
         assert producer.send(topic, b"after").code == 0
 
 
-@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
-def test_a_listener_that_exits_ends_neither_its_thread_nor_the_process(
-    name_server: str, topic: str, exits: type[BaseException], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its message is put off as one of any other that raises, and the next one comes."""
-
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        if messages[0].body == b"bad":
-            raise exits
-        return None
-
-    with (
-        Producer(name_server) as producer,
-        PushConsumer(name_server, topics=topic, listener=listen, **member_options(one_thread("E"))) as consumer,
-    ):
-        for body in (b"bad", b"good"):
-            producer.send(topic, body)
-        wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 1)
-        assert consumer.statistics[topic].sent_back_count == 1
-    assert exits.__name__ in caplog.text
-
-
-def test_a_listener_whose_own_work_was_cancelled_has_put_its_message_off(name_server: str, topic: str) -> None:
-    """Of every task that gives messages: none of them ends by what a listener let through."""
-
-    async def story() -> None:
-        consumed = asyncio.Event()
-
-        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-            if messages[0].body == b"bad":
-                work = asyncio.create_task(asyncio.sleep(3600))
-                work.cancel()
-                await work
-            consumed.set()
-            return None
-
-        consumer = AsyncPushConsumer(name_server, topics=topic, listener=listen, **member_options(one_thread("C")))
-        async with asyncio.timeout(PATIENCE_S), AsyncProducer(name_server) as producer, consumer:
-            for body in (b"bad", b"bad", b"good"):
-                await producer.send(topic, body)
-            await consumed.wait()
-            assert consumer.statistics[topic].later_count == 2
-
-    asyncio.run(story())
-
-
 class Unusual(BaseException):
     """As other packages have their own for what no `except Exception` is to take."""
 
 
-@pytest.mark.parametrize("exits", [SystemExit, Unusual])
-@pytest.mark.parametrize("is_orderly", [False, True])
-def test_a_coroutine_that_exits_ends_neither_its_task_nor_the_loop(
-    name_server: str, topic: str, exits: type[BaseException], is_orderly: bool, caplog: pytest.LogCaptureFixture
+EXITS: list[tuple[str, type[BaseException]]] = [
+    *(("threads", kind) for kind in (SystemExit, KeyboardInterrupt, asyncio.CancelledError)),
+    *((kind, exits) for kind in ("loop", "orderly on a loop") for exits in (SystemExit, Unusual)),
+    ("loop", asyncio.CancelledError),
+]
+
+
+@pytest.mark.parametrize(("kind", "exits"), EXITS)
+def test_a_listener_that_exits_ends_neither_its_thread_nor_the_process(
+    name_server: str, topic: str, kind: str, exits: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its message is put off; the one task went on, where it was gone untold and its queue was never heard of again."""
+    """Its message is put off as one of any other that raises, and the next one comes; each task goes on."""
 
-    async def story() -> None:
-        consumed = asyncio.Event()
-        tries = 0
+    def listen(message: ReceivedMessage) -> None:
+        if message.body == b"bad" and message.attempt == 1:
+            raise exits
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-            nonlocal tries
-            tries += messages[0].body == b"bad"
-            if messages[0].body == b"bad" and tries == 1:
-                raise exits
-            if messages[0].body == b"good":
-                consumed.set()
-            return None
+    async def listen_on_loop(messages: Sequence[ReceivedMessage]) -> None:
+        if exits is asyncio.CancelledError and messages[0].body == b"bad":
+            work = asyncio.create_task(asyncio.sleep(3600))
+            work.cancel()
+            await work
+        heard(messages)
 
-        options = MemberConfig(group="X", start_at="first", thread_count=1, suspend_s=0.01)
-        consumer = AsyncPushConsumer(
-            name_server, topics=topic, listener=listen, **member_options(options), orderly=is_orderly
-        )
-        async with asyncio.timeout(PATIENCE_S), AsyncProducer(name_server) as producer, consumer:
-            for body in (b"bad", b"good"):
-                await producer.send(topic, body)
-            await consumed.wait()
-            assert consumer.statistics[topic].later_count == 1
-
-    asyncio.run(story())
-    assert exits.__name__ in caplog.text
+    heard, options = Heard(listen), member_options(from_first("E", thread_count=1, suspend_s=0.01))
+    send(name_server, topic, b"bad", b"good")
+    with ExitStack() as stack:
+        if kind == "threads":
+            consumer: Any = PushConsumer(name_server, topics=topic, listener=heard, **options)
+        else:
+            consumer = OnLoop(
+                stack.enter_context(Loop()),
+                AsyncPushConsumer(
+                    name_server, topics=topic, listener=listen_on_loop, orderly=kind != "loop", **options
+                ),
+            )
+        stack.callback(consumer.close)
+        consumer.start()
+        wait_until(lambda: b"good" in heard.bodies and consumer.statistics[topic].consumed_count >= 1)
+        counts = consumer.statistics[topic]
+        assert (counts.later_count, counts.sent_back_count) == (1, int(kind != "orderly on a loop"))
+    is_cancelled = exits is asyncio.CancelledError and kind == "loop"
+    assert ("was cancelled at" if is_cancelled else exits.__name__) in caplog.text
 
 
 def test_a_plain_function_that_listens_on_a_loop_is_taken_at_its_word(name_server: str, topic: str) -> None:
     """It was given its message and said so: that was put off, again and again, and a dead letter in the end."""
-
-    async def story() -> None:
-        bodies: list[bytes] = []
-
-        def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-            bodies.append(messages[0].body)
-            last.set()
-            return None
-
-        last = asyncio.Event()
-        consumer = AsyncPushConsumer(name_server, topics=topic, listener=listen, **member_options(one_thread("P")))
-        async with asyncio.timeout(PATIENCE_S), AsyncProducer(name_server) as producer:
-            await producer.send(topic, b"1")
-            async with consumer:
-                await last.wait()
-        assert consumer.statistics[topic].later_count == 0
-        assert consumer.statistics[topic].consumed_count == 1
-        assert bodies == [b"1"]
-
-    asyncio.run(story())
+    heard = Heard()
+    send(name_server, topic, b"1")
+    with Loop() as loop:
+        listening = AsyncPushConsumer(name_server, topics=topic, listener=heard, **member_options(one_thread("P")))
+        with OnLoop(loop, listening) as consumer:
+            consumer.start()
+            wait_until(lambda: bool(consumer.statistics) and consumer.statistics[topic].consumed_count == 1)
+            assert consumer.statistics[topic].later_count == 0
+    assert heard.bodies == [b"1"]
 
 
 def test_a_member_that_its_brokers_do_not_take_says_so(
@@ -447,9 +388,7 @@ def test_a_member_that_its_brokers_do_not_take_says_so(
         return []
 
     monkeypatch.setattr(Membership, "members", none)
-    consumer = clients.pull(one_thread("unusual"))
-    consumer.subscribe(topic)
-    consumer.start()
+    consumer = clients.pulling(topic, one_thread("unusual"))
     assert consumer.queues == ()
     assert f"no broker of topic {topic} has this member in group unusual" in caplog.text
 

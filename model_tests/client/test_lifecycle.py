@@ -8,7 +8,7 @@ import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,27 +19,25 @@ from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.client import (
     RUNTIME,
     Clients,
-    awaited,
+    Heard,
     client_threads,
     consumed,
     from_first,
     run,
+    send,
     socket_count,
 )
 
 from longpoll_client import (
     Admin,
     AsyncProducer,
-    AsyncPullConsumer,
     AsyncPushConsumer,
-    AsyncTransactionProducer,
     ConfigError,
     LifecycleError,
     LongpollError,
     MessageQueue,
     NoRouteError,
     Producer,
-    PullConsumer,
     PushConsumer,
     ReceivedMessage,
     Retry,
@@ -81,33 +79,21 @@ def assert_over(consumer: PushConsumer, before: set[threading.Thread]) -> None:
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_listener_may_close_its_consumer(name_server: str, topic: str, is_orderly: bool) -> None:
     """It answers first, and that counts; then the member leaves, no thread stays, and the next one goes on at once."""
-    before = client_threads()
-    made: list[PushConsumer] = []
+    before, options = client_threads(), {**member_options(config()), "topics": topic, "orderly": is_orderly}
     closed = threading.Event()
 
-    def listen(_messages: Sequence[ReceivedMessage]) -> Retry | None:
-        made[0].close()
+    def close(_message: ReceivedMessage) -> None:
+        closing.close()
         closed.set()
-        return None
 
-    of_group = config()
-    made.append(PushConsumer(name_server, topics=(), listener=listen, **member_options(of_group), orderly=is_orderly))
-    made[0].subscribe(topic)
-    made[0].start()
+    closing = PushConsumer(name_server, listener=Heard(close), **options)
+    closing.start()
     assert closed.wait(PATIENCE_S)
-    assert_over(made[0], before)
-
-    came = threading.Event()
-    with Producer(name_server) as producer:
-        producer.send(topic, b"y")
-
-    def listen_again(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        assert messages[0].body == b"y"
-        came.set()
-        return None
-
-    with PushConsumer(name_server, topics=topic, listener=listen_again, **member_options(of_group), orderly=is_orderly):
-        assert came.wait(PATIENCE_S)
+    assert_over(closing, before)
+    send(name_server, topic, b"y")
+    heard = Heard()
+    with PushConsumer(name_server, listener=heard, **options):
+        assert heard.wait(1) == [b"y"]
     wait_until(lambda: client_threads() <= before)
 
 
@@ -123,44 +109,37 @@ def let_the_timer_share(consumer: PushConsumer) -> None:
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str, ours: bool) -> None:
     """At its first queue, on the caller's thread; and later, on the timer's own thread. No queue is begun after it."""
-    before = client_threads()
-    made: list[PushConsumer] = []
-    closed = threading.Event()
+    before, closed = client_threads(), threading.Event()
 
     def share(_queue: MessageQueue, is_ours: bool) -> None:
-        if is_ours is ours and made:
-            timer = made[0]._member._timer._thread
+        if is_ours is ours:
+            timer = member._timer._thread
             if timer is None or not timer.is_current():
-                let_the_timer_share(made[0])
-            made[0].close()
+                let_the_timer_share(consumer)
+            consumer.close()
             closed.set()
 
-    made.append(
-        PushConsumer(name_server, topics=(), listener=consumed, **member_options(config()), **share_options(share))
-    )
-    made[0].subscribe(topic)
-    made[0].start()
+    options = {**member_options(config()), **share_options(share)}
+    consumer = PushConsumer(name_server, topics=topic, listener=consumed, **options)
+    member = consumer._member
+    consumer.start()
     if not ours:
         # Its queues are another's as soon as the group's members are told to be others.
-        member = made[0]._member
         member.soon(lambda: member.rebalancer.lose(member.queues))
     assert closed.wait(PATIENCE_S)
-    assert_over(made[0], before)
-    assert made[0].queues == () or ours
+    assert_over(consumer, before)
+    assert consumer.queues == () or ours
 
 
 def test_a_check_may_close_its_producer(name_server: str, topic: str) -> None:
     """A transaction's check runs on the timer's thread, which does not wait for itself."""
-    before = client_threads()
-    made: list[TransactionProducer] = []
+    before, closed = client_threads(), threading.Event()
     producer = TransactionProducer(
         name_server, group="sellers", check_transaction=lambda _message: TransactionState.UNKNOWN
     )
-    made.append(producer)
-    closed = threading.Event()
 
     def close() -> None:
-        made[0].close()
+        producer.close()
         closed.set()
 
     producer.send(topic, b"x", lambda: TransactionState.COMMIT)
@@ -179,9 +158,9 @@ def test_a_closed_producer_opens_no_connection(name_server: str, topic: str) -> 
     producer.send(topic, b"x")
     producer.close()
     producer.close()
-    for send in (producer.send, producer.send_one_way):
+    for sending in (producer.send, producer.send_one_way):
         with pytest.raises(LifecycleError, match="closed; create a new one"):
-            send(topic, b"y")
+            sending(topic, b"y")
     assert client_threads() <= before
 
 
@@ -212,18 +191,13 @@ def test_a_consumer_waits_for_a_topic_that_is_made_later(
 ) -> None:
     """Its other topics are read meanwhile."""
     monkeypatch.setattr(group_member, "RETRY_S", 0.02)
-    late, got = f"late-{uuid.uuid4().hex}", set[bytes]()
-
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        got.update(message.body for message in messages)
-        return None
-
-    consumer = clients.push(config(), listen) if is_push else clients.pull(config())
+    late, heard = f"late-{uuid.uuid4().hex}", Heard()
+    consumer = clients.push(config(), heard) if is_push else clients.pull(config())
 
     def came(body: bytes) -> bool:
         if not is_push:
-            got.update(message.body for message in consumer.poll(0.01))
-        return body in got
+            heard.messages += consumer.poll(0.01)
+        return body in heard.bodies
 
     consumer.subscribe(topic)
     consumer.subscribe(late)
@@ -275,53 +249,42 @@ TURNS = 30
 """More than a close takes."""
 
 
-async def committed(_message: ReceivedMessage) -> TransactionState:
-    """A check."""
-    return TransactionState.COMMIT
-
-
-async def running(kind: str, name_server: str, topic: str) -> Any:
-    """A client of this kind that has socket_count."""
-    if kind in {"producer", "transactions"}:
-        producer = (
-            AsyncProducer(name_server)
-            if kind == "producer"
-            else AsyncTransactionProducer(name_server, group="sellers", check_transaction=committed)
-        )
-        if isinstance(producer, AsyncProducer):
-            await producer.send(topic, b"x")
-        else:
-            await producer.send(topic, b"x", lambda: committed(None))  # type: ignore[arg-type] # it does not look
+def running(kind: str, clients: Clients, topic: str) -> Any:
+    """A client of this kind that has connections."""
+    if kind == "push":
+        return clients.pushing(topic, consumed, group=kind)
+    if kind == "pull":
+        return clients.pulling(topic, group=kind)
+    if kind == "producer":
+        producer = clients.producer()
+        producer.send(topic, b"x")
         return producer
-    consumer: AsyncPushConsumer | AsyncPullConsumer = (
-        AsyncPushConsumer(name_server, topics=(), listener=awaited, **member_options(from_first(kind)))
-        if kind == "push"
-        else AsyncPullConsumer(name_server, topics=(), **member_options(from_first(kind)))
-    )
-    consumer.subscribe(topic)
-    await consumer.start()
-    return consumer
+    seller = clients.transactions(lambda _message: TransactionState.COMMIT)
+    seller.send(topic, b"x", clients.plain(lambda: TransactionState.COMMIT))
+    return seller
 
 
 @pytest.mark.parametrize("kind", ["producer", "transactions", "push", "pull"])
 def test_a_close_may_be_cancelled_at_every_await(name_server: str, empty_topic: str, kind: str) -> None:
     """The close continues, a second one waits for it, and a third has nothing to do."""
 
-    async def story() -> None:
+    async def close(client: Any, turns: int) -> None:
+        closing = asyncio.create_task(client.close())
+        for _turn in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        await client.close()
+        await client.close()
+
+    with ExitStack() as stack:
+        clients = Clients(name_server, stack, is_loop=True)
         for turns in range(0, TURNS, 3):
             before = socket_count()
-            client = await running(kind, name_server, empty_topic)
+            client = running(kind, clients, empty_topic)
             assert socket_count() > before
-            closing = asyncio.create_task(client.close())
-            for _turn in range(turns):
-                await asyncio.sleep(0)
-            closing.cancel()
-            await asyncio.gather(closing, return_exceptions=True)
-            await client.close()
-            await client.close()
+            clients.call(close, client.client, turns)
             wait_until(lambda: socket_count() <= before)  # noqa: B023 - it is called at once
-
-    run(story)
 
 
 def test_a_listener_that_is_not_to_be_cancelled_holds_no_close_up(
@@ -399,24 +362,6 @@ def test_a_close_whose_loop_was_closed_is_begun_anew() -> None:
     assert done == ["begun", "begun", "ended"]
 
 
-def made(kind: str, name_server: str, topic: str) -> PushConsumer | PullConsumer | TransactionProducer:
-    """A client on threads that runs."""
-    if kind == "transactions":
-        seller = TransactionProducer(
-            name_server, group="sellers", check_transaction=lambda _message: TransactionState.COMMIT
-        )
-        seller.send(topic, b"x", lambda: TransactionState.COMMIT)
-        return seller
-    consumer: PushConsumer | PullConsumer = (
-        PushConsumer(name_server, topics=(), listener=lambda _messages: None, **member_options(from_first(kind)))
-        if kind == "push"
-        else PullConsumer(name_server, topics=(), **member_options(from_first(kind)))
-    )
-    consumer.subscribe(topic)
-    consumer.start()
-    return consumer
-
-
 @pytest.mark.parametrize("kind", ["push", "pull", "transactions"])
 def test_a_close_that_is_interrupted_is_gone_on_with(
     name_server: str, empty_topic: str, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -431,11 +376,11 @@ def test_a_close_that_is_interrupted_is_gone_on_with(
             raise KeyboardInterrupt
         honest(thread, timeout)
 
-    interrupted = 0
+    interrupted, stack = 0, ExitStack()
+    clients = Clients(name_server, stack, is_loop=False)
     for number in range(1, 9):  # noqa: B007 - `join` looks at it
-        with Producer(name_server) as producer:
-            producer.send(empty_topic, b"x")
-        client = made(kind, name_server, empty_topic)
+        send(name_server, empty_topic, b"x")
+        client = running(kind, clients, empty_topic)
         waits.clear()
         with monkeypatch.context() as patched:
             patched.setattr(RealThread, "join", join)
@@ -446,6 +391,7 @@ def test_a_close_that_is_interrupted_is_gone_on_with(
         client.close()
         client.close()
         wait_until(lambda: (threading.active_count(), socket_count()) <= before)
+    stack.close()
     assert interrupted >= 2
 
 
@@ -458,41 +404,29 @@ def none_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     wait_until(lambda: set(threading.enumerate()) <= before)
 
 
-def test_a_producer_that_is_dropped_ends(name_server: str) -> None:
-    """With a warning, as a file or a socket."""
-    with new_topic(name_server, 1) as topic:
-        producer = Producer(name_server)
-        before = set(threading.enumerate())
-        producer.send(topic, b"body")
-        assert set(threading.enumerate()) > before
-        with pytest.warns(ResourceWarning, match="a producer of group longpoll-producer was dropped and not closed"):
-            del producer
-
-
-def test_so_does_one_whose_sends_are_on_their_way_and_they_are_told(name_server: str) -> None:
-    """Each once, where it went."""
+def test_a_producer_that_is_dropped_ends(name_server: str, topic: str) -> None:
+    """With a warning, as a file or a socket; its sends are told, each once, where they went."""
     told: SimpleQueue[SendResult | LongpollError] = SimpleQueue()
-    with new_topic(name_server, 1) as topic:
-        producer = Producer(name_server)
-        for _number in range(100):
-            producer.send_nowait(topic, b"body", callback=told.put)
-        with pytest.warns(ResourceWarning, match="dropped"):
-            del producer
-        outcomes = [told.get(timeout=PATIENCE_S) for _number in range(100)]
-    assert [type(outcome) for outcome in outcomes] == [SendResult] * 100
+    producer = Producer(name_server)
+    before = set(threading.enumerate())
+    for _number in range(100):
+        producer.send_nowait(topic, b"body", callback=told.put)
+    assert set(threading.enumerate()) > before
+    with pytest.warns(ResourceWarning, match="a producer of group longpoll-producer was dropped and not closed"):
+        del producer
+    assert [type(told.get(timeout=PATIENCE_S)) for _number in range(100)] == [SendResult] * 100
     assert told.empty()
 
 
-def test_one_that_asks_for_replies_ends_too(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_asks_for_replies_ends_too(name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its timer looks as often as it greets brokers."""
     monkeypatch.setattr("longpoll_client.produce.requests.HEARTBEAT_S", 0.01)
-    with new_topic(name_server, 1) as topic:
-        producer = Producer(name_server)
-        producer.request_nowait(topic, b"anybody?", callback=lambda _reply: None, timeout_s=PATIENCE_S)
-        instance = producer._instance
-        with pytest.warns(ResourceWarning, match="dropped"):
-            del producer
-        assert instance.is_abandoned
+    producer = Producer(name_server)
+    producer.request_nowait(topic, b"anybody?", callback=lambda _reply: None, timeout_s=PATIENCE_S)
+    instance = producer._instance
+    with pytest.warns(ResourceWarning, match="dropped"):
+        del producer
+    assert instance.is_abandoned
 
 
 def test_an_admin_that_is_dropped_ends(name_server: str) -> None:
@@ -514,16 +448,17 @@ def test_who_is_closed_is_not_told_of(name_server: str) -> None:
     assert [each.message for each in given if "dropped" in str(each.message)] == []
 
 
-def test_one_may_be_dropped_by_a_thread_that_has_its_lock(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_may_be_dropped_by_a_thread_that_has_its_lock(
+    name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The collector may find it there: its connection ends with what that thread is doing."""
     monkeypatch.setattr(remoting, "LOCK_WAIT_S", 0.01)
-    with new_topic(name_server, 1) as topic:
-        producer = Producer(name_server)
-        producer.send(topic, b"body")
-        instance = producer._instance
-        client = next(iter(instance._clients.values()))
-        with client._lock, pytest.warns(ResourceWarning, match="dropped"):
-            del producer
-        assert client.is_open
-        client.call(105, timeout_s=PATIENCE_S)
-        wait_until(lambda: not client.is_open)
+    producer = Producer(name_server)
+    producer.send(topic, b"body")
+    instance = producer._instance
+    client = next(iter(instance._clients.values()))
+    with client._lock, pytest.warns(ResourceWarning, match="dropped"):
+        del producer
+    assert client.is_open
+    client.call(105, timeout_s=PATIENCE_S)
+    wait_until(lambda: not client.is_open)
