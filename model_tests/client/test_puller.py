@@ -7,20 +7,19 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 from unittest import mock
 
 import pytest
-from attrs import define, field, frozen
+from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import wait_until
-from model_tests.support.broker.client_scenarios import member_options, new_topic
-from model_tests.support.broker.raw_client import PATIENCE_S, RawClient
-from model_tests.support.broker.scripted_server import Peer, ScriptedServer
-from model_tests.support.client import BAD, RUNTIME, bodies_of, polling, send
+from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.raw_client import RawClient
+from model_tests.support.client import BAD, RUNTIME, Answers, Heard, bodies_of, listening, polling, send
 
 from longpoll_broker.broker import Broker
 from longpoll_client import (
@@ -32,10 +31,8 @@ from longpoll_client import (
     Permission,
     Producer,
     PullConsumer,
-    PushConsumer,
     ReceivedMessage,
     RefusedError,
-    Retry,
     StartAt,
     Unreadable,
     UnreadableMessage,
@@ -46,11 +43,10 @@ from longpoll_client.consume.offsets import RemoteOffsets
 from longpoll_client.consume.puller import Batch, ProcessQueue, Puller
 from longpoll_client.consume.rebalance import Rebalancer
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
-from longpoll_client.instance import ClientInstance
-from longpoll_client.link.steps import Ask, Question, run
+from longpoll_client.link.steps import Ask
 from longpoll_client.messages import decode_readable
 from longpoll_client.settings import MemberConfig
-from longpoll_protocol.bodies import BrokerData, OffsetTable, QueueData, SubscriptionData, TopicRouteData
+from longpoll_protocol.bodies import OffsetTable, SubscriptionData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
@@ -186,25 +182,21 @@ def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
     assert calls.asked == [5, 5]
 
 
-def test_no_pull_commits_an_offset() -> None:
-    """Java's broker may apply a pull's commit after a later store, and the group would get messages again."""
-    calls = Calls()
-    puller_of(calls).pull()
-    assert calls.commits == [False]
+def test_a_pull_commits_no_offset_and_waits_longer_than_it_asks_to_be_held() -> None:
+    """Java's broker may apply a pull's commit after a later store, and the group would get messages again.
 
-
-def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:
-    """An answer at the deadline still has to travel; a setting says how long that may take."""
+    An answer at the deadline still has to travel; a setting says how long that may take.
+    """
     calls = Calls()
     puller_of(calls).pull()
     ((hold_ms, timeout_s),) = calls.waits
+    assert calls.commits == [False]
     assert timeout_s == MemberConfig(group="G").pull_timeout_s
     assert timeout_s > hold_ms / 1000 > 0
 
 
 def test_what_is_consumed_is_seen_to_be_at_once() -> None:
-    calls = Calls()
-    batches: list[Batch] = []
+    calls, batches = Calls(), list[Batch]()
     puller = puller_of(calls, deliver=batches.append)
     puller.pull()
     calls.answers[-1](found(5, 3))
@@ -334,233 +326,200 @@ FIRST_QUEUE = MessageQueue(topic="T", broker_name="a", queue_id=0)
 RETRY = MessageQueue(topic="%RETRY%G", broker_name="a", queue_id=0)
 
 
-class OneQueue:
-    """Name server and broker of one queue; answers `told_for_none` until an offset is stored, or 22 for None."""
+class OneQueue(Answers):
+    """A broker of one queue; answers `told_for_none` until an offset is stored, or 22 for None."""
 
     def __init__(self) -> None:
+        super().__init__(self._asked)
         self.end = 5
         self.stored: int | None = None
         self.told_for_none: int | None = None
         self.refuses_tables = False
         self.may_answer_22 = False
         """Whether it answers 22 for none where it is asked to, as 5.x."""
-        self.address = ""
 
-    def answer(self, peer: Peer, command: Command) -> None:
+    def _asked(self, asked: Ask) -> Command:
         """Answer what a group's offsets are asked of."""
-        code = RequestCode(command.code)
-        if code is RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            queues = QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6)
-            brokers = BrokerData(broker_name="a", broker_addrs={0: self.address})
-            peer.answer(command, body=TopicRouteData(broker_datas=[brokers], queue_datas=[queues]).encode())
-        elif code is RequestCode.UPDATE_CONSUMER_OFFSET:
-            self.stored = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields).commit_offset
-            peer.answer(command)
-        elif code is RequestCode.GET_ALL_CONSUMER_OFFSET and self.refuses_tables:
-            peer.answer(command, ResponseCode.NO_PERMISSION)
-        elif code is RequestCode.GET_ALL_CONSUMER_OFFSET:
+        if isinstance(asked.header, UpdateConsumerOffsetRequestHeader):
+            self.stored = asked.header.commit_offset
+            return Command(ResponseCode.SUCCESS)
+        if asked.code == RequestCode.GET_ALL_CONSUMER_OFFSET:
+            if self.refuses_tables:
+                raise RefusedError("the table", ResponseCode.NO_PERMISSION, None)
             row = {} if self.stored is None else {0: self.stored}
-            peer.answer(command, body=OffsetTable(offset_table={"T@other": {0: 0}, "T@G": row}).encode())
-        else:
-            is_22 = self.may_answer_22 and (command.ext_fields or {}).get("setZeroIfNotFound") == "false"
-            none = None if is_22 else self.told_for_none
-            answers = {
-                RequestCode.QUERY_CONSUMER_OFFSET: none if self.stored is None else self.stored,
-                RequestCode.GET_MIN_OFFSET: FIRST,
-                RequestCode.GET_MAX_OFFSET: self.end,
-                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: 3,
-            }
-            offset = answers[code]
-            if offset is None:
-                peer.answer(command, ResponseCode.QUERY_NOT_FOUND)
-            else:
-                peer.answer(command, fields=OffsetResponseHeader(offset=offset).encode())
+            table = OffsetTable(offset_table={"T@other": {0: 0}, "T@G": row})
+            return Command(ResponseCode.SUCCESS, body=table.encode())
+        is_22 = self.may_answer_22 and getattr(asked.header, "set_zero_if_not_found", None) is False
+        none = None if is_22 else self.told_for_none
+        offset = {
+            RequestCode.QUERY_CONSUMER_OFFSET: none if self.stored is None else self.stored,
+            RequestCode.GET_MIN_OFFSET: FIRST,
+            RequestCode.GET_MAX_OFFSET: self.end,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: 3,
+        }[asked.code]
+        if offset is None:
+            raise RefusedError("the offset", ResponseCode.QUERY_NOT_FOUND, None)
+        return Command(ResponseCode.SUCCESS, ext_fields=OffsetResponseHeader(offset=offset).encode())
+
+    def begin(self, member: RemoteOffsets, queue: MessageQueue = FIRST_QUEUE) -> int:
+        """Returns the offset that a member begins at."""
+        found: int = self.run(member.begin(queue))
+        return found
+
+    def store(self, member: RemoteOffsets, offset: int) -> None:
+        """Store the offset of the first queue."""
+        self.run(member.store(FIRST_QUEUE, offset))
 
 
 @pytest.fixture
 def one_queue() -> OneQueue:
-    """The broker, and the offsets stored with it."""
     return OneQueue()
 
 
-@frozen
-class Offsets:
-    """The offsets of one member of a group, on threads."""
-
-    instance: ClientInstance
-
-    def of(self, start_at: StartAt = "stored") -> RemoteOffsets:
-        """A new member's."""
-        return RemoteOffsets("G", start_at)
-
-    def begin(self, stored: RemoteOffsets, queue: MessageQueue = FIRST_QUEUE) -> int:
-        """The offset that it begins at."""
-        return self.instance.run(stored.begin(queue))
-
-    def store(self, stored: RemoteOffsets, offset: int) -> None:
-        """Store the offset of the first queue."""
-        self.instance.run(stored.store(FIRST_QUEUE, offset))
-
-
-@pytest.fixture
-def group(one_queue: OneQueue) -> Iterator[Offsets]:
-    """A group of the one_queue."""
-    with ExitStack() as stack:
-        server = stack.enter_context(ScriptedServer(one_queue.answer))
-        one_queue.address = server.address
-        instance = stack.enter_context(ClientInstance(RUNTIME, server.address))
-        instance.route("T")
-        yield Offsets(instance)
-
-
-def test_what_comes_before_the_first_commit_is_not_left_out(one_queue: OneQueue, group: Offsets) -> None:
+def test_what_comes_before_the_first_commit_is_not_left_out(one_queue: OneQueue) -> None:
     """A queue changes hands before its first member has consumed anything: the next one begins where that one did."""
-    assert group.begin(group.of()) == 5
+    assert one_queue.begin(RemoteOffsets("G", "stored")) == 5
     assert one_queue.stored == 5
     one_queue.end = 8
-    assert group.begin(group.of()) == 5
+    assert one_queue.begin(RemoteOffsets("G", "stored")) == 5
 
 
 @pytest.mark.parametrize(
     ("start_at", "begun"), [("first", FIRST), ("last", 5), (datetime.fromtimestamp(1.7e9, UTC), 3)]
 )
 def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
-    one_queue: OneQueue, group: Offsets, start_at: StartAt, begun: int
+    one_queue: OneQueue, start_at: StartAt, begun: int
 ) -> None:
     """The first member begins as asked, and the next one where the group is; a broker of 4.x says 0 of a new group."""
-    first, second = group.of(start_at), group.of(start_at)
+    first, second = RemoteOffsets("G", start_at), RemoteOffsets("G", start_at)
     # The table is not needed for the first message.
     one_queue.told_for_none, one_queue.refuses_tables = 0, start_at == "first"
-    assert group.begin(first) == begun
+    assert one_queue.begin(first) == begun
     assert one_queue.stored == begun
     one_queue.end = 9
-    assert group.begin(second) == begun
-    group.store(second, 7)
-    assert group.begin(first) == 7
+    assert one_queue.begin(second) == begun
+    one_queue.store(second, 7)
+    assert one_queue.begin(first) == 7
 
 
-def test_a_new_group_begins_at_the_end_where_it_may_not_see_the_table(one_queue: OneQueue, group: Offsets) -> None:
+def test_a_new_group_begins_at_the_end_where_it_may_not_see_the_table(one_queue: OneQueue) -> None:
     one_queue.told_for_none, one_queue.refuses_tables, one_queue.may_answer_22 = 0, True, True
-    assert group.begin(group.of("stored")) == 0
-    assert group.begin(group.of("last")) == 5
+    assert one_queue.begin(RemoteOffsets("G", "stored")) == 0
+    assert one_queue.begin(RemoteOffsets("G", "last")) == 5
 
 
 @pytest.mark.parametrize("refuses_tables", [False, True])
 def test_a_group_that_began_at_the_end_of_an_empty_queue_loses_nothing(
-    one_queue: OneQueue, group: Offsets, refuses_tables: bool
+    one_queue: OneQueue, refuses_tables: bool
 ) -> None:
     """A broker of 4.x reports its offset, 0, also for a group without one: the next member must not skip messages.
 
     A broker of 5.x that does not show its table reports 0 only for a group that has stored it.
     """
     one_queue.end, one_queue.refuses_tables = 0, refuses_tables
-    assert group.begin(group.of("last")) == 0
+    assert one_queue.begin(RemoteOffsets("G", "last")) == 0
     one_queue.end = 8
-    assert group.begin(group.of("last")) == 0
-    group.store(group.of("last"), 3)
-    assert group.begin(group.of("last")) == 3
+    assert one_queue.begin(RemoteOffsets("G", "last")) == 0
+    one_queue.store(RemoteOffsets("G", "last"), 3)
+    assert one_queue.begin(RemoteOffsets("G", "last")) == 3
 
 
 @pytest.mark.parametrize(("start_at", "begun"), [("first", FIRST), ("last", 5), ("stored", 5)])
 def test_a_queue_that_comes_back_goes_on_also_when_the_broker_has_forgotten_it(
-    one_queue: OneQueue, group: Offsets, start_at: StartAt, begun: int
+    one_queue: OneQueue, start_at: StartAt, begun: int
 ) -> None:
     """A member that knows where it stood does not begin at the end because its broker lost the group's offsets."""
-    member = group.of(start_at)
-    assert group.begin(member) == begun
-    group.store(member, 6)
+    member = RemoteOffsets("G", start_at)
+    assert one_queue.begin(member) == begun
+    one_queue.store(member, 6)
     one_queue.stored, one_queue.end = None, 8
-    assert group.begin(member) == 6
+    assert one_queue.begin(member) == 6
     one_queue.stored = 7
-    assert group.begin(member) == 7
+    assert one_queue.begin(member) == 7
 
 
-def test_what_was_sent_back_comes_again_wherever_the_group_begins(group: Offsets) -> None:
+def test_what_was_sent_back_comes_again_wherever_the_group_begins(one_queue: OneQueue) -> None:
     """The retry topic is begun at 0 when nothing is stored, also by a group that begins at the end."""
-    assert group.begin(group.of(), RETRY) == 0
-    assert group.begin(group.of("last"), RETRY) == 0
+    assert one_queue.begin(RemoteOffsets("G", "stored"), RETRY) == 0
+    assert one_queue.begin(RemoteOffsets("G", "last"), RETRY) == 0
 
 
-def test_an_offset_that_is_known_already_is_not_told_again(one_queue: OneQueue, group: Offsets) -> None:
-    """Storing is asked for every 5 s: only what has moved reaches the one_queue."""
-    member = group.of()
-    group.begin(member)
+def test_an_offset_that_is_known_already_is_not_told_again(one_queue: OneQueue) -> None:
+    """Storing is asked for every 5 s: only what has moved reaches the broker."""
+    member = RemoteOffsets("G", "stored")
+    one_queue.begin(member)
     one_queue.stored = None
-    group.store(member, 5)
+    one_queue.store(member, 5)
     assert one_queue.stored is None
-    group.store(member, 6)
+    one_queue.store(member, 6)
     assert one_queue.stored == 6
 
 
-def rebalancer_of(group: Offsets, puller: Any, *, is_busy: bool) -> Rebalancer:
+def rebalancer_of(puller: Any, *, is_busy: bool) -> Rebalancer:
     """The rebalancer of a member with one queue."""
     assigned: Any = mock.Mock(pullers=lambda: {puller.queue: puller}, let_go=lambda _queue, **_given: puller)
     locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=False)
     membership: Any = mock.Mock(subscriptions={"T": None})
     busy, anything = mock.Mock(return_value=is_busy), mock.Mock()
-    return Rebalancer(membership, assigned, group.of(), locks, busy, anything, anything)
+    return Rebalancer(membership, assigned, RemoteOffsets("G", "stored"), locks, busy, anything, anything)
 
 
-def test_no_offset_is_stored_of_a_queue_that_another_member_may_have(one_queue: OneQueue, group: Offsets) -> None:
+def test_no_offset_is_stored_of_a_queue_that_another_member_may_have(one_queue: OneQueue) -> None:
     """A listener that still has its messages returns after the other member has stored a later one, maybe."""
     puller = mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True, locked_until_ns=None)
-    rebalancer = rebalancer_of(group, puller, is_busy=True)
-    group.instance.run(rebalancer.give_up(FIRST_QUEUE, stores=True))
+    rebalancer = rebalancer_of(puller, is_busy=True)
+    one_queue.run(rebalancer.give_up(FIRST_QUEUE, stores=True))
     assert rebalancer._revoked.pullers() == []
     puller.offset_done = 7
-    group.instance.run(rebalancer.release(puller))
+    one_queue.run(rebalancer.release(puller))
     assert one_queue.stored == 6
 
 
-def test_the_close_stores_an_offset_that_has_not_changed(one_queue: OneQueue, group: Offsets) -> None:
+def test_the_close_stores_an_offset_that_has_not_changed(one_queue: OneQueue) -> None:
     """A broker that crashed may have lost it."""
-    rebalancer = rebalancer_of(group, mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True), is_busy=False)
+    rebalancer = rebalancer_of(mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True), is_busy=False)
     for steps, stored in ((rebalancer.persist, 6), (rebalancer.persist, None), (rebalancer.leave, 6)):
         one_queue.stored = None
-        group.instance.run(steps())
+        one_queue.run(steps())
         assert one_queue.stored == stored
     one_queue.stored = 7
-    group.instance.run(rebalancer.leave())
+    one_queue.run(rebalancer.leave())
     assert one_queue.stored == 7, "another consumer has stored a later one"
 
 
-def test_an_offset_whose_store_failed_is_stored_again(one_queue: OneQueue, group: Offsets) -> None:
+def test_an_offset_whose_store_failed_is_stored_again(one_queue: OneQueue) -> None:
     """Also the one that the broker had before; once it has answered, it is not told again."""
-    member = group.of()
-    group.begin(member)
+    member = RemoteOffsets("G", "stored")
+    one_queue.begin(member)
     storing = member.store(FIRST_QUEUE, 6)
     next(storing)
     with pytest.raises(ConnectionLostError):
         storing.throw(ConnectionLostError("planted"))
     for known in (5, None):
         one_queue.stored = None
-        group.store(member, 5)
+        one_queue.store(member, 5)
         assert one_queue.stored == known
 
 
-def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same() -> None:
+@pytest.mark.parametrize("refusal", [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.SYSTEM_ERROR])
+def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same(refusal: ResponseCode) -> None:
     """A 5.x broker takes no offset from it (26), so it is sent later; other refusals are errors."""
-    found = Command(ResponseCode.SUCCESS, 1, 1, {"offset": "7"})
     kept = RemoteOffsets("G", "first")
 
-    def begin(queue_id: int, refusal: ResponseCode) -> int:
-        answers = {
-            RequestCode.QUERY_CONSUMER_OFFSET: RefusedError("stored", ResponseCode.QUERY_NOT_FOUND, "none"),
-            RequestCode.UPDATE_CONSUMER_OFFSET: RefusedError("storing", refusal, "no"),
-        }
+    def ask(asked: Ask) -> Command:
+        if asked.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            raise RefusedError("stored", ResponseCode.QUERY_NOT_FOUND, "none")
+        if asked.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            raise RefusedError("storing", refusal, "no")
+        return Command(ResponseCode.SUCCESS, 1, 1, {"offset": "7"})
 
-        def answer(question: Question) -> Command:
-            assert isinstance(question, Ask)
-            if question.code in answers:
-                raise answers[question.code]
-            return found
-
-        return run(kept.begin(MessageQueue(topic="T", broker_name="b", queue_id=queue_id)), answer)
-
-    assert begin(0, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST) == 7
-    assert [queue.queue_id for queue in kept._failed] == [0]
-    with pytest.raises(RefusedError):
-        begin(1, ResponseCode.SYSTEM_ERROR)
+    begun = Answers(ask).run
+    if refusal == ResponseCode.SYSTEM_ERROR:
+        with pytest.raises(RefusedError):
+            begun(kept.begin(FIRST_QUEUE))
+    else:
+        assert begun(kept.begin(FIRST_QUEUE)) == 7
+        assert kept._failed == {FIRST_QUEUE}
 
 
 def failed_pulls(consumer: PullConsumer) -> int:
@@ -636,29 +595,20 @@ def test_what_is_readable_the_second_time_is_no_bad_message(
     assert (told, spoiled) == ([], [0])
 
 
-def test_a_listener_s_queue_goes_on_and_a_broadcast_one_too(name_server: str, topic: str) -> None:
+@pytest.mark.parametrize("model", MessageModel)
+def test_a_listener_s_queue_goes_on_and_a_broadcast_one_too(name_server: str, topic: str, model: MessageModel) -> None:
     """Nothing is sent back where every member gets every message; a callback that raises costs nothing."""
+    heard, told = Heard(), list[UnreadableMessage]()
+
+    def raises(message: UnreadableMessage) -> None:
+        told.append(message)
+        raise ZeroDivisionError("the callback's own fault")
+
     send(name_server, topic, BAD, b"good")
-    for model in MessageModel:
-        got, told = threading.Event(), threading.Event()
-
-        def listen(messages: Sequence[ReceivedMessage], got: threading.Event = got) -> Retry | None:
-            if messages[0].body == b"good":
-                got.set()
-            return None
-
-        def raises(_message: UnreadableMessage, told: threading.Event = told) -> None:
-            told.set()
-            raise ZeroDivisionError("the callback's own fault")
-
-        config = MemberConfig(
-            group=f"{model.name}-{topic}", start_at="first", message_model=model, on_unreadable=raises
-        )
-        with PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)) as consumer:
-            assert got.wait(PATIENCE_S)
-            assert told.is_set()
-            is_shared = model is MessageModel.CLUSTERING
-            assert consumer.statistics[topic].sent_back_count == int(is_shared)
+    with listening(name_server, topic, heard, group=topic, message_model=model, on_unreadable=raises) as consumer:
+        assert heard.wait(1) == [b"good"]
+        assert len(told) == 1
+        assert consumer.statistics[topic].sent_back_count == int(model is MessageModel.CLUSTERING)
 
 
 @contextmanager
