@@ -17,13 +17,13 @@ from typing import Final
 from model_tests.bench import leaving
 from model_tests.simulate.exploration import wander
 from model_tests.simulate.test_two_pulls import race
+from model_tests.support.simulation.plan import InjectedFault, Plan, Pull, Send, Wait
+from model_tests.support.simulation.run import play
+from model_tests.support.simulation.search import Settings, one_run, schedule_of
+from model_tests.support.simulation.strategies import FewSwitches, RandomWalk
 from rich.console import Console
 from rich.table import Table
 
-from longpoll_simulation.plan import InjectedFault, Plan, Pull, Send, Wait
-from longpoll_simulation.run import play
-from longpoll_simulation.search import Settings, one_run, schedule_of
-from longpoll_simulation.strategies import FewSwitches, RandomWalk
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import STRICT
 

@@ -25,6 +25,12 @@ from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, records_of
 from model_tests.support.client import RUNTIME, name_server_of
 from model_tests.support.ports import closed_port
+from model_tests.support.simulation.disk import Disk
+from model_tests.support.simulation.files import SimulatedFiles
+from model_tests.support.simulation.network import Network
+from model_tests.support.simulation.run import CONFIG, STORE
+from model_tests.support.simulation.runtime import SimulatedRuntime
+from model_tests.support.simulation.strategies import RandomWalk
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -51,12 +57,6 @@ from longpoll_client.link import routes
 from longpoll_client.link.routes import ROUTE_AGE_S_MAX, PullSource
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.files import SimulatedFiles
-from longpoll_simulation.network import Network
-from longpoll_simulation.run import CONFIG, STORE
-from longpoll_simulation.runtime import SimulatedRuntime
-from longpoll_simulation.strategies import RandomWalk
 from longpoll_simulation.world import World
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT
 

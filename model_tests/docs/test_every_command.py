@@ -84,20 +84,20 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"check --policy rocketmq-4\.9 --property no_lost_wakeup --explain": 1,
     r"check .*recheck_after_hold=none .*": 1,
     r"check .*queued_by_deadline( --all)?": 1,
-    r"simulate-broker .*--promise .*": 1,
+    r"support\.simulation .*--promise .*": 1,
     r"conform .*--policy rocketmq-5 --only 'PULL-HOLD-\*'": 1,
     r"dojo .*lost_wakeup\.py": 1,
     r'lesson 1\.2 --check "none before_lock"': 1,
     r"oracle .* <(lost|tick)\.jsonl": 1,
     r"oracle (?!.*<).*": 3,
     r"judge .*/observed|judge /tmp/history": (0, 3),
-    r"soak .*": (0, 3),
-    r"replay sim1\.eNqb\.\.\.": 1,
+    r"nightly\.soak .*": (0, 3),
     # What the pull request closes cannot be followed to its end.
     r"replay lp1\.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w .*--with-7359": 1,
 }
 """A command that finds what it looks for, or can say nothing -> its exit code; every other one ends with 0."""
 
+OURS: Final = r"(?:longpoll |python -m model_tests\.)(?:{})"
 MEASURES: Final = re.compile(r"(BENCH_SECONDS=\d+ )?(make bench |python -m model_tests\.bench\.)")
 """Ends with 1 where a bar is missed, as it may be with small numbers and others at work."""
 
@@ -130,7 +130,7 @@ def here(page: str, text: str) -> list[str]:
 def code_of(line: str) -> int | tuple[int, ...]:
     if MEASURES.match(line):
         return 0, 1
-    return next((code for each, code in ENDS.items() if re.fullmatch(f"longpoll (?:{each})", line)), 0)
+    return next((code for each, code in ENDS.items() if re.fullmatch(OURS.format(each), line)), 0)
 
 
 class _Hook(http.server.BaseHTTPRequestHandler):
@@ -287,7 +287,7 @@ def stale(shown: set[str]) -> list[str]:
     return [
         *(each for each in (*NOT_TYPED, *SHORTER) if each not in shown - own),
         *(each for each in MINE if not any(each in line for line in shown)),
-        *(each for each in ENDS if not any(re.fullmatch(f"longpoll (?:{each})", line) for line in shown)),
+        *(each for each in ENDS if not any(re.fullmatch(OURS.format(each), line) for line in shown)),
     ]
 
 
@@ -313,7 +313,7 @@ PLANTED: Final = "# A page\n\n```console\nprintf here\n{}\n```\n"
     [
         "longpoll store verify no-such-store",
         "longpoll judge no-such-history --engine local --follow",
-        "longpoll replay sim1.eNqb...",
+        "longpoll replay lp1.eNqb...",
         "pytest model_tests/docs/test_no_such.py",
     ],
 )

@@ -30,7 +30,7 @@ sys.meta_path.insert(0, Missing())
 """A process in which some packages are not installed."""
 IMPORTED: Final = {"z3-solver": "z3", "opentelemetry-api": "opentelemetry"}
 """Distribution -> the package that it installs."""
-ON_ITS_OWN: Final = set(COMMANDS) - {"judge", "history", "verify", "simulate-broker", "replay", "soak"}
+ON_ITS_OWN: Final = set(COMMANDS) - {"judge", "history", "verify", "replay"}
 """Commands that need no extra to say what they do."""
 
 
@@ -78,9 +78,9 @@ def test_every_command_says_what_it_does_or_what_it_needs() -> None:
     ends = dict(re.findall(r"ended ([\w-]+) (\d)", done.stdout))
 
     assert ends == {name: "0" if name in ON_ITS_OWN else "2" for name in COMMANDS}
-    assert done.stderr.count("pip install 'longpoll[judge]'") == 3
+    assert done.stderr.count("pip install 'longpoll[judge]'") == 2
     assert done.stderr.count("pip install 'longpoll[all]'") == 1
-    assert done.stderr.count("pip install 'longpoll[simulation]'") == 2
+    assert done.stderr.count("pip install 'longpoll[simulation]'") == 1
     assert "Traceback" not in done.stderr
 
 

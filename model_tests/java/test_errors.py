@@ -183,8 +183,7 @@ def test_a_port_that_is_taken_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_what_does_not_go_together() -> None:
-    """Options of a law's token with one of a simulated run, a policy with Java, a run that Java has no steps for."""
-    assert_mistake(ran("replay", "sim1.abc", "--on", "java-4.9.7"), "--on and --jars need a token of longpoll check")
+    """A policy with Java, or a run that Java has no steps for."""
     assert_mistake(ran("replay", TOKEN, "--with-7359"), "--with-7359 needs --on or --jars")
     assert_mistake(
         ran("replay", TOKEN, "--on", "java-4.9.7", "--policy", "strict"),

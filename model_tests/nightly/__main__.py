@@ -87,16 +87,17 @@ def run_soak(minutes: float, seed: int) -> list[Part]:
     begun_s = time.monotonic()
     until_s = begun_s + minutes * 60 + GRACE_S
     words = ("--minutes", f"{minutes:g}", "--seed", str(seed))
-    longpoll = (sys.executable, "-m", "longpoll")
-    commands = {"simulated brokers": "simulate-broker", "soak": "soak"}
+    commands = {"simulated brokers": "model_tests.support.simulation", "soak": "model_tests.nightly.soak"}
+    environment = {"PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in (".", "spec", "reference"))}
     parts = []
     with contextlib.ExitStack() as stack:
         running = {
-            name: stack.enter_context(_process((*longpoll, command, *words), {})) for name, command in commands.items()
+            name: stack.enter_context(_process((sys.executable, "-m", module, *words), environment))
+            for name, module in commands.items()
         }
         for name, process in running.items():
             code = _wait(process, until_s)
-            command = f"longpoll {commands[name]} {' '.join(words)}"
+            command = f"python -m {commands[name]} {' '.join(words)}"
             parts.append(
                 Part(
                     name,

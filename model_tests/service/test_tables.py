@@ -22,6 +22,8 @@ from model_tests.support.broker.raw_client import RawClient, send_message
 from model_tests.support.broker.simulated_store import DIRECTORY, Ended, StoreRuntime
 from model_tests.support.broker.stores import SMALL, message
 from model_tests.support.service import ShiftedRuntime, answer_of, served, served_two
+from model_tests.support.simulation.disk import Disk
+from model_tests.support.simulation.files import SimulatedFiles
 from model_tests.support.store import killed
 
 import longpoll.cli
@@ -42,8 +44,6 @@ from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.names import TIMER_TOPIC
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.files import SimulatedFiles
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 

@@ -14,7 +14,7 @@ from typing import Final
 from attrs import define, field, frozen
 
 from longpoll_simulation.lockstep import Lockstep, Move, remembered, run
-from longpoll_simulation.run import collected_errors
+from longpoll_simulation.refinement import collected_errors
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python import Packed, successors
 from longpoll_spec.model import Model

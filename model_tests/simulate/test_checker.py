@@ -9,16 +9,16 @@ from typing import Any, Final
 import pytest
 from attrs import frozen
 from model_tests.simulate.test_network import send_all
+from model_tests.support.simulation.checker import PROMISES, Asked, BrokenError, Checker, Sent, checker_of
+from model_tests.support.simulation.client import SimulatedClient
+from model_tests.support.simulation.network import Network, SimulatedSocket
+from model_tests.support.simulation.plan import Act, Pull, Send, Wait
+from model_tests.support.simulation.runtime import SimulatedRuntime
+from model_tests.support.simulation.strategies import RandomWalk
 
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames import Command, Connection, encode
 from longpoll_protocol.log_record import Record
-from longpoll_simulation.checker import PROMISES, Asked, BrokenError, Checker, Sent, checker_of
-from longpoll_simulation.client import SimulatedClient
-from longpoll_simulation.network import Network, SimulatedSocket
-from longpoll_simulation.plan import Act, Pull, Send, Wait
-from longpoll_simulation.runtime import SimulatedRuntime
-from longpoll_simulation.strategies import RandomWalk
 from longpoll_simulation.world import World
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT
 

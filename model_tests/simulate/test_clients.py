@@ -13,6 +13,10 @@ from typing import Any, Final
 import pytest
 from attrs import define, field
 from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.simulation.network import Network
+from model_tests.support.simulation.run import CONFIG, STORE
+from model_tests.support.simulation.runtime import SimulatedRuntime
+from model_tests.support.simulation.strategies import FewSwitches, RandomWalk
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.shared.topics import TopicConfig
@@ -21,10 +25,6 @@ from longpoll_client.consume.puller import RETRY_S
 from longpoll_client.settings import MemberConfig
 from longpoll_observe.observer import Observer
 from longpoll_runtime import Condition
-from longpoll_simulation.network import Network
-from longpoll_simulation.run import CONFIG, STORE
-from longpoll_simulation.runtime import SimulatedRuntime
-from longpoll_simulation.strategies import FewSwitches, RandomWalk
 from longpoll_simulation.world import Strategy, World
 from longpoll_spec.errors import LongpollError
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.simulation.disk import PAGE_SIZE, SECTOR_SIZE, SMALL_SIZE_MAX, Disk, Order
+from model_tests.support.simulation.files import ERRORS, SimulatedFiles
 
 from longpoll_runtime import AppendFile, Files, MappedFile
 from longpoll_runtime.files import RealFiles
-from longpoll_simulation.disk import PAGE_SIZE, SECTOR_SIZE, SMALL_SIZE_MAX, Disk, Order
-from longpoll_simulation.files import ERRORS, SimulatedFiles
 
 PATHS = ["a", "b", "a/x", "a/y", "a/x/deep", "c/d", "a//x", "./b"]
 SIZES = [0, 1, 700, 2 * PAGE_SIZE, PAGE_SIZE + 1, SMALL_SIZE_MAX + 5000]

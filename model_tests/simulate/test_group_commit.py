@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from attrs import define, field
 from model_tests.support.faults import raising
+from model_tests.support.simulation.network import Network
+from model_tests.support.simulation.runtime import SimulatedRuntime
+from model_tests.support.simulation.strategies import FewSwitches
 
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.send import durability
 from longpoll_broker.send.durability import GroupCommit
-from longpoll_simulation.network import Network
-from longpoll_simulation.runtime import SimulatedRuntime
-from longpoll_simulation.strategies import FewSwitches
 from longpoll_simulation.world import LineTracing, World
 
 TIMEOUT_MS = 5_000

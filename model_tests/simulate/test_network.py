@@ -8,11 +8,18 @@ from typing import Final
 
 import pytest
 from model_tests.simulate.test_world import spawn_all
+from model_tests.support.simulation.network import (
+    PIPE_SIZE,
+    Network,
+    SimulatedListener,
+    SimulatedPoller,
+    SimulatedSocket,
+    Weather,
+)
+from model_tests.support.simulation.runtime import SimulatedRuntime
+from model_tests.support.simulation.strategies import RandomWalk
 
 from longpoll_runtime import Poller
-from longpoll_simulation.network import PIPE_SIZE, Network, SimulatedListener, SimulatedPoller, SimulatedSocket, Weather
-from longpoll_simulation.runtime import SimulatedRuntime
-from longpoll_simulation.strategies import RandomWalk
 from longpoll_simulation.sync import SimulatedThread
 from longpoll_simulation.world import World
 

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from model_tests.simulate import exploration
 from model_tests.simulate.exploration import REASONS, coverage_of, explore, wander
+from model_tests.support.simulation.strategies import Replay
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
@@ -20,7 +21,6 @@ from longpoll_broker.hold import notifier
 from longpoll_broker.hold.hold_table import HoldTable
 from longpoll_simulation.lockstep import can_go, run
 from longpoll_simulation.refinement import NotReplayableError, follow, under
-from longpoll_simulation.strategies import Replay
 from longpoll_simulation.sync import SimulatedLock
 from longpoll_simulation.world import World
 from longpoll_spec.bounds import Bounds

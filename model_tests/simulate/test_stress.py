@@ -31,6 +31,10 @@ from attrs import define, field
 from model_tests.simulate.stress import FEW_SHARE, Preemption, Run, first_fault
 from model_tests.simulate.test_clients import ClientRun
 from model_tests.support.broker.stores import SMALL, message
+from model_tests.support.simulation.disk import Disk
+from model_tests.support.simulation.files import SimulatedFiles
+from model_tests.support.simulation.network import Network
+from model_tests.support.simulation.runtime import SimulatedRuntime
 
 from longpoll_broker.hold import pull_processor
 from longpoll_broker.hold.pull_processor import PoolExecutor
@@ -41,10 +45,6 @@ from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import OTHER_MAPS
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.files import SimulatedFiles
-from longpoll_simulation.network import Network
-from longpoll_simulation.runtime import SimulatedRuntime
 
 CHANNEL_FILES: Final = (str(channel.__file__),)
 LIMITS: Final = Limits(1 << 20, 1 << 20, 10, 1000)

@@ -11,6 +11,8 @@ from typing import Any, Final
 import attrs
 import pytest
 from attrs import define, field
+from model_tests.support.simulation.search import code_files
+from model_tests.support.simulation.strategies import FewSwitches, Priorities, RandomWalk
 
 from longpoll_broker.hold import hold_table as hold
 from longpoll_broker.hold.hold_service import HoldService
@@ -18,8 +20,6 @@ from longpoll_broker.hold.hold_table import HELD, Pull
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filters import tag_filter
 from longpoll_simulation.lockstep import MemoryQueues
-from longpoll_simulation.search import code_files
-from longpoll_simulation.strategies import FewSwitches, Priorities, RandomWalk
 from longpoll_simulation.sync import SimulatedLock, SimulatedThread
 from longpoll_simulation.world import Grain, LineTracing, Strategy, World
 from longpoll_spec.policy import STRICT, STRICT_CLONE, Policy

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Final
 
 import pytest
+from model_tests.support.simulation import search
+from model_tests.support.simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay
+from model_tests.support.simulation.trace import Notes, RunToken, decode_token, encode_token, tell
 
-from longpoll_simulation import search
-from longpoll_simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay
 from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock, SimulatedQueue, SimulatedThread
-from longpoll_simulation.trace import Notes, RunToken, decode_token, encode_token, tell
 from longpoll_simulation.world import Grain, LineTracing, Strategy, StuckError, Turn, World
 from longpoll_spec.errors import TokenError
 

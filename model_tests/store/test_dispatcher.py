@@ -13,6 +13,8 @@ import pytest
 from attrs import define, evolve, field
 from model_tests.support.broker.simulated_store import DIRECTORY, StoreRuntime
 from model_tests.support.broker.stores import SMALL, message, read_all
+from model_tests.support.simulation.disk import Disk
+from model_tests.support.simulation.files import SimulatedFiles
 from msgspec import structs
 from msgspec.structs import replace
 
@@ -25,8 +27,6 @@ from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.log_record import MAGIC_V1, SCHEDULE_TOPIC, Damage, Record
 from longpoll_protocol.properties import INNER_QUEUES
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.files import SimulatedFiles
 
 SIZE = 10
 """Bytes of each record here; record n begins at n times that."""

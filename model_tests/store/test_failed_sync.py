@@ -14,6 +14,8 @@ import pytest
 from attrs import evolve
 from model_tests.support.broker.simulated_store import DIRECTORY, SimulatedStore, StoreRuntime
 from model_tests.support.broker.stores import SMALL, message, put_and_dispatch, read_all, result_of
+from model_tests.support.simulation.disk import SECTOR_SIZE, Disk
+from model_tests.support.simulation.files import SimulatedFiles
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import SyncFailedError
@@ -23,8 +25,6 @@ from longpoll_broker.store.index import IndexFile
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_simulation.disk import SECTOR_SIZE, Disk
-from longpoll_simulation.files import SimulatedFiles
 
 CUT_COUNT = 50
 FULL = 0.9

@@ -18,9 +18,9 @@ PLANTS = {
         "reference/longpoll_judge/errors.py",
         "import longpoll_broker.errors",
     ),
-    "simulation: a world that knows no broker, the broker's run in it, and those who search runs": (
+    "simulation: a world that knows no broker, and the hold service's run in it": (
         "reference/longpoll_simulation/world.py",
-        "import longpoll_simulation.run",
+        "import longpoll_simulation.sync",
     ),
     "the judge reads histories alone": ("reference/longpoll_judge/errors.py", "import longpoll_recorder.recorder"),
     "the broker serves clients and is none": (

@@ -412,6 +412,10 @@ HOSTILE = {
         f"consume T --group G --name-server {NOBODY}", f"consume T --group G --wait nan --name-server {NOBODY}",
         f"consume T --group G --sql {{deep}} --name-server {NOBODY}",
     ],
+    "replay": [
+        "replay {long}", "replay sim1.{deep}", "replay lp1.{deep}", "replay lp1.{deep} --on java-4.9.7",
+        "replay {long} --jars {file}",
+    ],
     "store": ["store verify {file}", "store verify {dangling}", "store verify {here}", "store verify {file}/below"],
     "observe": [
         "observe --inside java-4.9.7 --record {file}", "observe --jars {file} --record {here}/new",

@@ -77,7 +77,6 @@ QUICK_END: Final[dict[str, Sequence[str]]] = {
     "serve": ("--listen=nowhere", "--name-server=nowhere"),
     "verify": ("--broker=nowhere",),
     "observe": ("--broker=nowhere",),
-    "soak": ("--policy=none such",),
 }
 """What has a command end at once that would otherwise work for long, or until it is stopped."""
 NOWHERE: Final = "--name-server=127.0.0.1:1"
@@ -227,7 +226,7 @@ SHOWN: Final[dict[str, Callable[[World, str], Sequence[Sequence[str]]]]] = {
 NOBODYS: Final = {
     "check": "the law's own names", "prove": "the same", "explain": "the same", "coverage": "the same",
     "export": "the same", "oracle": "the same", "ablate": "the same", "policies": "the same", "properties": "the same",
-    "simulate-broker": "names of its own", "replay": "the same", "soak": "the same", "lesson": "the same",
+    "replay": "the same", "lesson": "the same",
     "serve": "the log: below", "observe": "the log: below", "verify": "names of its own; texts of brokers: test_page",
     "conform": "what brokers say: conform/test_report", "dojo": "what programs write: dojo/test_command",
 }  # fmt: skip

@@ -29,9 +29,7 @@ COMMANDS: Final = {
     "judge": "judge",
     "history": "judge",
     "verify": "all",
-    "simulate-broker": "simulation",
     "replay": "simulation",
-    "soak": "judge",
 }
 """A command that needs a whole extra -> that extra, whichever package is missing first."""
 HINTS: Final = {"check": "; or use --engine python, which needs no extra"}

@@ -1,6 +1,6 @@
-"""A fully simulated runtime: threads, locks, clock, sockets and disk in one thread, with every choice from a seed.
+"""Threads and locks in one thread, in virtual time, with every choice from a schedule: the hold service under control.
 
-Code that uses `longpoll_runtime` runs here unchanged, in virtual time, under schedules that can be searched,
-recorded and shortened. `world`, `sync`, `network`, `disk` and `files` know no broker. `run` and `search` run a whole
-broker, and `lockstep` runs its hold service next to the specification.
+`world` and `sync` know no broker. `lockstep` runs the broker's hold service next to the specification, and
+`refinement` makes it follow a counterexample. The simulation of the whole broker, with network and disk, is in the
+project's tests.
 """

@@ -8,13 +8,14 @@ Features without a counterpart here: more queues, tags, channels, commits, crash
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from attrs import frozen
 
 from longpoll_simulation.lockstep import STEPS_MAX, Lockstep, Move, remembered, run
-from longpoll_simulation.run import collected_errors
 from longpoll_spec.engines.python import Packed, Successors, successors
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.model import Action, Model, Trace, TraceStep
@@ -50,6 +51,34 @@ class Replayed:
     def is_whole(self) -> bool:
         """Whether the code followed the whole run."""
         return self.steps == self.of
+
+
+class ErrorCollector(logging.Handler):
+    """Keeps errors. Invariant: `said` has them in the order of logging."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one record."""
+        text = record.getMessage()
+        error = record.exc_info[1] if record.exc_info else None
+        self.said.append(f"{text}: {error!r}" if error is not None else text)
+
+
+@contextmanager
+def collected_errors() -> Iterator[ErrorCollector]:
+    """Replace the handlers of the broker's loggers."""
+    loud, log = ErrorCollector(), logging.getLogger("longpoll_broker")
+    level, propagates, handlers = log.level, log.propagate, log.handlers
+    log.handlers, log.propagate = [loud], False
+    log.setLevel(logging.ERROR)
+    try:
+        yield loud
+    finally:
+        log.handlers, log.propagate = handlers, propagates
+        log.setLevel(level)
 
 
 def refuse_unknown(model: Model) -> None:

@@ -306,8 +306,8 @@ def steps(entry: Entry, deadline_s: float) -> Seen | None:
 def pulls(_entry: Entry, deadline_s: float) -> Seen | None:
     """Race two pulls of one queue and a message for both, switched at operations by chance."""
     from model_tests.simulate.test_two_pulls import race
+    from model_tests.support.simulation.strategies import RandomWalk
 
-    from longpoll_simulation.strategies import RandomWalk
     from longpoll_simulation.world import StuckError
 
     for seed in _until(deadline_s):
@@ -335,8 +335,8 @@ def simulated(entry: Entry, deadline_s: float) -> Seen | None:
     """Run the whole broker, or the client, in a simulated world, seed after seed: as strict, with a pool, by lines."""
     if any(file.startswith(CLIENT) for file in entry.files):
         return _first_fault("model_tests.simulate.test_clients", "ClientRun", deadline_s)
-    from longpoll_simulation.plan import plan_of
-    from longpoll_simulation.search import Settings, search
+    from model_tests.support.simulation.plan import plan_of
+    from model_tests.support.simulation.search import Settings, search
 
     runs = count(1)
     begun_s = until_s = time.process_time()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from model_tests.support.simulation.client import pull_fields, records_of, send_fields
+
 from longpoll.wire.connection import BrokerConnection
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import EMPTY, Buffer, Command, Serialisation
 from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
-from longpoll_simulation.client import pull_fields, records_of, send_fields
 
 __all__ = ["PATIENCE_S", "RawClient", "pull_fields", "records_of", "send_fields", "send_message"]
 

@@ -17,6 +17,8 @@ from typing import Final
 
 from attrs import Factory, define, evolve, frozen
 from model_tests.support.broker.stores import SMALL, message, result_of
+from model_tests.support.simulation.disk import Disk, Order
+from model_tests.support.simulation.files import ERRORS, SimulatedFiles
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.consume_queue import OTHER_MAPS
@@ -26,8 +28,6 @@ from longpoll_broker.store.verify import verify
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_runtime import Files
 from longpoll_runtime.real import RealRuntime
-from longpoll_simulation.disk import Disk, Order
-from longpoll_simulation.files import ERRORS, SimulatedFiles
 from longpoll_spec.errors import LongpollError
 
 EVER_MS = 2**60

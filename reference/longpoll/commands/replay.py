@@ -5,7 +5,6 @@ The simulation: `longpoll_simulation`. Breakpoints in Java: `longpoll_java`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +22,8 @@ from longpoll_java.replay import Played, play
 from longpoll_java.schedule import Schedule, schedule_of, with_after
 from longpoll_java.violations import sentence_of, shown_by
 from longpoll_simulation.refinement import NotASpecificationStepError, follow, named, under
-from longpoll_simulation.search import run_again
-from longpoll_simulation.trace import decode_token
 from longpoll_spec.engines.tokens import replay as replay_law
-from longpoll_spec.errors import TokenError, UserError
+from longpoll_spec.errors import UserError
 from longpoll_spec.model import Action, Trace
 from longpoll_spec.policy import preset
 from longpoll_spec.render.java_breakpoints import Breakpoint, breakpoints_of, presets_of
@@ -34,8 +31,6 @@ from longpoll_spec.render.pictures.text import who
 from longpoll_spec.render.story import story_of
 
 REFERENCE: Final = "reference"
-ANY_LAW: Final = re.compile(r"lp\d+\.")
-"""The start of a token of `longpoll check`, in any version of the format."""
 TRIES_MAX: Final = 1_000
 
 
@@ -77,8 +72,7 @@ def replay(
 ) -> None:
     """Replay a token on the reference code or on a Java broker, step by step.
 
-    A sim1 token of `longpoll simulate-broker` replays the whole broker, its clients and the injected faults. An lp1
-    token of `longpoll check` becomes a schedule of the real hold service; each step is checked against the
+    A token of `longpoll check` becomes a schedule of the real hold service; each step is checked against the
     specification as it runs. With --policy the replay goes as far as that policy allows.
 
     With --on java-4.9.7 the token becomes a schedule of that unmodified broker. Breakpoints stop its threads, and they
@@ -88,7 +82,6 @@ def replay(
 
     \b
     Examples:
-      longpoll replay sim1.eNqb...
       longpoll check --policy rocketmq-4.9
       longpoll replay lp1.lqxyb2NrZXRt...
       longpoll replay lp1.lqxyb2NrZXRt... --policy strict
@@ -105,12 +98,7 @@ def replay(
         raise UserError(
             "--with-7359 needs --on or --jars of a Java broker; for the reference use --policy rocketmq-pr7359"
         )
-    if not ANY_LAW.match(token):
-        if policy_name is not None or on_java:
-            given = "--policy needs" if policy_name is not None else "--on and --jars need"
-            raise TokenError(f"{given} a token of longpoll check (lp1.): leave it out for a simulated run")
-        _replay_simulated(token, as_json=as_json)
-    elif on_java:
+    if on_java:
         if policy_name is not None:
             raise UserError(
                 "--policy applies only to the reference broker: the version of a Java broker decides its policy"
@@ -118,29 +106,6 @@ def replay(
         _replay_on_java(token, chosen(on, jars), tries, rechecks=rechecks, as_json=as_json)
     else:
         _replay_law(token, policy_name, as_json=as_json)
-
-
-def _replay_simulated(token: str, *, as_json: bool) -> None:
-    settings, outcome, story = run_again(decode_token(token))
-    code = Exit.OK if outcome.failure is None else Exit.VIOLATED
-    if as_json:
-        emit_json(
-            {
-                "exit_code": int(code),
-                "policy": settings.policy_name,
-                "knobs": list(settings.knobs),
-                "grain": settings.grain,
-                "failure": outcome.failure,
-                "points": outcome.step_count,
-                "story": story.splitlines(),
-            }
-        )
-    else:
-        said = styled("[green]every promise was kept[/green]") if outcome.failure is None else None
-        out.print(said or styled("[red]broken[/red]: {}", outcome.failure))
-        say(f"\n{story}")
-    if code:
-        raise SystemExit(code)
 
 
 def _replay_law(token: str, policy_name: str | None, *, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """A client of a run: performs its actions in order over one connection and records the answers.
 
-The connection may be simulated or real (`longpoll.verification.soak`). It has none of a real client's own behaviour;
+The connection may be simulated or real (`model_tests.nightly.soak`). It has none of a real client's own behaviour;
 `longpoll_client` runs in the same simulation.
 """
 
@@ -12,13 +12,13 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from attrs import define, field
+from model_tests.support.simulation.checker import Asked, BrokenError, Checker, Deletion, Sent
+from model_tests.support.simulation.plan import TOPIC, Act, Leave, Pause, Pull, Send, Wait
 
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command, Connection, encode
 from longpoll_protocol.log_record import Record, decode
 from longpoll_runtime import Buffer, Runtime
-from longpoll_simulation.checker import Asked, BrokenError, Checker, Deletion, Sent
-from longpoll_simulation.plan import TOPIC, Act, Leave, Pause, Pull, Send, Wait
 
 _PHYSICAL_OFFSET: Final = struct.Struct(">q")
 

@@ -8,61 +8,29 @@ limits cause them as intended.
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 import attrs
 from attrs import define, field
+from model_tests.support.simulation.checker import OUTCOMES, RETRY_MS, BrokenError, Checker, checker_of
+from model_tests.support.simulation.client import SimulatedClient
+from model_tests.support.simulation.disk import Disk
+from model_tests.support.simulation.files import DiskFaults, SimulatedFiles
+from model_tests.support.simulation.network import Network, SimulatedSocket, Weather
+from model_tests.support.simulation.plan import LONGEST_MS, Act, Grain, InjectedFault, Plan, Pull, Wait
+from model_tests.support.simulation.runtime import SimulatedRuntime
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_runtime import Thread
-from longpoll_simulation.checker import OUTCOMES, RETRY_MS, BrokenError, Checker, checker_of
-from longpoll_simulation.client import SimulatedClient
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.files import DiskFaults, SimulatedFiles
-from longpoll_simulation.network import Network, SimulatedSocket, Weather
-from longpoll_simulation.plan import LONGEST_MS, Act, Grain, InjectedFault, Plan, Pull, Wait
-from longpoll_simulation.runtime import SimulatedRuntime
+from longpoll_simulation.refinement import collected_errors
 from longpoll_simulation.world import LineTracing, Strategy, Turn, World
 from longpoll_spec.errors import LongpollError
 from longpoll_spec.policy import Policy
-
-ROOM: Final = "longpoll_broker"
-
-
-class ErrorCollector(logging.Handler):
-    """Keeps errors. Invariant: `said` has them in the order of logging."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep one record."""
-        text = record.getMessage()
-        error = record.exc_info[1] if record.exc_info else None
-        self.said.append(f"{text}: {error!r}" if error is not None else text)
-
-
-@contextmanager
-def collected_errors() -> Iterator[ErrorCollector]:
-    """Replace the handlers of the broker's loggers."""
-    loud, log = ErrorCollector(), logging.getLogger(ROOM)
-    level, propagates, handlers = log.level, log.propagate, log.handlers
-    log.handlers, log.propagate = [loud], False
-    log.setLevel(logging.ERROR)
-    try:
-        yield loud
-    finally:
-        log.handlers, log.propagate = handlers, propagates
-        log.setLevel(level)
-
 
 ADDRESS: Final = ("127.0.0.1", 10911)
 NAME_SERVER: Final = ("127.0.0.1", 9876)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from attrs import frozen
+from model_tests.support.simulation.checker import PROMISES
+from model_tests.support.simulation.plan import GRAINS, Grain, Plan, plan_of
+from model_tests.support.simulation.run import Outcome, Run, play
+from model_tests.support.simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay, WithPauses
+from model_tests.support.simulation.trace import Notes, RunToken, encode_token, tell
 
 from longpoll_broker import fast, hold, io, rocketmq, send, shared, store, upkeep
-from longpoll_simulation.checker import PROMISES
-from longpoll_simulation.plan import GRAINS, Grain, Plan, plan_of
-from longpoll_simulation.run import Outcome, Run, play
-from longpoll_simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay, WithPauses
-from longpoll_simulation.trace import Notes, RunToken, encode_token, tell
 from longpoll_simulation.world import Strategy, Turn
 from longpoll_spec.errors import TokenError, not_known
 from longpoll_spec.policy import Policy, preset, with_knobs

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from attrs import define, field
+from model_tests.support.simulation.disk import Disk
+from model_tests.support.simulation.files import SimulatedFiles
+from model_tests.support.simulation.network import LOCAL, Network, SimulatedPoller
 
 from longpoll_runtime import (
     Condition,
@@ -25,9 +28,6 @@ from longpoll_runtime import (
     Socket,
     Thread,
 )
-from longpoll_simulation.disk import Disk
-from longpoll_simulation.files import SimulatedFiles
-from longpoll_simulation.network import LOCAL, Network, SimulatedPoller
 from longpoll_simulation.sync import (
     SimulatedCondition,
     SimulatedEvent,
@@ -102,11 +102,11 @@ class SimulatedRuntime:
         """Reserve an address for a listener; port 0 picks one. Raises OSError if it is taken."""
         return self.network.bind(self.process, host, port)
 
-    def connect(self, host: str, port: int, timeout_s: float) -> Socket:  # noqa: ARG002 - a simulated connect never waits
+    def connect(self, host: str, port: int, timeout_s: float) -> Socket:
         """Connect. Raises OSError."""
         return self.network.connect(self.process, self.look_up(host, port), port)
 
-    def look_up(self, host: str, port: int) -> str:  # noqa: ARG002 - as the interface has it
+    def look_up(self, host: str, port: int) -> str:
         """The address of a numeric host or of localhost. Raises OSError for other names."""
         if host == "localhost":
             return LOCAL

@@ -1,7 +1,4 @@
-"""`longpoll simulate-broker`: runs the whole broker in simulations with random schedules and faults.
-
-The runs are in `longpoll_simulation`; `replay` runs one again.
-"""
+"""`python -m model_tests.support.simulation`: runs the whole broker in simulations with random schedules and faults."""
 
 from __future__ import annotations
 
@@ -12,15 +9,16 @@ from typing import Any, Final
 
 import click
 from attrs import define, field
+from model_tests.support.simulation.checker import PROMISES
+from model_tests.support.simulation.plan import GRAINS
+from model_tests.support.simulation.run import Outcome
+from model_tests.support.simulation.search import STRATEGIES, Failure, Settings, explain, run_again, search
+from model_tests.support.simulation.trace import decode_token
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.options.specification import knob_option, policy_option
 from longpoll.options.values import SEED_MAX, Amount, Whole
-from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
-from longpoll_simulation.checker import PROMISES
-from longpoll_simulation.plan import GRAINS
-from longpoll_simulation.run import Outcome
-from longpoll_simulation.search import STRATEGIES, Failure, Settings, explain, search
+from longpoll.output import Exit, out, progress_bar, say, styled, user_mistakes
 from longpoll_spec.errors import UserError, not_known
 
 RUNS: Final = 300
@@ -68,7 +66,7 @@ class Done:
         )
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @policy_option("The broker's policy.")
 @knob_option("Change one knob of the policy; repeatable.")
 @click.option("--minutes", type=Amount(above_zero=True), help="Stop after this time.")
@@ -99,9 +97,9 @@ class Done:
     metavar="NAME",
     help=f"Check only this promise; repeatable. One of {', '.join(PROMISES)}.",
 )
-@json_option
+@click.option("--again", "token", metavar="TOKEN", help="Run a failure's token again instead, step by step.")
 @user_mistakes
-def simulate_broker(
+def main(
     *,
     policy_name: str,
     knobs: Sequence[str],
@@ -111,25 +109,26 @@ def simulate_broker(
     strategy: Any,
     grain: Any,
     promises: Sequence[str],
-    as_json: bool,
+    token: str | None,
 ) -> None:
     """Run the broker and its clients in a simulation, once per seed, until a run breaks a promise.
 
     The broker's code is real; threads, clock, network and disk are simulated. The seed determines the schedule and
-    the faults: kills, power cuts, broken connections, stops and clock steps. The same seed gives the same run.
-
-    The command shortens a failing run, prints it thread by thread, and names it with a token for `longpoll replay`.
+    the faults: kills, power cuts, broken connections, stops and clock steps. The same seed gives the same run. A
+    failing run is shortened, printed thread by thread, and named with a token.
 
     \b
     Examples:
-      longpoll simulate-broker
-      longpoll simulate-broker --minutes 10 --seed 1000
-      longpoll simulate-broker --policy rocketmq-4.9 --promise "lost wakeup"
-      longpoll simulate-broker --grain line --runs 100 --knob recheck_after_hold=none
+      python -m model_tests.support.simulation --minutes 10 --seed 1000
+      python -m model_tests.support.simulation --policy rocketmq-4.9 --promise "lost wakeup"
+      python -m model_tests.support.simulation --grain line --runs 100 --knob recheck_after_hold=none
 
-    Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the command line, 3 unknown: no request got
-    an answer, or with --promise, some runs ended early because they broke another promise.
-    """
+    Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the call, 3 unknown: no request got an
+    answer, or with --promise, some runs ended early because they broke another promise.
+    """  # noqa: D301 - click reads a real backspace: the lines after it keep their breaks
+    if token is not None:
+        _run_again(token)
+        return
     settings = Settings(policy_name, tuple(knobs), strategy, grain)
     assert settings.policy
     for promise in promises:
@@ -146,47 +145,32 @@ def simulate_broker(
             return minutes is None or done.seconds < minutes * 60
 
         found = search(settings, seeds, told, promises=promises)
-        failure = None
-        if found is not None:
-            bar.update(task, description="shortening the failing run")
-            failure = explain(settings, *found)
-    _show(done, failure, as_json=as_json)
+        failure = None if found is None else explain(settings, *found)
+    _show(done, failure)
 
 
-def _show(done: Done, failure: Failure | None, *, as_json: bool) -> None:
+def _run_again(token: str) -> None:
+    _settings, outcome, story = run_again(decode_token(token))
+    said = styled("[green]every promise was kept[/green]") if outcome.failure is None else None
+    out.print(said or styled("[red]broken[/red]: {}", outcome.failure))
+    say(f"\n{story}")
+    if outcome.failure is not None:
+        raise SystemExit(Exit.VIOLATED)
+
+
+def _show(done: Done, failure: Failure | None) -> None:
     why_unknown = done.without_evidence() if failure is None else None
-    code = Exit.VIOLATED if failure is not None else Exit.UNKNOWN if why_unknown is not None else Exit.OK
-    if as_json:
-        told: dict[str, Any] = {
-            "exit_code": int(code),
-            "runs": done.runs,
-            "passed_over": done.passed_over,
-            "points": done.points,
-            "answers": done.answers,
-            "virtual_ms": round(done.virtual_ms, 3),
-            "seconds": round(done.seconds, 3),
-            "failure": None,
-        }
-        if failure is not None:
-            told["failure"] = {
-                "seed": failure.seed,
-                "kind": failure.kind,
-                "said": failure.said,
-                "token": failure.token,
-                "plan": str(failure.plan).splitlines(),
-                "turns": len(failure.turns),
-                "turns_found": failure.found_turns,
-                "story": failure.story.splitlines(),
-            }
-        emit_json(told)
-    elif why_unknown is not None:
-        out.print(styled("[yellow]unknown[/yellow]: {}\n{}", done, why_unknown))
-    elif failure is None:
-        out.print(styled("[green]every promise was kept[/green]: {}", done))
-    else:
+    if failure is not None:
         out.print(styled("[red]broken[/red] (seed {}): {}", failure.seed, failure.said))
         say(f"\n{failure.plan}\n\n{failure.story}\n")
         say(f"Runs until the failure: {done}; shortened from {failure.found_turns} to {len(failure.turns)} steps.")
-        say(f"Run it again: longpoll replay {failure.token}")
-    if code:
-        raise SystemExit(code)
+        say(f"Run it again: python -m model_tests.support.simulation --again {failure.token}")
+        raise SystemExit(Exit.VIOLATED)
+    if why_unknown is not None:
+        out.print(styled("[yellow]unknown[/yellow]: {}\n{}", done, why_unknown))
+        raise SystemExit(Exit.UNKNOWN)
+    out.print(styled("[green]every promise was kept[/green]: {}", done))
+
+
+if __name__ == "__main__":
+    main()

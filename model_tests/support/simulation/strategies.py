@@ -135,7 +135,7 @@ class Replay(Strategy):
                 return actor
         return world.current or world.ready[0]
 
-    def pause_ms(self, world: World, actor: Actor) -> int:  # noqa: ARG002 - the turns name the actor's own points
+    def pause_ms(self, world: World, actor: Actor) -> int:
         """The given pause."""
         return max(-self._given.get((actor.number, actor.points), 0), 0)
 
@@ -167,7 +167,7 @@ class WithPauses(Strategy):
         """Tell the other strategy."""
         self.strategy.became_ready(world, actor)
 
-    def pause_ms(self, world: World, actor: Actor) -> int:  # noqa: ARG002 - its number does not matter
+    def pause_ms(self, world: World, actor: Actor) -> int:
         """A pause for any actor at a drawn point."""
         self._plan(world)
         return self._random.randint(1, self.ms_max)

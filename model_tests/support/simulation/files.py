@@ -20,9 +20,9 @@ from collections.abc import Callable
 from typing import Final
 
 from attrs import define, field
+from model_tests.support.simulation.disk import ROOT, Directory, Disk, FileBytes
 
 from longpoll_runtime import Buffer
-from longpoll_simulation.disk import ROOT, Directory, Disk, FileBytes
 from longpoll_simulation.world import World
 
 Before = Callable[[str, str], None]
@@ -178,7 +178,7 @@ class SimulatedAppendFile:
             raise _error(errno.EBADF, self._path)
         return self._file
 
-    def reserve(self, size: int) -> None:  # noqa: ARG002 - memory has room for any size
+    def reserve(self, size: int) -> None:
         """Reserve disk blocks for the next `size` bytes; only a planned fault makes it fail."""
         self._opened()
         self._files.before("reserve", self._path)
