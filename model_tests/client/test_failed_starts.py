@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import attrs
 import pytest
@@ -22,7 +22,7 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
-from model_tests.support.client import RUNTIME, awaited, consumed, route_of
+from model_tests.support.client import RUNTIME, awaited, consumed, route_of, run
 from model_tests.support.ports import closed_port
 
 from longpoll_client import (
@@ -175,31 +175,22 @@ WAYS: Final[dict[str, Way]] = {
 }
 OF_LISTENERS: Final = {f"{count} threads" for count in range(3, 7)}
 """A consumer without a listener has threads for two connections and a timer alone."""
-Column: TypeAlias = Callable[[Watched, str, MemberConfig], Any]
-THREADED: Final[dict[str, Column]] = {
-    "push": lambda runtime, names, config: PushConsumer(
-        names, topics=(), listener=consumed, **member_options(config), runtime=runtime
-    ),
-    "orderly": lambda runtime, names, config: PushConsumer(
-        names, topics=(), listener=consumed, **member_options(config), orderly=True, runtime=runtime
-    ),
-    "pull": lambda runtime, names, config: PullConsumer(names, **member_options(config), runtime=runtime),
-}
-CELLS: Final = [(kind, way) for kind in THREADED for way in WAYS if kind != "pull" or way not in OF_LISTENERS]
-AWAITED: Final[dict[str, Column]] = {
-    "push": lambda runtime, names, config: AsyncPushConsumer(
-        names, topics=(), listener=awaited, **member_options(config), runtime=runtime
-    ),
-    "orderly": lambda runtime, names, config: AsyncPushConsumer(
-        names, topics=(), listener=awaited, **member_options(config), orderly=True, runtime=runtime
-    ),
-    "pull": lambda runtime, names, config: AsyncPullConsumer(names, **member_options(config), runtime=runtime),
-}
+KINDS: Final = ("push", "orderly", "pull")
+CELLS: Final = [(kind, way) for kind in KINDS for way in WAYS if kind != "pull" or way not in OF_LISTENERS]
 
 
-def made(column: Column, runtime: Watched, name_server: str, topics: Sequence[str], way: Way) -> Any:
+def made(kind: str, runtime: Watched, name_server: str, topics: Sequence[str], way: Way, *, is_loop: bool) -> Any:
     """A consumer of a separate group that will fail so."""
-    consumer = column(runtime, name_server, MemberConfig(group=f"G-{uuid.uuid4().hex}", **way.config))
+    options = member_options(MemberConfig(group=f"G-{uuid.uuid4().hex}", **way.config)) | {"runtime": runtime}
+    consumer: Any
+    if kind == "pull":
+        consumer = (AsyncPullConsumer if is_loop else PullConsumer)(name_server, **options)
+    else:
+        options |= {"topics": (), "orderly": kind == "orderly"}
+        if is_loop:
+            consumer = AsyncPushConsumer(name_server, listener=awaited, **options)
+        else:
+            consumer = PushConsumer(name_server, listener=consumed, **options)
     for each in way.topics:
         consumer.subscribe(ABSENT if each is None else topics[each], way.expression)
     return consumer
@@ -217,18 +208,20 @@ def told(way: Way, name_server: str, story: Callable[[str], None]) -> None:
         story(name_server)
 
 
-def fails(column: Column, way: Way, name_server: str, topics: Sequence[str]) -> None:
+@pytest.mark.parametrize(("kind", "way"), CELLS)
+def test_a_start_that_fails_leaves_nothing(name_server: str, topics: Sequence[str], kind: str, way: str) -> None:
     """Start a consumer on threads twice, as a user may retry, then close it."""
+    how = WAYS[way]
 
     def story(names: str) -> None:
-        runtime = Watched(way.threads_max)
-        with closing(made(column, runtime, names, topics, way)) as consumer:
+        runtime = Watched(how.threads_max)
+        with closing(made(kind, runtime, names, topics, how, is_loop=False)) as consumer:
             assert runtime.threads == [], "what is not started runs already"
             for _try in range(2):
                 runtime.threads.clear()
                 # The route is known the second time: there is one connection less.
                 runtime.threads_max -= _try
-                with pytest.raises(way.error, match=way.says):
+                with pytest.raises(how.error, match=how.says):
                     consumer.start()
                 assert runtime.left() == []
             count = len(runtime.sockets)
@@ -236,24 +229,29 @@ def fails(column: Column, way: Way, name_server: str, topics: Sequence[str]) -> 
         with pytest.raises(LifecycleError):
             consumer.start()
 
-    told(way, name_server, story)
+    told(how, name_server, story)
 
 
-@pytest.mark.parametrize(("kind", "way"), CELLS)
-def test_a_start_that_fails_leaves_nothing(name_server: str, topics: Sequence[str], kind: str, way: str) -> None:
-    fails(THREADED[kind], WAYS[way], name_server, topics)
-
-
-def fails_awaited(column: Column, way: Way, name_server: str, topics: Sequence[str]) -> None:
-    """The same on an event loop."""
+@pytest.mark.parametrize("way", [name for name in WAYS if "threads" not in name])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_start_on_an_event_loop_that_fails_leaves_nothing(
+    name_server: str, topics: Sequence[str], kind: str, way: str
+) -> None:
+    """Neither a task nor a socket of the loop's, nor anything that is due later."""
+    how = WAYS[way]
 
     async def tried(names: str) -> None:
         loop: Any = asyncio.get_running_loop()
         runtime = Watched()
         own = len(loop._selector.get_map())
-        consumer = made(column, runtime, names, topics, way)
+        consumer = made(kind, runtime, names, topics, how, is_loop=True)
         try:
-            await tried_twice(consumer, own)
+            for _try in range(2):
+                with pytest.raises(how.error, match=how.says):
+                    await consumer.start()
+                assert asyncio.all_tasks() == {asyncio.current_task()}
+                assert len(loop._selector.get_map()) == own, "a connection is left"
+                assert [handle for handle in loop._scheduled if not handle.cancelled()] == []
         finally:
             await consumer.close()
         assert len(loop._selector.get_map()) == own
@@ -261,25 +259,7 @@ def fails_awaited(column: Column, way: Way, name_server: str, topics: Sequence[s
             await consumer.start()
         assert runtime.threads == []
 
-    async def tried_twice(consumer: Any, own: int) -> None:
-        loop: Any = asyncio.get_running_loop()
-        for _try in range(2):
-            with pytest.raises(way.error, match=way.says):
-                await consumer.start()
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-            assert len(loop._selector.get_map()) == own, "a connection is left"
-            assert [handle for handle in loop._scheduled if not handle.cancelled()] == []
-
-    told(way, name_server, lambda names: asyncio.run(tried(names)))
-
-
-@pytest.mark.parametrize("way", [name for name in WAYS if "threads" not in name])
-@pytest.mark.parametrize("kind", AWAITED)
-def test_a_start_on_an_event_loop_that_fails_leaves_nothing(
-    name_server: str, topics: Sequence[str], kind: str, way: str
-) -> None:
-    """Neither a task nor a socket of the loop's, nor anything that is due later."""
-    fails_awaited(AWAITED[kind], WAYS[way], name_server, topics)
+    told(how, name_server, lambda names: asyncio.run(tried(names)))
 
 
 MAKERS: Final[dict[str, Callable[..., Any]]] = {
@@ -314,23 +294,15 @@ def test_what_cannot_be_made_leaves_nothing(kind: str) -> None:
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_start_that_is_closed_meanwhile_leaves_nothing(name_server: str, topic: str, is_orderly: bool) -> None:
     """The first report of a share closes it: on threads, and on an event loop from a separate task."""
-    runtime, shares = Watched(), list[MessageQueue]()
+    runtime, shares, closings = Watched(), list[MessageQueue](), list[asyncio.Task[None]]()
+    options: dict[str, Any] = {"group": "closed", "topics": topic, "orderly": is_orderly, "runtime": runtime}
 
     def share(queue: MessageQueue, is_ours: bool) -> None:
         shares.append(queue)
         if is_ours:
             consumer.close()
 
-    consumer = PushConsumer(
-        name_server,
-        group="closed",
-        topics=topic,
-        listener=consumed,
-        start_at="stored",
-        orderly=is_orderly,
-        **share_options(share),
-        runtime=runtime,
-    )
+    consumer = PushConsumer(name_server, listener=consumed, **options, **share_options(share))
     try:
         consumer.start()
     except LifecycleError:
@@ -338,31 +310,18 @@ def test_a_start_that_is_closed_meanwhile_leaves_nothing(name_server: str, topic
     assert (len(shares) > 0, runtime.left()) == (True, [])
 
     async def story() -> None:
-        closings: list[asyncio.Task[None]] = []
-
         def share_later(_queue: MessageQueue, is_ours: bool) -> None:
             if is_ours and not closings:
                 closings.append(asyncio.create_task(listening.close()))
 
-        listening = AsyncPushConsumer(
-            name_server,
-            group="closed",
-            topics=topic,
-            listener=awaited,
-            start_at="stored",
-            orderly=is_orderly,
-            **share_options(share_later),
-            runtime=runtime,
-        )
-        async with asyncio.timeout(PATIENCE_S):
-            try:
-                await listening.start()
-            except LifecycleError:
-                assert closings
-            await closings[0]
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        listening = AsyncPushConsumer(name_server, listener=awaited, **options, **share_options(share_later))
+        try:
+            await listening.start()
+        except LifecycleError:
+            assert closings
+        await closings[0]
 
-    asyncio.run(story())
+    run(story)
 
 
 def test_a_start_on_an_event_loop_may_be_cut_short_at_any_moment(name_server: str, topic: str) -> None:
@@ -372,15 +331,7 @@ def test_a_start_on_an_event_loop_may_be_cut_short_at_any_moment(name_server: st
         loop: Any = asyncio.get_running_loop()
         own, turns, is_done = len(loop._selector.get_map()), 0, False
         while not is_done:
-            listening = AsyncPushConsumer(
-                name_server,
-                group="cut",
-                topics=topic,
-                listener=awaited,
-                start_at="stored",
-                orderly=True,
-                runtime=Watched(),
-            )
+            listening = AsyncPushConsumer(name_server, group="cut", topics=topic, listener=awaited, orderly=True)
             starting = asyncio.create_task(listening.start())
             for _turn in range(turns):
                 await asyncio.sleep(0)
@@ -396,11 +347,7 @@ def test_a_start_on_an_event_loop_may_be_cut_short_at_any_moment(name_server: st
             turns += 1 if turns < 40 else turns
         assert turns > 1
 
-    async def in_time() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            await story()
-
-    asyncio.run(in_time())
+    run(story)
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -288,8 +288,10 @@ def test_what_exits_after_a_send_ends_neither_its_thread_nor_the_process(
 
 
 @pytest.mark.parametrize("error", EXITS)
-def test_what_is_due_later_may_exit_too(error: type[BaseException]) -> None:
-    """Such as `on_assigned` or a transaction check; the next callback still runs."""
+def test_what_is_due_later_or_what_a_broker_asks_may_exit_too(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as `on_assigned`, or the callback of a reply: the next action runs, and the connection's reader goes on."""
     runtime, done = Alive(), threading.Event()
     timer = Timer(runtime, "later")
     timer.after(0.0, raises(error))
@@ -297,11 +299,6 @@ def test_what_is_due_later_may_exit_too(error: type[BaseException]) -> None:
     assert done.wait(PATIENCE_S)
     timer.close()
     assert runtime.died == []
-
-
-@pytest.mark.parametrize("error", EXITS)
-def test_what_a_broker_asks_may_exit_too(error: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
-    """Such as the callback of a reply: the connection's reader goes on."""
     with OneServer().served() as server:
         host, port = split_address(server.address)
         with closing(RemotingClient(RUNTIME, host, port, on_request=raises(error))) as connection:
@@ -573,22 +570,16 @@ def test_an_admin_asks_the_next_one_too(name_server: str, first: ScriptedServer)
         admin.masters()
 
 
-def test_an_admin_that_is_closed_says_so() -> None:
-    """It said that no name server answers, of which none was asked."""
-    admin = Admin("127.0.0.1:1")
-    admin.close()
-    for ask in (admin.masters, admin.topic_names):
-        with pytest.raises(LifecycleError, match="is closed"):
-            ask()
-
-
-def test_an_admin_is_told_what_a_name_server_refuses() -> None:
-    """It is not taken for an answer that has no broker and no topic."""
+@pytest.mark.parametrize(("is_closed", "words"), [(True, "is closed"), (False, "the name server")])
+def test_an_admin_says_that_it_is_closed_or_what_a_name_server_refuses(is_closed: bool, words: str) -> None:
+    """A refusal is not taken for an answer that has no broker and no topic."""
 
     def refuse(peer: Peer, command: Command) -> None:
         peer.answer(command, ResponseCode.SYSTEM_ERROR)
 
     with ScriptedServer(refuse) as server, Admin(server.address) as admin:
+        if is_closed:
+            admin.close()
         for ask in (admin.masters, admin.topic_names):
-            with pytest.raises(RefusedError, match="the name server"):
+            with pytest.raises(LifecycleError if is_closed else RefusedError, match=words):
                 ask()

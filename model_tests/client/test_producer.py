@@ -40,7 +40,6 @@ from longpoll_client import (
     LifecycleError,
     LocalProtocolError,
     LongpollError,
-    MessageQueue,
     NoRouteError,
     OutgoingMessage,
     Permission,
@@ -92,35 +91,18 @@ def test_a_batch_stands_together_in_one_queue(name_server: str) -> None:
         ([OutgoingMessage(b"x" * (3 * 1024 * 1024))] * 2, "over the limit"),
         ([OutgoingMessage(b"x", properties={"DELAY": "1"})], "reserved for the client"),
         ([b"x"], "a bytes is not a message"),
+        ([OutgoingMessage(b"x", tag="\ud800")], "not Unicode"),
     ],
 )
 def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
     messages: Sequence[OutgoingMessage], words: str
 ) -> None:
-    with ScriptedServer(lambda _peer, _command: None) as server:
-        with Producer(server.address) as producer, pytest.raises(ConfigError, match=words):
+    """Text that no frame can hold is refused as in one message."""
+    kind = LocalProtocolError if words == "not Unicode" else ConfigError
+    with ScriptedServer(mute) as server:
+        with Producer(server.address) as producer, pytest.raises(kind, match=words):
             producer.send_batch("T", messages)
         assert server.received == []
-
-
-def test_a_batch_of_text_that_no_frame_can_hold_fails_as_one_message_does() -> None:
-    with ScriptedServer(lambda _peer, _command: None) as server:
-        with Producer(server.address) as producer, pytest.raises(LocalProtocolError, match="not Unicode"):
-            producer.send_batch("T", [OutgoingMessage(b"x", tag="\ud800")])
-        assert server.received == []
-
-
-def test_whoever_sends_may_pick_the_queue(name_server: str) -> None:
-    """By its number or by a function of all queues; not in both ways, and no queue that is not there."""
-    with new_topic(name_server, 4) as topic, Producer(name_server) as producer:
-        assert producer.send(topic, b"x", queue_id=2).queue.queue_id == 2
-        assert producer.send(topic, b"x", queue_selector=lambda queues: queues[-1]).queue.queue_id == 3
-        with pytest.raises(ConfigError, match="cannot be used together"):
-            producer.send(topic, b"x", queue_id=2, queue_selector=lambda queues: queues[-1])
-        with pytest.raises(ConfigError, match="not a writable queue"):
-            producer.send(
-                topic, b"x", queue_selector=lambda _queues: MessageQueue(topic="other", broker_name="b", queue_id=0)
-            )
 
 
 class Fleet(ExitStack):
@@ -141,15 +123,6 @@ class Fleet(ExitStack):
 
     def _route(self, peer: Peer, command: Command) -> None:
         peer.answer(command, body=route_of(*self.addresses.items(), queue_count=4))
-
-
-@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE])
-def test_another_broker_is_tried_after_an_answer_that_another_may_not_give(code: ResponseCode) -> None:
-    """Never the same one twice running, although its queues are next in turn."""
-    with Fleet(a=code, b=0) as fleet, Producer(fleet.name_server) as producer:
-        results = [producer.send("T", b"x") for _number in range(8)]
-    assert {result.queue.broker_name for result in results} == {"b"}
-    assert "aa" not in "".join(fleet.asked)
 
 
 def test_a_route_of_a_dead_broker_goes_to_the_living_one() -> None:
@@ -250,9 +223,10 @@ def test_what_there_is_can_be_asked_and_changed(clients: Clients, topic: str) ->
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """With topics `bad` and `flaky`, whose brokers lose the connection of each one's first message."""
+    """With topic `good`, and `bad` and `flaky`, whose brokers lose the connection of each one's first message."""
     with ExitStack() as stack:
         found = Cluster(stack)
+        found.serve("good")
         for topic in ("bad", "flaky"):
             found.serve(topic, loses_first())
         yield found
@@ -288,11 +262,16 @@ def released(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[thre
     released.set()
 
 
+def wait_connecting(producer: Producer, cluster: Cluster) -> None:
+    """Wait until a send waits for a connection to the broker of `bad`."""
+    wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._in_flight._single_flight._waiting)
+
+
 def test_a_send_waits_for_no_other_s_connection(cluster: Cluster, released: threading.Event) -> None:
     told: dict[str, object] = {}
     with Producer(cluster.name_server) as producer:
         producer.send_nowait("bad", b"x", callback=lambda outcome: told.setdefault("bad", outcome))
-        wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._in_flight._single_flight._waiting)
+        wait_connecting(producer, cluster)
         producer.send_nowait("flaky", b"x", callback=lambda outcome: told.setdefault("flaky", outcome))
         wait_until(lambda: "flaky" in told)
         assert list(told) == ["flaky"]
@@ -311,7 +290,7 @@ def test_a_close_tells_those_that_wait_for_a_connection(cluster: Cluster, releas
 
     with Producer(cluster.name_server) as producer:
         producer.send_nowait("bad", b"x", callback=told.append)
-        wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._in_flight._single_flight._waiting)
+        wait_connecting(producer, cluster)
         # The close tells first, and joins the connecting thread then.
         releasing = threading.Thread(target=release, daemon=True)
         releasing.start()
@@ -328,7 +307,7 @@ def test_nothing_is_sent_when_the_time_was_up_once_it_was_connected(
     runtime = ShiftedRuntime()
     with Producer(cluster.name_server, runtime=runtime) as producer:
         producer.send_nowait("bad", b"x", callback=told.append, timeout_s=PATIENCE_S)
-        wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._in_flight._single_flight._waiting)
+        wait_connecting(producer, cluster)
         runtime.gone_ms = int(PATIENCE_S * 1000)
         released.set()
         wait_until(lambda: bool(told))
@@ -336,16 +315,13 @@ def test_nothing_is_sent_when_the_time_was_up_once_it_was_connected(
     assert "the time-out passed" in str(told[0])
 
 
-def test_a_mistake_of_who_picks_queues_is_told() -> None:
+def test_a_mistake_of_who_picks_queues_is_told(cluster: Cluster) -> None:
     """Also where the queue is picked again."""
     told: list[object] = []
-    with ExitStack() as stack:
-        cluster = Cluster(stack)
-        cluster.serve("bad", loses_first())
-        picked = iter([0])
-        with Producer(cluster.name_server) as producer:
-            producer.send_nowait("bad", b"x", callback=told.append, queue_selector=lambda queues: queues[next(picked)])
-            wait_until(lambda: bool(told))
+    picked = iter([0])
+    with Producer(cluster.name_server) as producer:
+        producer.send_nowait("bad", b"x", callback=told.append, queue_selector=lambda queues: queues[next(picked)])
+        wait_until(lambda: bool(told))
     assert "could not be retried: StopIteration" in str(told[0])
     assert isinstance(told[0], ClientError)
 
@@ -380,20 +356,11 @@ def test_what_many_wait_for_is_done_once_and_only_so_much_at_a_time() -> None:
     assert [type(one) for one in told] == [LifecycleError]
 
 
-@pytest.fixture
-def two_brokers() -> Iterator[Cluster]:
-    """With topic `good`, whose broker takes everything."""
-    with ExitStack() as stack:
-        found = Cluster(stack)
-        found.serve("good")
-        yield found
-
-
-def run(two_brokers: Cluster, story: Callable[[AsyncProducer], Awaitable[None]], **options: object) -> None:
+def run(cluster: Cluster, story: Callable[[AsyncProducer], Awaitable[None]], **options: object) -> None:
     """Tell a story of one producer; nothing of it is left when it is closed."""
 
     async def told() -> None:
-        made = AsyncProducer(two_brokers.name_server, **options)  # type: ignore[arg-type] # a test's own
+        made = AsyncProducer(cluster.name_server, **options)  # type: ignore[arg-type] # a test's own
         async with asyncio.timeout(PATIENCE_S), made:
             await story(made)
         assert_nothing_left(made)
@@ -419,24 +386,24 @@ async def outcome(sending: Awaitable[object]) -> object:
 
 
 @pytest.mark.parametrize("where", ["broker", "name server", "connecting"])
-def test_a_mute_server_delays_no_unrelated_call(two_brokers: Cluster, where: str) -> None:
+def test_a_mute_server_delays_no_unrelated_call(cluster: Cluster, where: str) -> None:
     """40 sends wait for a server that says nothing, and one to another broker comes back at once."""
     if where == "connecting":
         listening = socket.create_server(("127.0.0.1", 0), backlog=0)
-        two_brokers.stack.callback(listening.close)
+        cluster.stack.callback(listening.close)
         # With its backlog full, a connection is neither taken nor refused.
         for _number in range(2):
             full = socket.socket()
             full.setblocking(False)
             full.connect_ex(listening.getsockname())
-            two_brokers.stack.callback(full.close)
-        two_brokers.brokers["bad"] = "{}:{}".format(*listening.getsockname())
+            cluster.stack.callback(full.close)
+        cluster.brokers["bad"] = "{}:{}".format(*listening.getsockname())
     elif where == "broker":
-        two_brokers.serve("bad", mute)
+        cluster.serve("bad", mute)
 
     async def story(producer: AsyncProducer) -> None:
         await producer.send("good", b"x")
-        two_brokers.is_mute = where == "name server"
+        cluster.is_mute = where == "name server"
         waiting = [asyncio.create_task(producer.send("bad", b"x", timeout_s=PATIENCE_S)) for _number in range(40)]
         await asyncio.sleep(0)
         for _number in range(20):
@@ -449,10 +416,10 @@ def test_a_mute_server_delays_no_unrelated_call(two_brokers: Cluster, where: str
         error = await outcome(producer.send("bad", b"x", timeout_s=0.1))
         assert isinstance(error, AnswerTimeoutError | UnreachableError | ConnectionLostError)
 
-    run(two_brokers, story)
+    run(cluster, story)
 
 
-def test_a_time_out_of_the_send_is_no_late_reply(two_brokers: Cluster) -> None:
+def test_a_time_out_of_the_send_is_no_late_reply(cluster: Cluster) -> None:
     """A request whose send times out reports that; no reply is expected yet."""
 
     async def unanswered(_properties: object) -> None:
@@ -462,16 +429,16 @@ def test_a_time_out_of_the_send_is_no_late_reply(two_brokers: Cluster) -> None:
         with pytest.raises(AnswerTimeoutError, match="no answer to the send"):
             await producer._requests.ask("1", PATIENCE_S, unanswered)
 
-    run(two_brokers, story)
+    run(cluster, story)
 
 
-def test_a_send_may_be_cancelled_at_every_await(two_brokers: Cluster) -> None:
+def test_a_send_may_be_cancelled_at_every_await(cluster: Cluster) -> None:
     """After any number of the loop's turns: no call is left, and the next send is as good as any."""
     story_turns: list[int] = []
 
     async def story(_producer: AsyncProducer) -> None:
         for turns in range(40):
-            async with AsyncProducer(two_brokers.name_server) as fresh:
+            async with AsyncProducer(cluster.name_server) as fresh:
                 sending = asyncio.create_task(fresh.send("good", b"x"))
                 for _turn in range(turns):
                     await asyncio.sleep(0.0002)
@@ -488,11 +455,11 @@ def test_a_send_may_be_cancelled_at_every_await(two_brokers: Cluster) -> None:
                 break
             story_turns.append(turns)
 
-    run(two_brokers, story)
+    run(cluster, story)
     assert len(story_turns) > 2
 
 
-def test_a_cancelled_call_waits_for_no_answer(two_brokers: Cluster) -> None:
+def test_a_cancelled_call_waits_for_no_answer(cluster: Cluster) -> None:
     """Its connection knows nothing of it any more, and serves others."""
 
     async def story(producer: AsyncProducer) -> None:
@@ -501,7 +468,7 @@ def test_a_cancelled_call_waits_for_no_answer(two_brokers: Cluster) -> None:
         def hear(_peer: Peer, _command: Command) -> None:
             loop.call_soon_threadsafe(heard.set)
 
-        two_brokers.serve("mute", hear)
+        cluster.serve("mute", hear)
         sending = asyncio.create_task(producer.send("mute", b"x"))
         await heard.wait()
         sending.cancel()
@@ -510,10 +477,10 @@ def test_a_cancelled_call_waits_for_no_answer(two_brokers: Cluster) -> None:
         assert [one.is_open for one in producer._instance._connections.values()] == [True] * 2
         assert_nothing_left(producer)
 
-    run(two_brokers, story)
+    run(cluster, story)
 
 
-def test_one_that_is_cancelled_takes_no_other_with_it(two_brokers: Cluster) -> None:
+def test_one_that_is_cancelled_takes_no_other_with_it(cluster: Cluster) -> None:
     """They wait for the same connection and the same route."""
 
     async def story(producer: AsyncProducer) -> None:
@@ -524,12 +491,12 @@ def test_one_that_is_cancelled_takes_no_other_with_it(two_brokers: Cluster) -> N
         assert isinstance(ended[0], asyncio.CancelledError)
         assert all(isinstance(result, SendResult) for result in ended[1:])
 
-    run(two_brokers, story)
+    run(cluster, story)
 
 
-def test_close_ends_what_is_on_its_way(two_brokers: Cluster) -> None:
+def test_close_ends_what_is_on_its_way(cluster: Cluster) -> None:
     """Each with one error, waiting for an answer, a route or a connection alike; a later send is refused."""
-    two_brokers.serve("bad", mute)
+    cluster.serve("bad", mute)
 
     async def story(producer: AsyncProducer) -> None:
         told: list[SendResult | LongpollError] = []
@@ -548,42 +515,32 @@ def test_close_ends_what_is_on_its_way(two_brokers: Cluster) -> None:
             producer.send_nowait("good", b"x", callback=told.append)
         await producer.close()
 
-    run(two_brokers, story)
+    run(cluster, story)
 
 
-def test_a_lost_connection_is_made_again(two_brokers: Cluster) -> None:
+def test_a_lost_connection_is_made_again(cluster: Cluster) -> None:
     """A send that was on its way is tried again on a new one."""
-    lost: list[Peer] = []
-
-    def lose_the_first(peer: Peer, command: Command) -> None:
-        if not lost:
-            lost.append(peer)
-            peer.close()
-        else:
-            take(peer, command)
-
-    two_brokers.serve("flaky", lose_the_first)
 
     async def story(producer: AsyncProducer) -> None:
         assert isinstance(await producer.send("flaky", b"x"), SendResult)
 
-    run(two_brokers, story)
+    run(cluster, story)
 
 
 def test_a_peer_that_does_not_read_is_waited_for_with_little_in_memory(
-    two_brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """100 sends of 1 MiB each wait before they are written, and end in time; others are served meanwhile."""
     monkeypatch.setattr(connection, "CLOSE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(connection, "CALL_TIMEOUT_S", 0.1)
-    listening = two_brokers.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    two_brokers.brokers["full"] = "{}:{}".format(*listening.getsockname())
+    listening = cluster.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    cluster.brokers["full"] = "{}:{}".format(*listening.getsockname())
 
     async def story(producer: AsyncProducer) -> None:
         body = b"x" * (1 << 20)
         sending = [asyncio.create_task(outcome(producer.send("full", body, timeout_s=0.5))) for _number in range(100)]
         await asyncio.sleep(0.2)
-        (one,) = [one for one in producer._instance._connections.values() if one.address == two_brokers.brokers["full"]]
+        (one,) = [one for one in producer._instance._connections.values() if one.address == cluster.brokers["full"]]
         assert one._transport is not None
         assert one._transport.get_write_buffer_size() + one._batch_size < 4 << 20
         assert isinstance(await producer.send("good", b"x"), SendResult)
@@ -595,7 +552,7 @@ def test_a_peer_that_does_not_read_is_waited_for_with_little_in_memory(
         ended = await asyncio.gather(*sending)
         assert {type(error) for error in ended} <= {AnswerTimeoutError, ConnectionLostError}
 
-    run(two_brokers, story, compression=None)
+    run(cluster, story, compression=None)
 
 
 class OtherTransport:
@@ -623,19 +580,19 @@ class OtherLoop(asyncio.SelectorEventLoop):
         return await super().create_connection(lambda: protocol, *arguments, **options)
 
 
-def test_it_runs_on_other_loops_than_asyncio_s_own(two_brokers: Cluster) -> None:
+def test_it_runs_on_other_loops_than_asyncio_s_own(cluster: Cluster) -> None:
 
     async def story() -> None:
-        async with asyncio.timeout(PATIENCE_S), AsyncProducer(two_brokers.name_server) as producer:
+        async with asyncio.timeout(PATIENCE_S), AsyncProducer(cluster.name_server) as producer:
             assert (await producer.send("good", b"x")).queue_offset == 7
 
     with asyncio.Runner(loop_factory=OtherLoop) as runner:
         runner.run(story())
 
 
-def test_it_belongs_to_one_loop(two_brokers: Cluster) -> None:
+def test_it_belongs_to_one_loop(cluster: Cluster) -> None:
     """Another loop gets an error at once, even after the first is closed."""
-    producer = AsyncProducer(two_brokers.name_server)
+    producer = AsyncProducer(cluster.name_server)
 
     async def first() -> None:
         await producer.send("good", b"x")
@@ -652,17 +609,17 @@ def test_it_belongs_to_one_loop(two_brokers: Cluster) -> None:
         await fresh.send_one_way("good", b"x")
 
     for _number in range(2):
-        run(two_brokers, own)
+        run(cluster, own)
 
 
-def test_requests_are_signed(two_brokers: Cluster) -> None:
-    server = two_brokers.serve("signed", take)
+def test_requests_are_signed(cluster: Cluster) -> None:
+    server = cluster.serve("signed", take)
 
     async def story(producer: AsyncProducer) -> None:
         await producer.send("signed", b"body")
         await producer.send_one_way("signed", b"other")
 
-    run(two_brokers, story, credentials=Credentials("me", "secret"))
+    run(cluster, story, credentials=Credentials("me", "secret"))
     assert server.received
     for command in server.received:
         fields = dict(command.ext_fields or {})
