@@ -247,9 +247,7 @@ def test_nothing_is_sent_back(clients: Clients, topic: str, caplog: pytest.LogCa
     heard = Heard(lambda _message: Retry() if heard.bodies == [b"late"] else None)
     member = broadcast(topic, suspend_s=0.01, max_attempts=1)
     with caplog.at_level(logging.WARNING):
-        consumer = clients.push(member, heard, is_orderly=is_orderly)
-        consumer.subscribe(topic)
-        consumer.start()
+        consumer = clients.pushing(topic, heard, member, is_orderly=is_orderly)
         wait_until(lambda: b"good" in heard.bodies)
         assert [queue.topic for queue in consumer.queues] == [topic]
         consumer.close()

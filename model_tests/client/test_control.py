@@ -59,9 +59,7 @@ def config(**options: Any) -> MemberConfig:
 
 def polling(clients: Clients, topic: str, of_group: MemberConfig | None = None) -> Any:
     """A member that runs and has both queues."""
-    consumer = clients.pull(of_group or config(batch_count_max=3))
-    consumer.subscribe(topic)
-    consumer.start()
+    consumer = clients.pulling(topic, of_group or config(batch_count_max=3))
     assert len(consumer.queues) == 2
     return consumer
 
@@ -211,9 +209,7 @@ def test_a_paused_listener_gets_nothing_more(clients: Clients, topic: str, is_or
         got.extend(numbers_of(messages))
         return None
 
-    consumer = clients.push(config(thread_count=1), listen, is_orderly=is_orderly)
-    consumer.subscribe(topic)
-    consumer.start()
+    consumer = clients.pushing(topic, listen, config(thread_count=1), is_orderly=is_orderly)
     assert first.wait(PATIENCE_S)
     consumer.pause()
     going_on.set()
@@ -236,9 +232,7 @@ def test_a_paused_consumer_closes(clients: Clients, topic: str, is_orderly: bool
         return None
 
     for is_paused in (True, False):
-        consumer = clients.push(of_group, listen, is_orderly=is_orderly)
-        consumer.subscribe(topic)
-        consumer.start()
+        consumer = clients.pushing(topic, listen, of_group, is_orderly=is_orderly)
         if is_paused:
             consumer.pause()
         else:
@@ -467,7 +461,5 @@ def test_a_polled_message_is_put_off_and_one_is_rejected(clients: Clients, topic
     while not any(message.attempt == 2 for message in again):
         again += consumer.poll(PATIENCE_S)
     assert [(message.body, message.topic) for message in again if message.attempt > 1] == [(late.body, topic)]
-    dead = clients.pull(config())
-    dead.subscribe(f"%DLQ%{of_group.group}")
-    dead.start()
+    dead = clients.pulling(f"%DLQ%{of_group.group}", config())
     assert [message.body for message in dead.poll(PATIENCE_S)] == [bad.body]

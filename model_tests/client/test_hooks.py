@@ -155,9 +155,7 @@ def test_hooks_see_what_listeners_get(clients: Clients, topic: str, is_orderly: 
 
     send(clients.name_server, topic, *bodies)
     config = from_first(f"W-{topic}", thread_count=1, hooks=(bad, good))
-    consumer = clients.push(config, listen, is_orderly=is_orderly)
-    consumer.subscribe(topic)
-    consumer.start()
+    consumer = clients.pushing(topic, listen, config, is_orderly=is_orderly)
     wait_until(lambda: ends().keys() == set(bodies))
     consumer.close()
     assert bad.events == good.events
@@ -186,9 +184,7 @@ def test_the_trace_follows_a_message_from_its_send_to_its_end(clients: Clients, 
     """In the fields of `TraceDataEncoder`, under the message's id and keys; the trace itself is not traced."""
     with new_topic(clients.name_server, 1) as trace_topic, Tracing(clients.name_server, trace_topic) as tracing:
         sent = clients.producer(hooks=[tracing]).send(topic, b"x", tag="t", keys="k1")
-        consumer = clients.push(from_first(f"C-{topic}", hooks=(tracing,)), listen)
-        consumer.subscribe(topic)
-        consumer.start()
+        consumer = clients.pushing(topic, listen, from_first(f"C-{topic}", hooks=(tracing,)))
         found = lines_of(clients.name_server, trace_topic, 3)
         assert tracing.dropped_count == 0
     assert len(found) == 3
@@ -307,9 +303,7 @@ def test_a_message_is_followed_from_its_send_to_its_listener(
     producer = clients.producer(hooks=[spans])
     sent = producer.send(topic, b"12345", tag="red", keys="k1")
     config = MemberConfig(group=f"G-{topic}", start_at="first", hooks=[spans], thread_count=1)
-    consumer = clients.push(config, listen)
-    consumer.subscribe(topic)
-    consumer.start()
+    consumer = clients.pushing(topic, listen, config)
     wait_until(lambda: len(named(exporter, "process")) == 1)
     producer.send(topic, b"2")
     wait_until(lambda: len(named(exporter, "process")) == 2)
@@ -352,9 +346,7 @@ def test_a_poll_links_to_each_message_of_a_batch(
 ) -> None:
     producer = clients.producer(hooks=[spans])
     producer.send_batch(topic, [OutgoingMessage(b"1"), OutgoingMessage(b"2")])
-    consumer = clients.pull(MemberConfig(group=f"G-{topic}", start_at="first", hooks=[spans]))
-    consumer.subscribe(topic)
-    consumer.start()
+    consumer = clients.pulling(topic, MemberConfig(group=f"G-{topic}", start_at="first", hooks=[spans]))
     assert [message.body for message in consumer.poll(10.0)] == [b"1", b"2"]
 
     (received,) = named(exporter, "receive")

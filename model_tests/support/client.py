@@ -273,9 +273,17 @@ class Clients:
         called = self.plain(listener)
         return self._made(kind, topics=(), listener=called, orderly=is_orderly, **member_options(config), **options)
 
-    def pushing(self, topic: str, listener: Listener, *, is_orderly: bool = False, **options: Any) -> Any:
+    def pushing(
+        self,
+        topic: str,
+        listener: Listener,
+        config: MemberConfig | None = None,
+        *,
+        is_orderly: bool = False,
+        **options: Any,
+    ) -> Any:
         """Start a consumer of one topic, from the first message."""
-        return self._begun(self.push(from_first(**options), listener, is_orderly=is_orderly), topic)
+        return self._begun(self.push(config or from_first(**options), listener, is_orderly=is_orderly), topic)
 
     def pulling(self, topic: str, config: MemberConfig | None = None, **options: Any) -> Any:
         """Start a consumer of one topic, from the first message."""
