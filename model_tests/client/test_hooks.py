@@ -184,7 +184,7 @@ def test_the_trace_follows_a_message_from_its_send_to_its_end(clients: Clients, 
     """In the fields of `TraceDataEncoder`, under the message's id and keys; the trace itself is not traced."""
     with new_topic(clients.name_server, 1) as trace_topic, Tracing(clients.name_server, trace_topic) as tracing:
         sent = clients.producer(hooks=[tracing]).send(topic, b"x", tag="t", keys="k1")
-        consumer = clients.pushing(topic, listen, from_first(f"C-{topic}", hooks=(tracing,)))
+        clients.pushing(topic, listen, from_first(f"C-{topic}", hooks=(tracing,)))
         found = lines_of(clients.name_server, trace_topic, 3)
         assert tracing.dropped_count == 0
     assert len(found) == 3
@@ -303,7 +303,7 @@ def test_a_message_is_followed_from_its_send_to_its_listener(
     producer = clients.producer(hooks=[spans])
     sent = producer.send(topic, b"12345", tag="red", keys="k1")
     config = MemberConfig(group=f"G-{topic}", start_at="first", hooks=[spans], thread_count=1)
-    consumer = clients.pushing(topic, listen, config)
+    clients.pushing(topic, listen, config)
     wait_until(lambda: len(named(exporter, "process")) == 1)
     producer.send(topic, b"2")
     wait_until(lambda: len(named(exporter, "process")) == 2)

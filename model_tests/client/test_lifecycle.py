@@ -83,13 +83,13 @@ def test_a_listener_may_close_its_consumer(name_server: str, topic: str, is_orde
     closed = threading.Event()
 
     def close(_message: ReceivedMessage) -> None:
-        closing.close()
+        own.close()
         closed.set()
 
-    closing = PushConsumer(name_server, listener=Heard(close), **options)
-    closing.start()
+    own = PushConsumer(name_server, listener=Heard(close), **options)
+    own.start()
     assert closed.wait(PATIENCE_S)
-    assert_over(closing, before)
+    assert_over(own, before)
     send(name_server, topic, b"y")
     heard = Heard()
     with PushConsumer(name_server, listener=heard, **options):

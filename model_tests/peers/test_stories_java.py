@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -13,18 +12,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from model_tests.client.test_orderly import Watched
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, running
 from model_tests.support.broker import client_scenarios as stories
 from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.client import Clients
 from model_tests.support.java import class_path_of, java_broker_of
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_client import (
     Admin,
-    AsyncPushConsumer,
-    AsyncTransactionProducer,
     OutgoingMessage,
     Producer,
     PullConsumer,
@@ -72,38 +69,27 @@ def test_nothing_is_lost_while_members_come_and_go(name_server: str, count: int)
     assert report.unexplained == ()
 
 
-def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str) -> None:
-    report = stories.orderly(name_server, 800)
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str, is_loop: bool) -> None:
+    """With the Java broker's locks, on threads and on an event loop."""
+    with ExitStack() as stack:
+        report = stories.orderly(name_server, 800, Clients(name_server, stack, is_loop=is_loop).consumer)
     assert (report.count, report.out_of_order, report.at_once, report.put_off) == (800, 0, 0, 16)
 
 
-def test_an_event_loop_keeps_order_and_ends_transactions(name_server: str) -> None:
-    """With the Java broker's locks: one by one, also what is put off; what is rolled back does not come."""
-
-    async def work(number: int) -> TransactionState:
-        return TransactionState.ROLLBACK if number % 5 == 4 else TransactionState.COMMIT
-
-    async def check(_message: ReceivedMessage) -> TransactionState:
-        return TransactionState.UNKNOWN
-
-    async def story(topic: str) -> None:
-        watched = Watched(80)
-        settings = MemberConfig(group="loop-orderly", start_at="first", suspend_s=0.01)
-        consumer = AsyncPushConsumer(
-            name_server, topics=topic, listener=watched.listen, **member_options(settings), orderly=True
-        )
-        producing = AsyncTransactionProducer(name_server, group="loop-sellers", check_transaction=check)
-        async with asyncio.timeout(4 * stories.PATIENCE_S), consumer, producing as producer:
-            for number in range(100):
-                await producer.send(topic, b"%d" % number, partial(work, number))
-            await watched.all_came.wait()
-            assert consumer.statistics[topic].later_count > 0
-        assert watched.overlaps == 0
-        assert watched.is_in_order()
-        assert sum(map(len, watched.seen.values())) == 80
-
-    with stories.new_topic(name_server, 4) as topic:
-        asyncio.run(story(topic))
+def test_an_event_loop_ends_transactions(name_server: str) -> None:
+    """What is rolled back does not come."""
+    with stories.new_topic(name_server, 4) as topic, ExitStack() as stack:
+        clients = Clients(name_server, stack, is_loop=True)
+        producer = clients.transactions(lambda _message: TransactionState.UNKNOWN)
+        for number in range(100):
+            state = TransactionState.ROLLBACK if number % 5 == 4 else TransactionState.COMMIT
+            producer.send(topic, b"%d" % number, clients.plain(partial(TransactionState, state)))
+        consumer, found = clients.pulling(topic, group="loop"), set[int]()
+        while len(found) < 80:
+            found |= {int(message.body) for message in consumer.poll(stories.PATIENCE_S)}
+        assert consumer.poll(0.1) == []
+    assert found == {number for number in range(100) if number % 5 != 4}
 
 
 @pytest.mark.parametrize("name", quick_if(stories.FLOW_LIMITS, lambda name: name == "count"))

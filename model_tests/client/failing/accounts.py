@@ -5,7 +5,7 @@ It works on plain values; `play` produces them.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -63,12 +63,8 @@ class Report:
     """Acknowledged, and not in the broker at the end."""
     stuck: tuple[tuple[int, int], ...]
     """Places that nobody was given."""
-    again_sent: Counter[str]
-    """By cause, copies of a message beyond its first."""
-    again_given: Counter[str]
-    """By cause, deliveries of a place beyond its first."""
     unexplained: tuple[str, ...]
-    """Copies and deliveries without a cause."""
+    """Copies of a message and deliveries of a place, beyond the first, without a cause."""
     out_of_order: tuple[str, ...]
     """Where a listener was given a message for the first time after one that comes behind it."""
     back_s: float
@@ -78,8 +74,6 @@ class Report:
 
 def account(facts: Facts) -> Report:
     """Account for everything."""
-    again_sent, strange_copies = _copies(facts)
-    again_given, strange_deliveries = _repeats(facts)
     back_s, not_back = _back(facts)
     there = set(facts.stored.values())
     given = {(delivery.queue_id, delivery.queue_offset) for delivery in facts.deliveries}
@@ -87,46 +81,37 @@ def account(facts: Facts) -> Report:
         acknowledged=len(facts.acknowledged),
         lost=tuple(sorted(sent.number for sent in facts.acknowledged if sent.number not in there)),
         stuck=tuple(sorted(facts.stored.keys() - given)),
-        again_sent=again_sent,
-        again_given=again_given,
-        unexplained=(*strange_copies, *strange_deliveries),
+        unexplained=(*_copies(facts), *_repeats(facts)),
         out_of_order=_out_of_order(facts) if facts.is_orderly else (),
         back_s=back_s,
         not_back=not_back,
     )
 
 
-def _cause(happenings: Iterable[Happening], begun_ns: int, ended_ns: int) -> str | None:
-    """The last of these that may have to do with something between two moments."""
-    found = [
-        happening
-        for happening in happenings
-        if happening.begun_ns <= ended_ns and begun_ns <= happening.ended_ns + LINGERS_S * S
-    ]
-    return max(found, key=lambda happening: happening.begun_ns).kind if found else None
+def _has_cause(happenings: Iterable[Happening], begun_ns: int, ended_ns: int) -> bool:
+    """Whether one of these may have to do with something between two moments."""
+    return any(each.begun_ns <= ended_ns and begun_ns <= each.ended_ns + LINGERS_S * S for each in happenings)
 
 
-def _copies(facts: Facts) -> tuple[Counter[str], list[str]]:
-    """A message is stored again because an answer was lost, and it was sent again: network or broker failed then."""
+def _copies(facts: Facts) -> list[str]:
+    """A message is stored again because an answer was lost, and it was sent again: network or broker failed then.
+
+    A send that failed before, such as by its time-out, is a cause too.
+    """
     places: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for place, number in facts.stored.items():
         places[number].append(place)
-    sent = {one.number: one for one in facts.acknowledged}
     faults = [happening for happening in facts.happenings if not happening.member]
-    causes, strange = Counter[str](), list[str]()
-    for number, stored in sorted(places.items()):
-        if len(stored) > 1 and number in sent:
-            cause = _cause(faults, sent[number].begun_ns, sent[number].acknowledged_ns)
-            if cause is None and sent[number].failures:
-                cause = "its time was up"
-            if cause is None:
-                strange.append(f"message {number} is stored {len(stored)} times, at {stored}")
-            else:
-                causes[cause] += len(stored) - 1
-    return causes, strange
+    return [
+        f"message {sent.number} is stored {len(stored)} times, at {stored}"
+        for sent in sorted(facts.acknowledged, key=lambda sent: sent.number)
+        if len(stored := places[sent.number]) > 1
+        and not sent.failures
+        and not _has_cause(faults, sent.begun_ns, sent.acknowledged_ns)
+    ]
 
 
-def _repeats(facts: Facts) -> tuple[Counter[str], list[str]]:
+def _repeats(facts: Facts) -> list[str]:
     """A place may be delivered again when its queue moves, or when its member starts the queue again.
 
     Members that report their queues must not get a message twice while they keep its queue.
@@ -137,22 +122,18 @@ def _repeats(facts: Facts) -> tuple[Counter[str], list[str]]:
             begins[share.member, share.queue_id].append(share.moment_ns)
     tells = {share.member for share in facts.shares}
     last: dict[tuple[int, int], Delivery] = {}
-    causes, strange = Counter[str](), list[str]()
+    strange = []
     for delivery in sorted(facts.deliveries, key=lambda one: one.moment_ns):
         place = delivery.queue_id, delivery.queue_offset
         before, last[place] = last.get(place), delivery
         if before is None:
             continue
-        is_same = before.member == delivery.member
-        anew = any(
+        is_kept = before.member == delivery.member in tells and not any(
             before.moment_ns < begun_ns <= delivery.moment_ns for begun_ns in begins[delivery.member, delivery.queue_id]
         )
-        cause = _cause(facts.happenings, before.moment_ns, delivery.moment_ns)
-        if cause is None or (is_same and delivery.member in tells and not anew):
+        if is_kept or not _has_cause(facts.happenings, before.moment_ns, delivery.moment_ns):
             strange.append(f"{delivery} after {before}")
-        else:
-            causes[cause] += 1
-    return causes, strange
+    return strange
 
 
 def _out_of_order(facts: Facts) -> tuple[str, ...]:

@@ -7,25 +7,23 @@ A line of JSON a message, before it counts as consumed: [moment in ns, queue id,
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from typing import Final
+from contextlib import ExitStack, closing
+from typing import Any, Final
 
 from model_tests.support.broker.client_scenarios import member_options, share_options
+from model_tests.support.client import Loop, OnLoop
 
-from longpoll_client import AsyncPushConsumer, ClientError, MessageQueue, PushConsumer, ReceivedMessage, Retry
+from longpoll_client import AsyncPushConsumer, ClientError, MessageQueue, PushConsumer, ReceivedMessage
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.link import exchange
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime.log_stream import logging_to
-from longpoll_runtime.real import RealRuntime
 
-RUNTIME: Final = RealRuntime()
 LOCK: Final = threading.Lock()
 STARTS_MAX: Final = 60
 START_AGAIN_S: Final = 1.0
@@ -55,24 +53,22 @@ def tell_share(topic: str) -> Callable[[MessageQueue, bool], None]:
     return share
 
 
-def on_threads(name_server: str, topic: str, config: MemberConfig, *, is_orderly: bool) -> None:
-    """Listen on threads."""
+def listen(messages: Sequence[ReceivedMessage]) -> None:
+    """Report the messages."""
+    tell_messages(messages)
 
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        tell_messages(messages)
-        return None
 
-    share = tell_share(topic)
-    with closing(
-        PushConsumer(
-            name_server,
-            topics=topic,
-            listener=listen,
-            **member_options(config),
-            orderly=is_orderly,
-            **share_options(share),
-        )
-    ) as consumer:
+def consume(name_server: str, topic: str, config: MemberConfig, kind: str) -> None:
+    """Listen on threads or on an event loop until standard input ends."""
+    options = {"topics": topic, "listener": listen, **member_options(config), **share_options(tell_share(topic))}
+    with ExitStack() as stack:
+        consumer: Any
+        if kind == "loop":
+            loop = stack.enter_context(Loop())
+            consumer = stack.enter_context(OnLoop(loop, loop.call(AsyncPushConsumer, name_server, **options)))
+        else:
+            options["orderly"] = kind == "orderly"
+            consumer = stack.enter_context(closing(PushConsumer(name_server, **options)))
         for _number in range(STARTS_MAX):
             try:
                 consumer.start()
@@ -82,28 +78,6 @@ def on_threads(name_server: str, topic: str, config: MemberConfig, *, is_orderly
             else:
                 break
         sys.stdin.read()
-
-
-async def on_a_loop(name_server: str, topic: str, config: MemberConfig) -> None:
-    """Listen on an event loop."""
-
-    async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        tell_messages(messages)
-        return None
-
-    consumer = AsyncPushConsumer(
-        name_server, topics=topic, listener=listen, **member_options(config), **share_options(tell_share(topic))
-    )
-    for _number in range(STARTS_MAX):
-        try:
-            await consumer.start()
-        except ClientError as error:
-            sys.stderr.write(f"start: {error}\n")
-            await asyncio.sleep(START_AGAIN_S)
-        else:
-            break
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    await consumer.close()
 
 
 def plant(name: str) -> None:
@@ -138,10 +112,7 @@ def main() -> None:
         group=group, start_at="first", rebalance_s=5.0, heartbeat_s=5.0, persist_s=1.0, hold_s=5, pull_timeout_s=10.0
     )
     with logging_to(sys.stderr, "text", "warning"):
-        if kind == "loop":
-            asyncio.run(on_a_loop(name_server, topic, config))
-        else:
-            on_threads(name_server, topic, config, is_orderly=kind == "orderly")
+        consume(name_server, topic, config, kind)
 
 
 if __name__ == "__main__":

@@ -465,8 +465,8 @@ def said(played: Played) -> str:
     report = played.report
     return (
         f"seed {played.plan.seed}: {len(played.plan.events)} events, {report.acknowledged} acknowledged, "
-        f"{len(report.lost)} lost, {len(report.stuck)} stuck, sent again {dict(report.again_sent)}, "
-        f"given again {dict(report.again_given)}, {len(report.out_of_order)} out of order, "
+        f"{len(report.lost)} lost, {len(report.stuck)} stuck, {len(report.unexplained)} unexplained, "
+        f"{len(report.out_of_order)} out of order, "
         f"back after {report.back_s:.1f} s, failures {played.errors}; "
         f"{played.events} events {played.verdict} {played.why}"
     )

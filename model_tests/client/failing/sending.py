@@ -11,6 +11,8 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -112,56 +114,41 @@ def _messages(sends: Sends, sender: str, ending: threading.Event) -> Iterator[_M
         yield _Message(sends.next_number(), f"{sender}-{next(turns) % KEYS}", sender)
 
 
-def send_on_a_thread(producer: Producer, topic: str, sends: Sends, ending: threading.Event) -> None:
-    """Send with `Producer.send`."""
-    for message in _messages(sends, "thread", ending):
+def send_and_retry(send: Callable[[_Message], SendResult], sender: str, sends: Sends, ending: threading.Event) -> None:
+    """Send each message until it is acknowledged."""
+    for message in _messages(sends, sender, ending):
         while True:
             try:
-                result = producer.send(topic, message.body, keys=message.key, queue_selector=by_key(message.key))
+                sends.done(message.sent(send(message)))
+                break
             except LongpollError as error:
                 sends.failed(error)
                 message.failures += 1
                 ending.wait(AGAIN_S)
-            else:
-                sends.done(message.sent(result))
-                break
         ending.wait(GAP_S)
 
 
-def send_by_callbacks(producer: Producer, topic: str, sends: Sends, ending: threading.Event) -> None:
-    """Send with `Producer.send_nowait`; a missing or second callback is a violation."""
-    for message in _messages(sends, "callback", ending):
-        while True:
-            told, outcomes = threading.Event(), list[SendResult | LongpollError]()
+class UntoldError(Exception):
+    """No callback came."""
 
-            def tell(
-                outcome: SendResult | LongpollError,
-                told: threading.Event = told,
-                outcomes: list[SendResult | LongpollError] = outcomes,
-            ) -> None:
-                outcomes.append(outcome)
-                if told.is_set():
-                    sends.surprised(f"a callback was called {len(outcomes)} times")
-                told.set()
 
-            try:
-                producer.send_nowait(
-                    topic, message.body, callback=tell, keys=message.key, queue_selector=by_key(message.key)
-                )
-            except LongpollError as error:
-                outcomes.append(error)
-            else:
-                if not told.wait(TOLD_S):
-                    sends.surprised(f"nothing was told of message {message.number} within {TOLD_S:g} s")
-                    return
-            outcome = outcomes[0]
-            if isinstance(outcome, SendResult):
-                sends.done(message.sent(outcome))
-                break
-            sends.failed(outcome)
-            message.failures += 1
-            ending.wait(AGAIN_S)
-        ending.wait(GAP_S)
+def send_by_callback(producer: Producer, topic: str, sends: Sends, message: _Message) -> SendResult:
+    """Send with `Producer.send_nowait`; a missing or second callback is a violation. Raises the callback's error."""
+    told, outcomes = threading.Event(), list[SendResult | LongpollError]()
+
+    def tell(outcome: SendResult | LongpollError) -> None:
+        outcomes.append(outcome)
+        if told.is_set():
+            sends.surprised(f"a callback was called {len(outcomes)} times")
+        told.set()
+
+    producer.send_nowait(topic, message.body, callback=tell, keys=message.key, queue_selector=by_key(message.key))
+    if not told.wait(TOLD_S):
+        sends.surprised(f"nothing was told of message {message.number} within {TOLD_S:g} s")
+        raise UntoldError
+    if isinstance(outcomes[0], LongpollError):
+        raise outcomes[0]
+    return outcomes[0]
 
 
 async def send_on_a_loop(name_server: str, topic: str, sends: Sends, ending: threading.Event) -> None:
@@ -190,13 +177,20 @@ def senders(
     name_server: str, topic: str, producer: Producer, sends: Sends, ending: threading.Event
 ) -> list[threading.Thread]:
     """Start all three senders; each ends after the acknowledgement of its last message."""
-    threads = [
-        threading.Thread(target=send_on_a_thread, args=(producer, topic, sends, ending), name="sends-thread"),
-        threading.Thread(target=send_by_callbacks, args=(producer, topic, sends, ending), name="sends-callback"),
-        threading.Thread(
-            target=lambda: asyncio.run(send_on_a_loop(name_server, topic, sends, ending)), name="sends-loop"
-        ),
-    ]
+
+    def send(message: _Message) -> SendResult:
+        return producer.send(topic, message.body, keys=message.key, queue_selector=by_key(message.key))
+
+    def by_callbacks() -> None:
+        with suppress(UntoldError):
+            send_and_retry(partial(send_by_callback, producer, topic, sends), "callback", sends, ending)
+
+    targets: dict[str, Callable[[], None]] = {
+        "thread": lambda: send_and_retry(send, "thread", sends, ending),
+        "callback": by_callbacks,
+        "loop": lambda: asyncio.run(send_on_a_loop(name_server, topic, sends, ending)),
+    }
+    threads = [threading.Thread(target=target, name=f"sends-{name}") for name, target in targets.items()]
     for thread in threads:
         thread.daemon = True
         thread.start()

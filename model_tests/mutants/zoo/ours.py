@@ -228,7 +228,7 @@ OURS: Final = (
             "        except UnicodeEncodeError as error:\n            raise LocalProtocolError(",
             "        except RecursionError as error:\n            raise LocalProtocolError(",
         ),
-        units=("client/test_producer.py::test_a_batch_of_text_that_no_frame_can_hold_fails_as_one_message_does",),
+        units=("client/test_producer.py::test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent",),
     ),
     _slip(
         "woken-are-counted-alone",
