@@ -168,7 +168,7 @@ def test_administrators_are_answered(clients: Clients, broker: Broker, topic: st
     send(clients.name_server, topic, b"0", b"1", b"2")
     consumer = clients.pushing(topic, heard, rebalance_s=0.2)
     assert sorted(heard.wait(3)) == [b"0", b"1", b"2"]
-    member = (consumer.client if clients.is_loop else consumer)._member
+    member = clients.member(consumer)
     queue = next(queue for queue in consumer.queues if queue.topic == topic)
     fields = {"consumerGroup": "G", "clientId": member.client_id}
     with RawClient(broker.address) as client:

@@ -193,7 +193,9 @@ def test_a_subscription(clients: Clients, wrong: dict[str, Any], words: str) -> 
 
 
 def test_a_dead_letter_topic_of_the_longest_group_is_a_topic(clients: Clients) -> None:
-    clients.pull(MemberConfig(group="G")).subscribe("%DLQ%" + "x" * 255)
+    consumer, topic = clients.pull(MemberConfig(group="G")), "%DLQ%" + "x" * 255
+    consumer.subscribe(topic)
+    assert set(clients.member(consumer).membership.subscriptions) == {topic}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.broker.raw_client import PATIENCE_S
-from model_tests.support.client import RUNTIME, Answers, Clients, Held, OnLoop, fill, from_first, run, send
+from model_tests.support.client import RUNTIME, Answers, Clients, Held, fill, from_first, run, send
 
 from longpoll_client import AsyncPushConsumer, MessageQueue, ReceivedMessage, Reject, Retry
 from longpoll_client.consume.listener import OrderlyQueues
@@ -60,7 +60,7 @@ class OrderlyMember:
 
     def __init__(self, clients: Clients, topic: str, *, count: int = 1, close_timeout_s: float = PATIENCE_S) -> None:
         self.share, self.held = Share(count), Held()
-        self._topic = topic
+        self._topic, self._clients = topic, clients
         config = from_first(
             f"in-order-{topic}", rebalance_s=0.02, thread_count=2, close_timeout_s=close_timeout_s, allocate=self.share
         )
@@ -75,7 +75,7 @@ class OrderlyMember:
     @property
     def inner(self) -> Any:
         """The member of its group."""
-        return (self.consumer.client if isinstance(self.consumer, OnLoop) else self.consumer)._member
+        return self._clients.member(self.consumer)
 
     def start_held(self) -> None:
         """Start, and wait until the listener has a message."""

@@ -318,13 +318,16 @@ class Clients:
         """Call a part of a client, on its loop if it has one."""
         return function(*arguments) if self._loop is None else self._loop.call(function, *arguments)
 
+    def member(self, consumer: Any) -> Any:
+        """Returns a consumer's member of its group."""
+        return (consumer.client if self.is_loop else consumer)._member
+
     def persist(self, consumer: Any) -> None:
-        member = (consumer.client if self.is_loop else consumer)._member
+        member = self.member(consumer)
         self.call(lambda: member.run(member.rebalancer.persist()))
 
     def pullers(self, consumer: Any) -> Mapping[MessageQueue, Puller]:
-        member = (consumer.client if self.is_loop else consumer)._member
-        found: Mapping[MessageQueue, Puller] = member.assigned_queues.pullers()
+        found: Mapping[MessageQueue, Puller] = self.member(consumer).assigned_queues.pullers()
         return {queue: puller for queue, puller in found.items() if not is_retry(queue)}
 
     def _made(self, kind: Callable[..., Any], **options: Any) -> Any:

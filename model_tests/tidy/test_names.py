@@ -6,7 +6,7 @@ import importlib
 import re
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -40,7 +40,7 @@ def importable(name: str) -> bool:
     for cut in range(name.count(".") + 1):
         module, *attributes = name.rsplit(".", cut)
         try:
-            found = importlib.import_module(module)
+            found: Any = importlib.import_module(module)
         except ImportError:
             continue
         for attribute in attributes:
