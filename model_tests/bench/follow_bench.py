@@ -280,7 +280,7 @@ def measure(made: Made, source: Path, options: argparse.Namespace, rate: int) ->
         history, findings = Path(directory) / "history", Path(directory) / "found.ndjson"
         history.mkdir()
         shutil.copy(source / META_FILE, history)
-        told = ["--findings", str(findings), "--checkpoint", str(Path(directory) / "kept")]
+        told = ["--findings", str(findings)]
         call = [sys.executable, "-m", "longpoll", "judge", str(history), "--engine", options.engine, "--follow", *told]
         follower = Follower(call, Path(directory) / "said", options.kill_s or math.inf)
         follower.start()

@@ -31,11 +31,11 @@ import pyarrow.parquet as pq
 from attrs import define, field, frozen
 from model_tests.bench import leaving
 from model_tests.bench.served import family, processor_s, status_kib
+from model_tests.support.judge.convert import convert
 from model_tests.support.judge.laggards import write_lagging
 from model_tests.support.judge.tiles import write_large
 
 from longpoll_judge.generate import Load
-from longpoll_judge.read.convert import convert
 from longpoll_judge.read.source import find
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import Engine, judge_on
@@ -190,7 +190,7 @@ def histories_of(directory: Path, options: argparse.Namespace) -> Iterator[Measu
         text, smallest = directory / "text", options.events[0]
         count = made(directory / f"{smallest}-{options.queues}", lambda _path: 0)
         if not text.exists():
-            convert(directory / f"{smallest}-{options.queues}", text, into="ndjson", say=lambda _done, _whole: None)
+            convert(directory / f"{smallest}-{options.queues}", text, into="ndjson")
         yield Measured(f"{smallest:,} events, NDJSON", count, text)
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from model_tests.support.judge.convert import convert
 
 from longpoll.cli import main
 from longpoll.options import judge as options
 from longpoll.options.judge import choose, estimated_events
 from longpoll.verification import history
 from longpoll.verification.limits import Limits, declared
-from longpoll_judge.read.convert import convert
 from longpoll_spec.policy import STRICT
 
 NO_PYSPARK = """
@@ -45,7 +45,7 @@ print(json.dumps(told))
 
 def test_the_estimate_is_near(clean: Path, tmp_path: Path) -> None:
     """Exact of Parquet, within a tenth of lines, within a factor of three of compressed lines; no event is read."""
-    events = convert(clean, tmp_path / "parquet", into="parquet", say=lambda _done, _all: None)
+    events = convert(clean, tmp_path / "parquet", into="parquet")
     (tmp_path / "zst").mkdir()
     for part in clean.glob("part-*.ndjson"):
         with pa.CompressedOutputStream(str(tmp_path / "zst" / f"{part.name}.zst"), "zstd") as file:

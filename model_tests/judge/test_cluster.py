@@ -46,7 +46,7 @@ from longpoll_judge.read.schema import PLAIN_SCHEMA
 from longpoll_judge.read.source import find
 from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.run.follow import Listing
-from longpoll_judge.run.incremental.state_file import STATE_FILE, is_begun
+from longpoll_judge.run.incremental.state import is_begun
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark import code_archive, frames
@@ -110,7 +110,7 @@ def test_a_stream_that_is_restarted_finds_what_the_batch_finds(
     faulted: Path, tmp_path: Path, spark_engine: SparkEngine
 ) -> None:
     """Its plan shows the scan, one exchange and the state store. What was not reported comes again, nothing else."""
-    growing, kept = tmp_path / "growing", tmp_path / "kept" / STATE_FILE
+    growing, kept = tmp_path / "growing", tmp_path / "kept"
     growing.mkdir()
     shutil.copy(faulted / META_FILE, growing)
     parts = sorted(faulted.glob("part-*"))

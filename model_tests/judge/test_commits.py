@@ -1,26 +1,21 @@
-"""Findings about offsets older than a group committed, also while a history grows."""
+"""Findings about offsets older than a group committed."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
-from model_tests.support.judge.histories import are_found, certain, follow_pieces, judged, numbered, written
+from model_tests.support.judge.convert import convert
+from model_tests.support.judge.histories import judged
 
 from longpoll_broker.broker import Broker
 from longpoll_judge.contract.result import COMMIT_NEVER_REGRESSES
-from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
-from longpoll_judge.read.convert import convert
-from longpoll_judge.recording import Recording, load
-from longpoll_judge.run.incremental import recent_events
+from longpoll_judge.generate import BROKER, SOURCE
+from longpoll_judge.recording import load
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer
 from longpoll_protocol.codes import CommandFlag, PullSysFlag, RequestCode
@@ -77,6 +72,11 @@ RIGHT: Final[dict[str, list[Kind]]] = {
 }
 
 
+@pytest.mark.parametrize("name", RIGHT)
+def test_an_offset_that_its_group_put_back_is_right(tmp_path: Path, name: str) -> None:
+    assert judged(tmp_path / "history", events_of(RIGHT[name])).findings == []
+
+
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_an_older_commit_over_a_newer_one_is_found(tmp_path: Path, name: str) -> None:
     """The finding names the commit, the query and its answer, and it is the only one."""
@@ -94,7 +94,7 @@ def test_an_older_commit_over_a_newer_one_is_found(tmp_path: Path, name: str) ->
 def test_parquet_says_the_same(tmp_path: Path) -> None:
     """Of a Parquet history only the columns that are needed are read, and the finding is the same."""
     told = judged(tmp_path / "history", events_of(REGRESSIONS["forgotten"])).findings
-    convert(tmp_path / "history", tmp_path / "parquet", into="parquet", say=lambda _done, _all: None)
+    convert(tmp_path / "history", tmp_path / "parquet", into="parquet")
 
     assert told
     assert judge([tmp_path / "parquet"], engine="local").findings == told
@@ -153,122 +153,3 @@ def test_a_client_may_put_its_own_offset_back(tmp_path: Path, policy: Policy, de
     said = [event for event in load(history).events if event.group == "H"]
     assert [(event.code, event.commit_offset, event.request) for event in said] == [(15, 3, "")]
     assert (result.verdict, result.findings) == ("valid", [])
-
-
-# -- while a history grows ---------------------------------------------------------------------------------------------
-
-KINDS = ("pull", "pull", "pull", "ask", "ask", "explicit", "explicit", "one_way", "reset")
-
-
-@pytest.fixture
-def few_at_hand(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Each piece is judged, and few events are at hand."""
-    monkeypatch.setattr(recent_events, "FRESH_NS", 0)
-    monkeypatch.setattr(recent_events, "OFFSET_EVENTS_MAX", 12)
-    return monkeypatch
-
-
-def drawn(seed: int) -> list[Kind]:
-    """Exchanges at random times, mostly right; sometimes a group gets any offset."""
-    dice = random.Random(seed)
-    now_ms, committed, kinds = 0, 0, list[Kind]()
-    for _number in range(70):
-        now_ms += dice.choice((5, 20, 700, 4_000))
-        kind = dice.choice(KINDS)
-        if kind == "reset" and dice.random() < 0.7:
-            kind = "pull"
-        if kind == "pull" and dice.random() < 0.8:
-            committed += dice.randint(0, 3)
-        offset = committed if kind == "pull" or dice.random() < 0.8 else dice.randint(0, committed + 1)
-        committed = offset if kind in {"explicit", "one_way"} else committed
-        took_ms = dice.choice((1, 1, 1, 30, 6_000 if kind == "pull" else 1))
-        kinds.append((kind, offset, now_ms, now_ms + took_ms))
-    return kinds
-
-
-def check(
-    kinds: list[Kind], directory: Path, seed: int, pieces: int, renamed: Mapping[str, str] = MappingProxyType({})
-) -> tuple[Counter[str], set[str], bool]:
-    """Check that every finding of the growing history is one of the whole.
-
-    Returns how often each clause was reported, which findings of the whole were missed, and whether too much was open.
-    `renamed` gives requests, which are `r` and their number, the identifiers of others.
-    """
-    events = numbered(sorted(events_of(kinds), key=lambda event: event.after_ns))
-    replaced = [msgspec.structs.replace(each, request=renamed.get(each.request, each.request)) for each in events]
-    history = written(Recording(replaced, simulated_meta()), directory)
-    whole, found = judge([history], engine="local"), follow_pieces(history, pieces, seed)
-    said = {name: one for name, one in found.told.items() if one.clause.startswith("commit.")}
-    known = {name for name, one in certain(whole).items() if one.clause.startswith("commit.")}
-    assert are_found(said, whole)
-    return Counter(one.clause for one in said.values()), known - said.keys(), found.steps.growing.beside.offsets.is_over
-
-
-LATER: Final[Kind] = ("pull", 9, 5_000, 5_001)
-"""The history goes on."""
-
-
-@pytest.mark.usefixtures("few_at_hand")
-@pytest.mark.parametrize("name", [*REGRESSIONS, *RIGHT])
-def test_a_regression_is_told_before_the_end(name: str, tmp_path: Path) -> None:
-    """Each kind of which both exchanges are at hand; the same excuses count."""
-    told, missed, _is_over = check([*(REGRESSIONS | RIGHT)[name], LATER], tmp_path, 1, 3)
-    assert (told.total(), missed) == (int(name in REGRESSIONS), set())
-
-
-@pytest.mark.usefixtures("few_at_hand")
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
-def test_random_exchanges_are_told_of_rightly(seed: int, tmp_path: Path) -> None:
-    """With a dozen events at hand: excuses of long ago count too."""
-    check(drawn(seed), tmp_path, seed, 12)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1_800)
-@pytest.mark.usefixtures("few_at_hand")
-def test_more_random_exchanges_are_told_of_rightly(tmp_path: Path) -> None:
-    """Every clause is reported at least once while the history grows, and most findings are."""
-    told, missed = Counter[str](), 0
-    for seed in range(2, 300):
-        found, left, _is_over = check(drawn(seed), tmp_path / str(seed), seed, 15)
-        told, missed = told + found, missed + len(left)
-
-    assert told.keys() >= {"commit.told.kept", "commit.told.written"}
-    assert missed < 2 * told.total()
-
-
-def test_a_one_way_commit_is_not_forgotten(few_at_hand: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It may take effect at any time; without it a right answer would be reported."""
-    kinds: list[Kind] = [("one_way", 5, 1, 1), *(("pull", 9, 5_000 * n, 5_000 * n + 1) for n in range(1, 9))]
-    kinds += [("ask", 5, 50_000, 50_001), ("pull", 9, 60_000, 60_001)]
-    few_at_hand.setattr(recent_events, "OFFSET_EVENTS_MAX", 6)
-    assert check(kinds, tmp_path / "kept", 1, 12)[0] == {}
-
-    few_at_hand.setattr(recent_events.Offsets, "_outlive", lambda _self, _gone, _again: None)
-    with pytest.raises(AssertionError):
-        check(kinds, tmp_path / "forgotten", 1, 12)
-
-
-@pytest.mark.parametrize("late_ms", [pytest.param(7, marks=pytest.mark.long), 20_000])
-def test_a_commit_whose_identifier_comes_again_excuses(
-    late_ms: int, few_at_hand: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """It is uncertain which answer is its own, so when it was committed."""
-    few_at_hand.setattr(recent_events, "OFFSET_EVENTS_MAX", 3)
-    kinds: list[Kind] = [("ask", 0, 1, 2), ("explicit", 1, 3, 4), ("pull", 9, 15, 16), ("ask", 1, 40, 41)]
-    kinds += [("ask", 1, late_ms, late_ms + 1), ("pull", 9, 60_000, 60_001)]
-
-    for pieces in (1, 4, 13):
-        assert check(kinds, tmp_path / f"{pieces}", pieces, pieces, {"r4": "r1"})[0] == {}
-
-
-def test_too_many_open_requests_are_left_to_the_end(few_at_hand: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Memory is bounded; then offsets are not judged until the end."""
-    few_at_hand.setattr(recent_events, "OFFSET_EVENTS_MAX", 6)
-    few_at_hand.setattr(recent_events, "LASTING_MAX", 3)
-    kinds: list[Kind] = [("one_way", n, 5_000 * n, 5_000 * n) for n in range(1, 12)]
-    kinds += [(kind, offset, 90_000 + first, 90_000 + last) for kind, offset, first, last in REGRESSIONS["forgotten"]]
-    told, _missed, is_over = check([*kinds, ("pull", 9, 99_000, 99_001)], tmp_path, 1, 8)
-
-    assert is_over
-    assert told == {}

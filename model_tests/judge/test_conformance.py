@@ -9,11 +9,11 @@ from typing import Any, Final
 import attrs
 import msgspec
 import pytest
+from model_tests.support.judge.convert import convert
 from model_tests.support.judge.generate_steps import FAULTS, STEP_NS, Fault, StepLoad, meta_of, observed, run_of
 
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Result
 from longpoll_judge.generate import START_NS, write
-from longpoll_judge.read.convert import convert
 from longpoll_judge.read.schema import DEFAULTS
 from longpoll_judge.read.source import find
 from longpoll_judge.rules.conformance import judge_run
@@ -82,7 +82,7 @@ def test_the_whole_pipeline_judges_histories_of_steps(tmp_path: Path) -> None:
     """A recorded run is valid; with a fault it is not, and NDJSON and Parquet give the same finding."""
     faulty = attrs.evolve(LOAD, fault="disabled_step", overlapping=0.0)
     result = judged(tmp_path / "wrong", faulty)
-    convert(tmp_path / "wrong", tmp_path / "parquet", into="parquet", say=lambda _done, _all: None)
+    convert(tmp_path / "wrong", tmp_path / "parquet", into="parquet")
 
     assert judged(tmp_path / "right", LOAD).verdict == "valid"
     assert result.verdict == "invalid"

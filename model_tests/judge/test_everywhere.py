@@ -17,10 +17,11 @@ from model_tests.judge.second.corpus import calm, troubled
 from model_tests.judge.second.faults import apply, operations
 from model_tests.judge.second.observer import observe, write
 from model_tests.judge.standalone import connect_server, standalone
-from model_tests.judge.test_state_file import generated
-from model_tests.support.judge.histories import without_time, written
+from model_tests.support.judge.faults import FAULTS
+from model_tests.support.judge.histories import simulated, without_time, written
 
 from longpoll_judge.contract.result import Result
+from longpoll_judge.recording import NoVictimError, Recording
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.spark import session
 
@@ -45,6 +46,17 @@ with open_engine(sys.argv[2], conf) as engine:
 """
 """Judges every history in a directory on one Spark, and prints each result."""
 Results = dict[str, Any]
+
+
+def generated(number: int) -> Recording:
+    """A history, every other one with a fault."""
+    recording = simulated(number, 600)
+    if number % 2:
+        try:
+            FAULTS[sorted(FAULTS)[(number // 2) % len(FAULTS)]].apply(recording)
+        except NoVictimError:
+            return simulated(number, 600)
+    return recording
 
 
 def made(number: int, directory: Path) -> None:

@@ -25,9 +25,8 @@ from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.recording import Recording, change, load
 from longpoll_judge.run.pipeline import judge
+from longpoll_judge.show.evidence import write_evidence
 from longpoll_judge.show.page import render_html
-from longpoll_judge.show.report import render_markdown
-from longpoll_judge.show.window import write_evidence
 from longpoll_spec.history import Law
 
 QUICK = (
@@ -255,19 +254,18 @@ def strange_history(directory: Path) -> Result:
 
 
 def test_a_finding_names_message_tag_and_offsets(tmp_path: Path) -> None:
-    """In its JSON, and escaped in text, Markdown and HTML."""
+    """In its JSON, and escaped in text and HTML."""
     result = strange_history(tmp_path / "history")
     finding = next(one for one in result.findings if one.clause == "pull.found.tag")
-    page, text = render_html(result), render_markdown(result)
+    page = render_html(result)
     shown = CliRunner().invoke(main, ["judge", "--engine", "local", str(tmp_path / "history")]).stdout
 
     assert len(finding.messages) == 1
     assert (finding.tag, finding.topic) == (STRANGE, STRANGE)
     assert set(finding.offsets) == {"offset", "offset_next", "offset_min", "offset_max"}
-    for told in (page, text):
-        assert f"message {finding.messages[0]}" in told
-        assert f"offset {finding.offsets['offset']}" in told
-        assert "\x1b" not in told
+    assert f"message {finding.messages[0]}" in page
+    assert f"offset {finding.offsets['offset']}" in page
+    assert "\x1b" not in page
     assert "<b>&" not in page
     assert "\x1b" not in shown
 

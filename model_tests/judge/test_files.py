@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from model_tests.judge.bucket import put, s3_bucket
+from model_tests.support.judge.convert import convert
 
 from longpoll.cli import main
 from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.read import files
-from longpoll_judge.read.convert import convert
 from longpoll_judge.read.schema import filesystems
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.spark.engine import SparkEngine
@@ -133,7 +133,7 @@ def test_what_lies_in_s3_is_judged_as_on_a_disk(
     directory = clean
     if kind == "parquet":
         directory = tmp_path / "columns"
-        convert(clean, directory, into="parquet", say=lambda _done, _all: None)
+        convert(clean, directory, into="parquet")
     uri = put(directory, f"good-{kind}", bucket)
     here = judge([directory], engine="local")
     found = [judge([uri], engine="local"), judge([uri], session=spark_engine.session)]

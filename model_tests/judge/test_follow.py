@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.judge.convert import convert
 from model_tests.support.judge.histories import lines_of, on_spark, read_until
 from msgspec.structs import replace
 
@@ -23,14 +24,13 @@ from longpoll_judge.contract.result import ANSWER_IS_RIGHT, Result
 from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read import growing_history as growth_module
-from longpoll_judge.read.convert import convert
 from longpoll_judge.read.growing_history import GrowingHistory, whole_end
 from longpoll_judge.read.ndjson import read_range
 from longpoll_judge.read.schema import Damage, parquet
 from longpoll_judge.read.source import SPLIT_BYTES, InputSplit, read_split
 from longpoll_judge.run import local
 from longpoll_judge.run.follow import TRIES, follow
-from longpoll_judge.run.incremental.state_file import Parts
+from longpoll_judge.run.incremental.state import Parts
 from longpoll_judge.run.local import LocalReading
 from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import META_FILE, Event
@@ -237,7 +237,7 @@ def parts(tmp_path: Path) -> list[Path]:
         one.mkdir()
         (one / META_FILE).write_bytes((tmp_path / "lines" / META_FILE).read_bytes())
         part.rename(one / part.name)
-        convert(one, more, into="parquet", say=lambda _done, _whole: None)
+        convert(one, more, into="parquet")
         if number:
             next(more.glob("part-*")).rename(tmp_path / "history" / f"part-{number:06}.parquet")
     return sorted((tmp_path / "history").glob("part-*"))

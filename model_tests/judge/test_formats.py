@@ -10,15 +10,13 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
-from model_tests.support.judge.faults import FAULTS, plant
+from model_tests.support.judge.convert import convert
+from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import numbered, on_spark, without_time
 from model_tests.support.spec.cases import quick_if
 
-from longpoll.cli import main
 from longpoll_judge.errors import HistoryChangedError, HistoryNotFoundError
 from longpoll_judge.generate import simulated_meta, write
-from longpoll_judge.read.convert import DamagedHistoryError, TargetExistsError, convert
 from longpoll_judge.read.parquet import read_row_groups
 from longpoll_judge.read.schema import NAMES, PLAIN_SCHEMA, REQUIRED, compute, event_dict, fill, parquet
 from longpoll_judge.read.source import InputSplit, find, read_split
@@ -27,7 +25,6 @@ from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.windows import OVERVIEW_COLUMNS, overview_of, overview_of_table, read_again
-from longpoll_spec.history import Event
 
 Engine = LocalEngine | SparkEngine
 
@@ -58,7 +55,7 @@ def faulty(clean: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def in_parquet(faulty: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The faulty history as Parquet."""
     directory = tmp_path_factory.mktemp("parquet") / "history"
-    convert(faulty, directory, into="parquet", say=nothing)
+    convert(faulty, directory, into="parquet")
     return directory
 
 
@@ -87,7 +84,7 @@ def rows(directory: Path) -> list[dict[str, object]]:
 
 def test_parquet_holds_the_same_events(faulty: Path, in_parquet: Path, tmp_path: Path) -> None:
     """There and back again every event is what it was."""
-    convert(in_parquet, tmp_path / "back", into="ndjson", say=nothing)
+    convert(in_parquet, tmp_path / "back", into="ndjson")
 
     assert len(rows(faulty)) > 2_000
     assert rows(faulty) == rows(in_parquet) == rows(tmp_path / "back")
@@ -450,28 +447,3 @@ def test_what_is_no_part_of_it_is_left_alone(clean: Path, tmp_path: Path, name: 
         (tmp_path / "other" / "meta.json").write_bytes(b"{}")
 
     assert judge([tmp_path], engine="local").verdict == "valid"
-
-
-def test_a_damaged_history_is_not_converted(clean: Path, tmp_path: Path) -> None:
-    """Converted, a torn line would look like an event that was taken away; nothing is left behind."""
-    plant(clean, "half_line", tmp_path / "torn")
-    with pytest.raises(DamagedHistoryError, match="judge it without converting it"):
-        convert(tmp_path / "torn", tmp_path / "target", into="parquet", say=nothing)
-    assert not (tmp_path / "target").exists()
-
-
-def test_nothing_is_overwritten(clean: Path) -> None:
-    """A directory that holds something is refused."""
-    with pytest.raises(TargetExistsError):
-        convert(clean, clean, into="parquet", say=nothing)
-
-
-def test_the_command_converts(clean: Path, tmp_path: Path) -> None:
-    """It prints the number of events; a mistake is exit 2 and one line."""
-    runner = CliRunner()
-    told = runner.invoke(main, ["history", "convert", str(clean), str(tmp_path / "new"), "--json"])
-    again = runner.invoke(main, ["history", "convert", str(clean), str(tmp_path / "new")])
-
-    assert (told.exit_code, again.exit_code) == (0, 2)
-    assert msgspec.json.decode(told.stdout)["events"] == len(load(clean).events)
-    assert isinstance(load(clean).events[0], Event)

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 import pytest
-from attrs import asdict, evolve, frozen
-from model_tests.judge.test_commits import Kind, events_of
+from attrs import asdict, frozen
 from model_tests.support.judge.faults import FAULTS
-from model_tests.support.judge.histories import certain, follow_pieces, judged, lines_of, numbered, written
+from model_tests.support.judge.histories import certain, follow_pieces, judged, lines_of, written
 from model_tests.support.spec.cases import quick_if
 from msgspec.structs import replace
 
 from longpoll.views.follow import FindingReporter, Places, open_reporter
 from longpoll_judge.contract.result import Finding, Result
-from longpoll_judge.errors import CheckpointError, StreamNotReadableError
+from longpoll_judge.errors import StreamNotReadableError
 from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.files import absolute
-from longpoll_judge.read.source import find
 from longpoll_judge.recording import NoVictimError, Recording
-from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.follow import Progress
-from longpoll_judge.run.incremental import queue_judge, recent_events
-from longpoll_judge.run.incremental.state_file import STATE_FILE
-from longpoll_judge.run.local import LocalEngine
-from longpoll_judge.run.pipeline import judge, judge_on
-from longpoll_judge.run.tally import NOT_TOLD, Latest, left_to_the_end
-from longpoll_judge.show.findings_file import POSTED_FILE, RECENT_MAX, TOLD_FILE, Names, open_checkpoint, open_stream
+from longpoll_judge.run.pipeline import judge
+from longpoll_judge.run.queue_verdict import FINDINGS_MAX
+from longpoll_judge.run.tally import NOT_TOLD, left_to_the_end
+from longpoll_judge.show.findings_file import RECENT_MAX, Names, open_stream
 from longpoll_judge.show.standing import standing
-from longpoll_spec.history import Event
 
-LIMITS = {"wake_ms": 100.0, "late_ms": 50.0}
 CUTS = 5
 REGROUPED = 39
 """A history whose first finding is told later as what follows from another."""
@@ -74,7 +65,7 @@ class Follower:
 
     def opened(self) -> AbstractContextManager[FindingReporter]:
         """The stream, opened as the command does."""
-        return open_reporter(self.places, Progress([absolute(self.history)]), LIMITS, lambda _line: None)
+        return open_reporter(self.places, Progress([absolute(self.history)]), lambda _line: None)
 
     @property
     def told(self) -> list[Finding]:
@@ -85,8 +76,8 @@ class Follower:
 
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
-    """A checkpoint and a file of findings."""
-    return Places(findings=tmp_path / "found.ndjson", checkpoint=tmp_path / "told")
+    """A file of findings."""
+    return Places(findings=tmp_path / "found.ndjson")
 
 
 def begun(tmp_path: Path, places: Places, seed: int) -> tuple[Follower, bytes]:
@@ -115,7 +106,7 @@ def test_each_finding_is_told_once(tmp_path: Path, places: Places, seed: int) ->
         follower.run(pieces[:many])
         del pieces[:many]
         if chosen.random() < 0.5:
-            tear(chosen.choice([tmp_path / "found.ndjson", tmp_path / "told" / TOLD_FILE]), chosen)
+            tear(tmp_path / "found.ndjson", chosen)
     result = follower.run([b""])
     final = set(certain(result))
     names = [finding.id for finding in follower.told]
@@ -135,19 +126,14 @@ def follows(finding: Finding, result: Result) -> bool:
 
 
 def test_a_line_is_the_whole_finding_and_is_remembered(tmp_path: Path, places: Places) -> None:
-    """With its evidence; by the file alone as well, and again where only the checkpoint has it."""
-    for each in (places, Places(findings=tmp_path / "alone.ndjson")):
-        follower, content = begun(tmp_path, each, 1)
-        result = follower.run([content])
-        follower.run([b""])
-        assert len(follower.told) == 1
-        assert follower.told == result.findings
-        assert follower.told[0].evidence
-    follower = Follower(tmp_path / "history", places)
-    (tmp_path / "found.ndjson").write_bytes(b"")
-    with follower.opened():
-        pass
+    """With its evidence, and once, also after a restart."""
+    follower, content = begun(tmp_path, places, 1)
+    result = follower.run([content])
+    follower.run([b""])
+
+    assert len(follower.told) == 1
     assert follower.told == result.findings
+    assert follower.told[0].evidence
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b'{"verdict":"valid"}', b'{"verdict":"valid"}\n', b"\n"])
@@ -161,14 +147,10 @@ def test_a_file_that_is_no_stream_of_findings_stays_as_it_is(tmp_path: Path, con
     assert file.read_bytes() == content
 
 
-def test_a_stream_has_one_writer(tmp_path: Path, places: Places) -> None:
-    """Neither another follower, nor this one by another name."""
+def test_a_stream_has_one_writer(tmp_path: Path) -> None:
     file = tmp_path / "found.ndjson"
     refused = pytest.raises(StreamNotReadableError, match="is added to already")
     with open_stream(file), refused, open_stream(file):
-        pass
-    same = evolve(places, findings=tmp_path / "told" / TOLD_FILE)
-    with refused, Follower(tmp_path / "history", same).opened():
         pass
 
 
@@ -182,26 +164,6 @@ def test_a_torn_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
         with open_stream(file) as stream:
             assert [stream.put(name, line) for name, line in zip(("one", "two"), lines, strict=True)] == [False, True]
         assert file.read_bytes() == whole
-
-
-def test_a_checkpoint_is_of_one_judgement_and_one_process(tmp_path: Path) -> None:
-    """Other histories, other thresholds, another process, and a directory of something else are refused."""
-    directory = tmp_path / "told"
-
-    def refused(match: str, paths: list[str], limits: dict[str, float]) -> None:
-        with pytest.raises(CheckpointError, match=match), open_checkpoint(directory, paths, limits):
-            pass
-
-    with open_checkpoint(directory, ["/a"], LIMITS):
-        refused("another process", ["/a"], LIMITS)
-    for paths, limits in ((["/b"], LIMITS), (["/a"], {**LIMITS, "late_ms": 51.0})):
-        refused("belongs to histories /a", paths, limits)
-    with open_checkpoint(directory, ["/a"], LIMITS) as again:
-        assert (again.told.path.name, again.posted.path.name) == (TOLD_FILE, POSTED_FILE)
-    (directory / "checkpoint.json").write_bytes(b"{")
-    refused("cannot be read", ["/a"], LIMITS)
-    (directory / "checkpoint.json").unlink()
-    refused("name another directory", ["/a"], LIMITS)
 
 
 # -- the verdict so far ------------------------------------------------------------------------------------------------
@@ -244,7 +206,7 @@ def test_what_only_the_end_tells_is_said_once(tmp_path: Path) -> None:
     result = judged(tmp_path / "history", simulate(Load(events=40, timeout_ms=60)))
     said: list[str] = []
     gap = {"clause": "", "kind": "damage", "source": "", "count": 1, "why": "a damaged line"}
-    with open_reporter(Places(), Progress([absolute(tmp_path / "history")]), LIMITS, said.append) as teller:
+    with open_reporter(Places(), Progress([absolute(tmp_path / "history")]), said.append) as teller:
         for counts in ({}, {"commits": 1}, {"commits": 2, "old pulls": 1}):
             left = [asdict(one) for one in left_to_the_end(counts)]
             teller.tell(replace(result, gaps=[gap, *left]))
@@ -256,14 +218,14 @@ def test_what_only_the_end_tells_is_said_once(tmp_path: Path) -> None:
 # -- more findings than are listed -------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
     """A history of one queue in which 120 answers say a wrong next offset, each some time after the one before."""
     events = list(simulate(Load(events=1_500, queues=1, consumers=("*",), timeout_ms=60)))
     answers = [place for place, event in enumerate(events) if event.event == "answer_sent"]
     for place in answers[5::2][:WRONG]:
         events[place] = replace(events[place], offset_next=events[place].offset_next + 1_000_000)
-    return written(Recording(events, simulated_meta()), tmp_path_factory.mktemp("wrong") / "history")
+    return written(Recording(events, simulated_meta()), tmp_path / "history")
 
 
 def untold(result: Result) -> int:
@@ -271,120 +233,32 @@ def untold(result: Result) -> int:
     return sum(gap["count"] for gap in result.gaps if gap["why"].endswith(NOT_TOLD))
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_all_that_comes_slowly_is_told(*, is_killed: bool, history: Path, tmp_path: Path) -> None:
-    """More than is ever listed at once, each when it is new, over restarts too."""
-    found = follow_pieces(history, PIECES, kept=tmp_path / STATE_FILE if is_killed else None)
+def test_all_that_comes_slowly_is_told(history: Path) -> None:
+    """More than is ever listed at once, each when it is new."""
+    found = follow_pieces(history, PIECES)
 
     assert len(found.told) == WRONG
-    assert len(found.last.findings) == queue_verdict.FINDINGS_MAX
-    assert found.last.findings_left_out >= WRONG - queue_verdict.FINDINGS_MAX
+    assert len(found.last.findings) == FINDINGS_MAX
+    assert found.last.findings_left_out >= WRONG - FINDINGS_MAX
     assert untold(found.last) == 0
 
 
 def test_more_than_can_be_told_at_once_is_counted(history: Path, tmp_path: Path) -> None:
-    """To people, in the file and in the checkpoint, once for each number, over a restart too."""
+    """To people and in the file, once for each number, over a restart too."""
     found = follow_pieces(history, 1)
-    first, again = found.results
-    count, said = WRONG - queue_verdict.FINDINGS_MAX, list[str]()
-    places = Places(findings=tmp_path / "found.ndjson", checkpoint=tmp_path / "told")
+    count, said = untold(found.last), list[str]()
+    places = Places(findings=tmp_path / "found.ndjson")
     for _start in range(2):
-        with open_reporter(places, Progress([absolute(history)]), LIMITS, said.append) as teller:
-            teller.tell(first)
-            teller.tell(again)
+        with open_reporter(places, Progress([absolute(history)]), said.append) as teller:
+            teller.tell(found.last)
+            teller.tell(found.last)
     lines = [msgspec.json.decode(line) for line in (tmp_path / "found.ndjson").read_bytes().splitlines()]
 
-    assert len(certain(first)) == queue_verdict.FINDINGS_MAX
-    assert untold(first) == untold(again) == count
-    assert first.findings == again.findings
+    assert len(certain(found.last)) == FINDINGS_MAX
+    assert count == WRONG - len(found.told) > 0
     assert [line["not_told"] for line in lines if "not_told" in line] == [count]
-    assert len({line["id"] for line in lines}) == len(lines) == queue_verdict.FINDINGS_MAX + 1
+    assert len({line["id"] for line in lines}) == len(lines) == FINDINGS_MAX + 1
     assert said.count(f"{count} {NOT_TOLD}") == 1
-
-
-def test_what_goes_before_anybody_looks_is_counted(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("longpoll_judge.run.tally.LOOKED_AT_MAX", 60)
-    found = follow_pieces(history, PIECES, looks=0)
-
-    assert untold(found.last) > 0
-    assert len(found.told) + untold(found.last) == WRONG
-
-
-def test_a_whole_lists_the_earliest(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few findings are at hand at a time."""
-
-    def listed() -> tuple[list[Finding], int]:
-        engine = LocalEngine(threads=1, window_events=300)
-        result = judge_on(engine, find([history]), wake_ms=100, late_ms=50, say=lambda _text: None)
-        return result.findings, result.findings_left_out
-
-    whole = listed()
-    monkeypatch.setattr("longpoll_judge.run.tally.LOOKED_AT_MAX", 55)
-    assert listed() == whole
-
-
-def ends_moved_back(events: list[Event]) -> Iterator[Event]:
-    """Every sixth visible end is lower than it was: a fault of the log."""
-    shown = [event for event in events if event.event == "make_visible"][3::6][:25]
-    for event in events:
-        yield replace(event, visible_end=event.visible_end - 2) if event in shown else event
-
-
-def least_that_falls(events: list[Event]) -> Iterator[Event]:
-    """Every sixth answer reports a least offset above that of the next."""
-    answers = [event for event in events if event.event == "answer_sent"][3::6][:25]
-    for event in events:
-        yield replace(event, offset_min=event.offset_min + 5) if event in answers else event
-
-
-def offsets_forgotten(_events: list[Event]) -> list[Event]:
-    """A group commits more and more, and gets a lower offset each time."""
-    kinds: list[Kind] = []
-    for number in range(1, 26):
-        kinds += [("pull", 10 * number, 100 * number, 100 * number + 1)]
-        kinds += [("ask", 10 * number - 5, 100 * number + 50, 100 * number + 51)]
-    kinds += [("pull", 300, 50_000, 50_001)]
-    return numbered(sorted(events_of(kinds), key=lambda event: event.after_ns))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "place", "clause"),
-    [
-        (ends_moved_back, (queue_judge, "LOGGED_MAX"), "log.visible.monotone"),
-        pytest.param(least_that_falls, (recent_events, "FINDINGS_MAX"), "pull.min.never_falls", marks=pytest.mark.long),
-        (offsets_forgotten, (recent_events, "FINDINGS_MAX"), "commit.told.kept"),
-    ],
-)
-def test_what_is_found_beside_the_queues_goes_on_too(
-    wrong: Callable[[list[Event]], Iterable[Event]],
-    place: tuple[ModuleType, str],
-    clause: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of logs, of ends that fall, and of committed offsets, with a handful kept; each over restarts too."""
-    monkeypatch.setattr(recent_events, "FRESH_NS", 0)
-    monkeypatch.setattr(recent_events, "EVENTS_MAX", 150)
-    plain = list(simulate(Load(events=700, queues=1, consumers=("*",), timeout_ms=60)))
-    history = written(Recording(list(wrong(plain)), simulated_meta()), tmp_path / "history")
-    whole = {name for name, one in certain(judge([history], engine="local")).items() if one.clause == clause}
-    monkeypatch.setattr(*place, 6)
-    found = follow_pieces(history, 10, kept=tmp_path / STATE_FILE)
-
-    assert len(whole) > 15
-    assert whole <= found.told.keys()
-    assert len([one for one in found.last.findings if one.clause == clause]) <= 12
-
-
-def test_the_latest_are_kept_and_what_nobody_saw_is_counted() -> None:
-    latest = Latest[str, int]()
-    for number, name in enumerate("abca"):
-        latest.put(name, number, 3)
-    assert list(latest.look()) == [1, 2, 0]
-
-    for number, name in enumerate("defgh"):
-        latest.put(name, number, 3)
-    assert (list(latest.look()), latest.left_out) == ([2, 3, 4], 2)
 
 
 def test_names_take_eight_bytes_each() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
+from model_tests.support.judge.specification_steps import NotProjectableError, project
 
-from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import Found, Miss
@@ -23,7 +21,6 @@ from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Result
 from longpoll_judge.generate import write
 from longpoll_judge.recording import Recording, load
 from longpoll_judge.run.pipeline import judge
-from longpoll_judge.specification_steps import NotProjectableError, project
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
@@ -181,15 +178,3 @@ def test_a_recording_that_the_law_has_no_consumers_for_is_refused(tmp_path: Path
         project(Recording(restarted, recording.meta), TOPIC, 0)
     with pytest.raises(NotProjectableError, match="left messages"):
         project(recorded(tmp_path / "small", "strict", consumers=1, count_max=1), TOPIC, 0)
-
-
-def test_the_command_writes_steps_that_can_be_judged(tmp_path: Path) -> None:
-    """`longpoll history steps` and then `longpoll judge` say that the broker follows its law; DIR must be new."""
-    recorded(tmp_path, "strict", consumers=1)
-    arguments = ["history", "steps", str(tmp_path / "history"), str(tmp_path / "steps"), "--topic", TOPIC, "--json"]
-    told = CliRunner().invoke(main, arguments)
-
-    assert told.exit_code == 0, told.output
-    assert json.loads(told.stdout)["policy"] == "strict+tick=free"
-    assert CliRunner().invoke(main, ["judge", str(tmp_path / "steps"), "--engine", "local"]).exit_code == 0
-    assert CliRunner().invoke(main, arguments).exit_code == 2

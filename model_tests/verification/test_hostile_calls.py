@@ -202,7 +202,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
                 member.close()
 
 
-REPORTS: Final = ("html", "md", "xml", "json")
+REPORTS: Final = ("html", "json")
 """Endings of the judge's report."""
 SHOWN: Final[dict[str, Callable[[World, str], Sequence[Sequence[str]]]]] = {
     "send": lambda world, name: [("send", name, "x", f"--tag={name}", f"--key={name}", f"--group={name}", world.names)],
@@ -214,12 +214,6 @@ SHOWN: Final[dict[str, Callable[[World, str], Sequence[Sequence[str]]]]] = {
     "judge": lambda world, name: [
         ("judge", str(made_wrong(world, name)), "--engine=local", f"--report={world.scratch / 'report'}.{kind}")
         for kind in REPORTS
-    ],
-    "history convert": lambda world, name: [
-        ("history", "convert", str(world.history), str(world.scratch / f"parquet-{NAMES.index(name)}"), "--to=parquet"),
-    ],
-    "history steps": lambda world, name: [
-        ("history", "steps", str(world.history), str(world.scratch / "steps"), f"--topic={name}"),
     ],
 }  # fmt: skip
 """What commands show names of strangers, and how each is asked for them."""

@@ -36,7 +36,6 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "store": ("longpoll.commands.store", "Verify a store directory without writing to it."),
     "observe": ("longpoll.commands.observe", "Record a history of any broker with a proxy in front of it."),
     "judge": ("longpoll.commands.judge", "Judge a recorded history."),
-    "history": ("longpoll.commands.history", "Convert a recorded history to another format."),
     "replay": ("longpoll.commands.replay", "Replay a token on the reference code or on a Java broker."),
     "conform": ("longpoll.commands.conform", "Test any broker that speaks RocketMQ's protocol."),
     "dojo": ("longpoll.commands.dojo", "Test your own hold table, in any language, in every order of messages."),

@@ -33,7 +33,3 @@ class ReportNotWrittenError(JudgeUserError):
 
 class StreamNotReadableError(JudgeUserError):
     """A file that findings are to be added to holds something else."""
-
-
-class CheckpointError(JudgeUserError):
-    """A checkpoint is of another judgement, in use, or cannot be written."""

@@ -21,10 +21,9 @@ from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
-from longpoll_judge.read.source import find, read_split
 from longpoll_judge.recording import Recording, change
-from longpoll_judge.run.follow import Steps
-from longpoll_judge.run.incremental.state_file import Limits
+from longpoll_judge.run.follow import follow
+from longpoll_judge.run.incremental.state import Limits
 from longpoll_judge.run.local import judge_windows
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.tally import Tally
@@ -166,48 +165,56 @@ class Followed:
     """The results of a history that was judged piece by piece."""
 
     results: list[Result]
-    steps: Steps
+    """The last one is that of the whole, judged at once."""
 
     @property
     def last(self) -> Result:
+        """The result of the last piece."""
+        return self.results[-2]
+
+    @property
+    def whole(self) -> Result:
         return self.results[-1]
 
     @property
     def told(self) -> dict[str, Finding]:
-        """All findings that were certain at any time, by name."""
-        return {name: finding for result in self.results for name, finding in certain(result).items()}
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether this can be compared with the result of the whole."""
-        observers = self.steps.growing.survey.observers
-        is_open = any(gap["why"].endswith("at the end") for gap in self.last.gaps)
-        return not (is_open or observers.acknowledged or observers.sends)
+        """All findings that were certain at any time before the end, by name."""
+        return {name: finding for result in self.results[:-1] for name, finding in certain(result).items()}
 
 
-def follow_pieces(
-    directory: Path, pieces: int, seed: int | None = None, *, kept: Path | None = None, looks: float = 1.0
-) -> Followed:
-    """Judge a history that comes in pieces: equal ones, or with a seed, random ones.
+def follow_pieces(directory: Path, pieces: int, seed: int | None = None, *, whole_events: int = 0) -> Followed:
+    """Follow a history whose one part grows: by equal pieces or, with a seed, random ones.
 
-    After each piece, take the result with probability `looks`. With `kept`, a new follower resumes from that file after
-    each piece.
+    By default the new events alone are judged, as of a long history.
     """
-    drawn, history = random.Random(seed), find([directory])
-    read = [read_split(part) for part in history.splits]
-    table = pa.concat_tables([part for part, _damages in read])
-    size = -(-len(table) // pieces)
-    cuts = range(size, len(table), size) if seed is None else sorted(drawn.sample(range(1, len(table)), pieces - 1))
-    steps, results = Steps.begun(LIMITS, kept), list[Result]()
-    for start, end in pairwise([0, *cuts, len(table)]):
-        damages = [damage for _part, found in read for damage in found] if end == len(table) else []
-        steps.add([table.slice(start, end - start)], damages, history)
-        if drawn.random() < looks:
-            results.append(steps.result(history))
-        if kept is not None:
-            steps.keep(is_last=True)
-            steps = Steps.begun(LIMITS, kept)
-    return Followed([*results, steps.result(history)], steps)
+    (part,) = directory.glob("part-*.ndjson")
+    lines, dice = part.read_bytes().splitlines(keepends=True), random.Random(seed)
+    size = max(-(-len(lines) // pieces), 1)
+    equal, places = range(size, len(lines), size), range(1, len(lines))
+    cuts = equal if seed is None else sorted(dice.sample(places, min(pieces - 1, len(places))))
+    waiting = [b"".join(lines[start:end]) for start, end in pairwise([0, *cuts, len(lines)])]
+    part.write_bytes(waiting.pop(0))
+    results = list[Result]()
+    # A look behind the last piece: a part is read up to where it was at the look before.
+    looks = iter([False] * (len(waiting) + 3))
+
+    def grow(_seconds: float) -> bool:
+        if waiting:
+            with part.open("ab") as file:
+                file.write(waiting.pop(0))
+        return next(looks, True)
+
+    whole = follow(
+        [directory],
+        engine="local",
+        master=None,
+        wake_ms=LIMITS.wake_ms,
+        late_ms=LIMITS.late_ms,
+        tell=results.append,
+        stops=grow,
+        whole_events=whole_events,
+    )
+    return Followed([*results, whole])
 
 
 def read_until(descriptor: int, wanted: bytes) -> bytes:

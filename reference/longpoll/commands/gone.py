@@ -1,11 +1,12 @@
 """Commands that earlier releases had: each name with one sentence that says where its work went.
 
 `longpoll NAME` prints the sentence and exits with 2, whatever follows NAME. `--help` does not list these names, and
-a name leaves this table one release after its command left.
+a name leaves this table one release after its command left. Former options of a command that stays get a sentence too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 import click
@@ -27,6 +28,30 @@ GONE: Final = {
     "topics": "call `longpoll_client.Admin.create_topic` and `topic`, or RocketMQ's `mqadmin updateTopic`",
 }
 """A former command, with its group if it had one -> where a user finds its work now."""
+
+OPTIONS: Final = {
+    "judge --webhook": "--findings FILE appends each finding as a line of JSON, from which another program can post",
+    "judge --windows": "--report FILE.html draws the events of each finding, and --evidence DIR writes them",
+}
+"""A former option, after its command -> where a user finds its work now."""
+
+
+def former_options(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the former options of a command, hidden: each prints where its work went."""
+
+    def stop(_context: click.Context, option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            name = option.opts[0]
+            fail(f"`longpoll {command}` has no option {name} any more: {OPTIONS[f'{command} {name}']}")
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        for former in OPTIONS:
+            owner, name = former.rsplit(" ", 1)
+            if owner == command:
+                function = click.option(name, hidden=True, expose_value=False, callback=stop)(function)
+        return function
+
+    return add
 
 
 def answer(name: str) -> click.Command | None:

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, cast, get_args
 import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
+from longpoll.commands.gone import former_options
 from longpoll.exit_codes import NO_ROOM
 from longpoll.options.engine import Place, cluster_options
 from longpoll.options.judge import choose, following_options
@@ -35,17 +36,16 @@ from longpoll.output import (
     user_mistakes,
 )
 from longpoll.views.follow import Places, open_reporter
-from longpoll_judge.contract.result import PROPERTIES, Finding, Result
+from longpoll_judge.contract.result import PROPERTIES, Result
 from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.read.files import absolute
 from longpoll_judge.run.follow import Progress, follow
-from longpoll_judge.run.incremental.state_file import STATE_FILE
 from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.run.pipeline import judge as judge_paths
 from longpoll_judge.run.user_properties import USERS_FAULTS, OwnProperty
+from longpoll_judge.show.evidence import write_evidence
 from longpoll_judge.show.page import Drawn, gather, render_html
-from longpoll_judge.show.report import render_junit, render_markdown, told_of
-from longpoll_judge.show.window import write_evidence, write_windows
+from longpoll_judge.show.report import told_of
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import META_FILE, PART_FILES
 
@@ -53,8 +53,6 @@ EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit
 PAGE: Final = ".html"
 RENDERERS: Final[dict[str, Callable[[Result], str]]] = {
     PAGE: render_html,
-    ".md": render_markdown,
-    ".xml": render_junit,
     ".json": json_text,
 }
 """By the end of the report's name."""
@@ -79,13 +77,7 @@ AUTO: Final = "auto"
     multiple=True,
     type=FilledPath(dir_okay=False),
     metavar="FILE",
-    help="Write a report: .html (one self-contained page), .md, .xml (JUnit) or .json; repeatable.",
-)
-@click.option(
-    "--windows",
-    type=FilledPath(file_okay=False),
-    metavar="DIR",
-    help="Write the events around each finding as a ShiViz log and as an ITF trace.",
+    help="Write a report: .html (one self-contained page) or .json; repeatable.",
 )
 @click.option(
     "--evidence",
@@ -121,6 +113,7 @@ AUTO: Final = "auto"
     metavar="FILE.py:FUNCTION",
     help="Also check a property of your own: a function over the columns of all pulls; repeatable.",
 )
+@former_options("judge")
 @json_option
 @user_mistakes
 def judge(  # noqa: PLR0917 - one argument an option
@@ -129,12 +122,12 @@ def judge(  # noqa: PLR0917 - one argument an option
     master: str | None,
     conf: Mapping[str, str],
     reports: tuple[Path, ...],
-    windows: Path | None,
     evidence: Path | None,
     wake_ms: float,
     late_ms: float,
     follows: bool,
     places: Places,
+    checkpoint: Path | None,
     own: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -151,12 +144,11 @@ def judge(  # noqa: PLR0917 - one argument an option
       longpoll judge /tmp/history                    judge it
       longpoll judge /tmp/history --engine spark     judge it on Spark, on all cores
       longpoll judge a b --report verdict.html       two histories together, and a page
-      longpoll judge a --report verdict.xml --windows findings    JUnit, and each finding for ShiViz and ITF
       longpoll judge a --evidence found              then judge found/finding-0001-... alone
       longpoll judge a --property mine.py:fair       also check your own property
       longpoll judge a --follow                      while it is written, with each finding at once
-      longpoll judge a --follow --findings found.ndjson --checkpoint told    each finding once, also after a restart
-      longpoll judge a --follow --metrics-port 9464 --webhook https://host/path    for Prometheus and a webhook
+      longpoll judge a --follow --findings found.ndjson    each finding once as a line, also after a restart
+      longpoll judge a --follow --metrics-port 9464    for Prometheus
       longpoll judge s3a://bucket/a --master spark://host:7077 --conf spark.executor.memory=4g
 
     Exit codes: 0 valid, 1 invalid, 2 a mistake in the call, 3 unknown (evidence is missing).
@@ -165,11 +157,13 @@ def judge(  # noqa: PLR0917 - one argument an option
         raise click.UsageError("--engine local does not run on Spark: leave out --master and --conf, or --engine local")
     if own and follows:
         raise click.UsageError("--property checks a complete history: leave out --follow")
-    if places.are_any and not follows:
-        raise click.UsageError("--findings, --checkpoint, --metrics-port and --webhook need --follow: add it")
+    if (places.are_any or checkpoint is not None) and not follows:
+        raise click.UsageError("--findings, --checkpoint and --metrics-port need --follow: add it")
+    if engine == "local" and checkpoint is not None:
+        raise click.UsageError("--checkpoint is for Spark's query: leave it out, or --engine local")
     properties = [own_property(each) for each in own]
-    _check_places(reports, windows, evidence, paths)
-    _check_told(places, paths)
+    _check_places(reports, evidence, paths)
+    _check_told(places, checkpoint, paths)
     running = _chosen(paths, master, conf, is_told=not as_json) if engine == AUTO else engine
     how: Mapping[str, Any] = {
         "engine": running, "master": master, "conf": conf, "wake_ms": wake_ms, "late_ms": late_ms
@@ -177,13 +171,15 @@ def judge(  # noqa: PLR0917 - one argument an option
     drawn: list[Drawn] = []
     if any(report.suffix == PAGE for report in reports):
         how = {**how, "look": lambda result, tables: drawn.append(gather(result, tables))}
-    result = _followed(paths, how, places) if follows else _judged(paths, {**how, "properties": properties})
+    result = (
+        _followed(paths, {**how, "checkpoint": checkpoint}, places)
+        if follows
+        else _judged(paths, {**how, "properties": properties})
+    )
     for report in reports:
         _write_report(report, result, *drawn)
-    if windows is not None:
-        _write_into(windows, "windows", write_windows, result)
     if evidence is not None:
-        _write_into(evidence, "evidence", write_evidence, result)
+        _write_evidence(evidence, result)
     if as_json:
         emit_json(result)
     else:
@@ -191,29 +187,25 @@ def judge(  # noqa: PLR0917 - one argument an option
     raise SystemExit(EXIT_CODES[result.verdict])
 
 
-def _check_places(
-    reports: Sequence[Path], windows: Path | None, evidence: Path | None, paths: Sequence[Path | str]
-) -> None:
+def _check_places(reports: Sequence[Path], evidence: Path | None, paths: Sequence[Path | str]) -> None:
     """Check before the work that all output can be written."""
     for report in reports:
         _renderer(report)
         check_file(report, "the report")
-    for written in (*reports, windows, evidence):
+    for written in (*reports, evidence):
         _check_is_no_evidence(written, paths)
-    if windows is not None:
-        check_directory(windows, "the windows into")
     if evidence is not None:
         check_directory(evidence, "the evidence into")
 
 
-def _check_told(places: Places, paths: Sequence[Path | str]) -> None:
+def _check_told(places: Places, checkpoint: Path | None, paths: Sequence[Path | str]) -> None:
     """Check before the work that the output of --follow can be written, and is not part of a history."""
     _check_is_no_evidence(places.findings, paths)
-    _check_is_no_evidence(places.checkpoint, paths)
+    _check_is_no_evidence(checkpoint, paths)
     if places.findings is not None:
         check_file(places.findings, "the findings")
-    if places.checkpoint is not None:
-        check_directory(places.checkpoint, "the checkpoint into")
+    if checkpoint is not None:
+        check_directory(checkpoint, "the checkpoint into")
 
 
 def _chosen(paths: Sequence[Path | str], master: str | None, conf: Mapping[str, str], *, is_told: bool) -> EngineName:
@@ -248,14 +240,12 @@ def _judged(paths: Sequence[Path | str], how: Mapping[str, Any]) -> Result:
 def _followed(paths: Sequence[Path | str], how: Mapping[str, Any], places: Places) -> Result:
     """Follow until Ctrl-C or SIGTERM, with a line on stderr for each new finding."""
     progress = Progress(sorted({absolute(path) for path in paths}))
-    thresholds = {name: how[name] for name in ("wake_ms", "late_ms")}
 
     def say(line: str) -> None:
         err.print(line, soft_wrap=True)
 
-    kept = places.checkpoint / STATE_FILE if places.checkpoint is not None else None
-    with _interruptible() as stops, open_reporter(places, progress, thresholds, say) as teller:
-        result = follow(paths, tell=teller.tell, stops=stops, progress=progress, kept=kept, **how)
+    with _interruptible() as stops, open_reporter(places, progress, say) as teller:
+        result = follow(paths, tell=teller.tell, stops=stops, progress=progress, **how)
         teller.tell_last(result)
         return result
 
@@ -319,11 +309,11 @@ def _not_written(error: OSError, place: Path, what: str) -> Exception:
     return ReportNotWrittenError(f"cannot write {what}: {error.strerror}")
 
 
-def _write_into(directory: Path, what: str, write: Callable[[Path, Sequence[Finding]], int], result: Result) -> None:
+def _write_evidence(directory: Path, result: Result) -> None:
     try:
-        write(directory, result.findings)
+        write_evidence(directory, result.findings)
     except OSError as error:
-        raise _not_written(error, directory, f"the {what} into {directory}") from error
+        raise _not_written(error, directory, f"the evidence into {directory}") from error
 
 
 def show(result: Result) -> None:

@@ -120,7 +120,7 @@ def following_options(command: Callable[..., None]) -> Callable[..., None]:
         "--checkpoint",
         type=FilledPath(file_okay=False),
         metavar="DIR",
-        help="--follow: keep the state in this directory; after a restart no finding is reported twice.",
+        help="--follow on Spark: the directory of the query's checkpoint, from which a restart continues.",
     )
     @click.option(
         "--metrics-port",
@@ -128,18 +128,13 @@ def following_options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="PORT",
         help="--follow: serve Prometheus metrics on this port of 127.0.0.1; 0 picks a free port.",
     )
-    @click.option(
-        "--webhook", metavar="URL", help="--follow: POST each finding to this URL, with retries until it is accepted."
-    )
     @wraps(command)
     def wrapped(
         *args: Any,
         findings: Path | None,
-        checkpoint: Path | None,
         metrics_port: int | None,
-        webhook: str | None,
         **options: Any,
     ) -> None:
-        command(*args, places=Places(findings, checkpoint, metrics_port, webhook), **options)
+        command(*args, places=Places(findings, metrics_port), **options)
 
     return wrapped

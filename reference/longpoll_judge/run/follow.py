@@ -33,15 +33,7 @@ from longpoll_judge.read.schema import Damage, fill
 from longpoll_judge.read.source import History
 from longpoll_judge.run.excerpt import completed
 from longpoll_judge.run.incremental.queue_judge import Growing, SoFar
-from longpoll_judge.run.incremental.state_file import (
-    WRITTEN_ANEW,
-    Limits,
-    Parts,
-    State,
-    is_begun,
-    read_state,
-    write_state,
-)
+from longpoll_judge.run.incremental.state import WRITTEN_ANEW, Limits, Parts, is_begun
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import Engine, EngineName, Look, added_up, judge_on, open_engine
 from longpoll_judge.run.tally import Picked, left_to_the_end, not_told
@@ -58,10 +50,6 @@ LONG_PERIOD_S: Final = 2.0
 """The same of a long history at most: the more comes at once the less an event costs."""
 REST_SHARE: Final = 4
 """A look at a long history begins this number of times later after the last one than that took, within these two."""
-KEEP_S: Final = 10.0
-"""How often what was judged is put on disk at most, ..."""
-KEEP_SHARE: Final = 20
-"""... and how many times longer it lasts until the next time than it took."""
 TELL_S: Final = 1.0
 """How often it is told where a history stands while what is new has not been judged, ..."""
 TELL_SHARE: Final = 4
@@ -103,17 +91,19 @@ def follow(
     stops: Callable[[float], bool],
     look: Look | None = None,
     progress: Progress | None = None,
-    kept: Path | None = None,
+    checkpoint: Path | None = None,
+    whole_events: int = WHOLE_EVENTS,
 ) -> Result:
     """Judge until `stops`, and call `tell` for each judgement; return the last one, for which there is a `look`.
 
-    `progress` holds the input of the last judgement, for other threads. The file `kept` saves the state of a long
-    history now and then; the next call continues from there, on either engine.
+    `progress` holds the input of the last judgement, for other threads. On Spark, the query of a long history has its
+    checkpoint in the directory `checkpoint`, and the next call continues from there. A history with fewer events than
+    `whole_events` is judged again each time.
 
     `stops(seconds)` waits for that long, or until it is time to stop, and returns whether it is.
 
-    Raises `HistoryNotFoundError`, `HistoryChangedError` if parts change faster than they are judged,
-    `SparkUnavailableError`, and `CheckpointError` if the saved state cannot be used.
+    Raises `HistoryNotFoundError`, `HistoryChangedError` if parts change faster than they are judged, and
+    `SparkUnavailableError`, also if the query cannot use its checkpoint.
     """
     growth = GrowingHistory(sorted({absolute(place) for place in paths}))
     limits = Limits(wake_ms, late_ms)
@@ -133,11 +123,11 @@ def follow(
         return msgspec.structs.replace(result, engine=engine)
 
     has_law = bool(growth.look().laws)
-    kept = None if has_law else kept
-    steps = Steps.begun(limits, kept, engine)
+    checkpoint = None if has_law else checkpoint
+    steps = Steps.begun(limits, engine)
     with open_engine(engine, master, conf) as running:
         streaming = _streaming(running)
-        if not (steps.ends or (streaming and is_begun(kept))):
+        if streaming is None or not is_begun(checkpoint):
             with _reading_once(running) as short:
                 result = judged(short)
                 tell(_counted(result) if has_law else result)
@@ -146,14 +136,14 @@ def follow(
                     if growth.has_grown():
                         result = judged(short)
                         tell(_counted(result) if has_law else result)
-                    is_long = (result.events >= WHOLE_EVENTS or result.findings_left_out > 0) and not has_law
+                    is_long = (result.events >= whole_events or result.findings_left_out > 0) and not has_law
                 if not is_long:
                     return judged(short, look) if look is not None or growth.has_grown() else result
                 steps.listing.picked.seen = {finding.id for finding in result.findings}
         if streaming is None:
             _follow_growing(growth, steps, tell, stops, progress)
         else:
-            with streaming(growth, limits, kept) as judging:
+            with streaming(growth, limits, checkpoint) as judging:
                 _follow_stream(judging, steps.listing, tell, stops, progress)
         return judged(running, look)
 
@@ -176,7 +166,7 @@ def _follow_growing(
     progress: Progress | None,
 ) -> None:
     """Judge what is new until it `stops`."""
-    arriving = IncrementalRead(growth, threads=os.cpu_count() or 1, ends=steps.ends)
+    arriving = IncrementalRead(growth, threads=os.cpu_count() or 1, ends={})
     while True:
         begun_s = time.monotonic()
         tell_next_s = begun_s + TELL_S
@@ -192,19 +182,15 @@ def _follow_growing(
                 told_s = time.monotonic()
                 tell_next_s = told_s + max(TELL_S, TELL_SHARE * (told_s - telling_s))
                 if stops(0.0):
-                    steps.keep(is_last=True)
                     return
-                steps.keep()
         steps.note(arriving.ends)
         if new or are_anew:
             tell(steps.result(history))
-            steps.keep()
         if progress is not None and all(part.end <= arriving.ends.get(part.path, 0) for part in history.splits):
             progress.stamps, progress.looked_s = dict(growth.stamps), begun_s
         took_s = time.monotonic() - begun_s
         period_s = min(max(PERIOD_S, REST_SHARE * took_s), LONG_PERIOD_S)
         if stops(max(period_s - took_s, 0.0)):
-            steps.keep(is_last=True)
             return
 
 
@@ -274,32 +260,16 @@ class Listing:
 
 @define(eq=False)
 class Steps:
-    """Judges in this process, and saves the state.
-
-    Invariant: a result is reported before its state is saved, so no finding is lost.
-    """
+    """Judges new events in this process."""
 
     growing: Growing
     listing: Listing
-    kept: Path | None = None
-    """Where what was judged is kept; None for nowhere."""
-    ends: dict[str, int] = field(factory=dict)
-    """By part, how far it was read."""
-    keep_next_s: float = 0.0
-    """When, by the monotonic clock, it is kept again."""
     parts: Parts = field(factory=Parts)
 
     @classmethod
-    def begun(cls, limits: Limits, kept: Path | None, engine: EngineName = "local") -> Steps:
-        """From where a file of what was judged leaves off, or from the beginning; raises `CheckpointError`."""
-        growing, listing = Growing(limits.wake_ms, limits.late_ms), Listing(limits, engine)
-        found = read_state(kept, growing) if kept is not None else None
-        if found is None:
-            return cls(growing, listing, kept)
-        listing.shown = {(finding.id, finding.why): finding for finding in found.shown}
-        listing.picked = Picked(found.seen, found.untold)
-        ends = {part: end for part, (end, _sum) in found.ends.items()}
-        return cls(found.growing, listing, kept, ends=ends, parts=Parts(found.ends))
+    def begun(cls, limits: Limits, engine: EngineName = "local") -> Steps:
+        """From the beginning of a history."""
+        return cls(Growing(limits.wake_ms, limits.late_ms), Listing(limits, engine))
 
     def add(self, tables: Sequence[pa.Table], damages: Sequence[Damage], history: History) -> None:
         """Judge what is new."""
@@ -309,19 +279,6 @@ class Steps:
     def note(self, ends: Mapping[str, int]) -> None:
         """Note that parts were read up to these ends; a part that was rewritten meanwhile is a doubt."""
         self.growing.doubt(WRITTEN_ANEW, self.parts.note(ends))
-
-    def keep(self, *, is_last: bool = False) -> None:
-        """Put on disk what was judged, if it is time; raises OSError."""
-        begun_s = time.monotonic()
-        if self.kept is None or (begun_s < self.keep_next_s and not is_last):
-            return
-        # As they were when they were read: what is written anew meanwhile is found out by who goes on from here.
-        self.note(self.ends)
-        ends = {part: self.parts.known[part] for part in self.ends}
-        picked, shown = self.listing.picked, list(self.listing.shown.values())
-        write_state(self.kept, State(self.growing, ends, shown, picked.seen, picked.untold))
-        now_s = time.monotonic()
-        self.keep_next_s = now_s + max(KEEP_S, KEEP_SHARE * (now_s - begun_s))
 
     def result(self, history: History) -> Result:
         """See `Listing.result`."""

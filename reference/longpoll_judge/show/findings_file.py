@@ -1,13 +1,8 @@
-"""A file of findings, one JSON line each, without duplicates even if the writer is killed; and a checkpoint of several.
+"""A file of findings, one JSON line each, without duplicates even if the writer is killed.
 
 Each line is written with its newline and synced to disk. When the file is opened again, an incomplete last line is cut
 off; its finding is then missing and can be added again. Only one process writes at a time. The names of all findings
 are kept as 64 bits of their checksums, as many as a name has.
-
-A checkpoint is a directory. Each finding goes to `findings.ndjson` first. `posted.ndjson` has the names of those that
-the webhook accepted. The next start sends the missing ones. `checkpoint.json` names the histories and thresholds to
-which the findings belong. The state of a long history is in the same directory (`run.incremental.state_file`). Without
-it the whole history is judged again.
 """
 
 from __future__ import annotations
@@ -15,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -23,9 +18,9 @@ from typing import BinaryIO, Final
 
 import msgspec
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, field
 
-from longpoll_judge.errors import CheckpointError, StreamNotReadableError
+from longpoll_judge.errors import StreamNotReadableError
 from longpoll_spec.tables import with_table
 
 SUM_BYTES: Final = 8
@@ -116,12 +111,6 @@ class Stream:
         self.ids.add(name)
         return True
 
-    def lines(self) -> Iterator[tuple[str, bytes]]:
-        """The name and the text of each line that is there."""
-        with self.path.open("rb") as file:
-            for line in file:
-                yield _DECODER.decode(line).id, line.rstrip(b"\n")
-
 
 def _write_whole(file: BinaryIO, content: bytes) -> None:
     """Write everything: one write to an unbuffered file may take only a part."""
@@ -142,7 +131,7 @@ def open_stream(path: Path) -> Iterator[Stream]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            text = f"{path} is added to already, by another process or as part of a checkpoint; name another file"
+            text = f"{path} is added to already, by another process; name another file"
             raise StreamNotReadableError(text) from None
         ids, end = _read(path)
         file.truncate(end)
@@ -171,80 +160,3 @@ def _not_ours(path: Path, number: int) -> StreamNotReadableError:
     return StreamNotReadableError(
         f"line {number} of {path} is not a finding, so the file was not changed; name another file"
     )
-
-
-FORMAT: Final = 1
-ABOUT_FILE: Final = "checkpoint.json"
-TOLD_FILE: Final = "findings.ndjson"
-POSTED_FILE: Final = "posted.ndjson"
-LOCK_FILE: Final = "lock"
-
-
-@with_table
-class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The histories and thresholds of a checkpoint."""
-
-    format: int
-    paths: list[str]
-    thresholds: dict[str, float]
-
-
-@frozen(eq=False)
-class Checkpoint:
-    """The reported findings."""
-
-    told: Stream
-    posted: Stream
-
-
-@contextmanager
-def open_checkpoint(directory: Path, paths: Sequence[str], thresholds: Mapping[str, float]) -> Iterator[Checkpoint]:
-    """The checkpoint in a directory, which is created if needed and locked for this process in the block.
-
-    Raises `CheckpointError`, `StreamNotReadableError` and `OSError`.
-    """
-    about = About(FORMAT, sorted(paths), dict(thresholds))
-    directory.mkdir(parents=True, exist_ok=True)
-    with _locked(directory):
-        _check(directory, about)
-        with open_stream(directory / TOLD_FILE) as told, open_stream(directory / POSTED_FILE) as posted:
-            yield Checkpoint(told, posted)
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Lock out other processes; the kernel releases the lock when this process ends."""
-    with (directory / LOCK_FILE).open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = f"another process uses the checkpoint {directory}; end it, or name another directory"
-            raise CheckpointError(text) from None
-        yield
-
-
-def _check(directory: Path, about: About) -> None:
-    """Check that the checkpoint belongs to this judgement, or write a new one."""
-    file = directory / ABOUT_FILE
-    if not file.exists():
-        if (directory / TOLD_FILE).exists():
-            raise CheckpointError(f"{directory} has findings but no {ABOUT_FILE}; name another directory")
-        _write(file, msgspec.json.encode(about))
-        return
-    try:
-        known = msgspec.json.decode(file.read_bytes(), type=About)
-    except msgspec.DecodeError as error:
-        raise CheckpointError(f"{file} cannot be read: {error}; choose another directory") from None
-    if known != about:
-        told = f"histories {', '.join(known.paths)} with {known.thresholds} (format {known.format})"
-        raise CheckpointError(f"the checkpoint {directory} belongs to {told}; choose another directory")
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Write a file atomically."""
-    temporary = file.with_suffix(".tmp")
-    with temporary.open("wb") as written:
-        written.write(content)
-        written.flush()
-        os.fsync(written.fileno())
-    temporary.replace(file)

@@ -52,7 +52,7 @@ from longpoll_judge.rules.cross_queue import have_request, rows_where
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.excerpt import completed
 from longpoll_judge.run.incremental.queue_judge import Growing, SoFar
-from longpoll_judge.run.incremental.state_file import (
+from longpoll_judge.run.incremental.state import (
     WRITTEN_ANEW,
     Limits,
     Parts,
@@ -435,12 +435,12 @@ class StreamJudge:
 
 @contextmanager
 def stream_judge(
-    engine: SparkEngine, growth: GrowingHistory, limits: Limits, kept: Path | None
+    engine: SparkEngine, growth: GrowingHistory, limits: Limits, directory: Path | None
 ) -> Iterator[StreamJudge]:
-    """The query, which ends with the block; with `kept`, the next one continues it."""
+    """The query, which ends with the block; with a `directory`, the next one continues it."""
     engine.session.dataSource.register(NewEventSource)
     with TemporaryDirectory(prefix="longpoll-stream-") as temporary:
-        checkpoint = Path(temporary) if kept is None else stream_checkpoint(kept)
+        checkpoint = Path(temporary) if directory is None else stream_checkpoint(directory)
         found = StreamJudge(engine, growth, limits, checkpoint)
         try:
             found.begin()

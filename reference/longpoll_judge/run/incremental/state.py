@@ -1,17 +1,10 @@
-"""Saves the state of judging a growing history, so that a killed follower can continue.
+"""The state of judging a growing history, as bytes for Spark's state store; and which parts were rewritten.
 
-The file `judging.state` has a line with its name and version, a checksum, and the contents of a `Growing` as
-MessagePack, with events as Arrow streams. It is written under another name and renamed, so it is always complete. It
-also holds how far each part was read, and a checksum of some earlier bytes (`read.growing_history`). So a rewritten
-part is noticed, and a deleted one is not read.
-
-Reported findings are stored separately (`show.findings_file`): findings that are judged again are not reported again.
+The bytes are MessagePack, with events as Arrow streams.
 """
 
 from __future__ import annotations
 
-import os
-import zlib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,20 +17,13 @@ from attrs import define, field, frozen
 
 from longpoll_judge.columns.batch import decode, encode
 from longpoll_judge.contract.result import Finding
-from longpoll_judge.errors import CheckpointError
-from longpoll_judge.read import files
 from longpoll_judge.read.files import Stamp
 from longpoll_judge.read.growing_history import GONE, checksum_before
 from longpoll_judge.run.incremental.queue_judge import Growing
 
-STATE_FILE: Final = "judging.state"
 WRITTEN_ANEW: Final = "a part that was written anew, or cut, after it was read"
 VERSION: Final = 8
 """Is raised with every change of what is kept, or of what the judge makes of it."""
-_TITLE: Final = b"longpoll judging "
-_SUM_BYTES: Final = 4
-_THEN: Final = "all of the history is judged again (what was told is not told again)"
-_REMEDY: Final = f"remove it, and {_THEN}"
 
 
 @frozen
@@ -97,26 +83,21 @@ class Parts:
 
 @define
 class State:
-    """The saved state of a follower."""
+    """The state of a group of queues."""
 
     growing: Growing
-    ends: dict[str, tuple[int, int]] = field(factory=dict)
-    """By part: where the next look begins, and what tells that it is what was read (`checksum_before`)."""
     shown: list[Finding] = field(factory=list)
-    seen: set[str] = field(factory=set)
-    """Names of findings that were looked at."""
-    untold: int = 0
-    """How many violations were listed in no result (`Picked`)."""
+    """Findings whose evidence is a history by itself."""
 
 
-def stream_checkpoint(kept: Path) -> Path:
-    """Where a query on Spark keeps its checkpoint, next to the file where this process keeps its state."""
-    return kept.with_name(f"stream-{VERSION}")
+def stream_checkpoint(directory: Path) -> Path:
+    """Where in this directory a query on Spark has its checkpoint; another version has another place."""
+    return directory / f"stream-{VERSION}"
 
 
-def is_begun(kept: Path | None) -> bool:
-    """Whether a query on Spark has judged a batch there."""
-    return kept is not None and any((stream_checkpoint(kept) / "commits").glob("[0-9]*"))
+def is_begun(directory: Path | None) -> bool:
+    """Whether a query on Spark with this directory has judged a batch."""
+    return directory is not None and any((stream_checkpoint(directory) / "commits").glob("[0-9]*"))
 
 
 def _plain(value: Any) -> Any:
@@ -149,45 +130,3 @@ def packed(state: State) -> bytes:
 def unpacked(content: bytes) -> State:
     """The state of bytes; raises `msgspec.DecodeError`, `pa.ArrowInvalid` and OSError for others."""
     return _DECODER.decode(content)
-
-
-def write_state(file: Path, state: State) -> None:
-    """Put the state on disk; raises OSError."""
-    content = packed(state)
-    temporary = file.with_suffix(".tmp")
-    with temporary.open("wb") as written:
-        written.write(_TITLE + str(VERSION).encode() + b"\n")
-        written.write(zlib.crc32(content).to_bytes(_SUM_BYTES, "big"))
-        written.write(content)
-        written.flush()
-        os.fsync(written.fileno())
-    temporary.replace(file)
-
-
-def read_state(file: Path, growing: Growing) -> State | None:
-    """The saved state; None if there is none.
-
-    Raises `CheckpointError` if it is damaged, of another version or thresholds, or of other parts.
-    """
-    try:
-        title, _newline, rest = file.read_bytes().partition(b"\n")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read: {error.strerror}; {_REMEDY}") from None
-    if title != _TITLE + str(VERSION).encode():
-        what = "from another version" if title.startswith(_TITLE) else "no state of a follower"
-        raise CheckpointError(f"{file} is {what}; {_REMEDY}")
-    content = rest[_SUM_BYTES:]
-    if zlib.crc32(content).to_bytes(_SUM_BYTES, "big") != rest[:_SUM_BYTES]:
-        raise CheckpointError(f"{file} is damaged, its checksum differs; {_REMEDY}")
-    try:
-        found = unpacked(content)
-    except (msgspec.DecodeError, pa.ArrowInvalid, OSError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}; {_REMEDY}") from None
-    if (found.growing.wake_ms, found.growing.late_ms) != (growing.wake_ms, growing.late_ms):
-        raise CheckpointError(f"{file} has other thresholds; {_REMEDY}")
-    for part, (end, known) in found.ends.items():
-        if files.entry(part) is not None and checksum_before(part, end) != known:
-            raise CheckpointError(f"{part} has changed since it was judged; remove {file}, and {_THEN}")
-    return found
