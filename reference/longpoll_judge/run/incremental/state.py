@@ -23,7 +23,7 @@ from longpoll_judge.run.incremental.queue_judge import Growing
 
 WRITTEN_ANEW: Final = "a part that was written anew, or cut, after it was read"
 VERSION: Final = 8
-"""Is raised with every change of what is kept, or of what the judge makes of it."""
+"""Increases with every change of the state, or of its meaning."""
 
 
 @frozen
@@ -39,14 +39,14 @@ class Parts:
     """Notices parts that were rewritten or cut after they were read."""
 
     known: dict[str, tuple[int, int]] = field(factory=dict)
-    """By part how far it was read, and what tells that it is still the same."""
+    """By part how far it was read, and a checksum of the bytes before that."""
     stamps: dict[str, Stamp] = field(factory=dict)
-    """Of each part when it was looked at; who differs is read, who does not is not."""
+    """The stamp of each part at the last look; a part with another stamp is read."""
     expected: dict[str, tuple[int, int]] = field(factory=dict)
-    """By part how far it is about to be read, and what tells that it is still the same then."""
+    """By part how far it is about to be read, and the checksum at that time."""
 
     def expect(self, ends: Mapping[str, int], read: Mapping[str, int]) -> None:
-        """Before parts are read up to `ends`, of which `read` has what was read before."""
+        """Note the parts before they are read up to `ends`; `read` has how far each was read before."""
         self.expected = {
             part: (end, checksum_before(part, end)) for part, end in ends.items() if end > read.get(part, 0)
         }
@@ -62,14 +62,14 @@ class Parts:
         return len(anew)
 
     def _is_other(self, part: str, now: tuple[int, int]) -> bool:
-        """Whether a part is not what it was when it was about to be read, or what was read of it before is not."""
+        """Whether a part has changed since it was about to be read, or since it was read."""
         places = filter(None, (self.expected.get(part), self.known.get(part)))
         # Mostly it was expected to be read so far, and is not read once more for that.
         found = ((before, now[1] if end == now[0] else checksum_before(part, end)) for end, before in places)
         return now[1] != GONE and any(then not in {GONE, before} for before, then in found)
 
     def are_anew(self, stamps: Mapping[str, Stamp], ends: Mapping[str, int]) -> int:
-        """How many parts are not what was read of them; one that is gone is not asked for."""
+        """The number of parts that changed after they were read; deleted parts do not count."""
         self.note({part: end for part, end in ends.items() if part not in self.known})
         changed = [part for part, stamp in stamps.items() if part in self.known and self.stamps.get(part) != stamp]
         self.stamps = dict(stamps)
@@ -101,7 +101,7 @@ def is_begun(directory: Path | None) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """What MessagePack has no type for, as bytes."""
+    """Encode a table or an array as bytes, because MessagePack has no type for them."""
     if isinstance(value, pa.Table):
         return encode(value)
     assert isinstance(value, np.ndarray), type(value)
