@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from model_tests.conformance.cpp_client import HOLD_MS, RealClientReport, make_report, run_real_client, why_missing
 from model_tests.service.commands import serving
 from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.broker.client_scenarios import new_topic
 
-from longpoll.verification.real_client import HOLD_MS, RealClientReport, make_report, run_real_client, why_missing
 from longpoll_broker.broker import Broker
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer
@@ -125,3 +125,24 @@ def test_a_real_client_does_not_notice_and_is_seen(tmp_path: Path) -> None:
     assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
     acknowledged = sum(part.read_bytes().count(b'"message_acknowledged"') for part in history.glob("part-*.ndjson"))
     assert acknowledged == OBSERVED_COUNT + OBSERVED_SINGLE_COUNT
+
+
+@pytest.mark.parametrize(
+    ("places", "born_ms", "is_right", "is_wrong"),
+    [
+        ([(0, 0), (0, 1)], [7, 8], True, False),
+        ([(0, 0), (0, 0), (0, 1)], [7, 7, 8], False, False),
+        ([(0, 0), (0, 1), (0, 2)], [7, 3_007, 8], True, False),
+        ([(0, 0), (0, 1), (0, 2)], [7, 7, 8], False, True),
+        ([(0, 0)], [7], False, True),
+    ],
+    ids=["once", "repeated", "sent again by the client", "stored twice", "missing"],
+)
+def test_each_message_comes_at_least_once(
+    places: list[tuple[int, int]], born_ms: list[int], is_right: bool, is_wrong: bool
+) -> None:
+    """The client's own resends are not the broker's fault, and repeats from one place prove none."""
+    bodies = ["m0", "m1"] if len(places) < 3 else ["m0", "m0", "m1"]
+    received = [(body, "", *place, 1) for body, place in zip(bodies, places, strict=False)]
+    report = make_report([("m0", "", 0), ("m1", "", 0)], received, 1, born_ms)
+    assert (report.is_right, report.is_wrong) == (is_right, is_wrong)

@@ -23,6 +23,7 @@ from model_tests.service.observed import events_of
 from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.captures import wait_until_captured
 from model_tests.support.java import java_broker_of
+from model_tests.support.suite import ROCKETMQ, RemoteBroker, run_suite
 
 from longpoll.cli import main
 from longpoll.output import Exit
@@ -31,7 +32,6 @@ from longpoll.verification.broker_process import HostLatency
 from longpoll.verification.limits import declared, limits_of
 from longpoll.wire.load import LoadPlan, LoadReport, drive
 from longpoll.wire.race import QUEUE_IDS, RacePlan, RaceReport, race
-from longpoll.wire.suite import ROCKETMQ, RemoteBroker, run_suite
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer

@@ -65,8 +65,8 @@ with tempfile.TemporaryDirectory() as directory:
     assert found.events == longpoll.judge(directory, engine="local").events
 """
 TESTING: Final = """
-from longpoll.wire.suite import EmbeddedBroker, run_suite
-assert run_suite and EmbeddedBroker
+from longpoll_kit import LongPollSubject, run
+assert run and LongPollSubject
 """
 
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from model_tests.support.judge.convert import convert
 
 from longpoll.cli import main
+from longpoll.commands import verify
 from longpoll.options import judge as options
 from longpoll.options.judge import choose, estimated_events
-from longpoll.verification import history
 from longpoll.verification.limits import Limits, declared
 from longpoll_spec.policy import STRICT
 
@@ -134,9 +134,9 @@ def test_the_main_job_judges_on_spark(tmp_path: Path, monkeypatch: pytest.Monkey
         engines.append(how["engine"])
         raise InterruptedError
 
-    monkeypatch.setattr(history, "judge", judge)
+    monkeypatch.setattr(verify, "judge", judge)
     with pytest.raises(InterruptedError):
-        history.judged(tmp_path, declared(STRICT), Limits(100, 50), lambda _text: None)
+        verify.judged(tmp_path, declared(STRICT), Limits(100, 50), lambda _text: None)
     assert engines == ["spark"]
 
 

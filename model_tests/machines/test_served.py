@@ -18,12 +18,10 @@ from hypothesis import strategies as st
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.ports import closed_port
-
-from longpoll.wire.requests import Draft, PullTerms, Wanted, tag_hash
-from longpoll.wire.suite import STRICT, EmbeddedBroker, RemoteBroker, RocketMQMachine, machine_of, run_suite
-from longpoll.wire.suite.brokers import SMALL_FILES, expectations_of
-from longpoll.wire.suite.machine import RocketMQExample
-from longpoll.wire.suite.model import (
+from model_tests.support.suite import STRICT, EmbeddedBroker, RemoteBroker, RocketMQMachine, machine_of, run_suite
+from model_tests.support.suite.brokers import SMALL_FILES, expectations_of
+from model_tests.support.suite.machine import RocketMQExample
+from model_tests.support.suite.model import (
     FOUND,
     NOT_FOUND,
     OFFSET_MOVED,
@@ -33,7 +31,9 @@ from longpoll.wire.suite.model import (
     Stored,
     WireQueue,
 )
-from longpoll.wire.suite.subject import RocketMQSubject
+from model_tests.support.suite.requests import Draft, PullTerms, Wanted, tag_hash
+from model_tests.support.suite.subject import RocketMQSubject
+
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold import pull as core_pull

@@ -1,6 +1,6 @@
 """The real Java, Go and Node clients as processes: made ready once, run with a story, and what they saw judged.
 
-Leaves out the C++ core (`longpoll.real_client`) and the broker. Nothing fetched is kept in the tree: packages come
+The C++ core is in `model_tests.conformance.cpp_client`. Nothing fetched is kept in the tree: packages come
 through each language's own client and are pinned by `go.sum` and `package-lock.json`.
 """
 

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from model_tests.support.broker import wire_connection as connection
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.broker.wire_connection import BrokerConnection
 
-from longpoll.wire import connection
-from longpoll.wire.connection import BrokerConnection
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames import Command, encode
 from longpoll_runtime import Address

@@ -21,9 +21,9 @@ import pytest
 from model_tests.simulate.test_preempted import Stage
 from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.broker.stores import SMALL, message
+from model_tests.support.suite import EmbeddedBroker, run_suite
+from model_tests.support.suite.brokers import SMALL_FILES
 
-from longpoll.wire.suite import EmbeddedBroker, run_suite
-from longpoll.wire.suite.brokers import SMALL_FILES
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import HoldLimit, HoldTable
 from longpoll_broker.io.channel import Channel

@@ -111,8 +111,6 @@ ALLOWED = {
     "longpoll_conform/record.py": "the same",
     "longpoll/wire/relay.py": "runs within a test, which sees what the relay no longer passes on",
     "longpoll_runtime/host_pauses.py": "a control thread that only looks whether the machine stands still",
-    "longpoll/verification/real_client.py": "ends a child process that hangs, and nothing else",
-    "longpoll/verification/real_client_child.py": "ends its process when its parent has ended",
     "longpoll/commands/serve.py": "metrics: a library's server, whose end costs no client anything",
     "longpoll/views/follow.py": "the same",
 }

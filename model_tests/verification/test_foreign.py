@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,19 +20,13 @@ from model_tests.support.judge.faults import plant
 from longpoll.cli import main
 from longpoll.commands import verify as command
 from longpoll.output import Exit
-from longpoll.verification import broker, conversations, history
+from longpoll.verification import limits as limits_module
 from longpoll.verification.broker_process import HostLatency
-from longpoll.verification.limits import Declared, Limits, declared, limits_of
-from longpoll.verification.real_client import make_report
+from longpoll.verification.limits import Declared, Limits, by_promises, declared, limits_of
 from longpoll.verification.report import Outcome, Page, Row
 from longpoll.wire import load
 from longpoll.wire import race as racing_topic
 from longpoll.wire.load import LoadPlan
-from longpoll.wire.suite import EmbeddedBroker, Expectations, RemoteBroker
-from longpoll.wire.suite.connection import Link
-from longpoll.wire.suite.model import WireMessage
-from longpoll.wire.suite.subject import RocketMQSubject
-from longpoll_client.errors import ClientError
 from longpoll_client.remoting import RemotingClient
 from longpoll_conform import capabilities
 from longpoll_conform.vectors import recorded
@@ -55,7 +47,6 @@ from longpoll_judge.contract.result import (
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.recording import Fault
 from longpoll_judge.run.pipeline import judge
-from longpoll_kit.errors import ViolationError
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command
 from longpoll_runtime.real import RealRuntime
@@ -68,7 +59,7 @@ def job_for(place: tuple[str, int], directory: Path, known: Declared | None = No
     """A job as `verify --broker` would get it."""
     known = known or declared(STRICT)
     return command.Job(
-        known, known.policy.name, (), place, None, None, None, 1, 0.1, directory / "history", directory, RealRuntime()
+        known, known.policy.name, (), place, None, None, None, 0.1, directory / "history", directory, RealRuntime()
     )
 
 
@@ -76,23 +67,17 @@ def job_for(place: tuple[str, int], directory: Path, known: Declared | None = No
 def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[str, int]], Page]:
     """Run the stages of a named broker, small and with little patience, judged without Spark."""
 
-    def impatient(known: Declared, slack_ms: float) -> Expectations:
-        return attrs.evolve(honest(known, slack_ms), patience_ms=PATIENCE_MS)
-
     def judge_locally(paths: list[Path], **options: object) -> Result:
         limits = {name: options[name] for name in ("wake_ms", "late_ms")}
         return judge(paths, engine="local", **limits)  # type: ignore[arg-type] # numbers, both
 
-    honest = broker.expectations
-    monkeypatch.setattr(broker, "expectations", impatient)
     monkeypatch.setattr(load, "STALL_S", 1.0)
     monkeypatch.setattr(racing_topic, "ANSWER_S", PATIENCE_MS / 1000)
-    monkeypatch.setattr(history, "judge", judge_locally)
-    monkeypatch.setattr(broker, "LoadPlan", lambda topic: LoadPlan(topic, message_count=60, queue_count=2))
-    monkeypatch.setattr(broker, "SUITE_EXAMPLES", 2)
+    monkeypatch.setattr(command, "judge", judge_locally)
+    monkeypatch.setattr(command, "LoadPlan", lambda topic: LoadPlan(topic, message_count=60, queue_count=2))
     monkeypatch.setattr(capabilities, "ANSWER_S", PATIENCE_MS / 1000)
     monkeypatch.setattr(capabilities, "KNOWN_S", PATIENCE_MS / 1000)
-    monkeypatch.setattr(conversations, "recorded", lambda version: recorded(version)[:2])
+    monkeypatch.setattr(command, "recorded", lambda version: recorded(version)[:2])
 
     def run(place: tuple[str, int]) -> Page:
         page = Page()
@@ -129,13 +114,10 @@ def test_whatever_a_broker_does_there_is_a_whole_page(
         page = page_of((server.host, server.port))
 
     outcomes = {row.part: row.outcome for row in page.rows}
-    assert outcomes.keys() == {"broker", "clauses", "races", "suite", "history"}
+    assert outcomes.keys() == {"broker", "clauses", "races", "history"}
     assert (outcomes["broker"], outcomes["races"]) == ("unknown", "unknown")
-    assert outcomes["suite"] == "violated", page.rows
-    assert outcomes["history"] != "ok"
-    assert page.exit_code == Exit.VIOLATED
-    suite = next(row for row in page.rows if row.part == "suite")
-    assert suite.detail.endswith("subject()")
+    assert "ok" not in outcomes.values(), page.rows
+    assert page.exit_code in {Exit.VIOLATED, Exit.UNKNOWN}
 
 
 def test_a_broker_that_dies_is_unknown(page_of: Callable[[tuple[str, int]], Page]) -> None:
@@ -152,65 +134,9 @@ def test_a_broker_that_dies_is_unknown(page_of: Callable[[tuple[str, int]], Page
         ("broker", "unknown"),
         ("clauses", "unknown"),
         ("races", "unknown"),
-        ("suite", "unknown"),
         ("history", "unknown"),
     ]
     assert page.exit_code == Exit.UNKNOWN
-
-
-def test_a_broker_that_dies_in_the_suite_is_unknown(tmp_path: Path) -> None:
-    """The suite tells a connection that the broker closed from a broker that is gone."""
-    runtime = RealRuntime()
-    with EmbeddedBroker(runtime, str(tmp_path / "store"), can_restart=False) as subject:
-        stopped: list[bool] = []
-
-        def stop(_done: int, _total: int) -> None:
-            if not stopped:
-                stopped.append(True)
-                subject.broker.stop()
-
-        (row,) = broker.suite(runtime, subject, 3, stop)
-
-    assert (row.outcome, "disappeared" in row.detail) == ("unknown", True), row.detail
-
-
-def test_a_real_client_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **_more: object) -> None:
-        raise ClientError("the real RocketMQ client ended with code -11 before its report: silently")
-
-    monkeypatch.setattr(broker, "run_real_client", fail)
-    monkeypatch.setattr(broker, "why_missing", lambda: None)
-    page = Page()
-    command._stage(page, "client", "the real client", lambda tell: broker.real_client("127.0.0.1:1", "T", tell))
-
-    assert [row.outcome for row in page.rows] == ["unknown"]
-    assert "ended with code -11" in page.rows[0].detail
-
-
-@pytest.mark.parametrize(
-    ("places", "born_ms", "outcome", "said"),
-    [
-        ([(0, 0), (0, 1)], [7, 8], "ok", "each received once"),
-        ([(0, 0), (0, 0), (0, 1)], [7, 7, 8], "unknown", "1 repeated"),
-        ([(0, 0), (0, 1), (0, 2)], [7, 3_007, 8], "ok", "1 sent again by the client itself"),
-        ([(0, 0), (0, 1), (0, 2)], [7, 7, 8], "violated", "1 stored twice"),
-        ([(0, 0)], [7], "violated", "1 missing"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)
-def test_a_real_client_is_promised_each_message_at_least_once(
-    places: list[tuple[int, int]], born_ms: list[int], outcome: Outcome, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The client's own resends are not the broker's fault, and repeats from one place prove none."""
-    bodies = ["m0", "m1"] if len(places) < 3 else ["m0", "m0", "m1"]
-    received = [(body, "", *place, 1) for body, place in zip(bodies, places, strict=False)]
-    report = make_report([("m0", "", 0), ("m1", "", 0)], received, 1, born_ms)
-    monkeypatch.setattr(broker, "run_real_client", lambda *_, **_more: report)
-    monkeypatch.setattr(broker, "why_missing", lambda: None)
-    (row,) = broker.real_client("127.0.0.1:1", "T", lambda _done, _all: None)
-
-    assert row.outcome == outcome
-    assert said in row.detail
 
 
 def test_a_stage_that_breaks_is_a_row_with_its_traceback_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +145,7 @@ def test_a_stage_that_breaks_is_a_row_with_its_traceback_kept(tmp_path: Path, mo
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     page = Page()
-    page.stage("a [stage]", broken, part="suite")
+    page.stage("a [stage]", broken, part="races")
 
     assert page.exit_code == Exit.UNKNOWN
     assert "internal error of longpoll" in page.rows[0].detail
@@ -298,10 +224,10 @@ def test_a_declared_delay_is_told_and_an_undeclared_one_convicts(late_history: P
     found = judge([directory], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
     assert found.verdict == "invalid"
 
-    scanned, excused = history.by_promises(found, directory, declared(ROCKETMQ_4_9), limits)
-    strictly, none = history.by_promises(found, directory, declared(STRICT), limits)
+    scanned, excused = by_promises(found, directory, declared(ROCKETMQ_4_9), limits)
+    strictly, none = by_promises(found, directory, declared(STRICT), limits)
     quickly = attrs.evolve(declared(ROCKETMQ_5), scan_ms=100)
-    too_late, _some = history.by_promises(found, directory, quickly, limits)
+    too_late, _some = by_promises(found, directory, quickly, limits)
 
     assert scanned.verdict == "valid"
     assert dict(excused)["answered_by_deadline"] == 1
@@ -316,7 +242,7 @@ def test_a_hole_leaves_what_is_declared_unknown(late_history: Path) -> None:
         part.write("no event\n")
     limits = limits_of(0, wake_ms=None, late_ms=None)
     found = judge([late_history], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
-    told, excused = history.by_promises(found, late_history, declared(ROCKETMQ_4_9), limits)
+    told, excused = by_promises(found, late_history, declared(ROCKETMQ_4_9), limits)
 
     assert (told.verdict, bool(told.gaps), bool(excused)) == ("unknown", True, True)
 
@@ -334,13 +260,13 @@ def test_limits_by_which_nobody_is_slow_leave_a_prompt_policy_unknown(
     def judge_locally(paths: list[Path], *, wake_ms: float, late_ms: float, **_engine: object) -> Result:
         return judge(paths, engine="local", wake_ms=wake_ms, late_ms=late_ms)
 
-    monkeypatch.setattr(history, "judge", judge_locally)
+    monkeypatch.setattr(command, "judge", judge_locally)
     write(tmp_path / "made", simulate(Load(events=1_000)), simulated_meta())
     slow, quick = (limits_of(echo_ms, wake_ms=None, late_ms=None) for echo_ms in (1_500, 10))
     given = limits_of(1_500, wake_ms=100, late_ms=50)
 
     def outcome(policy: Policy, limits: Limits) -> Outcome:
-        return history.judged(tmp_path / "made", declared(policy), limits, lambda _text: None)[1][0].outcome
+        return command.judged(tmp_path / "made", declared(policy), limits, lambda _text: None)[1][0].outcome
 
     assert (outcome(STRICT, slow), outcome(STRICT, quick), outcome(STRICT, given)) == ("unknown", "ok", "ok")
     assert outcome(ROCKETMQ_4_9, slow) == "ok"
@@ -350,9 +276,9 @@ def test_a_run_of_which_no_pull_was_judged_is_unknown(tmp_path: Path, monkeypatc
     def judge_no_pull(paths: list[Path], **_options: object) -> Result:
         return msgspec.structs.replace(judge(paths, engine="local"), requests=0)
 
-    monkeypatch.setattr(history, "judge", judge_no_pull)
+    monkeypatch.setattr(command, "judge", judge_no_pull)
     write(tmp_path / "made", simulate(Load(events=1_000)), simulated_meta())
-    result, rows = history.judged(tmp_path / "made", declared(STRICT), limits_of(10, wake_ms=None, late_ms=None), print)
+    result, rows = command.judged(tmp_path / "made", declared(STRICT), limits_of(10, wake_ms=None, late_ms=None), print)
 
     assert (result.verdict, rows[0].outcome) == ("valid", "unknown")
 
@@ -379,55 +305,7 @@ def test_an_echo_measures_a_slow_broker_and_ends_with_a_silent_one() -> None:
     assert echo.rounds == 0
 
 
-@pytest.mark.parametrize(
-    ("sent", "delivered", "is_right"),
-    [
-        ({"WAIT": "false"}, {}, True),
-        ({"WAIT": "false"}, {"WAIT": "false"}, True),
-        ({"WAIT": "false"}, {"WAIT": "true"}, False),
-        ({"empty": ""}, {}, True),
-        ({"empty": ""}, {"empty": "x"}, False),
-        ({"k": "v"}, {"k": "v", "CLUSTER": "c", "UNIQ_KEY": "1"}, True),
-        ({"k": "v", "UNIQ_KEY": "2"}, {"k": "v", "UNIQ_KEY": "1"}, False),
-        ({"k": "v"}, {"k": "v", "more": "x"}, False),
-        ({"k": "v"}, {}, False),
-    ],
-    ids=str,
-)
-def test_a_kept_property_is_as_right_as_one_that_may_be_dropped(
-    sent: dict[str, str], delivered: dict[str, str], is_right: bool
-) -> None:
-    """5.x keeps WAIT, 4.9 drops it; neither may change it or add a property."""
-    assert WireMessage(0, b"", 0, properties=sent).is_given_back(delivered) == is_right
-
-
 # -- what a good broker may do ---------------------------------------------------------------------------------------
-
-
-def busy_at_first(peer: Peer, request: Command) -> None:
-    """Have no room for the first two tries of each request."""
-    tries[request.opaque] += 1
-    peer.answer(request, 2 if tries[request.opaque] < 3 else 0, {"offset": "0"})
-
-
-tries: Counter[int] = Counter()
-
-
-def test_who_is_told_that_there_is_no_room_asks_again() -> None:
-    """Code 2 is not a refusal of a good request; a pull is not repeated, because its deadline would restart."""
-    tries.clear()
-    runtime = RealRuntime()
-    with (
-        ScriptedServer(busy_at_first) as server,
-        contextlib.closing(Link(runtime, (server.host, server.port), 1)) as link,
-    ):
-        asked = link.wait(link.ask(RequestCode.GET_MAX_OFFSET))
-        pulled = link.wait(link.ask(RequestCode.PULL_MESSAGE))
-
-    assert asked is not None
-    assert pulled is not None
-    assert (asked.code, pulled.code) == (0, 2)
-    assert sorted(tries.values()) == [1, 3]
 
 
 def test_a_send_for_which_there_is_no_room_is_repeated() -> None:
@@ -441,17 +319,6 @@ def test_a_send_for_which_there_is_no_room_is_repeated() -> None:
         load._send(run, client, 0, "red")
 
     assert (run.sent.total(), run.problems, run.troubles) == (1, [], [])
-
-
-def test_silence_after_garbage_violates_what_strict_promises_and_no_more(tmp_path: Path) -> None:
-    """5.x waits for the 12 bytes of a PROXY header; that others are served on is asked of every broker."""
-    runtime = RealRuntime()
-    with socket.create_server(("127.0.0.1", 0)) as server:  # it takes connections, and reads nothing
-        for policy, is_violated in ((STRICT, True), (ROCKETMQ_5, False)):
-            expectations = attrs.evolve(broker.expectations(declared(policy), 0), patience_ms=50, scan_period_ms=None)
-            subject = RocketMQSubject(runtime, RemoteBroker(server.getsockname(), expectations))
-            with pytest.raises(ViolationError, match="stays open") if is_violated else contextlib.nullcontext():
-                subject.send_malformed("a JSON header that is a list")
 
 
 LIMITS: Final = Limits(100, 50)
@@ -512,21 +379,22 @@ class Script:
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     """The judge of the history's rows from here on."""
     one = Script()
-    monkeypatch.setattr(history, "judge", one.judge)
+    monkeypatch.setattr(command, "judge", one.judge)
+    monkeypatch.setattr(limits_module, "judge", one.judge)
     return one
 
 
 def promised(script: Script, known: Declared, found: Result, again: Result) -> tuple[Result, dict[str, int]]:
     """The findings left after longer limits, and the permitted ones."""
     script.says.append(again)
-    result, excused = history.by_promises(found, Path("h"), known, LIMITS)
+    result, excused = by_promises(found, Path("h"), known, LIMITS)
     return result, dict(excused)
 
 
 def row_of(script: Script, known: Declared, result: Result, limits: Limits = LIMITS) -> Sequence[Row]:
     """The rows of what the judge says each time."""
     script.says += [result, result]
-    return history.judged(Path("h"), known, limits, lambda _text: None)[1]
+    return command.judged(Path("h"), known, limits, lambda _text: None)[1]
 
 
 @pytest.mark.parametrize(
@@ -575,11 +443,11 @@ def test_an_older_offset_that_a_pull_carries_is_excused_in_the_old_policy_alone(
     made = strictly(watched(10, 900, events), policy="")
     observer.write(made, tmp_path)
     found = judge([tmp_path], engine="local", wake_ms=100, late_ms=50)
-    old, excused = history.by_promises(found, tmp_path, declared(ROCKETMQ_4_9), LIMITS)
+    old, excused = by_promises(found, tmp_path, declared(ROCKETMQ_4_9), LIMITS)
 
     assert [one.property for one in found.findings] == [COMMIT_NEVER_REGRESSES]
     assert (found.verdict, old.verdict, dict(excused)) == ("invalid", "valid", {COMMIT_NEVER_REGRESSES: 1})
-    assert history.by_promises(found, tmp_path, declared(STRICT), LIMITS) == (found, [])
+    assert by_promises(found, tmp_path, declared(STRICT), LIMITS) == (found, [])
 
 
 @pytest.mark.parametrize(
@@ -636,7 +504,7 @@ def test_a_row_is_as_good_as_the_verdict(
 def test_what_is_excused_has_a_row_of_its_own(script: Script) -> None:
     """It shows how often, which finding, and the bounds; the run matches the declared policy."""
     script.says += [said("invalid", finding(NO_LOST_WAKEUP)), said("valid")]
-    result, rows = history.judged(Path("h"), RACES, LIMITS, lambda _text: None)
+    result, rows = command.judged(Path("h"), RACES, LIMITS, lambda _text: None)
 
     assert (result.verdict, [row.outcome for row in rows]) == ("valid", ["ok", "ok"])
     assert rows[1].what == "not promised by rocketmq-4.9"
@@ -651,12 +519,12 @@ def test_what_is_excused_has_a_row_of_its_own(script: Script) -> None:
 def planted(script: Script, monkeypatch: pytest.MonkeyPatch) -> Callable[[Result, Result], Row]:
     """The row where the judge says one thing of the run, and the other of it with either of two planted faults."""
     fault = Fault("", lambda _recording: None, "invalid", frozenset({NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE}))
-    monkeypatch.setattr(history, "plant", lambda _history, _name, _directory: fault)
-    monkeypatch.setattr(history, "PLANTED", ("one", "another"))
+    monkeypatch.setattr(command, "plant", lambda _history, _name, _directory: fault)
+    monkeypatch.setattr(command, "PLANTED", ("one", "another"))
 
     def row(clean: Result, faulty: Result) -> Row:
         script.says += [clean, faulty, faulty]
-        (found,) = history.faults_are_found(Path("h"), Limits(9_000, 9_000), Path("s"))
+        (found,) = command.faults_are_found(Path("h"), Limits(9_000, 9_000), Path("s"))
         return found
 
     return row
@@ -697,6 +565,6 @@ def test_nothing_is_planted_into_a_run_that_is_not_valid(
 
 
 def test_the_faults_that_any_judge_must_find_are_planted() -> None:
-    assert set(history.PLANTED) == {
+    assert set(command.PLANTED) == {
         "answer_deleted", "answer_delayed", "wake_delayed", "answer_duplicated", "next_wrong",
     }  # fmt: skip

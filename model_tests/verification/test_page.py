@@ -22,13 +22,13 @@ from rich.cells import cell_len
 
 from longpoll import output
 from longpoll.cli import COMMANDS, COMPLETING, main
+from longpoll.commands import verify
 from longpoll.commands.judge import show
+from longpoll.commands.verify import JAVA_STORE, PLANTED, java_store_is_read, store_row
 from longpoll.options import completion
 from longpoll.output import WIDTH_MIN, WIDTH_OF_A_FILE, Exit, out, table
-from longpoll.verification import broker, history, specification
-from longpoll.verification.broker import JAVA_STORE, java_store_is_read, store_row
+from longpoll.verification import specification
 from longpoll.verification.broker_process import ServedBroker, ServeError
-from longpoll.verification.history import PLANTED
 from longpoll.verification.limits import limits_of
 from longpoll.verification.report import Outcome, Page, Row, render_page, write_page
 from longpoll.wire import load
@@ -406,17 +406,17 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_planted_faults_are_found(recorded: Path, tmp_path: Path) -> None:
-    assert history.faults_are_found(recorded, LIMITS, tmp_path)[0].outcome == "ok"
+    assert verify.faults_are_found(recorded, LIMITS, tmp_path)[0].outcome == "ok"
 
 
 def test_load_notices_a_lost_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = decode_messages
-    monkeypatch.setattr(broker, "LoadPlan", lambda topic: LoadPlan(topic, message_count=60, queue_count=2))
+    monkeypatch.setattr(verify, "LoadPlan", lambda topic: LoadPlan(topic, message_count=60, queue_count=2))
     with ServedBroker(tmp_path / "store", None) as served:
-        assert broker.load(RealRuntime(), served.address, "T_whole", lambda _done, _all: None)[0].outcome == "ok"
+        assert verify.load(RealRuntime(), served.address, "T_whole", lambda _done, _all: None)[0].outcome == "ok"
         monkeypatch.setattr(load, "STALL_S", 2.0)
         monkeypatch.setattr(load, "decode_messages", lambda body: honest(body)[:-1])
-        row = broker.load(RealRuntime(), served.address, "T_lossy", lambda _done, _all: None)[0]
+        row = verify.load(RealRuntime(), served.address, "T_lossy", lambda _done, _all: None)[0]
 
     assert row.outcome == "violated"
     assert re.search(r"\d+ of \d+ delivered|nothing was delivered", row.detail)
@@ -445,7 +445,7 @@ def test_main_job_ends_well_and_writes_its_report(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     page = json.loads(done.stdout)
     parts = {row["part"] for row in page["rows"]}
-    assert {"law", "proof", "store", "broker", "suite", "client", "history"} <= parts
+    assert {"law", "proof", "store", "broker", "clauses", "races", "history"} <= parts
     report = (tmp_path / page["report"]).read_text()
     assert report.count("<svg") >= 3
     assert "The history is" in report

@@ -25,10 +25,11 @@ from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.ports import closed_port
 from model_tests.support.spec.cases import quick_if
-from model_tests.verification.test_foreign import babbling, closing, finding, silent
+from model_tests.verification.test_foreign import babbling, closing, finding, job_for, silent
 from model_tests.verification.test_foreign import said as judged_as
 
-from longpoll.verification import conversations, races, real_client, under_load
+from longpoll.commands import verify
+from longpoll.verification import races, under_load
 from longpoll.verification.broker_process import ServedBroker
 from longpoll.verification.limits import declared, limits_of
 from longpoll.verification.report import Row
@@ -51,7 +52,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command
 from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy, preset
 
 SMALL = StoreConfig(commit_log_file_size=1 << 24)
 REGRESSES, IS_TOLD = "load-commit-never-regresses", "load-commit-is-told"
@@ -239,14 +240,17 @@ def test_what_a_policy_declares_is_non_strict(good: Broker, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("small")
-def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_row_of_verify_names_the_first_clause_that_fails(
+    good: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     some = [vector for vector in recorded("4.9.7") if vector.id in {"pull-000", "lock-358"}]
-    monkeypatch.setattr(conversations, "recorded", lambda _version: some)
+    monkeypatch.setattr(verify, "recorded", lambda _version: some)
     monkeypatch.setattr(capabilities, "KNOWN_S", 0.1)
     monkeypatch.setattr(capabilities, "HELD_MS", 400)
 
     def row(address: Address, policy: str = "strict") -> Row:
-        (found,) = conversations.conversations(address, None, policy, lambda _done, _all: None, scans=False)
+        job = job_for(address, tmp_path, declared(preset(policy)))
+        (found,) = verify.conversations(job, address, (address[0], 9876), lambda _done, _all: None)
         return found
 
     relay = Relay(good.address, field_of(11, "maxOffset", plus(1)))
@@ -539,17 +543,6 @@ print(broker._process.pid, flush=True)
 sys.stdin.read()
 """
 """Starts a broker as `verify` does, says its id, and waits."""
-CLIENT = """
-import threading
-class Producer:
-    def __init__(self, group): pass
-    def set_namesrv_addr(self, address): pass
-    def start(self):
-        print("started", flush=True)
-        threading.Event().wait()
-Message = PushConsumer = None
-"""
-"""A client library that hangs at its start."""
 
 
 @contextmanager
@@ -579,25 +572,3 @@ def test_the_broker_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     with killed_parent(store) as descriptor:
         assert has_ended(descriptor, PATIENCE_S)
     assert not (store / "abort").exists()
-
-
-def test_the_real_clients_process_ends_with_its_parent(tmp_path: Path) -> None:
-    (tmp_path / "rocketmq").mkdir()
-    (tmp_path / "rocketmq" / "__init__.py").write_text("")
-    (tmp_path / "rocketmq" / "client.py").write_text(CLIENT)
-    words = ("127.0.0.1:1", "topic", "group", "1", "1", "1")
-    with subprocess.Popen(
-        [sys.executable, str(real_client.CHILD), *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        try:
-            assert child.stdout.readline() == b"started\n"
-            child.stdin.close()
-            assert child.wait(PATIENCE_S) == 3
-        except subprocess.TimeoutExpired:
-            child.kill()
-            pytest.fail("it goes on alone")

@@ -354,7 +354,8 @@ def simulated(entry: Entry, deadline_s: float) -> Seen | None:
 
 @contextlib.contextmanager
 def _served(directory: str, *, recorded: bool) -> Iterator[Any]:
-    from longpoll.wire.suite import EmbeddedBroker
+    from model_tests.support.suite import EmbeddedBroker
+
     from longpoll_runtime.real import RealRuntime
 
     history = str(Path(directory, "history")) if recorded else None
@@ -366,7 +367,7 @@ def _served(directory: str, *, recorded: bool) -> Iterator[Any]:
 
 def wire(_entry: Entry, _deadline_s: float) -> Seen | None:
     """Run the property suite against a broker that serves: 20 examples from one seed."""
-    from longpoll.wire.suite import run_suite
+    from model_tests.support.suite import run_suite
 
     with tempfile.TemporaryDirectory() as directory, _served(directory, recorded=False) as subject:
         report = run_suite(subject.runtime, subject, max_examples=20, step_count=40, seed=7, shrink=False)
@@ -427,7 +428,8 @@ def races(_entry: Entry, _deadline_s: float) -> Seen | None:
 
 def judge(_entry: Entry, _deadline_s: float) -> Seen | None:
     """Record what the broker does with the suite's requests, and judge the history; what the suite says counts not."""
-    from longpoll.wire.suite import run_suite
+    from model_tests.support.suite import run_suite
+
     from longpoll_judge.run.pipeline import judge as judged
 
     with tempfile.TemporaryDirectory() as directory:

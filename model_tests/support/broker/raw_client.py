@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from model_tests.support.broker.wire_connection import BrokerConnection
 from model_tests.support.simulation.client import pull_fields, records_of, send_fields
 
-from longpoll.wire.connection import BrokerConnection
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import EMPTY, Buffer, Command, Serialisation
 from longpoll_runtime import Address

@@ -1,15 +1,19 @@
-"""`longpoll verify`: runs everything end to end, on our broker or on a named one.
+"""`longpoll verify`: checks the specification and a broker end to end, ours or a named one, and writes one page.
 
-`longpoll.verification` has one module per stage.
+Each stage returns rows of the page (`longpoll.verification.report`). Load and race are those of `longpoll conform`.
 """
 
 from __future__ import annotations
 
+import secrets
 import sys
+import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final
 
@@ -19,24 +23,39 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 
 from longpoll import exit_codes
 from longpoll.options.specification import knob_option, policy_option
-from longpoll.options.values import SEED_MAX, Amount, FilledPath, Whole, address_of
+from longpoll.options.values import Amount, FilledPath, address_of
 from longpoll.output import check_directory, emit_json, err, json_option, progress_bar, user_mistakes
-from longpoll.verification import broker, history, races, specification
-from longpoll.verification.broker import java_store_is_read, store_row
+from longpoll.verification import races, specification
 from longpoll.verification.broker_process import HostLatency, ServedBroker
-from longpoll.verification.conversations import conversations
-from longpoll.verification.limits import ECHOES, Declared, Limits, declared, limits_of
-from longpoll.verification.report import Page, Row, Stopwatch, check_page, render_page, write_page
-from longpoll.wire.suite.brokers import EmbeddedBroker, RemoteBroker
+from longpoll.verification.limits import TIMELY, Declared, Limits, by_promises, declared, limits_of, most_of
+from longpoll.verification.report import Outcome, Page, Row, Stopwatch, check_page, render_page, write_page
+from longpoll.wire.load import LoadPlan, LoadReport, drive
+from longpoll_broker.store.verify import verify as verify_store
+from longpoll_conform.capabilities import VERSIONS
+from longpoll_conform.connection import SilentError
+from longpoll_conform.play import Place
+from longpoll_conform.suite import OUTCOMES, Suite, by_clause
+from longpoll_conform.suite import Result as Clause
+from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.result import Result
+from longpoll_judge.faults import ALLOWANCE_MS, WAKE_DELAY_MS, plant
+from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Address, Runtime
+from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import Policy, preset, with_knobs
 
 REPORT: Final = "longpoll-report"
 CONNECT_S: Final = 10.0
+NAME_SERVER_PORT: Final = 9876
+JAVA_STORE: Final = "store-4.9.7-clean.tar.xz"
+"""A store as a RocketMQ 4.9.7 broker left it after a clean stop; it ships with this package."""
+FAULTS: Final = "planted faults are found"
+PLANTED: Final = ("answer_deleted", "answer_delayed", "wake_delayed", "answer_duplicated", "next_wrong")
+VERDICTS: Final[dict[str, Outcome]] = {"valid": "ok", "invalid": "violated", "unknown": "unknown"}
+Progress = Callable[[int, int], None]
 
 
 @frozen
@@ -52,11 +71,9 @@ class Job:
     wake_ms: float | None
     """None for the judge's own limit plus the time of the broker's echoes."""
     late_ms: float | None
-    seed: int | None
     race_s: float
     """Seconds of the race between messages and waiting pulls; 0 to skip it."""
-    recorded: Path
-    """The directory of the history."""
+    history: Path
     scratch: Path
     """The directory of temporary files."""
     runtime: Runtime
@@ -73,7 +90,7 @@ class Job:
 
 @click.command()
 @click.option("--broker", "broker_address", metavar="HOST:PORT", help="Test this broker. Default: start our own.")
-@click.option("--name-server", metavar="HOST:PORT", help="Name server of --broker, for the real RocketMQ client.")
+@click.option("--name-server", metavar="HOST:PORT", help="Name server of --broker. Default: port 9876 of its host.")
 @policy_option("The expected policy of the broker.")
 @knob_option("Change one knob of the expected policy; repeatable.")
 @click.option(
@@ -84,7 +101,6 @@ class Job:
 @click.option(
     "--late-ms", type=Amount(), help="Maximum ms from a pull's deadline to its answer. Default: computed from latency."
 )
-@click.option("--seed", type=Whole(0, SEED_MAX), help="Seed of the property suite. Default: a new one each time.")
 @click.option(
     "--race-seconds",
     "race_s",
@@ -112,7 +128,6 @@ def verify(
     knobs: Sequence[str],
     wake_ms: float | None,
     late_ms: float | None,
-    seed: int | None,
     race_s: float,
     record: Path | None,
     report_directory: Path,
@@ -133,7 +148,7 @@ def verify(
       longpoll verify
       longpoll verify --json
       longpoll verify --broker 127.0.0.1:10911 --name-server 127.0.0.1:9876 --policy rocketmq-4.9
-      longpoll verify --broker 127.0.0.1:10911 --policy rocketmq-5 --knob expiry=own_deadline --late-ms 200 --seed 7
+      longpoll verify --broker 127.0.0.1:10911 --policy rocketmq-5 --knob expiry=own_deadline --late-ms 200
       longpoll verify --broker 127.0.0.1:10911 --policy rocketmq-5 --race-seconds 60
 
     Exit codes: 0 everything passed, 1 a violation, 2 a mistake in the command line, 3 unknown.
@@ -145,25 +160,22 @@ def verify(
     place = None if broker_address is None else address_of(broker_address)
     names = None if name_server is None else address_of(name_server)
     check_page(report_directory)
-    recorded = _history_directory(record, report_directory, runtime)
+    history = _history_directory(record, report_directory, runtime)
     _check_answers(runtime, "--broker", place)
     _check_answers(runtime, "--name-server", names)
     page = Page()
     with tempfile.TemporaryDirectory(prefix="longpoll-verify-") as scratch:
         known = declared(policy)
-        job = Job(
-            known, policy_name, knobs, place, names, wake_ms, late_ms, seed, race_s, recorded, Path(scratch), runtime
-        )
+        job = Job(known, policy_name, knobs, place, names, wake_ms, late_ms, race_s, history, Path(scratch), runtime)
         result = _all_stages(page, job)
     path = write_page(report_directory, render_page(page.rows, specification.charts(page.rows), result))
     if as_json:
         rows = [row.as_json() for row in page.rows]
-        told = {"exit_code": int(page.exit_code), "rows": rows, "report": str(path), "history": str(recorded)}
-        emit_json(told)
+        emit_json({"exit_code": int(page.exit_code), "rows": rows, "report": str(path), "history": str(history)})
     else:
         page.print()
         err.print(f"report: {path}", soft_wrap=True)
-        err.print(f"history: {recorded}", soft_wrap=True)
+        err.print(f"history: {history}", soft_wrap=True)
     sys.exit(page.exit_code)
 
 
@@ -185,6 +197,9 @@ def _check_answers(runtime: Runtime, what: str, place: Address | None) -> None:
     except (OSError, OverflowError, UnicodeError) as error:
         text = f"cannot connect to {what} {name_of(place)}: {error}; start it, or check the address"
         raise ConfigError(text) from None
+
+
+# -- the stages ------------------------------------------------------------------------------------------------------
 
 
 def _all_stages(page: Page, job: Job) -> Result | None:
@@ -214,21 +229,19 @@ def _law(page: Page) -> None:
 def _own_broker(page: Page, job: Job, results: list[Result]) -> None:
     runtime, store_directory = job.runtime, job.scratch / "store"
     asked = [f"--policy={job.policy_name}", *(f"--knob={knob}" for knob in job.knobs)]
-    with ServedBroker(store_directory, job.recorded, *asked) as served:
+    with ServedBroker(store_directory, job.history, *asked) as served:
         with HostLatency(runtime, served.address, "longpoll-verify") as echo:
-            _stage(page, "broker", "broker: load", partial(broker.load, runtime, served.address, "longpoll-verify"))
-        client = partial(broker.real_client, served.name_server, "longpoll-verify-client")
-        _stage(page, "client", "real RocketMQ client", client)
+            _stage(page, "broker", "broker: load", partial(load, runtime, served.address, "longpoll-verify"))
         page.stage("broker: stop", lambda: [_stopped(served)], part="broker")
-    with ServedBroker(job.scratch / "races", None, *asked) as raced:
-        _races(page, job, raced.address, "longpoll-verify-races", name="the broker", process_id=raced.process_id)
+    with ServedBroker(job.scratch / "unrecorded", None, *asked) as other:
+        names = address_of(other.name_server)
+        _stage(page, "clauses", "recorded conversations", partial(conversations, job, other.address, names))
+        _races(page, job, other.address, "longpoll-verify-races", name="the broker", process_id=other.process_id)
     left = partial(store_row, "store that our broker has left", store_directory)
     page.stage("verifying the broker's store", lambda: [left()], part="store")
-    with EmbeddedBroker(runtime, str(job.scratch / "suite"), policy=job.policy) as subject:
-        _stage(page, "suite", "property suite", partial(broker.suite, runtime, subject, job.seed))
     limits = job.limits(echo)
     _judge(page, job, limits, results)
-    planted = partial(history.faults_are_found, job.recorded, limits, job.scratch)
+    planted = partial(faults_are_found, job.history, limits, job.scratch)
     page.stage("history: injected faults", planted, part="history")
 
 
@@ -241,25 +254,13 @@ def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
     assert job.broker is not None, "use _own_broker"
     runtime, place = job.runtime, job.broker
     name, topic = name_of(place), f"longpoll-verify-{runtime.unix_ms()}"
-    with Observer.start(
-        runtime,
-        brokers=[place],
-        record_directory=str(job.recorded),
-        name_server=job.name_server,
-        policy=job.policy.name,
-    ) as observer:
-        door = observer.doors[name]
-        with HostLatency(runtime, place, topic) as echo:
-            _stage(page, "broker", f"load against {name} through the proxy", partial(broker.load, runtime, door, topic))
-            if observer.name_server_address is not None:
-                names = name_of(observer.name_server_address)
-                client = partial(broker.real_client, names, f"{topic}-client")
-                _stage(page, "client", "real RocketMQ client through the proxy", client)
-    clauses = partial(conversations, place, job.name_server, job.policy_name, scans=job.policy.expiry == "scan")
-    _stage(page, "clauses", f"recorded conversations with {name}", clauses)
+    observing = Observer.start(runtime, brokers=[place], record_directory=str(job.history), policy=job.policy.name)
+    with observing as observer, HostLatency(runtime, place, topic) as echo:
+        loading = partial(load, runtime, observer.doors[name], topic)
+        _stage(page, "broker", f"load against {name} through the proxy", loading)
+    names = job.name_server or (place[0], NAME_SERVER_PORT)
+    _stage(page, "clauses", f"recorded conversations with {name}", partial(conversations, job, place, names))
     _races(page, job, place, f"{topic}-races", name=name)
-    subject = RemoteBroker(place, broker.expectations(job.known, ECHOES * echo.worst_ms))
-    _stage(page, "suite", f"property suite against {name}", partial(broker.suite, runtime, subject, job.seed))
     _judge(page, job, job.limits(echo), results)
 
 
@@ -269,12 +270,12 @@ def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, proce
         page.add([Row("races", races.WHAT, "skipped", "--race-seconds 0")])
         return
 
-    def work(tell: Callable[[int, int], None]) -> Sequence[Row]:
+    def work(tell: Progress) -> Sequence[Row]:
         watch = Stopwatch()
         with HostLatency(job.runtime, place, topic) as echo:
             told = races.races(
                 job.runtime, place, topic, job.race_s, tell,
-                known=job.known, limits=lambda: job.limits(echo), process_id=process_id, seed=job.seed or 0,
+                known=job.known, limits=lambda: job.limits(echo), process_id=process_id,
             )  # fmt: skip
         return [Row("races", races.WHAT, told.outcome, told.detail, watch.lap())]
 
@@ -282,16 +283,15 @@ def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, proce
 
 
 def _judge(page: Page, job: Job, limits: Limits, results: list[Result]) -> None:
-    def judge() -> Sequence[Row]:
-        say = partial(err.print, style="dim")
-        result, rows = history.judged(job.recorded, job.known, limits, say)
+    def work() -> Sequence[Row]:
+        result, rows = judged(job.history, job.known, limits, partial(err.print, style="dim"))
         results.append(result)
         return rows
 
-    page.stage("history: judging on Spark", judge, part="history")
+    page.stage("history: judging on Spark", work, part="history")
 
 
-def _stage(page: Page, part: str, title: str, work: Callable[[Callable[[int, int], None]], Sequence[Row]]) -> None:
+def _stage(page: Page, part: str, title: str, work: Callable[[Progress], Sequence[Row]]) -> None:
     """Run a stage with a progress bar on stderr."""
 
     def shown() -> Sequence[Row]:
@@ -302,8 +302,177 @@ def _stage(page: Page, part: str, title: str, work: Callable[[Callable[[int, int
 
 
 @contextmanager
-def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
+def _bar(title: str) -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with progress_bar(*columns) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+# -- the broker ------------------------------------------------------------------------------------------------------
+
+
+def java_store_is_read() -> Sequence[Row]:
+    """Unpack the Java broker's store and verify it."""
+    with tempfile.TemporaryDirectory(prefix="longpoll-java-store-") as directory:
+        with as_file(files("longpoll.verification") / JAVA_STORE) as archive, tarfile.open(archive) as packed:
+            packed.extractall(directory, filter="data")
+        roots = [path.parent for path in Path(directory).rglob("commitlog") if path.is_dir()]
+        return [store_row("store written by RocketMQ 4.9.7", roots[0])]
+
+
+def store_row(what: str, directory: Path) -> Row:
+    """Verify a store directory: all records are intact, and log and queues agree."""
+    watch = Stopwatch()
+    verdict = verify_store(RealFiles(), str(directory))
+    damage = [problem for problem in verdict.problems if problem.kind == "damage"]
+    detail = f"{verdict.messages:,} messages in {len(verdict.queues)} queues"
+    if damage:
+        first = damage[0]
+        detail += (
+            f"; damaged in {len(damage)} places, the first: {first.file}, byte {first.offset}: found {first.found}"
+        )
+    return Row("store", what, "violated" if damage else "ok", detail, watch.lap())
+
+
+def load(runtime: Runtime, address: Address, topic: str, progress: Progress) -> Sequence[Row]:
+    """Producers and long-polling consumers: every message to every group that asked for it, once, in order."""
+    watch = Stopwatch()
+    report = drive(runtime, address, LoadPlan(topic), progress)
+    outcome: Outcome = "violated" if report.problems else "unknown" if report.troubles else "ok"
+    return [Row("broker", "load over real sockets", outcome, _of_load(report), watch.lap())]
+
+
+def _of_load(report: LoadReport) -> str:
+    detail = (
+        f"{report.sent_count:,} messages sent, {report.delivered_count:,} delivered by {report.pull_count:,} pulls; "
+        f"delivery p50 {report.percentile_ms(0.5):.2f} ms, p99 {report.percentile_ms(0.99):.2f} ms"
+    )
+    if report.problems:
+        detail += f"; {len(report.problems)} problems, first: {report.problems[0]}"
+    return detail + (f"; ended early: {report.troubles[0]}" if report.troubles else "")
+
+
+def conversations(job: Job, broker: Address, name_server: Address, progress: Progress) -> Sequence[Row]:
+    """Play every recorded conversation of the policy's version, as `longpoll conform` does."""
+    what = "recorded conversations"
+    if job.policy_name not in VERSIONS:
+        return [
+            Row("clauses", what, "skipped", f"there are no recordings of a broker with the policy {job.policy_name}")
+        ]
+    watch, version = Stopwatch(), VERSIONS[job.policy_name]
+    scans = job.policy.expiry == "scan"
+    suite = Suite(Place(broker, name_server), job.policy_name, secrets.token_hex(4), scans, makes_smaller=False)
+    vectors, played = recorded(version), Counter[str]()
+
+    def told(result: Clause) -> None:
+        played[result.outcome] += 1
+        progress(played.total(), len(vectors))
+
+    suite.told = told
+    try:
+        suite.find()
+        results = suite.run(vectors)
+    except SilentError as error:
+        return [Row("clauses", what, "unknown", str(error), watch.lap())]
+    outcome, detail = _of_clauses(results, suite.silenced_by)
+    return [Row("clauses", f"{what} of {version}", outcome, detail, watch.lap())]
+
+
+def _of_clauses(results: Sequence[Clause], silenced_by: Sequence[str]) -> tuple[Outcome, str]:
+    """The outcome and the sentence for a run's results."""
+    clauses = by_clause(results)
+    counts = Counter(clauses.values())
+    detail = f"{len(clauses)} clauses: {', '.join(f'{counts[each]} {each}' for each in OUTCOMES if counts[each])}"
+    if silenced_by:
+        detail += f"; it stopped responding after {silenced_by[0]}"
+    failed = [result for result in results if result.outcome == "FAIL"]
+    if failed:
+        first = failed[0]
+        detail += f"; first {first.clause.id} ({first.vector.id}): {first.why}; see `longpoll conform` for details"
+        return "violated", detail
+    return "ok" if counts["PASS"] and not silenced_by else "unknown", detail
+
+
+# -- the history -----------------------------------------------------------------------------------------------------
+
+
+def judged(history: Path, known: Declared, limits: Limits, say: Callable[[str], None]) -> tuple[Result, Sequence[Row]]:
+    """Judge the recorded run on Spark, by the promises of the broker's declared policy."""
+    watch = Stopwatch()
+    found = judge([history], engine="spark", wake_ms=limits.wake_ms, late_ms=limits.late_ms, say=say)
+    result, excused = by_promises(found, history, known, limits)
+    outcome = VERDICTS[result.verdict]
+    if outcome == "ok" and not result.requests:
+        outcome = "unknown"  # nothing was judged
+    detail = _detail(result)
+    if outcome == "ok" and limits.are_coarse and not set(TIMELY) <= known.broken.keys():
+        outcome = "unknown"
+        detail += "; the host was too slow to measure promptness; set --wake-ms and --late-ms"
+    rows = [Row("history", "recorded run, judged on Spark", outcome, detail, watch.lap())]
+    if excused:
+        what = f"not promised by {known.policy.name}"
+        counted = ", ".join(f"{known.name_of(name)} {count} times" for name, count in excused)
+        detail = f"{counted}, as the policy declares: within {most_of(known, limits)}"
+        rows.append(Row("history", what, "ok", detail))
+    return result, rows
+
+
+def _detail(result: Result) -> str:
+    wake, late = result.latency["wake_ms"], result.latency["late_ms"]
+    detail = (
+        f"{result.events:,} events, {result.requests:,} pulls: {result.verdict}; "
+        f"wake p50 {_ms(wake.p50)}, p99 {_ms(wake.p99)}, late p99 {_ms(late.p99)} "
+        f"(limits {_limits(result)})"
+    )
+    if result.findings:
+        first = result.findings[0]
+        detail += f"; {first.property} {first.verdict}: {first.why}{_others(result)}"
+    elif result.gaps:
+        detail += f"; {result.gaps[0]['why']}"
+    return detail
+
+
+def _others(result: Result) -> str:
+    """The violated properties, except that of the first finding."""
+    others: dict[str, None] = {}
+    for finding in result.findings:
+        others |= dict.fromkeys([finding.property] if finding.verdict == "violated" else [])
+        others |= dict.fromkeys(each.property for each in finding.follows if each.verdict == "violated")
+    others.pop(result.findings[0].property, None)
+    return f"; also violated: {', '.join(others)}" if others else ""
+
+
+def _ms(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f} ms"
+
+
+def _limits(result: Result) -> str:
+    return ", ".join(f"{name.removesuffix('_ms')} {value:g} ms" for name, value in result.thresholds.items())
+
+
+def faults_are_found(history: Path, limits: Limits, scratch: Path) -> Sequence[Row]:
+    """Inject each fault into a copy of the run; the judge must report it. Uses the local engine, which is faster.
+
+    The limits are at most half of the faults' delay, because wider ones would hide them.
+    """
+    watch = Stopwatch()
+    limits = Limits(min(limits.wake_ms, WAKE_DELAY_MS / 2), min(limits.late_ms, ALLOWANCE_MS / 2))
+
+    def judge_locally(directory: Path) -> Result:
+        return judge([directory], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
+
+    clean = judge_locally(history)
+    if clean.verdict != "valid":
+        why = f"the recorded run is {clean.verdict} with {limits}, so injected faults would show nothing"
+        return [Row("history", FAULTS, "skipped", why, watch.lap())]
+    missed = []
+    for name in PLANTED:
+        directory = scratch / name
+        fault = plant(history, name, directory)
+        result = judge_locally(directory)
+        found = {one.property for finding in result.findings for one in finding.told()}
+        if result.verdict != fault.verdict or not found or not found <= fault.properties:
+            missed.append(f"{name} ({result.verdict}, {', '.join(sorted(found)) or 'no finding'})")
+    detail = f"missed: {'; '.join(missed)}" if missed else f"{len(PLANTED)} of {len(PLANTED)}: {', '.join(PLANTED)}"
+    return [Row("history", FAULTS, "violated" if missed else "ok", detail, watch.lap())]

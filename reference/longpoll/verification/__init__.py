@@ -1,4 +1,1 @@
-"""The stages of `longpoll verify`: specification, store, load, property suite, real client and judge.
-
-The stages are independent; each returns rows for one report. They call the specification, the broker and the judge.
-"""
+"""What `longpoll verify` and `longpoll conform` share: load and race of a broker, their limits, and a page of rows."""

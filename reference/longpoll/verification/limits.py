@@ -1,15 +1,18 @@
-"""Computes what a policy does not promise, and the time limits that follow.
+"""Computes what a policy does not promise, the time limits that follow, and a judge's result under these promises.
 
 A property that the specification finds violated is not promised. Without the two properties of time, a wake or a
-time-out may be late by the policy's own fallback: one scan period if it scans, else the pull's deadline. `.history` and
-`.broker` use these limits.
+time-out may be late by the policy's own fallback: one scan period if it scans, else the pull's deadline. A later answer
+is still a violation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
+import msgspec
 from attrs import frozen
 
 from longpoll.wire.load import LONG_MS
@@ -19,8 +22,11 @@ from longpoll_judge.contract.result import (
     ANSWERED_ON_STOP,
     COMMIT_NEVER_REGRESSES,
     NO_LOST_WAKEUP,
+    Finding,
+    Result,
+    overall,
 )
-from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS
+from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS, judge
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.survey import survey
@@ -29,6 +35,7 @@ from longpoll_spec.policy import Policy
 
 OF_BOTH: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, ANSWERED_ON_STOP, COMMIT_NEVER_REGRESSES)
 """Properties with the same name in specification and judge that a policy may lack."""
+TIMELY: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE)
 SCAN_DRIFT: Final = 1.1
 """A scan's period starts at the end of the last scan: RocketMQ's 5 s were measured as 5.0 to 5.3."""
 ECHOES: Final = 2
@@ -100,3 +107,48 @@ def limits_of(echo_ms: float, *, wake_ms: float | None, late_ms: float | None) -
         wake_ms=round(WAKE_MS + slack_ms, 1) if wake_ms is None else wake_ms,
         late_ms=round(LATE_MS + slack_ms, 1) if late_ms is None else late_ms,
     )
+
+
+def by_promises(
+    found: Result, history: Path, known: Declared, limits: Limits
+) -> tuple[Result, Sequence[tuple[str, int]]]:
+    """The result without behaviour that the policy permits, and how often each permitted violation was seen.
+
+    A late answer is checked again with the time that the policy's own fallback may take.
+    """
+    broken = [finding for finding in found.findings if _is_of(finding, known)]
+    if not broken:
+        return found, []
+    longer = most_of(known, limits)
+    again = judge([history], engine="local", wake_ms=longer.wake_ms, late_ms=longer.late_ms)
+    still = [finding for finding in again.findings if _is_of(finding, known) and finding.property in TIMELY]
+    kept = [finding for finding in found.findings if not _is_of(finding, known)]
+    findings = sorted(still + kept, key=lambda finding: (finding.verdict != "violated", finding.window_start_ms))
+    result = msgspec.structs.replace(
+        found,
+        findings=findings,
+        verdict="unknown" if found.gaps and overall(findings, ()) == "valid" else overall(findings, ()),
+        thresholds=found.thresholds | {f"declared_{name}": getattr(longer, name) for name in ("wake_ms", "late_ms")},
+    )
+    return result, sorted(_excused(found, broken, still).items())
+
+
+def _is_of(finding: Finding, known: Declared) -> bool:
+    """Whether a finding and its consequences are behaviour that the policy permits."""
+    return all(one.property in known.broken for one in finding.told())
+
+
+def most_of(known: Declared, limits: Limits) -> Limits:
+    """The limits plus the time that the policy's races and scan may take."""
+    return Limits(round(limits.wake_ms + known.most.wake_ms, 1), round(limits.late_ms + known.most.late_ms, 1))
+
+
+def _excused(found: Result, broken: Sequence[Finding], still: Sequence[Finding]) -> Counter[str]:
+    """The violations and possible violations by property, less the remaining findings."""
+    counts = Counter(finding.property for finding in broken)
+    counts.update(each.property for finding in broken for each in finding.follows for _one in range(each.count))
+    for name in TIMELY:
+        if counts[name]:
+            counts[name] = max(counts[name], found.rates[name].violated if name in found.rates else 0)
+    counts.subtract(finding.property for finding in still)
+    return +counts

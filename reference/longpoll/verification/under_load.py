@@ -13,9 +13,9 @@ from typing import Final
 
 from attrs import field, frozen
 
-from longpoll.verification import history, races
+from longpoll.verification import races
 from longpoll.verification.broker_process import HostLatency
-from longpoll.verification.limits import Declared, Limits, limits_of
+from longpoll.verification.limits import TIMELY, Declared, Limits, by_promises, limits_of, most_of
 from longpoll.wire.load import LoadPlan, LoadReport, drive
 from longpoll_conform.clauses import BY_VECTOR, OF_LOAD, OF_RACE
 from longpoll_conform.compare import Difference
@@ -80,7 +80,7 @@ def _load(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
             report = drive(loaded.runtime, door, LoadPlan(topic, commits=True), lambda _done, _all: None)
     limits = limits_of(echo.worst_ms, wake_ms=None, late_ms=None)
     found = judge([loaded.recorded], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
-    kept, excused = history.by_promises(found, loaded.recorded, loaded.known, limits)
+    kept, excused = by_promises(found, loaded.recorded, loaded.known, limits)
     verdicts = Verdicts(loaded.known, limits, report, found, kept, dict(excused))
     if report.problems:
         delivered = _result(DELIVERED, "FAIL", f"{len(report.problems)} problems, the first: {report.problems[0]}")
@@ -117,7 +117,7 @@ class Verdicts:
         if violated:
             return _result(name, "FAIL", violated[0].why, tuple(map(_difference, violated)))
         if prop in self.excused:
-            most = history.most_of(self.known, self.limits)
+            most = most_of(self.known, self.limits)
             why = f"{self.known.name_of(prop)} {self.excused[prop]} times, as the policy declares: within {most}"
             return _result(name, "NON-STRICT", why)
         unknown = f"unknown: {findings[0].why}" if findings else self._unseen(prop)
@@ -132,7 +132,7 @@ class Verdicts:
         if self.judged.gaps:
             gap = self.judged.gaps[0]
             return f"the record has holes: {gap['why']} ({gap['where']})"
-        if self.limits.are_coarse and prop in history.TIMELY:
+        if self.limits.are_coarse and prop in TIMELY:
             return "the slowest echo took so long that promptness cannot be shown"
         return ""
 

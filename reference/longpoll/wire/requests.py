@@ -1,22 +1,18 @@
-"""The requests of load, race and property suite, good and bad, and a call that is repeated while a broker is busy."""
+"""The requests of the load and the race, and a call that is repeated while a broker is busy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, Literal
-
-from attrs import frozen
-from msgspec import structs
+from typing import Final
 
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.admin_headers import CreateTopicRequestHeader
-from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
-from longpoll_protocol.frames import Command, Serialisation
+from longpoll_protocol.codes import PullSysFlag, ResponseCode
+from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import (
     Header,
     PullMessageRequestHeader,
-    SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
 from longpoll_protocol.properties import encode_properties
@@ -28,86 +24,6 @@ BUSY_PAUSE_S: Final = 0.02
 BUSY_TRIES: Final = 500
 DEFAULT_TOPIC: Final = "TBW102"
 BORN_MS: Final = 1_700_000_000_000
-Place = Literal["end", "next", "start", "middle", "last", "negative", "beyond"]
-"""Where a pull begins; `next` is where the last answer said."""
-
-
-@frozen
-class Form:
-    """The encoding of a request."""
-
-    serialisation: Serialisation = Serialisation.JSON
-    short_names: bool = True
-    """Sends: code 310 with one-letter names instead of code 10."""
-
-    def __str__(self) -> str:
-        return f"{self.serialisation.name} {'310' if self.short_names else '10'}"
-
-
-FORMS: Final = tuple(
-    Form(kind, short) for kind in (Serialisation.JSON, Serialisation.ROCKETMQ) for short in (True, False)
-)
-
-
-def tag_hash(tag: str) -> int:
-    """Java's hash of a text, written out: s[0]*31^(n-1) + ... + s[n-1] over UTF-16 units, 32 bits, signed."""
-    encoded = tag.encode("utf-16-be")
-    units = [int.from_bytes(encoded[at : at + 2]) for at in range(0, len(encoded), 2)]
-    total: int = sum(unit * 31**power for power, unit in enumerate(reversed(units)))
-    return (total + 2**31) % 2**32 - 2**31
-
-
-@frozen
-class Wanted:
-    """A tag expression: `*`, or tags separated by `||`."""
-
-    expression: str
-
-    def matches(self, tag: str) -> bool:
-        """Whether a message with this tag ("" for none) is delivered; tags with equal hashes are not distinguished."""
-        if self.expression == "*":
-            return True
-        asked = {tag_hash(part.strip()) for part in self.expression.split("||")}
-        return (tag_hash(tag) if tag else 0) in asked
-
-
-@frozen
-class Draft:
-    """A message to send, and how."""
-
-    body: bytes
-    tag: str = ""
-    extra: Mapping[str, str] = MappingProxyType({})
-    """More properties."""
-    form: Form = Form()
-    link: int = 0
-    """The number of its connection."""
-    is_anywhere: bool = False
-    """Sent to queue -1: the broker chooses a queue of the topic."""
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """Its properties, the tag among them."""
-        return {**self.extra, "TAGS": self.tag} if self.tag else self.extra
-
-
-@frozen
-class PullTerms:
-    """A pull, without its queue and time."""
-
-    place: Place = "end"
-    """Where in the queue it begins; `offset` follows from it."""
-    wanted: Wanted = Wanted("*")
-    count_max: int = 32
-    group: int = 0
-    """The index of the example's group."""
-    commits: bool = False
-    """Whether it commits its offset for its group, if it is not held."""
-    form: Form = Form()
-    link: int = 0
-    """The number of its connection."""
-    offset: int = 0
-    commit_offset: int | None = None
 
 
 def send_header(
@@ -126,14 +42,6 @@ def send_header(
         properties=encode_properties(properties) or None,
         batch=batch,
     )
-
-
-def send_request(topic: str, queue_id: int, properties: Mapping[str, str], form: Form) -> tuple[int, dict[str, str]]:
-    """Code and fields of a send."""
-    header = send_header(topic, queue_id, properties)
-    if form.short_names:
-        return RequestCode.SEND_MESSAGE_V2, header.encode()
-    return RequestCode.SEND_MESSAGE, SendMessageRequestHeader(**structs.asdict(header)).encode()
 
 
 def pull_header(
@@ -186,53 +94,3 @@ def call_patiently(
         runtime.sleep(BUSY_PAUSE_S)
         answer = client.call(code, header, body, timeout_s=timeout_s)
     return answer
-
-
-@frozen
-class Bad:
-    """A request that must be rejected while the connection stays open."""
-
-    name: str
-    code: int
-    changes: Mapping[str, str | None]
-    """Fields that replace those of a good request of this code; None removes the field."""
-    refusals: frozenset[int]
-    """The codes with which brokers of 4.9 and 5.x reject it."""
-
-
-_ILLEGAL: Final = frozenset({1, 29})
-PULL: Final = RequestCode.PULL_MESSAGE.value
-SEND: Final = RequestCode.SEND_MESSAGE_V2.value
-BAD_REQUESTS: Final = (
-    Bad("unknown code", 999, {}, frozenset({3})),
-    Bad("unknown code of many digits", 32_767, {"x": "y"}, frozenset({3})),
-    Bad("pull without a topic", PULL, {"topic": None}, frozenset({1, 17})),
-    Bad("pull without a queue", PULL, {"queueId": None}, _ILLEGAL),
-    Bad("pull with a word for an offset", PULL, {"queueOffset": "one"}, _ILLEGAL),
-    Bad("pull of a queue that is not there", PULL, {"queueId": "77"}, _ILLEGAL),
-    Bad("pull of queue -1", PULL, {"queueId": "-1"}, _ILLEGAL),
-    Bad("pull of a topic that is not there", PULL, {"topic": "served-no-such-topic"}, frozenset({17})),
-    Bad("pull of a topic that would leave the store", PULL, {"topic": "../x"}, frozenset({17})),
-    Bad("pull for no tag", PULL, {"subscription": "||"}, frozenset({23})),
-    Bad("pull by an unknown kind of expression", PULL, {"expressionType": "FOO"}, frozenset({1})),
-    Bad("send without a queue", SEND, {"e": None}, _ILLEGAL),
-    Bad("send with a word for a queue", SEND, {"e": "first"}, _ILLEGAL),
-    Bad("send to a queue that is not there", SEND, {"e": "77"}, _ILLEGAL),
-    Bad("send to a topic that would leave the store", SEND, {"b": "../x"}, _ILLEGAL),
-    Bad("send to a topic with a name of 128 letters", SEND, {"b": "x" * 128}, _ILLEGAL),
-    Bad("send to a topic without a name", SEND, {"b": ""}, _ILLEGAL),
-    Bad("offset without a topic", RequestCode.GET_MAX_OFFSET.value, {"queueId": "x"}, _ILLEGAL),
-)
-
-MALFORMED: Final[Mapping[str, bytes]] = {
-    "a negative length": (-5).to_bytes(4, signed=True) + bytes(8),
-    "a length over 16 MiB": (16 * 1024 * 1024 + 1).to_bytes(4) + bytes(8),
-    "the longest length there is": b"\x7f\xff\xff\xff" + bytes(8),
-    "a header longer than its frame": (12).to_bytes(4) + (100).to_bytes(4) + bytes(8),
-    "serialisation 7": (12).to_bytes(4) + (7 << 24 | 8).to_bytes(4) + bytes(8),
-    "a JSON header that is no JSON": (12).to_bytes(4) + (8).to_bytes(4) + b"garbage!",
-    "a JSON header cut short": (12).to_bytes(4) + (8).to_bytes(4) + b'{"code":',
-    "a JSON header that is a list": (6).to_bytes(4) + (2).to_bytes(4) + b"[]",
-    "a ROCKETMQ header cut short": (7).to_bytes(4) + (1 << 24 | 3).to_bytes(4) + b"\x00\x0b\x00",
-}
-"""Frames after which a broker closes the connection at once."""

@@ -2,7 +2,7 @@
 
 It runs in its own process, because the library logs below HOME, keeps threads that never end, and must not share a
 broker's interpreter during a latency measurement. It imports only the standard library and `rocketmq`, to start fast.
-`longpoll.verification.real_client` checks the results.
+`cpp_client` checks the results.
 
 Arguments: name server, topic, group, messages, single messages, seconds to wait for each part.
 Output: lines {"progress": part, "done": n}, then one line with what was sent and received.

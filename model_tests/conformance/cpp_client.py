@@ -1,6 +1,6 @@
 """Tests a broker with a real RocketMQ client, PyPI `rocketmq` 0.4.4 (C++ core), and checks the messages.
 
-The client runs in its own process, `real_client_child`.
+The client runs in its own process, `cpp_client_child`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from attrs import field, frozen
 from longpoll_client.errors import ClientError
 from longpoll_spec.errors import UserError
 
-CHILD: Final = Path(__file__).with_name("real_client_child.py")
+CHILD: Final = Path(__file__).with_name("cpp_client_child.py")
 HOLD_MS: Final = 15_000
 """How long this client lets its pulls be held."""
 TAIL_SIZE: Final = 2000
@@ -145,7 +145,7 @@ def _run_child(
     # Standard error goes to a file: a full pipe would block the child.
     with (
         Path(home, "stderr").open("w+") as errors,
-        subprocess.Popen(  # noqa: S603 - our own script with our own interpreter
+        subprocess.Popen(
             [sys.executable, str(CHILD), *arguments],
             # The pipe closes when this process ends, which ends the child too.
             stdin=subprocess.PIPE,

@@ -10,10 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final, TypeVar
 
-from longpoll.wire.requests import MALFORMED, Draft, Form, PullTerms, pull_header, send_request
-from longpoll.wire.suite.brokers import EmbeddedBroker, TestedBroker
-from longpoll.wire.suite.connection import Link
-from longpoll.wire.suite.model import FOUND, NOT_FOUND, OFFSET_MOVED, RETRY_IMMEDIATELY, Answer, Stored, broken
+from model_tests.support.suite.brokers import EmbeddedBroker, TestedBroker
+from model_tests.support.suite.connection import Link
+from model_tests.support.suite.model import FOUND, NOT_FOUND, OFFSET_MOVED, RETRY_IMMEDIATELY, Answer, Stored, broken
+from model_tests.support.suite.requests import MALFORMED, Draft, Form, PullTerms, send_request
+
+from longpoll.wire.requests import pull_header
 from longpoll_client.errors import UnreachableError
 from longpoll_kit.subject import LongPollSubject, Semantics
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, RequestCode, ResponseCode

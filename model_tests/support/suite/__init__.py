@@ -4,9 +4,9 @@
 bytes, and `brokers` what is tested.
 """
 
-from longpoll.wire.suite.brokers import EmbeddedBroker, RemoteBroker
-from longpoll.wire.suite.machine import RocketMQMachine, machine_of, run_suite
-from longpoll.wire.suite.model import ROCKETMQ, STRICT, Expectations
+from model_tests.support.suite.brokers import EmbeddedBroker, RemoteBroker
+from model_tests.support.suite.machine import RocketMQMachine, machine_of, run_suite
+from model_tests.support.suite.model import ROCKETMQ, STRICT, Expectations
 
 __all__ = [
     "ROCKETMQ",

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from attrs import define, field, frozen
+from model_tests.support.suite.requests import Draft, PullTerms, Wanted
 
-from longpoll.wire.requests import Draft, PullTerms, Wanted
 from longpoll_kit.errors import ViolationError
 from longpoll_kit.model import Allowances, Ask, Message, Queue
 from longpoll_kit.subject import Polled

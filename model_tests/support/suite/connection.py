@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from longpoll.wire.connection import STALL_S, BrokerConnection
+from model_tests.support.broker.wire_connection import STALL_S, BrokerConnection
+from model_tests.support.suite.model import broken
+
 from longpoll.wire.requests import BUSY
-from longpoll.wire.suite.model import broken
 from longpoll_kit.errors import ViolationError
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.errors import RemoteProtocolError
@@ -136,7 +137,7 @@ class Link(BrokerConnection):
             self.fault = self.fault or error
             self._changed.notify_all()
 
-    def _received(self, command: Command, read_ns: int) -> None:  # noqa: ARG002 - the model has no use for it
+    def _received(self, command: Command, read_ns: int) -> None:
         if not command.is_response:
             return
         opaque = command.opaque

@@ -10,8 +10,8 @@ from typing import Final, TypeAlias
 
 import attrs
 from attrs import Factory, define, field, frozen
+from model_tests.support.suite.model import ROCKETMQ, STRICT, Expectations
 
-from longpoll.wire.suite.model import ROCKETMQ, STRICT, Expectations
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_protocol.sizes import KIB

@@ -18,8 +18,9 @@ from attrs import define, field
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-
-from longpoll.wire.requests import (
+from model_tests.support.suite.brokers import TestedBroker
+from model_tests.support.suite.model import WireMessage, WireQueue, broken
+from model_tests.support.suite.requests import (
     BAD_REQUESTS,
     FORMS,
     MALFORMED,
@@ -28,14 +29,11 @@ from longpoll.wire.requests import (
     Form,
     PullTerms,
     Wanted,
-    pull_header,
-    send_header,
     send_request,
-    topic_header,
 )
-from longpoll.wire.suite.brokers import TestedBroker
-from longpoll.wire.suite.model import WireMessage, WireQueue, broken
-from longpoll.wire.suite.subject import RestartableSubject, RocketMQSubject, group_of, header_of, records_of
+from model_tests.support.suite.subject import RestartableSubject, RocketMQSubject, group_of, header_of, records_of
+
+from longpoll.wire.requests import pull_header, send_header, topic_header
 from longpoll_kit.example import Example, Order
 from longpoll_kit.machine import LongPollMachine, step
 from longpoll_kit.model import Ask, Queue
@@ -136,7 +134,7 @@ class RocketMQExample(Example):
 
     # -- sends -------------------------------------------------------------------------------------------------------
 
-    def _publish(self, queue: Queue, payload: Draft, size: int = 0) -> WireMessage | str:  # type: ignore[override] # noqa: ARG002
+    def _publish(self, queue: Queue, payload: Draft, size: int = 0) -> WireMessage | str:  # type: ignore[override]
         """Send one message as its draft says."""
         begun_ns = self.runtime.monotonic_ns()
         reply = self.broker.send(queue.name, payload)
@@ -257,7 +255,7 @@ class RocketMQExample(Example):
             first = attrs.evolve(first, commit_offset=max(first.offset, known))
         return super()._begin(queue, first, timeout_ms, pause)
 
-    def _position(self, queue: Queue, first: PullTerms) -> tuple[int, PullTerms]:  # noqa: ARG002 - as derived
+    def _position(self, queue: Queue, first: PullTerms) -> tuple[int, PullTerms]:
         return max(first.offset, 0), first
 
     def _judge(self, ask: Ask) -> None:
