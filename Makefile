@@ -64,7 +64,7 @@ test-peers: setup  ## real Java, Go, Node and C++ clients and brokers, SPIN, Red
 nightly: setup  ## simulations, soak, fuzzers and long tests for a given time: make nightly MINUTES=45 [SEED=N]
 	@$(BIN)/python -m model_tests.nightly --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-mutants: setup  ## mutants of the changed modules, and which no test kills: make mutants [MODULE=GLOB] [BASE=REVISION]
+mutants: setup  ## mutants of the changed modules that no test kills: make mutants [MODULE=GLOB] [BASE=REVISION]
 	@$(BIN)/python -m model_tests.mutants.code $(if $(MODULE),--module '$(MODULE)',--changed-since $(BASE))
 
 bench: setup  ## measure, and print ratios against the peer: make bench PART=explore|broker|judge|polling|schedules|oracle|attacks|java|client

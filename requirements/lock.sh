@@ -14,6 +14,7 @@ compile pyproject.toml --extra all --extra connect --group dev --constraint requ
 compile --group docs --constraint requirements/longpoll.lock --output-file requirements/docs.lock
 compile --group notebook --constraint requirements/longpoll.lock --constraint requirements/docs.lock \
     --output-file requirements/notebook.lock
+compile --group mutants --constraint requirements/longpoll.lock --output-file requirements/mutants.lock
 for name in fuzz peers s3; do
     compile --group "$name" --output-file "requirements/$name.lock"
 done

@@ -61,7 +61,8 @@ else
     optional peers "the real RocketMQ client does not install here; its scenarios are skipped"
     optional fuzz "the coverage-guided fuzzer does not install here; the long test with it is skipped"
     optional s3 "the S3 service of tests (moto) does not install here; the long tests with it are skipped"
-    optional docs "Sphinx does not install here; \`make docs\` reports it, and the tests of the site are skipped"
+    optional docs "Sphinx does not install here; \`make docs\` and \`make check\` report it and fail"
+    optional mutants "cosmic-ray does not install here; \`make mutants\` reports it"
     optional notebook "the notebook runner (nbclient) does not install here; its long test is skipped"
 fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

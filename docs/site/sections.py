@@ -85,7 +85,6 @@ SECTIONS: Final = (
             "decisions/README",
             "engines",
             "zoo",
-            "mutants",
             "safety",
             "polling",
             "performance",
@@ -111,7 +110,7 @@ SECTIONS: Final = (
         ),
     ),
 )
-GENERATED: Final = ("protocol.md", "zoo.md", "mutants.md")
+GENERATED: Final = ("protocol.md", "zoo.md")
 """Pages that `tree.generated` makes from code and data."""
 FROM_OUTSIDE: Final = {
     "README.md": "project/readme.md",

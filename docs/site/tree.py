@@ -20,8 +20,7 @@ from docs.site.book import book
 from docs.site.chinese import CHINESE
 from docs.site.diagrams import drawn
 from docs.site.sections import API, FROM_OUTSIDE, GENERATED, SECTIONS, SUBJECTS, Section
-from model_tests.mutants.code import kept
-from model_tests.mutants.zoo import table as zoo
+from model_tests.mutants import patches
 from model_tests.support.broker import protocol_page
 
 ROOT: Final = Path(__file__).parents[2]
@@ -49,7 +48,7 @@ class TreeError(Exception):
 
 def generated() -> dict[str, str]:
     """Place -> text of the pages that are made from code and data, and stand in no file."""
-    return {"protocol.md": protocol_page.page(), "zoo.md": zoo.page_of(zoo.pinned()), "mutants.md": kept.page()}
+    return {"protocol.md": protocol_page.page(), "zoo.md": patches.page()}
 
 
 def places() -> dict[Path, str]:

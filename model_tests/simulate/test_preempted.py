@@ -2,7 +2,7 @@
 
 The hold table: a seed chooses a policy, queues in one shard and one queue in another, pulls held before, and three to
 five of a broker's actors. At the end no pull may be lost, run twice, miscounted or forgotten by its deadline. The zoo
-takes each lock away (`mutants/zoo/locks.py`).
+takes each lock away (`mutants/zoo/lock-*.patch`).
 """
 
 from __future__ import annotations
@@ -406,7 +406,7 @@ class Stage:
 
 QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
 SEEDS: Final = 150
-"""Runs of a quick test, a second. The zoo's bugs (`mutants/zoo/locks.py`) fail in the first hundreds, or thousands."""
+"""Runs of a quick test, a second. The zoo's bugs (`mutants/zoo`) fail in the first hundreds, or thousands."""
 SEEDS_LONG: Final = 30_000
 
 
