@@ -26,6 +26,7 @@ from model_tests.support.java import java_broker_of
 from model_tests.support.suite import ROCKETMQ, RemoteBroker, run_suite
 
 from longpoll.cli import main
+from longpoll.options import values
 from longpoll.output import Exit
 from longpoll.verification import races
 from longpoll.verification.broker_process import HostLatency
@@ -133,7 +134,7 @@ def test_java_is_held_to_what_its_policy_declares(java: JavaBroker, request: pyt
     policy = OWN[request.node.callspec.params["java"]]
     with HostLatency(runtime, java.address, topic) as echo:
         row = races.races(
-            runtime, java.address, topic, races.RACE_S, lambda _done, _all: None,
+            runtime, java.address, topic, values.RACE_S, lambda _done, _all: None,
             known=declared(policy), limits=lambda: limits_of(echo.worst_ms, wake_ms=None, late_ms=None),
             process_id=java.process_id,
         )  # fmt: skip

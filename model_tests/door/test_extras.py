@@ -12,7 +12,8 @@ from typing import Final
 import pytest
 
 from longpoll.cli import COMMANDS
-from longpoll.extras import PACKAGES, missing
+from longpoll.extras import COMMANDS as WITH_EXTRA
+from longpoll.extras import PACKAGES, lacking, missing
 
 ROOT = Path(__file__).parents[2]
 BLOCK: Final = """
@@ -30,8 +31,6 @@ sys.meta_path.insert(0, Missing())
 """A process in which some packages are not installed."""
 IMPORTED: Final = {"z3-solver": "z3", "opentelemetry-api": "opentelemetry"}
 """Distribution -> the package that it installs."""
-ON_ITS_OWN: Final = set(COMMANDS) - {"judge", "history", "verify", "replay"}
-"""Commands that need no extra to say what they do."""
 
 
 def run(script: str, *words: str, without: set[str]) -> subprocess.CompletedProcess[str]:
@@ -71,17 +70,28 @@ def test_what_no_extra_brings_is_a_fault() -> None:
     assert "longpoll[law]" in str(missing(ModuleNotFoundError("x", name="numpy.linalg")))
 
 
-def test_every_command_says_what_it_does_or_what_it_needs() -> None:
+def test_the_help_of_every_command_needs_no_extra() -> None:
+    """Help exits with 0, and names the extra that the command lacks."""
     script = "from longpoll.cli import main\nfor word in sys.argv[1:]:\n    try:\n        main([word, '--help'])\n"
     script += "    except SystemExit as end:\n        print('ended', word, int(end.code or 0))"
     done = run(script, *COMMANDS, without=set(PACKAGES))
-    ends = dict(re.findall(r"ended ([\w-]+) (\d)", done.stdout))
+    said = re.split(r"ended ([\w-]+) (\d)\n", done.stdout)
 
-    assert ends == {name: "0" if name in ON_ITS_OWN else "2" for name in COMMANDS}
-    assert done.stderr.count("pip install 'longpoll[judge]'") == 2
-    assert done.stderr.count("pip install 'longpoll[all]'") == 1
-    assert done.stderr.count("pip install 'longpoll[simulation]'") == 1
-    assert "Traceback" not in done.stderr
+    assert dict(zip(said[1::3], said[2::3], strict=True)) == dict.fromkeys(COMMANDS, "0"), done.stderr
+    told = {name for name, text in zip(said[1::3], said[::3], strict=False) if "pip install" in " ".join(text.split())}
+    assert told == WITH_EXTRA.keys() & COMMANDS.keys()
+    assert done.stderr == ""
+
+
+def test_a_command_without_its_extra_fails_with_one_sentence(tmp_path: Path) -> None:
+    for name in WITH_EXTRA.keys() & COMMANDS.keys() - {"verify"}:
+        done = command(name, str(tmp_path), without=set(PACKAGES))
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert f"pip install 'longpoll[{WITH_EXTRA[name]}]'" in done.stderr
+
+
+def test_no_help_names_an_extra_that_is_installed() -> None:
+    assert [name for name in COMMANDS if lacking(name)] == []
 
 
 @pytest.mark.parametrize(

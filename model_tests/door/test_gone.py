@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from longpoll.cli import COMMANDS, HEADINGS, main
 from longpoll.commands.gone import GONE, answer
 from longpoll.output import Exit
 
@@ -20,3 +21,12 @@ def test_a_former_command_says_where_its_work_went(name: str, words: tuple[str, 
     called = CliRunner().invoke(command, words)
     assert (called.exit_code, called.stdout) == (Exit.USER, "")
     assert called.stderr == f"longpoll: there is no command `longpoll {name}` any more: {GONE[name]}\n"
+
+
+def test_help_lists_each_command_under_one_heading() -> None:
+    listed = [name for names in HEADINGS.values() for name in names if name in COMMANDS]
+    shown = CliRunner().invoke(main, ["--help"]).stdout
+
+    assert sorted(listed) == sorted(COMMANDS)
+    assert [name for name in COMMANDS if f"\n  {name}  " not in shown] == []
+    assert [heading for heading in HEADINGS if f"\n{heading}:\n" not in shown] == []

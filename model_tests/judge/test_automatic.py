@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from model_tests.support.judge.convert import convert
 
 from longpoll.cli import main
-from longpoll.commands import verify
 from longpoll.options import judge as options
 from longpoll.options.judge import choose, estimated_events
+from longpoll.verification import stages as verify
 from longpoll.verification.limits import Limits, declared
 from longpoll_spec.policy import STRICT
 

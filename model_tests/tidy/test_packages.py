@@ -24,7 +24,6 @@ SIBLINGS_MAX: Final = 15
 """The most modules and packages in one package."""
 LARGER: Final = {
     "spec/longpoll_spec": 19,  # the law's own chapters, in the order in which one reads them
-    "reference/longpoll/commands": 16,  # a command, or a few that belong together, a module
 }
 NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
 """A module with its package, and perhaps a name in it."""

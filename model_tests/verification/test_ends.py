@@ -358,7 +358,7 @@ def test_a_report_into_nowhere_is_seen_before_the_work(
     (tmp_path / "file").write_text("")
     for name in ("dangling", "dangling.html"):
         (tmp_path / name).symlink_to(tmp_path / "no" / "where")
-    monkeypatch.setattr("longpoll.commands.verify._law", lambda _page: pytest.fail("it worked first"))
+    monkeypatch.setattr("longpoll.verification.stages._law", lambda _page: pytest.fail("it worked first"))
     monkeypatch.setattr("longpoll.commands.judge.judge_paths", lambda *_, **_more: pytest.fail("it worked first"))
     target = str(tmp_path / where) + (".html" if "judge" in words and "--report" in words else "")
     done = CliRunner().invoke(main, [*words.format(history=tmp_path).split(), target])
@@ -457,7 +457,7 @@ def test_whatever_a_caller_gets_wrong_is_one_sentence(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("longpoll.commands.verify._law", lambda _page: pytest.fail("it worked first"))
+    monkeypatch.setattr("longpoll.verification.stages._law", lambda _page: pytest.fail("it worked first"))
     (tmp_path / "file").write_text("")
     (tmp_path / "deep_file").write_text("[" * DEEP)
     (tmp_path / "dangling").symlink_to(tmp_path / "no" / "where")

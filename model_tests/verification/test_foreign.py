@@ -18,9 +18,9 @@ from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.judge.faults import plant
 
 from longpoll.cli import main
-from longpoll.commands import verify as command
 from longpoll.output import Exit
 from longpoll.verification import limits as limits_module
+from longpoll.verification import stages as command
 from longpoll.verification.broker_process import HostLatency
 from longpoll.verification.limits import Declared, Limits, by_promises, declared, limits_of
 from longpoll.verification.report import Outcome, Page, Row
@@ -163,7 +163,7 @@ def test_an_interrupt_leaves_the_page_with_what_there_is(tmp_path: Path, monkeyp
             raise KeyboardInterrupt
 
         monkeypatch.setattr(command, "_law", law)
-        assert command._all_stages(page, job_for(("127.0.0.1", 1), tmp_path)) is None
+        assert command.run_all(page, job_for(("127.0.0.1", 1), tmp_path)) is None
         assert [row.outcome for row in page.rows] == [outcome, "unknown"]
         assert page.exit_code == (Exit.UNKNOWN if outcome == "ok" else Exit.VIOLATED)
 

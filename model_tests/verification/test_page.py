@@ -22,15 +22,15 @@ from rich.cells import cell_len
 
 from longpoll import output
 from longpoll.cli import COMMANDS, COMPLETING, main
-from longpoll.commands import verify
 from longpoll.commands.judge import show
-from longpoll.commands.verify import JAVA_STORE, PLANTED, java_store_is_read, store_row
 from longpoll.options import completion
 from longpoll.output import WIDTH_MIN, WIDTH_OF_A_FILE, Exit, out, table
 from longpoll.verification import specification
+from longpoll.verification import stages as verify
 from longpoll.verification.broker_process import ServedBroker, ServeError
 from longpoll.verification.limits import limits_of
 from longpoll.verification.report import Outcome, Page, Row, render_page, write_page
+from longpoll.verification.stages import JAVA_STORE, PLANTED, java_store_is_read, store_row
 from longpoll.wire import load
 from longpoll.wire.load import LoadPlan, drive
 from longpoll_client.messages import decode_messages

@@ -28,8 +28,9 @@ from model_tests.support.spec.cases import quick_if
 from model_tests.verification.test_foreign import babbling, closing, finding, job_for, silent
 from model_tests.verification.test_foreign import said as judged_as
 
-from longpoll.commands import verify
+from longpoll.options.values import RACE_S
 from longpoll.verification import races, under_load
+from longpoll.verification import stages as verify
 from longpoll.verification.broker_process import ServedBroker
 from longpoll.verification.limits import declared, limits_of
 from longpoll.verification.report import Row
@@ -381,7 +382,7 @@ def test_a_lost_wakeup_is_found_in_the_default_time(knobs: tuple[str, ...], is_f
         options = ["--policy=strict", *(f"--knob={knob}" for knob in knobs)]
         with ServedBroker(tmp_path / str(number), None, *options) as served:
             row = races.races(
-                RealRuntime(), served.address, "T", races.RACE_S, lambda _done, _all: None, known=declared(STRICT),
+                RealRuntime(), served.address, "T", RACE_S, lambda _done, _all: None, known=declared(STRICT),
                 limits=lambda: LIMITS, process_id=served.process_id, seed=number,
             )  # fmt: skip
         found.append(row.outcome == "violated")

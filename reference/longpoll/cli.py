@@ -44,6 +44,23 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 """Each command's module and its one-line help, so that `longpoll --help` imports no command."""
 
+HEADINGS: Final[dict[str, tuple[str, ...]]] = {
+    "Test a broker or a service": ("verify", "conform", "dojo", "oracle", "observe", "judge"),
+    "Run a broker": ("serve", "send", "consume", "store"),
+    "The specification": (
+        "check",
+        "prove",
+        "explain",
+        "export",
+        "policies",
+        "properties",
+        "coverage",
+        "ablate",
+        "replay",
+    ),
+    "Learn": ("lesson",),
+}
+"""The headings of `longpoll --help`, each with its commands in their order."""
 
 COMPLETING: Final = "_LONGPOLL_COMPLETE"
 """The environment variable with which a shell asks click for completions or for the completion script."""
@@ -79,8 +96,8 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """All commands, in the order of `COMMANDS`."""
-        return list(COMMANDS)
+        """All commands, in the order of `HEADINGS`."""
+        return [name for names in HEADINGS.values() for name in names if name in COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command of this name; None if it is unknown, or if its extra is missing during completion.
@@ -95,10 +112,12 @@ class LazyGroup(click.Group):
             with exit_codes.whole_imports():
                 module = importlib.import_module(COMMANDS[cmd_name][0])
         except ModuleNotFoundError as error:
-            if ctx.resilient_parsing and extras.missing(error, cmd_name) is not None:
-                return None
-            raise
+            needed = extras.missing(error, cmd_name)
+            if needed is None:
+                raise
+            return None if ctx.resilient_parsing else _not_installed(cmd_name, needed, error)
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        command.epilog = extras.lacking(cmd_name) or command.epilog
         return command
 
     def resolve_command(
@@ -120,8 +139,27 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - the same
         """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_module, text) in COMMANDS.items()])
+        for heading, names in HEADINGS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names if name in COMMANDS])
+
+
+def _not_installed(name: str, needed: str, error: ModuleNotFoundError) -> click.Command:
+    """A command whose help says what to install, and which fails otherwise."""
+
+    def fail() -> None:
+        raise error
+
+    return click.Command(
+        name,
+        callback=fail,
+        help=f"{COMMANDS[name][1]}\n\nIts options are listed once its extra is installed: {needed}",
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "ignore_unknown_options": True,
+            "allow_extra_args": True,
+        },
+    )
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

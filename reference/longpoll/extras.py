@@ -1,4 +1,4 @@
-"""The packages that only an extra installs, and the error for a missing one. Imports nothing.
+"""The packages that only an extra installs, and the error for a missing one. Imports none of them.
 
 pyproject.toml defines the extras; a test compares the two lists.
 """
@@ -6,6 +6,7 @@ pyproject.toml defines the extras; a test compares the two lists.
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from typing import Final
 
 PACKAGES: Final = {
@@ -27,8 +28,7 @@ PACKAGES: Final = {
 """A package that may be missing -> the extra that installs it."""
 COMMANDS: Final = {
     "judge": "judge",
-    "history": "judge",
-    "verify": "all",
+    "verify": "law,spark",
     "replay": "simulation",
 }
 """A command that needs a whole extra -> that extra, whichever package is missing first."""
@@ -48,8 +48,24 @@ def missing(error: BaseException, command: str = "") -> str | None:
         return None
     extra = COMMANDS.get(command, PACKAGES[name])
     # Spark is an engine of two commands; its extra includes what either of them needs.
-    extra = "spark" if PACKAGES[name] == "spark" and extra != "all" else extra
+    extra = "spark" if PACKAGES[name] == "spark" and "spark" not in extra else extra
     return f"the package {name} is not installed; run: {install(extra)}{HINTS.get(command, '')}"
+
+
+def lacking(command: str) -> str | None:
+    """The sentence at the end of a command's help if its extra is not installed; None if it is, or if it needs none."""
+    extra = COMMANDS.get(command, "")
+    wanted = {*extra.split(","), *(["judge"] if "spark" in extra else [])}
+    absent = [name for name, brought_by in PACKAGES.items() if brought_by in wanted and not _is_there(name)]
+    return f"Not installed: {', '.join(absent)}. Run: {install(extra)}" if absent else None
+
+
+def _is_there(package: str) -> bool:
+    """Whether a package can be imported; it is not imported."""
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # ValueError: a module without a spec, which cannot be imported again
+        return False
 
 
 def install(extra: str) -> str:

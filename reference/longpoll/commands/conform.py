@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 import longpoll
 from longpoll import exit_codes, extras
 from longpoll.options.specification import knob_option, policy_option
-from longpoll.options.values import Amount, FilledPath, address_of
+from longpoll.options.values import FilledPath, address_of, race_option
 from longpoll.output import (
     Exit,
     check_directory,
@@ -125,7 +125,6 @@ def _show_failure(result: Result) -> None:
 
 
 NAME_SERVER_PORT: Final = 9876
-RACE_S: Final = 8.0
 
 
 def list_clauses(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -187,14 +186,7 @@ def list_clauses(context: click.Context, _option: click.Parameter, wanted: bool)
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), help="Seed for the names of topics and groups.  [default: random]"
 )
-@click.option(
-    "--race-seconds",
-    "race_s",
-    type=Amount(),
-    default=RACE_S,
-    show_default=True,
-    help="Length of the race test, in which messages race waiting pulls; 0 skips it.",
-)
+@race_option
 @click.option("--history", type=FilledPath(), help="Keep the history of the load test in this new directory.")
 @click.option("--junit", "junit_file", type=FilledPath(), help="Write a JUnit XML report.")
 @click.option("--pages", "pages_directory", type=FilledPath(), help="Write an HTML report into this directory.")

@@ -73,3 +73,15 @@ def address_of(text: str) -> Address:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"{text!r} is not an address; write HOST:PORT with a port from 0 to 65535 (0: any free port)")
     return host.strip("[]"), int(port)
+
+
+RACE_S: Final = 8.0
+"""Default duration of a race, seconds."""
+race_option = click.option(
+    "--race-seconds",
+    "race_s",
+    type=Amount(),
+    default=RACE_S,
+    show_default=True,
+    help="How long to race messages against waiting pulls; 0 skips the race.",
+)

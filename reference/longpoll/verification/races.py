@@ -19,8 +19,6 @@ from longpoll_judge.contract.result import NO_LOST_WAKEUP
 from longpoll_runtime import Address, Runtime
 
 WHAT: Final = "races over the wire"
-RACE_S: Final = 8.0
-"""Default duration of the race."""
 DELIVERIES_MIN: Final = 500
 """Fewer deliveries show nothing."""
 LATE_MS: Final = 50.0
