@@ -64,6 +64,7 @@ HEADINGS: Final[dict[str, tuple[str, ...]]] = {
 
 COMPLETING: Final = "_LONGPOLL_COMPLETE"
 """The environment variable with which a shell asks click for completions or for the completion script."""
+SHELLS: Final = ("bash", "zsh", "fish")
 
 
 class LazyGroup(click.Group):
@@ -75,11 +76,10 @@ class LazyGroup(click.Group):
         run = super().main
 
         def command() -> Any:
-            asked = os.environ.get(COMPLETING)
-            if asked:  # a shell that completes: check the request, and register our completion classes with click
-                from longpoll.options.completion import check_request  # noqa: PLC0415 - nothing else needs it
-
-                check_request(asked)
+            shell, _, what = os.environ.get(COMPLETING, "").partition("_")
+            if shell and not (shell in SHELLS and (what == "source" or "COMP_WORDS" in os.environ)):
+                known = ", ".join(f"{each}_source" for each in SHELLS)
+                raise click.UsageError(f"to get a shell's script for completion, set {COMPLETING} to one of: {known}")
             return run(words, *more, **(extra | {"standalone_mode": False}))
 
         code = exit_codes.ended(command, words)

@@ -12,7 +12,6 @@ from typing import Any, Final
 import click
 
 from longpoll.exit_codes import interrupted_by_sigterm
-from longpoll.options import completion
 from longpoll.options.values import FilledPath
 from longpoll.output import Exit, emit_json, err, json_option, out, say, styled, table, user_mistakes
 from longpoll_java.breakpoints import Breakpoints
@@ -41,7 +40,6 @@ TRIES_MAX: Final = 1_000
     "policy_name",
     metavar="NAME",
     help="Follow the actions of an lp1 token under this policy instead; reference only.",
-    shell_complete=completion.policies,
 )
 @click.option(
     "--on",

@@ -22,7 +22,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.text import Text
 
 from longpoll import extras
-from longpoll.options.completion import own_policies, worlds
 from longpoll.options.engine import default_engine, engine_options, opened
 from longpoll.options.specification import (
     aspect_option,
@@ -113,7 +112,7 @@ class RequestsToProve(_NumberOrAny):
 @engine_options
 @click.option("--max-states", type=click.IntRange(min=1), help="Stop after this number of states.")
 @knob_option()
-@property_option()
+@property_option
 @click.option("--all", "shows_all", is_flag=True, help="Print all properties, counts and counterexamples.")
 @click.option(
     "--explain", "explains", is_flag=True, help="Also explain the worst violation's shortest run, step by step."
@@ -240,7 +239,6 @@ def _explain_worst(found: Survey) -> None:
     metavar="NAME",
     help="Configuration to prove: plain, bare, uncut, whole, or features such as crash+queues; repeatable.  "
     "[default: plain; for any: chosen from the specification]",
-    shell_complete=worlds,
 )
 @click.option("--queues", type=int, help="Override the number of queues in the configuration.")
 @click.option("--tags", type=int, help="Override the number of tags in the configuration.")
@@ -268,7 +266,7 @@ def _explain_worst(found: Survey) -> None:
     help="Also write each query of the induction into this folder as an SMT-LIB file, for another solver.",
 )
 @knob_option()
-@property_option(proved=True)
+@property_option
 @json_option
 @user_mistakes
 def prove(
@@ -544,7 +542,6 @@ def _speed(say: Callable[[str], None]) -> Callable[[Explored], None]:
     multiple=True,
     metavar="NAME",
     help="strict or strict-clone; repeatable.  [default: both]",
-    shell_complete=own_policies,
 )
 @json_option
 @user_mistakes

@@ -1,1 +1,1 @@
-"""Options shared by several commands, with their value types and shell completion."""
+"""Options shared by several commands, with their value types."""

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from longpoll.options import completion
 from longpoll.options.values import FilledPath
 from longpoll_spec.engines import ENGINES, EXPLORERS
 from longpoll_spec.errors import EngineLimitError
@@ -86,7 +85,6 @@ _OPTIONS: Final = (
         "--engine",
         metavar="NAME",
         help=f"One of {', '.join(ENGINES)}.  [default: packed; python where numpy is missing]",
-        shell_complete=completion.engines,
     ),
     click.option("--workers", type=int, default=1, show_default=True, help="packed: number of processes."),
     click.option(

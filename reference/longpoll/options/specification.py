@@ -11,7 +11,6 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from longpoll.options import completion
 from longpoll_spec.bounds import ASPECTS, NAMES
 
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -26,15 +25,12 @@ def policy_option(said: str = "A preset; `longpoll policies` lists them.", defau
         default=default,
         show_default=default is not None,
         help=said,
-        shell_complete=completion.policies,
     )
 
 
 def knob_option(said: str = "Override one knob of the policy; repeatable.") -> Decorator:
     """`--knob`, passed as `knobs`; `said` is its help."""
-    return click.option(
-        "--knob", "knobs", multiple=True, metavar="NAME=VALUE", help=said, shell_complete=completion.knobs
-    )
+    return click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help=said)
 
 
 _SIZES: Final = {
@@ -72,25 +68,14 @@ def bounds_option(default: str) -> Decorator:
         default=default,
         show_default=True,
         help=f"Preset of model bounds: {', '.join(NAMES)}.",
-        shell_complete=completion.bounds,
     )
 
 
 def aspect_option(said: str = f"Switch on a feature of the model: {', '.join(ASPECTS)}; repeatable.") -> Decorator:
     """`--aspect`, passed as `aspects`; `said` is its help."""
-    return click.option(
-        "--aspect", "aspects", multiple=True, metavar="NAME", help=said, shell_complete=completion.aspects
-    )
+    return click.option("--aspect", "aspects", multiple=True, metavar="NAME", help=said)
 
 
-def property_option(*, proved: bool = False) -> Decorator:
-    """`--property`, passed as `names`; with `proved`, completion offers only properties that can be proved."""
-    offered = completion.provable if proved else completion.properties
-    return click.option(
-        "--property",
-        "names",
-        multiple=True,
-        metavar="NAME",
-        help="Check only this property; repeatable.",
-        shell_complete=offered,
-    )
+property_option = click.option(
+    "--property", "names", multiple=True, metavar="NAME", help="Check only this property; repeatable."
+)
