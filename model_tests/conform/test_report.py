@@ -360,20 +360,3 @@ def test_a_signal_ends_what_was_started(number: int, tmp_path: Path) -> None:
         assert "unknown" in said
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address, 5)
-
-
-def test_a_badge_counts_the_clauses_that_could_be_tested(good: Broker, spoiled: Address) -> None:
-    """Green, red with one that fails, grey where nothing is known; hyphens are written twice."""
-    untested = "--only=STORE-*"
-    fine, broken, nothing = (
-        json.loads(conform(address, good.name_server_address, *words, "--json").stdout)["badge"]
-        for address, words in ((good.address, SOME), (spoiled, SOME), (good.address, (untested,)))
-    )
-
-    assert fine == (
-        "![conform strict: 11 of 11 clauses](https://img.shields.io/badge/conform_strict-11_of_11_clauses-brightgreen)"
-    )
-    assert broken.endswith("_of_11_clauses-red)")
-    assert nothing.endswith("0_of_0_clauses-lightgrey)")
-    shown = conform(good.address, good.name_server_address, "--only=LOCK-3", "--policy=strict-clone")
-    assert shown.stdout.rstrip().endswith("badge/conform_strict--clone-1_of_1_clauses-brightgreen)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import unittest
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,12 +12,11 @@ from typing import Any
 import attrs
 import msgspec
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
-from model_tests.support.ports import closed_port
-from model_tests.support.suite import STRICT, EmbeddedBroker, RemoteBroker, RocketMQMachine, machine_of, run_suite
+from model_tests.support.suite import STRICT, EmbeddedBroker, RemoteBroker, RocketMQMachine, run_suite
 from model_tests.support.suite.brokers import SMALL_FILES, expectations_of
 from model_tests.support.suite.machine import RocketMQExample
 from model_tests.support.suite.model import (
@@ -43,9 +41,7 @@ from longpoll_broker.hold.hold_table import Key, Pull
 from longpoll_broker.hold.pull_processor import PullAnswers
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filters import tag_filter
-from longpoll_client.errors import UnreachableError
 from longpoll_judge.run.pipeline import judge
-from longpoll_kit import run as kit_run
 from longpoll_kit.errors import ViolationError
 from longpoll_kit.model import Allowances, Ask
 from longpoll_kit.run import KitReport
@@ -131,37 +127,6 @@ def test_a_broker_is_driven_by_its_address_alone(tmp_path: Path) -> None:
     assert not falsified(report), report
     assert "restart" not in report.rule_counts
     assert told[-1] == (5, 5)
-
-
-def test_the_same_seed_makes_the_same_choices(tmp_path: Path) -> None:
-    """Two runs with one seed run the same rules, so a report's seed finds its failure again."""
-    reports = []
-    for name in ("first", "second"):
-        with EmbeddedBroker(RealRuntime(), str(tmp_path / name)) as subject:
-            reports.append(run(subject, max_examples=2, step_count=12, seed=2024))
-    assert reports[0].rule_counts == reports[1].rule_counts
-    assert reports[0].seed == 2024
-
-
-def test_a_broker_that_is_not_there_is_the_callers_mistake() -> None:
-    """Without a listener the suite reports that, and not a falsified property."""
-    with closed_port() as nobody, pytest.raises(UnreachableError, match="no connection to the broker"):
-        run_suite(RealRuntime(), RemoteBroker(nobody), max_examples=1, step_count=1)
-
-
-def test_an_interrupt_ends_the_run_at_once(tmp_path: Path) -> None:
-    """It passes through, and the broker serves the next run."""
-    told: list[int] = []
-
-    def interrupt(done: int, _all: int) -> None:
-        told.append(done)
-        raise KeyboardInterrupt
-
-    with EmbeddedBroker(RealRuntime(), str(tmp_path)) as subject:
-        with pytest.raises(KeyboardInterrupt):
-            run_suite(subject.runtime, subject, max_examples=9, step_count=9, progress=interrupt)
-        assert len(told) == 1
-        assert not falsified(run(subject, max_examples=2, step_count=9))
 
 
 WINDOW_S = 0.025
@@ -380,45 +345,6 @@ def test_what_a_restart_loses_is_found(tmp_path: Path, between: Callable[[Path],
     assert finding in falsified(report), report
 
 
-@attrs.define(eq=False)
-class DyingSubject(EmbeddedBroker):
-    """A broker that does not come back from a restart."""
-
-    def restart(self) -> None:
-        self.broker.stop()
-
-
-def test_a_broker_that_dies_on_the_way_is_named_with_the_steps(tmp_path: Path) -> None:
-    """A broker that was there and takes no connections any more is gone, which falsifies no property."""
-    with (
-        DyingSubject(RealRuntime(), str(tmp_path), expectations=HURRIED) as subject,
-        pytest.raises(UnreachableError, match="no connection to the broker") as caught,
-    ):
-        run(subject)
-    assert caught.value.__notes__[-1].startswith("raised in step restart(")
-
-
-def test_a_report_tells_the_steps_and_what_falsified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report has the steps of a failing example, and its latest events."""
-    wrong_next_offset(monkeypatch)
-    with EmbeddedBroker(RealRuntime(), str(tmp_path), can_restart=False) as subject:
-        report = run(subject)
-    assert report.verdict == "invalid"
-    assert "expected Read" in report.why
-    assert all(step in str(report) for step in report.steps)
-    assert any(" is answered with " in line for line in report.timeline)
-
-
-@pytest.mark.long
-def test_a_failure_is_shrunk_without_raising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With shrinking on, a falsified property still ends in a report, flaky or not."""
-    wrong_next_offset(monkeypatch)
-    monkeypatch.setattr(kit_run, "SHRINK_MS", 100)
-    with EmbeddedBroker(RealRuntime(), str(tmp_path), can_restart=False) as subject:
-        report = run_suite(subject.runtime, subject, max_examples=40, step_count=25)
-    assert "expected Read" in falsified(report)
-
-
 @pytest.mark.parametrize(("stalled_ms", "is_patient"), [(0.0, False), (1e6, True)])
 def test_a_machine_that_stood_still_has_more_time(stalled_ms: float, is_patient: bool) -> None:
     """A reply that comes after its deadline is taken if the machine, and not the broker, was late; else it is not."""
@@ -440,22 +366,6 @@ def test_a_machine_that_stood_still_has_more_time(stalled_ms: float, is_patient:
             subject.call(0, RequestCode.HEART_BEAT, {})
         late.set()
         subject.close()
-
-
-def test_a_machine_of_ones_own_tests_a_broker_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pytest runs a `TestCase`: it passes, and an injected fault fails it."""
-    with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_FILES) as broker:
-        expectations = attrs.evolve(STRICT, queue_file_units=40)
-        case = machine_of(RealRuntime(), RemoteBroker(broker.address, expectations)).TestCase
-        case.settings = settings(max_examples=4, stateful_step_count=15, database=None)
-        result = unittest.TestResult()
-        case().run(result)
-        assert (result.failures, result.errors) == ([], [])
-        wrong_next_offset(monkeypatch)
-        case.settings = settings(max_examples=60, stateful_step_count=15, database=None, phases=[Phase.generate])
-        case().run(result)
-        ((_, said),) = result.failures
-        assert "expected Read" in said
 
 
 ALL = Wanted("*")

@@ -1,11 +1,10 @@
-"""The result of a run: three sections, a conversation as text, JSON, JUnit XML, HTML pages, and a badge.
+"""The result of a run: three sections, a conversation as text, JSON, JUnit XML and HTML pages.
 
 The sections are differences from RocketMQ, bugs of RocketMQ in the broker, and untested clauses. They count clauses,
 not vectors. A broker may answer anything, so text from it is escaped for terminals, XML and HTML. Pages have no
 scripts and need no network.
 
-Sources: docs/findings.md; `ConsumerFilterManager.build` (the check is an assertion, which Java skips); shields.io's
-static badges, in which `-` and `_` are doubled.
+Sources: docs/findings.md; `ConsumerFilterManager.build` (the check is an assertion, which Java skips).
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 from attrs import frozen
@@ -122,7 +120,6 @@ def as_json(suite: Suite, results: Sequence[Result], identity: Identity) -> dict
             {"clause": each.clause, "bug": each.bug, "is_there": each.is_there, "seen": each.seen}
             for each in found.bugs
         ],
-        "badge": badge(suite.policy, results),
         "silenced_by": suite.silenced_by,
         "clauses": clauses,
         "results": [result_json(result) for result in results],
@@ -325,23 +322,6 @@ def _document(title: str, body: str) -> str:
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(title)}</title>"
         f"<style>{STYLE}</style><body>{body}</body></html>\n"
     )
-
-
-HOST: Final = "https://img.shields.io/badge"
-
-
-def badge(policy: str, results: Sequence[Result]) -> str:
-    """Markdown: red if a clause failed, green if none did and one passed, otherwise grey."""
-    counts = Counter(by_clause(results).values())
-    tested = counts.total() - counts["UNTESTED"]
-    colour = "red" if counts["FAIL"] else "brightgreen" if counts["PASS"] else "lightgrey"
-    text = f"{counts['PASS']} of {tested} clauses"
-    words = "-".join(_word(each) for each in (f"conform {policy}", text, colour))
-    return f"![conform {policy}: {text}]({HOST}/{words})"
-
-
-def _word(text: str) -> str:
-    return quote(text.replace("-", "--").replace("_", "__").replace(" ", "_"), safe="")
 
 
 _NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

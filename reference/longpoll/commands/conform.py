@@ -43,7 +43,7 @@ from longpoll_conform.export import write
 from longpoll_conform.known_failures import Change, change, check_only, chosen, read_known, write_known
 from longpoll_conform.play import Place
 from longpoll_conform.record import record
-from longpoll_conform.report import Sections, badge, lines_of, sections, write_reports
+from longpoll_conform.report import Sections, lines_of, sections, write_reports
 from longpoll_conform.report import as_json as json_of
 from longpoll_conform.suite import STOPPED, Result, Suite
 from longpoll_conform.vectors import Vector, read_vectors, write_vectors
@@ -77,7 +77,6 @@ def show(suite: Suite, results: Sequence[Result], identity: Identity, code: Exit
             out.print(styled("[bold red]new[/]: {} fails and is not a known failure", name))
         for name in changed.mended:
             out.print(styled("[yellow]mended[/]: {} no longer fails: remove it from the list", name))
-    say(f"\n{badge(suite.policy, results)}")
 
 
 def reason(identity: Identity) -> str:
