@@ -41,8 +41,8 @@ FOLLOWS: Final = re.compile(r"longpoll judge .*--follow\b")
 """Runs until Ctrl-C, and says then what came of it."""
 SO_FAR: Final = re.compile(r"up to event \d+")
 CAPTURES: Final = re.compile(r"tcpdump .*-w (\S+) tcp port \d+")
-TOKEN: Final = re.compile(r"\b(?:lp1|sim1)\.[\w-]+")
-CUT: Final = re.compile(r"\b(?:lp1|sim1)\.[\w-]*\.\.\.")
+TOKEN: Final = re.compile(r"\blp1\.[\w-]+")
+CUT: Final = re.compile(r"\blp1\.[\w-]*\.\.\.")
 """A token of which a page has the beginning: a reader takes the one that the command before has printed."""
 ADDRESS: Final = re.compile(r"(--(?:broker|name-server|register-at|listen) \"?)([\w.]+:(?:\d+|PORT)[\w.:;]*)")
 READY: Final = re.compile(r"\b(broker|name-server|ready|listening)[= ](?:[\d.]+:\d+@)?([\d.]+:\d+)")

@@ -28,13 +28,12 @@ from model_tests.support.simulation.search import (
     Settings,
     explain,
     one_run,
-    run_again,
     schedule_of,
     search,
+    story_of,
     strategy_of,
 )
 from model_tests.support.simulation.strategies import Replay
-from model_tests.support.simulation.trace import decode_token
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
@@ -379,7 +378,7 @@ def histories(run: Run, scratch: Path) -> list[Path]:
 
 
 def test_a_failure_is_made_short_and_replayed() -> None:
-    """For a broker that drops held pulls when another connection closes: few acts, few turns, and a token."""
+    """For a broker that drops held pulls when another connection closes: few acts and few turns, which fail again."""
     settings = Settings("strict", ("on_close=ignore",))
     found = search(settings, range(60, 400), promises=("left behind",))
     assert found is not None
@@ -388,22 +387,21 @@ def test_a_failure_is_made_short_and_replayed() -> None:
     assert sum(map(len, failure.plan.peers)) <= 3
     assert len(failure.turns) <= 2
     assert "pull queue" in str(failure.plan)
-    again_settings, again, story = run_again(decode_token(failure.token))
-    assert again_settings == Settings("strict", ("on_close=ignore",), "plain")
+    again, story = story_of(settings, failure.plan, failure.turns)
     assert again.failure == failure.said
     assert story == failure.story
     assert "peer-" in story
 
 
 def test_a_mended_fault_replays_well() -> None:
-    """A token of an injected fault: without the fault, the same run keeps every promise."""
+    """Without the injected fault, the same run keeps every promise."""
     with mock.patch.object(HoldService, "_tell_clock", return_value=None):
         found = search(Settings(), SEEDS_PLANTED)
         assert found is not None
         failure = explain(Settings(), *found)
-        assert run_again(decode_token(failure.token))[1].failure is not None
+        assert story_of(Settings(), failure.plan, failure.turns)[0].failure is not None
 
-    assert run_again(decode_token(failure.token))[1].failure is None
+    assert story_of(Settings(), failure.plan, failure.turns)[0].failure is None
 
 
 def told(*words: str) -> Any:
@@ -419,14 +417,12 @@ def test_the_command_says_what_was_run() -> None:
     assert f" {sum(one_run(Settings(), seed).step_count for seed in (5, 6, 7)):,} steps" in done.stdout
 
 
-def test_the_command_tells_a_failure_and_replays_it() -> None:
-    """Exit code 1 with plan, trace and token; the token alone reproduces the failure."""
+def test_the_command_tells_a_failure() -> None:
+    """Exit code 1 with plan and trace."""
     done = told("--knob", "on_close=ignore", "--promise", "left behind", "--runs", "400", "--seed", "60")
-    again = told("--again", done.stdout.strip().rpartition(" --again ")[2])
 
-    assert done.exit_code == again.exit_code == 1
+    assert done.exit_code == 1
     assert "held without a connection" in done.stdout
-    assert "held without a connection" in again.stdout
     assert "pull queue" in done.stdout
 
 
@@ -436,8 +432,6 @@ def test_the_command_tells_a_failure_and_replays_it() -> None:
         (("--promise", "lost-wakeup"), "did you mean 'lost wakeup'"),
         (("--policy", "strickt"), "did you mean 'strict'"),
         (("--minutes", "0"), "not in the range"),
-        (("--again", "sim1.xyz"), "damaged"),
-        (("--again", "hello"), "begins with 'sim1.'"),
     ],
 )
 def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -10,11 +9,10 @@ from typing import Final
 import pytest
 from model_tests.support.simulation import search
 from model_tests.support.simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay
-from model_tests.support.simulation.trace import Notes, RunToken, decode_token, encode_token, tell
+from model_tests.support.simulation.trace import Notes, tell
 
 from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock, SimulatedQueue, SimulatedThread
 from longpoll_simulation.world import Grain, LineTracing, Strategy, StuckError, Turn, World
-from longpoll_spec.errors import TokenError
 
 SEEDS: Final = range(200)
 STRATEGIES: Final[dict[str, Callable[[int], Strategy]]] = {
@@ -439,32 +437,3 @@ def test_a_story_tells_who_did_what_and_where_the_turn_passed() -> None:
     assert story.count(">>") == len(world.turns)
     assert "a     between" in story
     assert "main  wait the end of" in story
-
-
-def test_a_token_says_all_of_a_run() -> None:
-    draw = random.Random(5)
-    turns = tuple(Turn(draw.randrange(20), draw.randrange(1 << 20), draw.randrange(20)) for _ in range(200))
-    token = RunToken("broker", ("strict", "on_reject=drop"), 2**40, "line", (0, 3, 17), turns)
-
-    assert decode_token(encode_token(token)) == token
-
-
-def test_a_damaged_token_is_refused() -> None:
-    """Any changed or missing letter gives a sentence; a token that would inflate to gigabytes is refused cheaply."""
-    word = encode_token(RunToken("broker", ("strict",), 7, turns=(Turn(1, 2, 3),)))
-
-    for place in range(len(word)):
-        for changed in (word[:place] + ("A" if word[place] != "A" else "B") + word[place + 1 :], word[:place]):
-            with pytest.raises(TokenError, match=r"damaged|begins with|version"):
-                decode_token(changed)
-    with pytest.raises(TokenError, match="at most"):
-        decode_token("sim1." + "A" * 70_000)
-
-
-def test_too_many_turns_are_no_token() -> None:
-    """The error gives the next step."""
-    draw = random.Random(5)
-    turns = tuple(Turn(draw.randrange(1 << 30), draw.randrange(1 << 30), 1) for _ in range(20_000))
-
-    with pytest.raises(TokenError, match="shorten the run"):
-        encode_token(RunToken("broker", ("strict",), 7, turns=turns))

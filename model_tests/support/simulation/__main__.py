@@ -12,8 +12,7 @@ from attrs import define, field
 from model_tests.support.simulation.checker import PROMISES
 from model_tests.support.simulation.plan import GRAINS
 from model_tests.support.simulation.run import Outcome
-from model_tests.support.simulation.search import STRATEGIES, Failure, Settings, explain, run_again, search
-from model_tests.support.simulation.trace import decode_token
+from model_tests.support.simulation.search import STRATEGIES, Failure, Settings, explain, search
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.options.specification import knob_option, policy_option
@@ -97,7 +96,6 @@ class Done:
     metavar="NAME",
     help=f"Check only this promise; repeatable. One of {', '.join(PROMISES)}.",
 )
-@click.option("--again", "token", metavar="TOKEN", help="Run a failure's token again instead, step by step.")
 @user_mistakes
 def main(
     *,
@@ -109,13 +107,12 @@ def main(
     strategy: Any,
     grain: Any,
     promises: Sequence[str],
-    token: str | None,
 ) -> None:
     """Run the broker and its clients in a simulation, once per seed, until a run breaks a promise.
 
     The broker's code is real; threads, clock, network and disk are simulated. The seed determines the schedule and
     the faults: kills, power cuts, broken connections, stops and clock steps. The same seed gives the same run. A
-    failing run is shortened, printed thread by thread, and named with a token.
+    failing run is shortened and printed thread by thread.
 
     \b
     Examples:
@@ -126,9 +123,6 @@ def main(
     Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the call, 3 unknown: no request got an
     answer, or with --promise, some runs ended early because they broke another promise.
     """  # noqa: D301 - click reads a real backspace: the lines after it keep their breaks
-    if token is not None:
-        _run_again(token)
-        return
     settings = Settings(policy_name, tuple(knobs), strategy, grain)
     assert settings.policy
     for promise in promises:
@@ -149,22 +143,12 @@ def main(
     _show(done, failure)
 
 
-def _run_again(token: str) -> None:
-    _settings, outcome, story = run_again(decode_token(token))
-    said = styled("[green]every promise was kept[/green]") if outcome.failure is None else None
-    out.print(said or styled("[red]broken[/red]: {}", outcome.failure))
-    say(f"\n{story}")
-    if outcome.failure is not None:
-        raise SystemExit(Exit.VIOLATED)
-
-
 def _show(done: Done, failure: Failure | None) -> None:
     why_unknown = done.without_evidence() if failure is None else None
     if failure is not None:
         out.print(styled("[red]broken[/red] (seed {}): {}", failure.seed, failure.said))
         say(f"\n{failure.plan}\n\n{failure.story}\n")
         say(f"Runs until the failure: {done}; shortened from {failure.found_turns} to {len(failure.turns)} steps.")
-        say(f"Run it again: python -m model_tests.support.simulation --again {failure.token}")
         raise SystemExit(Exit.VIOLATED)
     if why_unknown is not None:
         out.print(styled("[yellow]unknown[/yellow]: {}\n{}", done, why_unknown))

@@ -1,6 +1,6 @@
-"""Runs one seed after another until a run fails, shortens that run, and reports it as a trace and a token.
+"""Runs one seed after another until a run fails, shortens that run, and reports it as a trace.
 
-The runs are in `plan` and `run`, the command in `longpoll.commands.simulate`.
+The runs are in `plan` and `run`, the command in `__main__`.
 
 Source of the shortening: delta debugging (Zeller and Hildebrandt, IEEE TSE 2002), with halves, quarters and so on.
 """
@@ -15,14 +15,13 @@ from typing import Final, Literal, TypeVar
 
 from attrs import frozen
 from model_tests.support.simulation.checker import PROMISES
-from model_tests.support.simulation.plan import GRAINS, Grain, Plan, plan_of
+from model_tests.support.simulation.plan import Grain, Plan, plan_of
 from model_tests.support.simulation.run import Outcome, Run, play
 from model_tests.support.simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay, WithPauses
-from model_tests.support.simulation.trace import Notes, RunToken, encode_token, tell
+from model_tests.support.simulation.trace import Notes, tell
 
 from longpoll_broker import fast, hold, io, rocketmq, send, shared, store, upkeep
 from longpoll_simulation.world import Strategy, Turn
-from longpoll_spec.errors import TokenError, not_known
 from longpoll_spec.policy import Policy, preset, with_knobs
 
 T = TypeVar("T")
@@ -54,8 +53,6 @@ def shorten(
     return kept
 
 
-KIND: Final = "broker"
-"""The kind in tokens of a whole broker's run."""
 StrategyName = Literal["mixed", "walk", "few", "priorities", "plain"]
 STRATEGIES: Final[tuple[StrategyName, ...]] = ("mixed", "walk", "few", "priorities", "plain")
 LENGTHS: Final = (100, 1_000, 5_000)
@@ -91,7 +88,6 @@ class Failure:
     seed: int
     said: str
     kind: str
-    token: str
     turns: tuple[Turn, ...]
     found_turns: int
     """The number of its turns before it was shortened."""
@@ -160,7 +156,7 @@ def search(
 
 
 def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int = SHORTENING_TRIES) -> Failure:
-    """Shorten a failed run, first its plan, then its turns; returns it with its story and token."""
+    """Shorten a failed run, first its plan, then its turns; returns it with its story."""
     assert outcome.failure is not None
     assert outcome.kind is not None
     whole = plan_of(seed)
@@ -190,9 +186,7 @@ def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int =
 
     turns = tuple(shorten(best[0].turns, fails, tries_max // 2))
     last, story = story_of(settings, plan, turns)
-    named = (settings.policy_name, *settings.knobs)
-    token = encode_token(RunToken(KIND, named, seed, settings.grain, left_out, turns))
-    return Failure(seed, last.failure or outcome.failure, outcome.kind, token, turns, len(outcome.turns), story, plan)
+    return Failure(seed, last.failure or outcome.failure, outcome.kind, turns, len(outcome.turns), story, plan)
 
 
 def story_of(settings: Settings, plan: Plan, turns: Sequence[Turn]) -> tuple[Outcome, str]:
@@ -207,17 +201,6 @@ def story_of(settings: Settings, plan: Plan, turns: Sequence[Turn]) -> tuple[Out
     outcome = _play(settings, plan, Replay(turns), prepare)
     names = [str(actor) for actor in runs[0].world.actors]
     return outcome, tell(notes.told, outcome.turns, names)
-
-
-def run_again(token: RunToken) -> tuple[Settings, Outcome, str]:
-    """Run a token again: its settings, result and story. Raises TokenError for one of another kind."""
-    if token.kind != KIND:
-        raise TokenError(f"the token is for {token.kind!r}, but this simulation runs {KIND!r}")
-    if not token.settings or token.grain not in GRAINS:
-        raise TokenError(not_known("grain", token.grain, GRAINS))
-    settings = Settings(token.settings[0], token.settings[1:], "plain", token.grain)
-    outcome, story = story_of(settings, plan_of(token.seed).without(token.left_out), token.turns)
-    return settings, outcome, story
 
 
 def _play(
