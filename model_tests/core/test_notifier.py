@@ -89,6 +89,8 @@ def broken_walk(policy: Policy) -> tuple[HoldTable, list[Pull], list[Wake], bool
     pulls = [held(table, offset) for offset in (0, 1, 2)]
 
     class Broken:
+        all_tags = False
+
         def matches(self, _code: int | None) -> bool:
             raise ValueError("a filter fails")
 
@@ -181,7 +183,7 @@ class Broken(TagFilter, frozen=True):
         raise ValueError(f"no filter for {tags_code}")
 
 
-BROKEN: Final = Broken("*", "TAG", frozenset(), all_tags=True)
+BROKEN: Final = Broken("a", "TAG", frozenset(), all_tags=False)
 
 
 def chosen(wanted: Sequence[Wanted]) -> list[tuple[int, str | None]]:

@@ -35,10 +35,10 @@ from model_tests.support.suite.subject import RocketMQSubject
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold import pull as core_pull
-from longpoll_broker.hold import pull_processor
+from longpoll_broker.hold import pull_processor, pull_runner
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import Key, Pull
-from longpoll_broker.hold.pull_processor import PullAnswers
+from longpoll_broker.hold.pull_runner import PullAnswers
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filters import tag_filter
 from longpoll_judge.run.pipeline import judge
@@ -247,13 +247,13 @@ def flipped_bit(patch: pytest.MonkeyPatch) -> None:
 
 def second_answer(patch: pytest.MonkeyPatch) -> None:
     """A pull that was held is answered twice."""
-    answer = pull_processor.PullRunner.answer
+    answer = pull_runner.PullRunner.answer
 
     def twice(*arguments: object) -> None:
         answer(*arguments)  # type: ignore[arg-type]
         answer(*arguments)  # type: ignore[arg-type]
 
-    patch.setattr(pull_processor.PullRunner, "answer", twice)
+    patch.setattr(pull_runner.PullRunner, "answer", twice)
 
 
 def blind_filter(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from model_tests.support.judge.specification_steps import NotProjectableError, p
 from longpoll_broker.broker import Broker
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import Found, Miss
-from longpoll_broker.hold.pull_processor import PullRunner
+from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Result
 from longpoll_judge.generate import write
 from longpoll_judge.recording import Recording, load

@@ -31,8 +31,8 @@ from model_tests.support.broker.stores import SMALL, message, open_store
 from longpoll_broker.errors import StoreError
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import ConsumeQueue
-from longpoll_broker.store.dispatch import Dispatcher, Handed
 from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.queue_builder import Handed, QueueBuilder
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.properties import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
@@ -240,12 +240,12 @@ TestStore = StoreMachine.TestCase
 
 def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these mutants of the store fails the machine."""
-    stand_at, hand, append = ConsumeQueue.stand_at, Dispatcher.hand, CommitLog.append
+    stand_at, hand, append = ConsumeQueue.stand_at, QueueBuilder.hand, CommitLog.append
 
     def forgets_a_unit(self: ConsumeQueue, offset: int, physical_end: int) -> None:
         stand_at(self, max(0, offset - 1), physical_end)
 
-    def hands_every_other(self: Dispatcher, burst: Sequence[Handed], _log_end_before: int) -> None:
+    def hands_every_other(self: QueueBuilder, burst: Sequence[Handed], _log_end_before: int) -> None:
         if burst[0][1].offset_end % 2:
             hand(self, burst, self._handed_end)
 
@@ -257,7 +257,7 @@ def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     slips: dict[str, tuple[object, str, Any]] = {
         "the reopened queue forgets its last unit": (ConsumeQueue, "stand_at", forgets_a_unit),
-        "a hand-over is lost": (Dispatcher, "hand", hands_every_other),
+        "a hand-over is lost": (QueueBuilder, "hand", hands_every_other),
         "a body changes": (CommitLog, "append", spoils_the_body),
     }
     for name, (target, attribute, slip) in slips.items():

@@ -14,10 +14,10 @@ from model_tests.support.service import served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.fast.woken_herd import HerdRunner
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import Cause, Pull
 from longpoll_broker.hold.pull import Decision
+from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_broker.store.retention import Deletions
@@ -30,21 +30,20 @@ LONG_MS = 30_000
 """A deadline that no passing test waits for."""
 
 
-@pytest.mark.parametrize(("method", "count"), [("hold", 1), ("hold_together", 4)])
 def test_pulls_held_behind_the_deletion_are_told_too(
-    broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch, method: str, count: int
+    broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were inserted after the deletion looked through the table."""
-    honest = getattr(HoldService, method)
+    honest = HoldService.hold
     send_message(client, "T")
 
-    def delete_then_hold(self: HoldService, pulls: object, outbox: Outbox) -> None:
+    def delete_then_hold(self: HoldService, pull: Pull, outbox: Outbox) -> None:
         broker.topics.remove("T")
-        honest(self, pulls, outbox)
+        honest(self, pull, outbox)
 
-    monkeypatch.setattr(HoldService, method, delete_then_hold)
-    asked = client.send_burst(PULL, [(pull_fields("T", 1, timeout_ms=LONG_MS), b"")] * count)
-    assert [client.answer(opaque).code for opaque in asked] == [17] * count
+    monkeypatch.setattr(HoldService, "hold", delete_then_hold)
+    asked = client.send_burst(PULL, [(pull_fields("T", 1, timeout_ms=LONG_MS), b"")] * 4)
+    assert [client.answer(opaque).code for opaque in asked] == [17] * 4
     assert len(broker.hold_service) == 0
 
 
@@ -111,9 +110,9 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answer is kept after the deletion cleared all kept answers."""
-    run_now = HerdRunner.run_now
+    run_now = PullRunner.run_now
 
-    def run_and_delete(runner: HerdRunner, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
+    def run_and_delete(runner: PullRunner, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
         decision = run_now(runner, pull, cause, after_ns, outbox)
         if not deletions:
             deletions.append("T")
@@ -123,7 +122,7 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
         return decision
 
     deletions: list[str] = []
-    monkeypatch.setattr(HerdRunner, "run_now", run_and_delete)
+    monkeypatch.setattr(PullRunner, "run_now", run_and_delete)
     broker = start_broker()
     make_topic(broker, connect)
     assert (woken_by(b"old", broker, connect), deletions) == ([b"old"], ["T"])

@@ -9,27 +9,20 @@ from typing import cast
 
 import attrs
 import pytest
-from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.brokers import Connect, StartBroker, one_by_one, wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_message
 from model_tests.support.present import present
 from model_tests.support.service import HeldLock, served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.hold import pull_processor
+from longpoll_broker.hold import pull_runner
 from longpoll_broker.hold.hold_service import HERD_PART
 from longpoll_broker.hold.hold_table import ANSWERED, QUEUED, Cause, Pull
-from longpoll_broker.hold.pull_processor import (
-    RUN_COST,
-    InlineExecutor,
-    LaterRuns,
-    Leaving,
-    PoolExecutor,
-    PullProcessor,
-    PullRunner,
-)
+from longpoll_broker.hold.pull_pool import PoolExecutor
+from longpoll_broker.hold.pull_processor import PullProcessor
+from longpoll_broker.hold.pull_runner import RUN_COST, InlineExecutor, LaterRuns, Leaving, PullRunner
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
@@ -42,7 +35,7 @@ def any_pull() -> Pull:
     return Pull("c", 1, "G", "T", 0, 0, 32, 2)
 
 
-def herd_of(count: int) -> tuple[list[Pull], list[Pull], HerdExecutor]:
+def herd_of(count: int) -> tuple[list[Pull], list[Pull], InlineExecutor]:
     """Pulls to run, those run by themselves, and an executor that runs two at a time together, or fails halfway."""
     singly: list[Pull] = []
 
@@ -62,7 +55,7 @@ def herd_of(count: int) -> tuple[list[Pull], list[Pull], HerdExecutor]:
     pulls = [any_pull() for _ in range(count)]
     for each in pulls:
         each.phase = QUEUED
-    return pulls, singly, HerdExecutor(run, later_of(), run_alike=run_alike)
+    return pulls, singly, InlineExecutor(run, run_alike, later_of())
 
 
 def test_herds_that_run_together() -> None:
@@ -74,7 +67,11 @@ def test_herds_that_run_together() -> None:
     assert [pulls.index(each) for each in singly] == [0, 4, 5]
     ran: list[Pull] = []
     pulls = [any_pull() for _ in range(3)]
-    assert not InlineExecutor(lambda each, *_words: ran.append(each), later_of()).submit_herd(pulls, Outbox())
+    for each in pulls:
+        each.phase = QUEUED
+    assert not InlineExecutor(lambda each, *_words: ran.append(each), none_alike, later_of()).submit_herd(
+        pulls, Outbox()
+    )
     assert ran == pulls
     pool = PoolExecutor(RealRuntime(), lambda *_run: None, lambda *_refused: None, 1, 2, None)
     pulls = [any_pull() for _ in range(5)]
@@ -228,10 +225,14 @@ MOST = 2 * AT_ONCE + HERD_PART
 
 @pytest.fixture(autouse=True)
 def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull_processor, "PASS_COST_MAX", AT_ONCE * RUN_COST)
+    monkeypatch.setattr(pull_runner, "PASS_COST_MAX", AT_ONCE * RUN_COST)
 
 
 # -- who has its turn --------------------------------------------------------------------------------------------------
+
+
+def none_alike(_pulls: Sequence[Pull], _outbox: Outbox) -> None:
+    """No two pulls of a herd have equal answers."""
 
 
 def later_of() -> LaterRuns:
@@ -332,7 +333,7 @@ def test_each_is_run_for_its_cause_and_what_one_raises_costs_no_other() -> None:
         if pull.opaque == 6:
             raise ValueError("planted")
 
-    executor = InlineExecutor(run, later_of())
+    executor = InlineExecutor(run, none_alike, later_of())
     for (pull, _cause), number in zip(leaving("c", *range(9)), range(9), strict=True):
         executor.submit(pull, "expired" if number % 2 else "error", Outbox())
     assert len(ran) == AT_ONCE
@@ -355,7 +356,7 @@ def test_a_herd_is_one_also_where_it_waited() -> None:
             pull.phase = ANSWERED
 
     later = later_of()
-    executor = HerdExecutor(run, later, run_alike=run_alike)
+    executor = InlineExecutor(run, run_alike, later)
     first, second = ([pull for pull, _cause in leaving("c", *range(count))] for count in (10, 20))
     executor.submit_herd(first, Outbox())
     # 40, less 10 and 7 more for the first.
@@ -411,11 +412,13 @@ def fields_of(client: int, number: int) -> dict[str, str]:
 
 
 def most_in_a_pass(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, policy: Policy, *, is_fast: bool
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, policy: Policy, *, reuses: bool
 ) -> int:
     """Wake a herd and check that each has its answer; how many one pass ran at most."""
-    broker = start_broker(policy=policy, is_fast=is_fast)
-    assert isinstance(broker.pulling.runner, HerdRunner) == is_fast
+    broker = start_broker(policy=policy)
+    assert broker.pulling.runner.reuses_answers
+    if not reuses:
+        one_by_one(broker)
     asked, counted = held(broker, connect), Counted()
     counted.of(broker, monkeypatch)
     assert send_message(connect(broker.address), "T") == 1
@@ -427,12 +430,12 @@ def most_in_a_pass(
     return max(counted.passes)
 
 
-@pytest.mark.parametrize("is_fast", [True, False])
+@pytest.mark.parametrize("reuses", [True, False])
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE])
 def test_a_herd_is_run_in_several_passes(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, policy: Policy, is_fast: bool
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, policy: Policy, reuses: bool
 ) -> None:
-    assert most_in_a_pass(start_broker, connect, monkeypatch, policy, is_fast=is_fast) <= MOST
+    assert most_in_a_pass(start_broker, connect, monkeypatch, policy, reuses=reuses) <= MOST
 
 
 def test_who_waits_for_a_deleted_topic_is_told_in_several_passes(

@@ -1,4 +1,4 @@
-"""A broker with the quicker services of `fast` and one without answer and store the same, to the byte."""
+"""Bursts and reused answers are what requests served one by one get, to the byte."""
 
 from __future__ import annotations
 
@@ -12,25 +12,18 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
-from model_tests.support.broker.brokers import SMALL_STORE, StartBroker
+from model_tests.support.broker.brokers import SMALL_STORE, StartBroker, one_by_one
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.broker.stores import StillRuntime
 from msgspec import structs
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.fast import pull_bursts, send_bursts
-from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
-from longpoll_broker.fast.send_bursts import PatchedSendProcessor
-from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
-from longpoll_broker.hold.hold_service import HoldService
-from longpoll_broker.hold.hold_table import Pull
-from longpoll_broker.hold.pull_processor import InlineExecutor, PullProcessor, PullRunner
-from longpoll_broker.io.channel import Channel, Outbox
-from longpoll_broker.send.send_processor import SendProcessor
+from longpoll_broker.hold import pull_runner
+from longpoll_broker.hold.pull_processor import PullProcessor
+from longpoll_broker.send import send_bursts
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_protocol.fast import PullCommand, TypedConnection
 from longpoll_protocol.frames import Command, Serialisation, encode
 from longpoll_spec.policy import preset
 
@@ -102,15 +95,15 @@ PIECES = st.tuples(
 
 @pytest.fixture(scope="module", params=POLICIES)
 def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Twin, Twin]]:
-    """A quick broker and a plain one, both with a clock that stands still."""
+    """A broker and one that serves each request alone, both with a clock that stands still."""
     policy = preset(request.param)
     places = [str(tmp_path_factory.mktemp(name)) for name in ("quick", "plain")]
     settings: dict[str, Any] = {"policy": policy, "config": CONFIG, "store_config": STORE}
     with (
         ThreadlessBroker.start(StillRuntime(), places[0], **settings) as quick,
-        ThreadlessBroker.start(StillRuntime(), places[1], is_fast=False, **settings) as plain,
+        ThreadlessBroker.start(StillRuntime(), places[1], **settings) as plain,
     ):
-        yield Twin(quick), Twin(plain)
+        yield Twin(quick), Twin(one_by_one(plain))
 
 
 @settings(max_examples=25)
@@ -125,15 +118,16 @@ def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told
 
 def pair(start_broker: StartBroker, directory: Any, config: BrokerConfig = CONFIG) -> list[Twin]:
     options: dict[str, Any] = {"config": config, "runtime": StillRuntime()}
-    return [Twin(start_broker(directory=f"{directory}/{fast}", is_fast=fast, **options)) for fast in (True, False)]
+    quick, plain = (start_broker(directory=f"{directory}/{name}", **options) for name in ("quick", "plain"))
+    return [Twin(quick), Twin(one_by_one(plain))]
 
 
 def alike(count: int, topic: str = "R") -> list[Told]:
-    """Pulls that wait for the next message of a queue that has one, and the message."""
+    """Pulls that wait for the next message of a queue that has one, and three messages in one piece."""
     send = Command(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=send_fields(topic, 0), body=b"body")
     pull = Command(RequestCode.PULL_MESSAGE, 2, ext_fields=pull_fields(topic, 1, timeout_ms=LONG_MS))
     first, wait = b"".join(encode(send)), b"".join(encode(pull))
-    return [(0, first), *[(1 + number % 2, wait) for number in range(count)], (0, first)]
+    return [(0, first), *[(1 + number % 2, wait) for number in range(count)], (0, first * 3)]
 
 
 def pulls(*changes: dict[str, str]) -> bytes:
@@ -167,46 +161,14 @@ def test_what_was_checked_before_is_checked_again(
     quick, plain = pair(start_broker, tmp_path)
     expected = after(plain, change)
     assert after(quick, change) == expected
-    check = QuickPullProcessor.check
+    check = PullProcessor._check
     monkeypatch.setattr(
-        QuickPullProcessor,
-        "check",
+        PullProcessor,
+        "_check",
         lambda processor, pull: processor._passed.filter if processor._passed else check(processor, pull),
     )
     believing = Twin(start_broker(directory=str(tmp_path / "believing"), config=CONFIG, runtime=StillRuntime()))
     assert after(believing, change) != expected
-
-
-def test_a_pull_at_the_end_is_held_without_a_read(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = start_broker(config=CONFIG, runtime=StillRuntime())
-    broker.topics.put(TopicConfig("T", 4, 4))
-    twin = Twin(broker)
-    monkeypatch.setattr(PullRunner, "look", lambda *_: 1 / 0)
-    assert twin.told([(0, pulls({}, {}, {}))])[2] == 3
-    assert b"ZeroDivisionError" in twin.peers[0].tell(pulls({"queueOffset": "1"}))
-    assert b"ZeroDivisionError" in twin.peers[0].tell(pulls({"sysFlag": "4"}))
-    assert b"ZeroDivisionError" in twin.peers[0].tell(pulls({"maxMsgNums": "-1"}))
-
-
-def test_pulls_side_by_side_are_held_together(
-    start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Up to the limits of the table and of the queue."""
-    config = evolve(CONFIG, held_count_max=9, queue_held_count_max=3)
-    quick, plain = pair(start_broker, tmp_path, config)
-    together: list[int] = []
-    hold_together = HoldService.hold_together
-
-    def noted(service: HoldService, pulls: Sequence[Pull], outbox: Outbox) -> None:
-        together.append(len(pulls))
-        hold_together(service, pulls, outbox)
-
-    monkeypatch.setattr(HoldService, "hold_together", noted)
-    for twin in (quick, plain):
-        twin.broker.topics.put(TopicConfig("T", 4, 4))
-    queues = [{"queueId": str(number % 4)} for number in range(8)]
-    told = [(0, pulls(*queues, {"queueOffset": "7"}, *queues)), (1, pulls({}, {"sysFlag": "4"}, {"subscription": "a"}))]
-    assert (quick.told(told), together) == (plain.told(told), [7, 8])
 
 
 OTHERS: list[dict[str, str]] = [
@@ -226,56 +188,18 @@ def test_a_pull_among_others_is_what_it_is_alone(
     start_broker: StartBroker, tmp_path: Any, other: dict[str, str]
 ) -> None:
     told = []
-    for is_fast in (True, False):
-        directory = str(tmp_path / str(is_fast))
-        broker = start_broker(directory=directory, config=CONFIG, runtime=StillRuntime(), is_fast=is_fast)
+    for twin in pair(start_broker, tmp_path):
+        broker = twin.broker
         broker.topics.put(TopicConfig("T", 4, 4))
         broker.groups.put(GroupConfig("refused", consume_enable=False))
         fields = pull_fields("T", 0, timeout_ms=LONG_MS)
         nobodys = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 4, int(CommandFlag.RESPONSE), fields)))
-        twin = Twin(broker)
         told.append((twin.told([(0, pulls({}, {}, other) + nobodys + pulls({}))]), broker.offsets.query("T", "G", 0)))
     assert told[0] == told[1]
 
 
-def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
-    start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_once: list[int] = []
-    read: list[int] = []
-    serve_following = PullBursts.serve_following
-
-    def noted(bursts: PullBursts, channel: Channel, outbox: Outbox) -> int:
-        at_once.append(serve_following(bursts, channel, outbox))
-        return at_once[-1]
-
-    next_pulls = TypedConnection.next_pulls
-
-    def counted(connection: TypedConnection, count_max: int) -> list[PullCommand]:
-        found = next_pulls(connection, count_max)
-        read.append(len(found))
-        return found
-
-    monkeypatch.setattr(PullBursts, "serve_following", noted)
-    monkeypatch.setattr(TypedConnection, "next_pulls", counted)
-    sends = [Command(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=send_fields("T", 0), body=bytes(3_000)) for _ in "1234"]
-    fields = pull_fields("T", 0, timeout_ms=LONG_MS)
-    asked = [Command(RequestCode.PULL_MESSAGE, number, ext_fields=fields) for number in range(40)]
-    told = []
-    for is_fast in (True, False):
-        directory = str(tmp_path / str(is_fast))
-        twin = Twin(start_broker(directory=directory, config=CONFIG, runtime=StillRuntime(), is_fast=is_fast))
-        pieces = [(0, b"".join(b"".join(encode(command)) for command in commands)) for commands in (sends, asked)]
-        told.append(twin.told(pieces))
-    assert told[0] == told[1]
-    assert len(str(told[0])) > 40 * 4 * 3_000
-    # Five of these answers are what is queued at most.
-    assert 0 < max(at_once) <= 6
-    assert sum(read) == sum(at_once)
-
-
 @pytest.mark.parametrize(
-    ("module", "name"), [(pull_bursts, "encode_pull_head"), (send_bursts, "encode_send_head")], ids=["pull", "send"]
+    ("module", "name"), [(pull_runner, "encode_pull_head"), (send_bursts, "encode_send_head")], ids=["pull", "send"]
 )
 def test_planted_another_head_is_seen(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
@@ -286,28 +210,6 @@ def test_planted_another_head_is_seen(
     encode_head = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *values: encode_head(*values[:-1], values[-1] + 1))
     assert quick.told(alike(4)) != plain.told(alike(4))
-
-
-def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> None:
-    quick = start_broker(directory=str(tmp_path / "quick"))
-    plain = start_broker(directory=str(tmp_path / "plain"), is_fast=False)
-    kinds = [
-        [
-            type(part)
-            for part in (
-                broker.pulling.pull_processor,
-                broker.pulling.runner,
-                broker.hold_service._executor,
-                broker.sending.send,
-            )
-        ]
-        for broker in (quick, plain)
-    ]
-    assert kinds == [
-        [QuickPullProcessor, HerdRunner, HerdExecutor, PatchedSendProcessor],
-        [PullProcessor, PullRunner, InlineExecutor, SendProcessor],
-    ]
-    assert [broker.handler.reads_fields for broker in (quick, plain)] == [True, False]
 
 
 def test_a_pull_like_the_last_one_asks_again_what_may_have_changed(broker: Broker) -> None:

@@ -16,7 +16,8 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold.hold_service import PullEvents
 from longpoll_broker.hold.hold_table import ANSWERED, HELD, Cause, Pull
 from longpoll_broker.hold.pull import Decision, Found, Miss, OffsetMoved, PullChecks, Refused, check
-from longpoll_broker.hold.pull_processor import KINDS, ONE_WAY, SHORT_POLLING_MS, PullAnswers, PullProcessor, PullRunner
+from longpoll_broker.hold.pull_processor import SHORT_POLLING_MS, PullProcessor
+from longpoll_broker.hold.pull_runner import KINDS, ONE_WAY, PullAnswers, PullRunner
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Refusal
 from longpoll_broker.shared.broker_role import BrokerRole

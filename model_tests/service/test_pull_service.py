@@ -16,8 +16,9 @@ from model_tests.support.service import ShiftedRuntime, answer_of, fields_of, se
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.fast.woken_herd import COPIED_SIZE_MAX, HerdRunner
 from longpoll_broker.hold import notifier
+from longpoll_broker.hold.herd import COPIED_SIZE_MAX
+from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
 from longpoll_broker.shared.topics import GroupConfig
 from longpoll_protocol.codes import RequestCode
@@ -164,7 +165,7 @@ def test_a_herd_is_told_what_each_would_be_told_alone(
     runtime = Counting()
     together = told_in_herd(start_broker(runtime=runtime), connect, bytes(size))
     assert (runtime.passed["notify_each"], runtime.passed["run"]) == (360, 360)
-    monkeypatch.setattr(HerdRunner, "_herd_key", lambda *_arguments: None)
+    monkeypatch.setattr(PullRunner, "_herd_key", lambda *_arguments: None)
     alone = told_in_herd(start_broker(directory=str(tmp_path / "alone")), connect, bytes(size))
     assert together == alone
     assert all(bodies == [bytes(size)] for told in alone for _code, _fields, _remark, bodies in told.values())

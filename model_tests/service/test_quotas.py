@@ -467,7 +467,7 @@ WITHOUT: Final = {
         """,
     "lives as long as a request, a read, a pass or a check of a store": """
         BucketTraversal._kept BucketTraversal._ready BucketTraversal._thrown BucketTraversal._unsettled
-        BucketTraversal._verdicts BucketTraversal._waiting Dispatcher.behind Dispatcher.handed PreparedBatch.content
+        BucketTraversal._verdicts BucketTraversal._waiting QueueBuilder.behind QueueBuilder.handed PreparedBatch.content
         PreparedBatch.sizes PreparedBatch.tags_codes StoreDirectory._log_starts
         StoreDirectory._maps Verdict.problems Verdict.queues Verdict.unread Wanted.producer_groups Wanted.resources
         _Gathering.told _Scan.offsets _Scan.records _Verifier._firsts _Verifier._queues

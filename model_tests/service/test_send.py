@@ -19,7 +19,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, one_by_one, wait_until
 from model_tests.support.broker.harness.topics import make_topic
 from model_tests.support.broker.raw_client import (
     PATIENCE_S,
@@ -36,8 +36,8 @@ from model_tests.support.store import killed
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.io.channel import NO_END_NS
+from longpoll_broker.send.send_bursts import SendBursts
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.segment import SegmentList
@@ -131,9 +131,9 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer
     directories = [str(tmp_path_factory.mktemp(name)) for name in ("bursts", "single")]
     with (
         ThreadlessBroker.start(StillRuntime(), directories[0], store_config=STORE) as bursts,
-        ThreadlessBroker.start(StillRuntime(), directories[1], store_config=STORE, is_fast=False) as single,
+        ThreadlessBroker.start(StillRuntime(), directories[1], store_config=STORE) as single,
     ):
-        yield Peer(bursts), Peer(single)
+        yield Peer(bursts), Peer(one_by_one(single))
 
 
 @settings(max_examples=30)

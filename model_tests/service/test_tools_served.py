@@ -23,7 +23,7 @@ from model_tests.support.store import Clock
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.hold.pull_processor import PoolExecutor
+from longpoll_broker.hold.pull_pool import PoolExecutor
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.rocketmq.admin import client_processor, progress_processor
 from longpoll_broker.rocketmq.admin.topic_processor import LIST_COUNT_MAX

@@ -26,7 +26,7 @@ from msgspec import json
 from longpoll_broker.broker import Broker, limits_of
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.hold.pull_processor import PASS_COST_MAX
+from longpoll_broker.hold.pull_runner import PASS_COST_MAX
 from longpoll_broker.io import processors, transport
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Turns, in_turns
@@ -331,9 +331,9 @@ def test_a_connection_whose_requests_take_long_gives_way(
         original(*arguments)  # type: ignore[arg-type] # as it is called
 
     monkeypatch.setattr(broker.handler, "_serve", serve)
-    for bursts in (broker.handler.send_bursts, broker.handler.pull_bursts):
-        monkeypatch.setattr(bursts, "serve_one", serve)
-        monkeypatch.setattr(bursts, "now_ns", lambda: passes.now_ns)
+    bursts = broker.handler.send_bursts
+    monkeypatch.setattr(bursts, "serve_one", serve)
+    monkeypatch.setattr(bursts, "now_ns", lambda: passes.now_ns)
     opaques = client.send_burst(code, [(LONG_FIELDS[code], b"x")] * 20)
     assert all(client.reply(opaque) is not None for opaque in opaques)
     assert len(passes.noted) > 6

@@ -31,11 +31,11 @@ from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor, QueueLo
 from longpoll_broker.send.durability import GroupCommit
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics
-from longpoll_broker.store import dispatch
+from longpoll_broker.store import queue_builder
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import ConsumeQueue, QueueTable
-from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.queue_builder import QueueBuilder
 from longpoll_broker.store.retention import Deletions
 from longpoll_broker.store.segment import SegmentList
 from longpoll_protocol.bodies import LockBatchRequest
@@ -54,7 +54,7 @@ TABLE_CALLS: Final = tuple(
 NAMED: Final[tuple[tuple[Any, str], ...]] = (
     # An existing queue is returned without a lock; the parts of a new one need it.
     *((QueueTable, call) for call in ("_segments", "forget")),
-    *((Dispatcher, call) for call in ("dispatch", "unlist")),
+    *((QueueBuilder, call) for call in ("dispatch", "unlist")),
     *((kind, "flush") for kind in (CommitLog, ConsumeQueue)),
     (SegmentList, "remove"),
     (Deletions, "add"),
@@ -270,7 +270,7 @@ def _watch_store(watch: Watch) -> None:
 
     watch.after(MessageStore, "_recover", name_parts)
     watch.before(MessageStore, "flush_queues", name_queues)
-    watch.after(Dispatcher, "unlist", lambda dispatcher: _name_leaving(watch, stores[dispatcher]))
+    watch.after(QueueBuilder, "unlist", lambda dispatcher: _name_leaving(watch, stores[dispatcher]))
     for call in ("append", "append_records", "make_room"):
         watch.calls(CommitLog, call, by_segments)
     for call in ("put", "remove_before"):
@@ -279,8 +279,8 @@ def _watch_store(watch: Watch) -> None:
         watch.calls(kind, call, watch.named)
     watch.calls(MessageStore, "_append", lambda store: store._append_lock)
     for call in ("hand", "unlist"):
-        watch.calls(Dispatcher, call, lambda dispatcher: dispatcher._append_lock)
-    watch.writes(Dispatcher, "handing", frozenset({"hand", "_read"}), lambda dispatcher: dispatcher._append_lock)
+        watch.calls(QueueBuilder, call, lambda dispatcher: dispatcher._append_lock)
+    watch.writes(QueueBuilder, "handing", frozenset({"hand", "_read"}), lambda dispatcher: dispatcher._append_lock)
 
 
 def of_stages(seen: list[str], goes_on: Callable[[], bool]) -> int:
@@ -309,7 +309,7 @@ def of_store() -> int:
     runtime._files = FullFiles()
     body = b"b" * (SMALL.message_size_max * 3 // 4)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
-        patch.setattr(dispatch, "HANDED_COUNT_MAX", 3)
+        patch.setattr(queue_builder, "HANDED_COUNT_MAX", 3)
         store = MessageStore.open(runtime, directory, attrs.evolve(SMALL, index=False))
         store.put(message(body=body))
         store.flush_queues()  # from now on the queue's locks are known
@@ -331,7 +331,7 @@ def of_broker(examples: int = 6) -> int:
     """
     config = attrs.evolve(SMALL_FILES, flush_disk_sync=True)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
-        patch.setattr(dispatch, "HANDED_COUNT_MAX", 2)
+        patch.setattr(queue_builder, "HANDED_COUNT_MAX", 2)
         with EmbeddedBroker(OwnedRuntime(), directory, can_restart=False, store_config=config) as subject:
             report = run_suite(subject.runtime, subject, max_examples=examples, step_count=40, seed=7, shrink=False)
             with RawClient(subject.address) as client:

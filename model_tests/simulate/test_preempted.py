@@ -262,9 +262,6 @@ class Stage:
 
     def hold(self, *pulls: Pull) -> None:
         """A thread that holds one pull, or several adjacent ones."""
-        if len(pulls) > 1 and self.service.holds_together:
-            self.service.hold_together(pulls, Outbox())
-            return
         for pull in pulls:
             self.service.hold(pull, Outbox())
 

@@ -36,11 +36,11 @@ from model_tests.support.simulation.files import SimulatedFiles
 from model_tests.support.simulation.network import Network
 from model_tests.support.simulation.runtime import SimulatedRuntime
 
-from longpoll_broker.hold import pull_processor
-from longpoll_broker.hold.pull_processor import PoolExecutor
+from longpoll_broker.hold import pull_pool
+from longpoll_broker.hold.pull_pool import PoolExecutor
 from longpoll_broker.io import channel
 from longpoll_broker.io.channel import Channel, Limits, Outbox
-from longpoll_broker.store import burst_append, commit_log, consume_queue, dispatch, message_store, segment
+from longpoll_broker.store import burst_append, commit_log, consume_queue, message_store, queue_builder, segment
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import OTHER_MAPS
 from longpoll_broker.store.message_store import MessageStore
@@ -147,7 +147,7 @@ class ChannelStage:
         assert self.channel.closed or not any(wanted.values()), "an answer was never sent"
 
 
-POOL_FILES: Final = (str(pull_processor.__file__),)
+POOL_FILES: Final = (str(pull_pool.__file__),)
 LATE_MS: Final = 5
 """Maximum waiting time of a task."""
 TAKES_S: Final = (0.0, 0.0, 0.002, 0.02)
@@ -209,7 +209,7 @@ class PoolStage:
 
 
 STORE_FILES: Final = tuple(
-    str(module.__file__) for module in (dispatch, message_store, burst_append, commit_log, segment, consume_queue)
+    str(module.__file__) for module in (queue_builder, message_store, burst_append, commit_log, segment, consume_queue)
 )
 """Files in which an actor may be interrupted; for a pair only in the first."""
 STORE_CONFIG: Final = attrs.evolve(SMALL, index=False, multi_dispatch=True, light_queues=True)
@@ -484,11 +484,11 @@ class StoreStage:
 @contextmanager
 def handing_over(count: int) -> Iterator[None]:
     """Limit the records handed over to a late dispatcher in the block."""
-    honest, dispatch.HANDED_COUNT_MAX = dispatch.HANDED_COUNT_MAX, count  # type: ignore[misc]
+    honest, queue_builder.HANDED_COUNT_MAX = queue_builder.HANDED_COUNT_MAX, count  # type: ignore[misc]
     try:
         yield
     finally:
-        dispatch.HANDED_COUNT_MAX = honest  # type: ignore[misc]
+        queue_builder.HANDED_COUNT_MAX = honest  # type: ignore[misc]
 
 
 STAGES: Final[dict[str, tuple[Callable[[int], Run], int, int]]] = {

@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreDamageError, TopicLeavingError
-from longpoll_broker.store import dispatch
-from longpoll_broker.store.dispatch import Dispatcher, Handed
+from longpoll_broker.store import queue_builder
 from longpoll_broker.store.message_store import DISPATCH, MessageStore
 from longpoll_broker.store.messages import Arrival
+from longpoll_broker.store.queue_builder import Handed, QueueBuilder
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.log_record import MAGIC_V1, SCHEDULE_TOPIC, Damage, Record
 from longpoll_protocol.properties import INNER_QUEUES
@@ -84,7 +84,7 @@ class Bench:
         queue_of: Any = lambda _record: self.queue  # noqa: E731
         inner_of: Any = lambda record: self.inner.get(record.physical_offset, [])  # noqa: E731
         lock: Any = NotedLock(self.notes)
-        self.cursor = Dispatcher(log, lock, queue_of, inner_of, cursor * SIZE)
+        self.cursor = QueueBuilder(log, lock, queue_of, inner_of, cursor * SIZE)
 
     def read(self, position: int) -> Any:
         self.notes.append(f"read {position}")
@@ -158,7 +158,7 @@ def test_a_cursor_that_is_behind_reads_the_log() -> None:
 
 
 def test_so_many_are_handed_over_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 2)
+    monkeypatch.setattr(queue_builder, "HANDED_COUNT_MAX", 2)
     bench = Bench()
     for number in range(4):
         bench.append(number)
@@ -232,7 +232,7 @@ def test_another_thread_may_ask_at_any_time_what_is_visible(monkeypatch: pytest.
             seen.append(bench.cursor.visible_end)
             return first
 
-    monkeypatch.setattr(dispatch, "deque", Watched)
+    monkeypatch.setattr(queue_builder, "deque", Watched)
     bench.append(0, 1, 2)
     bench.queue.is_full = True
     assert (bench.dispatched(), seen) == ([], [0, 0])
@@ -264,9 +264,9 @@ def test_a_delayed_message_is_due_by_this_brokers_levels() -> None:
     record = Record(
         100, MAGIC_V1, 0, 2, 0, 5, 700, 0, 0, b"", 1_000, b"", 0, 0, memoryview(b""), SCHEDULE_TOPIC, b"DELAY\x012"
     )
-    found = dispatch.arrival_of(record, "T", 1, 9, (3_000, 77_000))
+    found = queue_builder.arrival_of(record, "T", 1, 9, (3_000, 77_000))
     assert found == Arrival("T", 1, 10, 78_000, 1_000, 700, 100)
-    other = dispatch.arrival_of(structs.replace(record, topic="T"), "T", 1, 9, (3_000, 77_000))
+    other = queue_builder.arrival_of(structs.replace(record, topic="T"), "T", 1, 9, (3_000, 77_000))
     assert other.tags_code == 0
 
 
@@ -448,7 +448,7 @@ def test_the_log_keeps_what_is_behind() -> None:
 
 def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy's log may grow beyond the limit: then the cursor stops."""
-    monkeypatch.setattr(dispatch, "BEHIND_COUNT_MAX", 1)
+    monkeypatch.setattr(queue_builder, "BEHIND_COUNT_MAX", 1)
     world = World()
     world.store.put(message("Stuck"))
     world.store.put(message("Stuck"))
@@ -463,7 +463,7 @@ def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_others_have_their_turn_behind_many_that_fail() -> None:
-    count = 3 * dispatch.RETRIED_COUNT
+    count = 3 * queue_builder.RETRIED_COUNT
     world = World(code=errno.EMFILE)
     for number in range(count):
         world.store.put(message(f"Stuck{number}"))

@@ -36,11 +36,11 @@ from msgspec import structs
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.shared.filters import sql_filter
-from longpoll_broker.store import dispatch
-from longpoll_broker.store.dispatch import Dispatcher
+from longpoll_broker.store import queue_builder
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, GetStatus, MessageToStore, PutResult
+from longpoll_broker.store.queue_builder import QueueBuilder
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import Record
@@ -281,7 +281,7 @@ def test_handed_over_equals_read(tmp_path_factory: pytest.TempPathFactory, limit
         store = open_store(tmp_path_factory.mktemp("store"))
         seen: list[object] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(dispatch, "HANDED_COUNT_MAX", count_max)
+            patch.setattr(queue_builder, "HANDED_COUNT_MAX", count_max)
             for index, limit in enumerate(limits):
                 for each in mixed_messages(5 * index + 3)[-5:]:
                     store.put(each)
@@ -589,7 +589,7 @@ def test_a_prepared_batch_moves_to_the_next_file_as_a_whole(tmp_path: Path) -> N
 
 def test_a_prepared_batch_is_handed_over_and_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
-    monkeypatch.setattr(Dispatcher, "_read", lambda *_told: None)
+    monkeypatch.setattr(QueueBuilder, "_read", lambda *_told: None)
     put_prepared(store, [[message()], [message()]])
     assert len(store.dispatch(10)) == 2
     with pytest.raises(MessageRefusedError, match="cannot be a directory"):

@@ -16,11 +16,11 @@ from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError, TopicLeavingError
-from longpoll_broker.store import dispatch
+from longpoll_broker.store import queue_builder
 from longpoll_broker.store.consume_queue import QueueTable
-from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import GetStatus
+from longpoll_broker.store.queue_builder import QueueBuilder
 from longpoll_broker.store.retention import HOUR_MS, REMOVED_COUNT_MAX, Deletions, count_expired, is_hour
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
@@ -220,7 +220,7 @@ def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize("handed", [True, False])
 def test_a_dispatch_in_flight_remakes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool) -> None:
     if not handed:
-        monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
+        monkeypatch.setattr(queue_builder, "HANDED_COUNT_MAX", 0)
     store = open_store(tmp_path)
     for topic in ("gone", "kept"):
         store.put(message(topic=topic))
@@ -316,7 +316,7 @@ def test_a_deletion_that_cannot_be_noted_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
 ) -> None:
     if not handed:
-        monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
+        monkeypatch.setattr(queue_builder, "HANDED_COUNT_MAX", 0)
     store = open_store(tmp_path / "0")
     put_and_dispatch(store, [message(topic="T", body=b"first")])
     store.put(message(topic="T", body=b"second"))
@@ -341,7 +341,7 @@ def test_a_deletion_that_cannot_be_noted_fails(
     [
         (QueueTable, "leave", ("_dispatch_lock", "_append_lock")),
         (Deletions, "add", ("_deletion_lock",)),
-        (Dispatcher, "unlist", ("_deletion_lock", "_dispatch_lock", "_append_lock")),
+        (QueueBuilder, "unlist", ("_deletion_lock", "_dispatch_lock", "_append_lock")),
         (QueueTable, "remove_left", ("_deletion_lock", "_append_lock")),
     ],
 )

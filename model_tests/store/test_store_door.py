@@ -14,7 +14,7 @@ from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store import dispatch
+from longpoll_broker.store import queue_builder
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import GetStatus, MessageToStore, QueryResult
@@ -224,7 +224,7 @@ def test_offsets_of_further_queues_that_do_not_fit_are_refused(tmp_path: Path) -
 def test_unknown_further_queues_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, multi_dispatch: bool
 ) -> None:
-    monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
+    monkeypatch.setattr(queue_builder, "HANDED_COUNT_MAX", 0)
     store = open_store(tmp_path, evolve(SMALL, multi_dispatch=multi_dispatch, light_queues=True))
     properties = {"INNER_MULTI_DISPATCH": LIGHT, "INNER_MULTI_QUEUE_OFFSET": "0"}
     put_and_dispatch(store, [message(properties=properties)])

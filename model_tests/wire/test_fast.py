@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import msgspec
 import pytest
@@ -228,17 +228,9 @@ def pull_told(command: Command) -> object:
     return (*rest, command.version, command.serialisation, fields)
 
 
-def read_all_pulls(connection: Connection, chunks: list[bytes], *, ahead: bool = False) -> list[object]:
-    """Commands that a connection reads, and its error; `ahead` reads further pulls after each."""
-
-    def behind(_command: Command) -> Iterator[Command]:
-        if ahead and isinstance(connection, TypedConnection):
-            while pulls := connection.next_pulls(2):
-                # The second comes again: by itself, or as the next event.
-                connection.keep(1)
-                yield pulls[0]
-
-    return events_of(connection, chunks, pull_told, behind)
+def read_all_pulls(connection: Connection, chunks: list[bytes]) -> list[object]:
+    """Commands that a connection reads, and its error."""
+    return events_of(connection, chunks, pull_told, lambda _command: iter(()))
 
 
 def read_both(header: bytes) -> list[list[object]]:
@@ -279,33 +271,6 @@ def test_only_a_pull_is_read_so() -> None:
 
 def pull_frame(offset: int) -> bytes:
     return frame_of(msgspec.json.encode({"code": 11, "extFields": pull_fields("T", offset)}), b"")
-
-
-PULL_FRAMES = st.one_of(
-    st.integers(0, 9).map(pull_frame),
-    commands().map(lambda command: b"".join(encode(command))),
-    st.sampled_from([send_burst(2), frame_of(b'{"code":11,"extFields":{}}', b""), frame_of(b'{"code":11,', b"}")]),
-)
-
-
-@given(st.lists(PULL_FRAMES, max_size=8), st.lists(st.integers(0, 900), max_size=3))
-def test_pulls_asked_for_ahead_are_the_next_ones(frames: list[bytes], cuts: list[int]) -> None:
-    content = b"".join(frames)
-    borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
-    chunks = [content[start:stop] for start, stop in itertools.pairwise(borders)]
-    assert read_all_pulls(TypedConnection(), chunks) == read_all_pulls(TypedConnection(), chunks, ahead=True)
-
-
-def test_pulls_that_are_not_served_come_again() -> None:
-    connection = TypedConnection()
-    connection.receive_data(b"".join(map(pull_frame, range(4))) + pull_frame(5)[:-1])
-    assert [pull.header.queue_offset for pull in connection.next_pulls(2)] == [0, 1]
-    assert [pull.header.queue_offset for pull in connection.next_pulls(9)] == [2, 3]
-    connection.keep(1)
-    again = connection.next_event()
-    assert isinstance(again, PullCommand)
-    assert (again.header.queue_offset, connection.next_pulls(9)) == (3, [])
-    assert connection.next_event() is NEED_DATA
 
 
 @pytest.mark.parametrize("count", [900, 1_000, 1_100, 30_000])

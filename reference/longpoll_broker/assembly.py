@@ -1,7 +1,7 @@
 """Creates and connects the services of a broker, in the order of their dependencies.
 
 Each service declares its codes and its needs. This module decides which services exist under a policy and a
-configuration, and whether those of `fast` replace the plain ones.
+configuration.
 """
 
 from __future__ import annotations
@@ -11,23 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from attrs import define, field, frozen
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.fast.pull_bursts import PatchedPullAnswers, QuickPullProcessor, tells_offsets_only
-from longpoll_broker.fast.send_bursts import PatchedSendProcessor
-from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
 from longpoll_broker.history import BrokerHistory
 from longpoll_broker.hold.hold_service import DispatchService, HoldService, ScanService
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import PullChecks
-from longpoll_broker.hold.pull_processor import (
-    InlineExecutor,
-    LaterRuns,
-    OffsetMovedEvents,
-    PoolExecutor,
-    PullAnswers,
-    PullProcessor,
-    PullRunner,
-    nobody_is_told,
-)
+from longpoll_broker.hold.pull_pool import PoolExecutor
+from longpoll_broker.hold.pull_processor import PullProcessor
+from longpoll_broker.hold.pull_runner import InlineExecutor, LaterRuns, PullAnswers, PullRunner, nobody_is_told
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.processors import Processor, RequestCounts, Serving
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
@@ -42,6 +32,7 @@ from longpoll_broker.rocketmq.admin.topic_processor import TopicProcessor
 from longpoll_broker.rocketmq.delay_levels import ScheduleService
 from longpoll_broker.rocketmq.name_server.peer_client import address_in
 from longpoll_broker.rocketmq.name_server.registrar import Registrar
+from longpoll_broker.rocketmq.offset_moved import OffsetMovedEvents
 from longpoll_broker.rocketmq.timers import RecallProcessor, TimerService
 from longpoll_broker.rocketmq.transactions import EndTransactionProcessor, ProducerOf, TransactionChecks
 from longpoll_broker.send.append import Appender
@@ -80,8 +71,6 @@ class SharedServices:
     address: Address
     """The broker's listening address."""
     recording: BrokerHistory
-    is_fast: bool
-    """Whether services of `fast` replace the plain ones."""
     traits: Traits = field(init=False)
     topics: Topics = field(init=False)
     groups: Groups = field(init=False)
@@ -202,10 +191,8 @@ def pull_services_of(shared: SharedServices, access: AccessControl | None = None
         executor = pool = PoolExecutor(
             runtime, runner.run, runner.refuse, config.pull_thread_count, config.pull_queue_capacity, wait_ms_max
         )
-    elif isinstance(runner, HerdRunner):
-        executor = inline = HerdExecutor(runner.run, LaterRuns(runtime.lock()), run_alike=runner.run_alike)
     else:
-        executor = inline = InlineExecutor(runner.run, LaterRuns(runtime.lock()))
+        executor = inline = InlineExecutor(runner.run, runner.run_alike, LaterRuns(runtime.lock()))
     hold_service = HoldService(
         runtime,
         policy,
@@ -216,14 +203,15 @@ def pull_services_of(shared: SharedServices, access: AccessControl | None = None
         queue_held_count_max=config.queue_held_count_max,
         events=shared.recording.pulls,
     )
-    processor = QuickPullProcessor if shared.is_fast else PullProcessor
     scan_period_ms = config.scan_period_ms if config.long_polling else SHORT_SCAN_MS
     return PullServices(
         runner,
         pool,
         inline,
         hold_service,
-        processor(runtime, policy, config, shared.checks, shared.offsets, runner, hold_service, shared.recording.pulls),
+        PullProcessor(
+            runtime, policy, config, shared.checks, shared.offsets, runner, hold_service, shared.recording.pulls
+        ),
         RoleProcessor(
             shared.role,
             shared.traits,
@@ -250,14 +238,11 @@ def pull_services_of(shared: SharedServices, access: AccessControl | None = None
 
 def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
     events, checks = shared.recording.pulls, shared.checks
-    is_fast = shared.is_fast and tells_offsets_only(checks)
-    answers = PatchedPullAnswers(checks, events) if is_fast else PullAnswers(checks, events)
+    answers = PullAnswers(checks, events)
     moved: Callable[[Pull, int], None] = nobody_is_told
     if shared.traits.stores_moved_offsets and not shared.role.is_slave:
         moved = OffsetMovedEvents(shared.runtime, shared.appender, shared.config.broker_name, shared.store_host).tell
-    # Accounts may get different answers.
-    kind = HerdRunner if is_fast and shared.recording.recorder is None and access is None else PullRunner
-    return kind(
+    return PullRunner(
         shared.runtime,
         shared.policy,
         checks,
@@ -267,6 +252,8 @@ def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
         answers,
         offset_moved=moved,
         may_still_pull=None if access is None else access.may_still_pull,
+        # Accounts may get different answers, and a history has each pull's events.
+        reuses_answers=answers.has_offsets_only and shared.recording.recorder is None and access is None,
     )
 
 
@@ -326,10 +313,9 @@ def send_services_of(
         queues=shared.queues,
     )
     durability = Durability(commits, when_told, shared.store_config.flush_disk_sync)
-    kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return SendServices(
-        kind(shared.topics, builder, shared.appender, shared.recording.sends, durability, shared.traits),
+        SendProcessor(shared.topics, builder, shared.appender, shared.recording.sends, durability, shared.traits),
         SendBackProcessor(
             config,
             shared.topics,

@@ -279,11 +279,8 @@ class Broker(Stoppable):
         name_server: Address = ANY_PORT,
         record_directory: str | None = None,
         hooks: Sequence[RpcHook] = (),
-        is_fast: bool = True,
     ) -> Broker:
         """Open the store in `directory` (absolute), listen, and serve; `hooks` run around every request.
-
-        With `is_fast` false only the plain services run, without `fast`; answers and stored data are the same.
 
         Raises ListenError, StoreUserError, ConfigError or RecordError with a text for the user, and OSError when the
         store's directory cannot be used. On an error nothing is left running.
@@ -299,9 +296,7 @@ class Broker(Stoppable):
             if record_directory is not None:
                 recording = BrokerHistory.start(runtime, record_directory, policy, config)
                 undo.callback(recording.stop)
-            shared = SharedServices(
-                runtime, policy, config, store_config, store, listeners[0].address, recording, is_fast=is_fast
-            )
+            shared = SharedServices(runtime, policy, config, store_config, store, listeners[0].address, recording)
             broker = cls(shared, directory, listeners=listeners, hooks=hooks)
             for listener in listeners:
                 listen_at(listener)

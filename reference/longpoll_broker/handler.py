@@ -14,8 +14,6 @@ from msgspec import structs
 
 from longpoll_broker.assembly import AdminServices, PullServices, SendServices, SharedServices
 from longpoll_broker.errors import BrokerError
-from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
-from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.hold.pull_processor import PULLS
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import (
@@ -34,8 +32,9 @@ from longpoll_broker.io.processors import (
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
 from longpoll_broker.rocketmq.accounts.access_processor import AccessProcessor
 from longpoll_broker.rocketmq.name_server.registrar import Registrar
+from longpoll_broker.send.send_bursts import SendBursts
 from longpoll_broker.shared.quota import Quota
-from longpoll_protocol.fast import PullCommand, SendCommand, TypedConnection
+from longpoll_protocol.fast import SendCommand, TypedConnection
 from longpoll_protocol.frames import Command, Serialisation
 from longpoll_runtime.recoverable import FAULTS
 
@@ -67,16 +66,12 @@ class BrokerHandler:
     _is_slave: bool = field(init=False)
     send_bursts: SendBursts | None = field(init=False)
     """Serves adjacent sends together, if each needs no other work."""
-    pull_bursts: PullBursts | None = field(init=False)
-    """Serves adjacent pulls together, if each needs no other work."""
 
     def __attrs_post_init__(self) -> None:
         shared = self.shared
         self.request_counts = shared.request_counts
         self._is_slave = shared.role.is_slave
-        self.reads_fields = (
-            shared.is_fast and self.access is None and not self.hooks and shared.traits.blank_topic_is_told
-        )
+        self.reads_fields = self.access is None and not self.hooks and shared.traits.blank_topic_is_told
         tables = [self.sending.processors, self.pulling.processors, self.administering.processors]
         if self.access is not None:
             tables.append(AccessProcessor(self.access, shared.config, "{}:{}".format(*shared.address)).processors)
@@ -88,16 +83,9 @@ class BrokerHandler:
         send = self.sending.send
         stores_at_once = not send.durability.syncs and not send.traits.returns_transaction_id
         serves_bursts = stores_at_once and shared.recording.recorder is None and not self._is_slave
-        now_ns = shared.runtime.monotonic_ns
         self.send_bursts = None
         if self.reads_fields and serves_bursts:
-            self.send_bursts = SendBursts(send, self._serve, now_ns)
-        serves_bursts = self.pulling.pool is None and not self._is_slave
-        processor = self.pulling.pull_processor
-        holder = processor if isinstance(processor, QuickPullProcessor) else None
-        self.pull_bursts = None
-        if self.reads_fields and serves_bursts:
-            self.pull_bursts = PullBursts(self._serve, now_ns, holder)
+            self.send_bursts = SendBursts(send, self._serve, shared.runtime.monotonic_ns)
 
     @property
     def quotas(self) -> tuple[Quota, ...]:
@@ -133,12 +121,13 @@ class BrokerHandler:
             self.administering.calls.answered(channel, command, outbox)
             return
         self.request_counts.add(command.code)
-        bursts = None
+        is_served = False
         try:
-            bursts = self._receive(channel, command, outbox)
+            is_served = self._receive(channel, command, outbox)
         except FAULTS as error:
             refuse(channel, command, failure(channel, command, error), outbox)
-        if bursts is not None:
+        bursts = self.send_bursts
+        if is_served and bursts is not None and type(command) is SendCommand and channel.connection.unread_size:
             self.request_counts.add(command.code, bursts.serve_following(channel, outbox))
 
     def end_pass(self, outbox: Outbox) -> None:
@@ -173,27 +162,25 @@ class BrokerHandler:
         self.administering.calls.closed(channel, outbox)
         outbox.flush()
 
-    def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> SendBursts | PullBursts | None:
-        """Serve one request or refuse it; returns the server of adjacent requests like it, if there is one."""
+    def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> bool:
+        """Serve one request; returns false if it was refused."""
         if self.shared.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
         refusal = self._refusal(channel, command)
         if refusal is not None:
             if not command.is_one_way:
                 outbox.write(channel, refusal)
-            return None
+            return False
         pool = self.pulling.pool
         if pool is None or command.code not in PULLS:
             self._serve(channel, command, outbox)
-            if type(command) is SendCommand:
-                return self.send_bursts
-            return self.pull_bursts if type(command) is PullCommand else None
+            return True
         if not pool.offer(
             partial(self._serve, channel, command),
             lambda worker_outbox: answer_busy(channel, command, TOO_LATE, worker_outbox),
         ):
             answer_busy(channel, command, OVERLOAD, outbox)
-        return None
+        return True
 
     def _refusal(self, channel: Channel, command: Command) -> Parts | None:
         """Returns the refusal of a request without access or not for a slave; None otherwise."""

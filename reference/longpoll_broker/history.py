@@ -15,7 +15,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold.hold_service import PullEvents
 from longpoll_broker.hold.hold_table import Cause, Pull
 from longpoll_broker.hold.pull import FLAG_SUSPEND, Refused
-from longpoll_broker.hold.pull_processor import ONE_WAY
+from longpoll_broker.hold.pull_runner import ONE_WAY
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Processor
 from longpoll_broker.rocketmq.admin.offset_processor import recorded

@@ -128,12 +128,8 @@ class TypedConnection(Connection):
         """
         return self._frames.next_alike(SEND_START, read_send, count_max)
 
-    def next_pulls(self, count_max: int) -> list[PullCommand]:
-        """Returns the next pulls in the same way, at most `count_max`."""
-        return self._frames.next_alike(PULL_START, read_pull, count_max)
-
     def keep(self, count: int) -> None:
-        """Keep the first `count` of the last `next_sends` or `next_pulls`; the others will be returned again."""
+        """Keep the first `count` of the last `next_sends`; the others will be returned again."""
         self._frames.keep_alike(count)
 
 

@@ -6,6 +6,9 @@ Waiting for anything else, such as a disk or a lock, does not count.
 
 Source of the waits: Linux's `/proc/<process>/task/<thread>/schedstat`, second number, nanoseconds in the run queue. It
 grows when a wait ends, so a wait is assumed to end at the time it was seen.
+
+Three programs subtract the pauses from an answer that came late: the race test (`longpoll.wire.race`), the kit
+(`longpoll_kit.polls`) and the pytest plugin (`longpoll.pytest_plugin`). The judge does not: it has only intervals.
 """
 
 from __future__ import annotations

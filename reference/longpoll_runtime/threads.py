@@ -4,7 +4,7 @@ If a thread ends, its process may live on without serving: clients wait, and a s
 thread is started here (`spawn`), and one that ends by an exception ends the process, with the traceback on stderr and
 exit code 70. Exceptions of single requests are caught earlier (`longpoll_runtime.recoverable`).
 
-Thread pools are built from threads and a queue, so that each has its own limit and refusal: see `hold.pull_processor`.
+Thread pools are built from threads and a queue, so that each has its own limit and refusal: see `hold.pull_pool`.
 """
 
 from __future__ import annotations

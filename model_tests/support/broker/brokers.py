@@ -30,6 +30,14 @@ class StartBroker(Protocol):
         ...
 
 
+def one_by_one(broker: Broker) -> Broker:
+    """Let a broker serve each request alone, which its later connections compare with bursts and reused answers."""
+    handler, runner = broker.handler, broker.pulling.runner
+    handler.send_bursts, handler.reads_fields = None, False
+    runner.reuses_answers = runner.answers.has_offsets_only = False
+    return broker
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait until another thread makes the condition true; AssertionError after the time of a whole test."""
     deadline_s = time.monotonic() + PATIENCE_S

@@ -15,6 +15,7 @@ from typing import Final
 
 import attrs
 from attrs import define, field
+from model_tests.support.broker.brokers import one_by_one
 from model_tests.support.simulation.checker import OUTCOMES, RETRY_MS, BrokenError, Checker, checker_of
 from model_tests.support.simulation.client import SimulatedClient
 from model_tests.support.simulation.disk import Disk
@@ -175,8 +176,9 @@ class Run:
             listen=ADDRESS,
             name_server=NAME_SERVER,
             record_directory=None if self.record_directory is None else f"{self.record_directory}/{life}",
-            is_fast=plan.is_fast,
         )
+        if not plan.is_fast:
+            one_by_one(self.broker)
         if not life:  # no peer is there yet, and later lives must find the topic in the store
             self.broker.topics.put(TopicConfig(plan.topic, QUEUE_COUNT, QUEUE_COUNT))
             self.broker.keeping.saves.config_files.save_names()

@@ -20,7 +20,7 @@ from model_tests.support.simulation.run import Outcome, Run, play
 from model_tests.support.simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay, WithPauses
 from model_tests.support.simulation.trace import Notes, tell
 
-from longpoll_broker import fast, hold, io, rocketmq, send, shared, store, upkeep
+from longpoll_broker import hold, io, rocketmq, send, shared, store, upkeep
 from longpoll_simulation.world import Strategy, Turn
 from longpoll_spec.policy import Policy, preset, with_knobs
 
@@ -123,7 +123,7 @@ def schedule_of(name: StrategyName, seed: int) -> Strategy:
 def code_files() -> tuple[str, ...]:
     """The files with scheduling points below operations: the broker's decisions, services and store."""
     found: list[str] = []
-    for package in (fast, hold, io, rocketmq, send, shared, store, upkeep):
+    for package in (hold, io, rocketmq, send, shared, store, upkeep):
         root = Path(str(package.__file__)).parent
         found += [str(path) for path in sorted(root.rglob("*.py"))]
     return tuple(found)

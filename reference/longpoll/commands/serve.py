@@ -48,6 +48,11 @@ def _refuse_replication(_context: click.Context, _option: click.Parameter, value
         )
 
 
+def _refuse_plain(_context: click.Context, _option: click.Parameter, value: bool) -> None:
+    if value:
+        fail("serve has one code path; remove --plain")
+
+
 @click.command()
 @click.option("--store", "store_directory", type=PATH, help="Store directory. Default: a temporary one.")
 @policy_option("The broker's long-polling policy; `longpoll policies` lists them.")
@@ -78,7 +83,7 @@ def _refuse_replication(_context: click.Context, _option: click.Parameter, value
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log format."
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True, help="Lowest log level.")
-@click.option("--plain", is_flag=True, help="Turn off the fast code paths; responses are the same, but slower.")
+@click.option("--plain", is_flag=True, hidden=True, expose_value=False, callback=_refuse_plain)
 @click.option("--with-parent", is_flag=True, hidden=True, help="Stop when standard input ends, as the parent exits.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as one JSON object.")
 @user_mistakes
@@ -102,7 +107,6 @@ def serve(
     metrics: str | None,
     log_format: Format,
     log_level: str,
-    plain: bool,
     with_parent: bool,
     as_json: bool,
 ) -> None:
@@ -164,7 +168,6 @@ def serve(
                         listen=address_of(listen or place.listen or LISTEN),
                         name_server=address_of(name_server),
                         record_directory=None if record is None else str(record.absolute()),
-                        is_fast=not plain,
                     )
             except OSError as error:
                 raise UserError(f"cannot open the store {directory}: {error}; choose another --store") from None

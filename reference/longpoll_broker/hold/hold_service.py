@@ -174,14 +174,6 @@ class HoldService:
             )
             for _ in range(shard_count)
         )
-        self.holds_together = (
-            policy.hold_limit == "in_lock"
-            and policy.bucket_removal == "rechecked_under_lock"
-            and policy.recheck_after_hold == "after_insert"
-            and own_deadlines
-            and type(self._events) is PullEvents
-        )
-        """Whether a hold consists only of insert, recheck and deadline, so that `hold_together` may be used."""
         self._wake_clock: Callable[[], None] | None = None
         self._clock_outbox: Outbox | None = None
         self._clock_sleeps_until_ms: float = float("inf")
@@ -242,48 +234,6 @@ class HoldService:
             self._recheck(shard, pull, outbox)
         if policy.expiry == "own_deadline" and pull.phase is HELD:
             self._tell_clock(pull.deadline_ms, outbox)
-
-    def hold_together(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
-        """Hold pulls of one topic and channel, in order; allowed if `holds_together` is true.
-
-        Takes each shard's lock once for all its pulls.
-        """
-        if not self._hold_limit.take(len(pulls)):
-            for pull in pulls:
-                self.hold(pull, outbox)
-            return
-        count = len(self._shards)
-        first = shard_of(pulls[0].topic, 0, count)
-        parts: list[list[Pull]] = [[] for _shard in self._shards]
-        for pull in pulls:
-            pull.phase = MISSED
-            parts[(first + pull.queue_id) % count].append(pull)
-        left_out = 0
-        for shard, part in zip(self._shards, parts, strict=True):
-            if part:
-                self._runtime.step("hold")
-                with shard.lock:
-                    left_out += shard.table.hold_together(part) if not self._stopping else len(part)
-        self._recheck_all(pulls, outbox)
-        if left_out:
-            # `hold` finds the reason for each: a queue's limit, or a stop in the meantime.
-            self._hold_limit.give(left_out)
-            for pull in pulls:
-                if pull.phase is MISSED:
-                    self.hold(pull, outbox)
-
-    def _recheck_all(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
-        """Recheck each pull's visible end; wake the clock for pulls that stay held."""
-        visible_end, topic = self._ends.visible_end, pulls[0].topic
-        next_ms = self._clock_sleeps_until_ms
-        for pull in pulls:
-            if pull.phase is MISSED:
-                continue
-            self._runtime.step("recheck")
-            if visible_end(topic, pull.queue_id) > pull.offset:
-                self._recheck(self._shards[shard_of(topic, pull.queue_id, len(self._shards))], pull, outbox)
-            elif pull.deadline_ms < next_ms and pull.phase is HELD:
-                self._tell_clock(pull.deadline_ms, outbox)
 
     def _find_bucket(self, shard: Shard, key: Key) -> Bucket:
         """Find the bucket before the insert, in a separate critical section, as Java does."""

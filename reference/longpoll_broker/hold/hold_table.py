@@ -325,29 +325,6 @@ class HoldTable:
         hold_limit.give(1)
         return False
 
-    def hold_together(self, pulls: Sequence[Pull]) -> int:
-        """Insert pulls that missed and have room reserved; returns the number that a limit rejects.
-
-        Rejected pulls stay unchanged.
-        """
-        limit, left_out = self.queue_limit, 0
-        for pull in pulls:
-            assert pull.phase is MISSED
-            if self._is_full_of(pull.channel) or (self.hold_limit is not None and not self.hold_limit.take_texts(pull)):
-                left_out += 1
-                continue
-            key = (pull.topic, pull.queue_id)
-            bucket = self._buckets.get(key)
-            if bucket is None:
-                bucket = self._buckets[key] = Bucket(key)
-            elif limit is not None and bucket.known >= limit:
-                left_out += 1
-                if self.hold_limit is not None:
-                    self.hold_limit.give_texts([pull])
-                continue
-            self._insert(pull, bucket)
-        return left_out
-
     def _is_full_of(self, channel: Hashable) -> bool:
         return self.channel_limit is not None and len(self._channels.get(channel, ())) >= self.channel_limit
 

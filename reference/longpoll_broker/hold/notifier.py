@@ -171,9 +171,11 @@ class BucketTraversal:
         if not self.policy.notify_only_if_tag_matches:
             return True
         wanted = pull.filter
-        if wanted is None or not wanted.matches(self.tags_code):
-            return wanted is None
-        return not isinstance(wanted, SqlFilter) or self._has_properties(wanted)
+        if wanted is None:
+            return True
+        if isinstance(wanted, SqlFilter):
+            return self._has_properties(wanted)
+        return wanted.all_tags or wanted.matches(self.tags_code)
 
     def _has_properties(self, wanted: SqlFilter) -> bool:
         """Whether the message's properties match; true without a single message or if it cannot be read."""

@@ -344,6 +344,8 @@ class MessageBuilder:
 
         After a crash the store trusts this property. Raises MessageRefusedError.
         """
+        if not text:
+            return {}
         check_text(text)
         properties = read_properties(text)
         if self.inner_queues is not None:

@@ -33,6 +33,7 @@ from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
+from longpoll_protocol.fast import SendCommand
 from longpoll_protocol.frames import EMPTY, HEADER_SIZE_MAX, Buffer, Command
 from longpoll_protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from longpoll_protocol.log_record import host_bytes
@@ -205,7 +206,7 @@ class SendProcessor(Serving):
     appender: Appender
     events: SendEvents
     durability: Durability
-    """Decide when a send is answered: after the disk under `SYNC_FLUSH`, after a slave under `SYNC_MASTER`."""
+    """Decides when a send is answered: after the disk under `SYNC_FLUSH`."""
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
     _batches: BatchLimits = field(init=False)
@@ -220,9 +221,9 @@ class SendProcessor(Serving):
 
     @serves(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Serve a send request; returns None when its answer waits for the disk or a slave."""
+        """Serve a send request; returns None when its answer waits for the disk or a name server."""
         try:
-            header = self.header_of(command)
+            header = self._header_of(command)
         except SendRefusedError as error:
             return answer(command, error.code, str(error), REGION_FIELDS)
         channel.request_count += 1
@@ -248,8 +249,10 @@ class SendProcessor(Serving):
         self.events.refused(asked, code, outbox)
         return answer(asked.command, code, remark, fields)
 
-    def header_of(self, command: Command) -> SendMessageRequestHeader:
+    def _header_of(self, command: Command) -> SendMessageRequestHeader:
         """Decode the header; raises HeaderError, or SendRefusedError where 4.9 checks the topic first."""
+        if type(command) is SendCommand:
+            return command.header
         kind = SendMessageRequestHeader if command.code == RequestCode.SEND_MESSAGE else SendMessageRequestHeaderV2
         fields = command.ext_fields or {}
         topic_field = "topic" if kind is SendMessageRequestHeader else "b"
@@ -317,9 +320,9 @@ class SendProcessor(Serving):
         stored = (message, tag, self.appender.append(message, tag))
         if stored[2].queue_offset == FIRST_OFFSET:
             channel.gives_way = True
-        return self.acknowledge_one(asked, queue_id, stored, properties, outbox)
+        return self._acknowledge_one(asked, queue_id, stored, properties, outbox)
 
-    def acknowledge_one(
+    def _acknowledge_one(
         self, asked: Asked, queue_id: int, stored: Stored, properties: Mapping[str, str], outbox: Outbox
     ) -> Parts | None:
         """Returns the answer to an appended message; None when it follows later."""

@@ -47,16 +47,16 @@ class BrokerRole:
     """`offsetCheckInSlave`: a slave corrects offsets as a master does."""
     least_broker_id: int = field(default=-1)
     """`minBrokerIdInGroup`: the lowest id of the living brokers of this name; -1 if no other is known."""
+    is_plain: bool = field(init=False)
+    """Whether answers are those of a lone master, the usual case."""
+
+    def __attrs_post_init__(self) -> None:
+        self.is_plain = self.role != "SLAVE" and not self.slave_read
 
     @property
     def is_slave(self) -> bool:
         """Whether this broker is a slave."""
         return self.role == "SLAVE"
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether answers are those of a lone master, the usual case."""
-        return self.role != "SLAVE" and not self.slave_read
 
     @property
     def has_living_master(self) -> bool:

@@ -21,8 +21,8 @@ from attrs import define, field
 
 from longpoll_broker.store.commit_log import CommitLog, encode_record
 from longpoll_broker.store.consume_queue import ConsumeQueue, QueueTable
-from longpoll_broker.store.dispatch import Handed
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult, is_storable, storable
+from longpoll_broker.store.queue_builder import Handed
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK
 

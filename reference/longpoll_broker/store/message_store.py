@@ -27,7 +27,6 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.burst_append import PreparedBatch, append_burst, append_prepared
 from longpoll_broker.store.commit_log import CommitLog, believed_ms, size_of
 from longpoll_broker.store.consume_queue import ConsumeQueue, QueueTable, inner_places, is_address, with_offsets
-from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.index import Index, Indexer
 from longpoll_broker.store.messages import (
     ALL,
@@ -44,6 +43,7 @@ from longpoll_broker.store.messages import (
     storable,
 )
 from longpoll_broker.store.open_checks import check_config, check_parts
+from longpoll_broker.store.queue_builder import QueueBuilder
 from longpoll_broker.store.recovery import (
     Checkpoint,
     believed,
@@ -83,7 +83,7 @@ QUEUES_A_TURN: Final = 64
 class MessageStore:
     """One open store directory. Invariant: every visible unit points to a whole record before `log_end`."""
 
-    _dispatcher: Dispatcher
+    _dispatcher: QueueBuilder
     """Created when recovery has found the log's begin."""
     _store_ms: int
     """Store time of the last message."""
@@ -179,7 +179,7 @@ class MessageStore:
             # Messages that a killed process did not flush are in the log, and become visible below.
             self._log.flush()
         self._deletions.limit(self._log.end)
-        self._dispatcher = Dispatcher(
+        self._dispatcher = QueueBuilder(
             self._log, self._append_lock, self._queue_of, self._inner_of, recovered.cursor, levels_ms=self._levels_ms
         )
         self._dispatch_all(self._dispatcher.dispatch)

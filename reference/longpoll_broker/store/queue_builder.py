@@ -1,9 +1,10 @@
-"""The dispatcher: a cursor over the log that makes each message visible in its queue (`ReputMessageService.doReput`).
+"""Builds the consume queues: a cursor over the log makes each message visible in its queue.
 
 To avoid decoding, a writer hands its new records over. The hand-over is bounded. When it is incomplete (after opening,
 or far behind), the cursor reads the log. A message whose queue cannot list it waits; other queues continue.
 
-Callers and notification: see `hold.hold_service`.
+The dispatcher's thread, retries and notification: see `DispatchService` in `hold.hold_service`.
+Source: `ReputMessageService.doReput` 4.9.7.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ InnerOf = Callable[[Record], list[tuple[ConsumeQueue, int]]]
 """Finds the additional queues that list a record, with the offset in each (`inner_queues`); raises OSError."""
 
 
-class Dispatcher:
+class QueueBuilder:
     """The cursor. Invariant: every record before `cursor` is in its queue or `behind`; `handed` begins at the cursor.
 
     `handing` is false from a missed hand-over until the cursor reaches the log's end. Both change only under the append

@@ -7,56 +7,22 @@ Semantics of a send: see `send.send_processor`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.send.append import Asked, Stored
+from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.send.message_builder import TEXT_SIZE_MAX, WISHES
 from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.fast import SendCommand, TypedConnection, encode_send_head
-from longpoll_protocol.frames import Command, Serialisation
-from longpoll_protocol.headers import SendMessageRequestHeader
+from longpoll_protocol.frames import Command
 from longpoll_protocol.names import NOT_FOR_SENDING, RETRY_PREFIX
 from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED, TAGS
 
-_JSON = Serialisation.JSON
 _RESPONSE: Final = CommandFlag.RESPONSE.value
-
-
-@define(slots=True, eq=False)
-class PatchedSendProcessor(SendProcessor):
-    """`SendProcessor` for connections with parsed sends (`TypedConnection`); it serves others too."""
-
-    _is_patched: bool = field(init=False)
-    """Whether answers are immediate and contain only the message's place."""
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        self._is_patched = not self.durability.syncs and not self.traits.returns_transaction_id
-
-    def header_of(self, command: Command) -> SendMessageRequestHeader:
-        """Returns the request's header; raises as that of `SendProcessor` does."""
-        return command.header if type(command) is SendCommand else super().header_of(command)
-
-    def acknowledge_one(
-        self, asked: Asked, queue_id: int, stored: Stored, properties: Mapping[str, str], outbox: Outbox
-    ) -> Parts | None:
-        """Returns the answer to an appended message; None when it follows later."""
-        command, result = asked.command, stored[2]
-        # A message stored in another topic may have more fields in its answer.
-        is_plain = self._is_patched and command.serialisation is _JSON and stored[0].topic == asked.header.topic
-        if not is_plain or asked.header.topic in self.topics.unsaved:
-            return super().acknowledge_one(asked, queue_id, stored, properties, outbox)
-        self.events.acknowledged(asked, (stored,), outbox)
-        place = (result.physical_offset, result.queue_offset)
-        return (encode_send_head(command.opaque, _RESPONSE, queue_id, self.host_digits, *place),)
-
-
 _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 BURST_MAX: Final = 256
 """Maximum sends stored together, a few milliseconds of work."""

@@ -1,0 +1,88 @@
+"""The answer to a herd, the pulls that one message wakes: equal pulls get one answer that differs only in `opaque`.
+
+When it is reused: see `hold.pull_runner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+from attrs import define, field
+
+from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.hold.pull import Found
+from longpoll_broker.io.channel import Parts
+from longpoll_broker.shared.filters import Filter
+from longpoll_broker.shared.topics import GroupConfig, TopicConfig
+from longpoll_protocol.codes import CommandFlag
+from longpoll_protocol.fast import PullHeads, pull_heads
+from longpoll_protocol.frames import Buffer
+
+RESPONSE: Final = CommandFlag.RESPONSE.value
+COPIED_SIZE_MAX: Final = 2048
+"""Maximum bytes of records copied into a herd's answers; another buffer per answer costs as much."""
+TERMS: Final[Callable[[Pull], tuple[Any, ...]]] = attrgetter(
+    "topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"
+)
+"""Pulls equal in these have equal keys at the same time."""
+
+
+class HerdKey(msgspec.Struct, frozen=True, gc=False):
+    """Everything that a woken pull's answer depends on, except its opaque."""
+
+    topic: TopicConfig | None
+    """Includes the name, as the group does."""
+    queue_id: int
+    offset: int
+    group: GroupConfig | None
+    count_max: int
+    filter: Filter | None
+    flag: int
+    ends: tuple[int, int]
+    """The queue's minimum and visible end."""
+    log_start: int
+    since: object
+    """Replaced by `forget_last`: a recreated topic may be equal in everything above."""
+
+
+@define(slots=True, eq=False)
+class HerdAnswer:
+    """The answer to one woken pull, for later pulls with the same key.
+
+    Most messages wake one pull, so shared parts are created for the second. Invariant: if `_heads` exists, so does
+    `_body`. Any thread may create both, with the same result.
+    """
+
+    key: HerdKey
+    terms: tuple[Any, ...]
+    """The `TERMS` of that pull."""
+    found: Found
+    _body: bytes = field(default=b"", init=False)
+    """The records as one buffer, if small; otherwise empty."""
+    _heads: PullHeads | None = field(default=None, init=False)
+
+    def parts(self, opaques: Sequence[int]) -> Parts:
+        """Returns the buffers of the answers to pulls of one channel."""
+        heads, records = self._heads or self._make(), self.found.read.records
+        if len(opaques) == 1:
+            return (heads.head(opaques[0]), *records)
+        if self._body:
+            return (heads.frames(opaques, self._body),)
+        parts: list[Buffer] = []
+        for opaque in opaques:
+            parts.append(heads.head(opaque))
+            parts.extend(records)
+        return parts
+
+    def _make(self) -> PullHeads:
+        read = self.found.read
+        if read.size_bytes <= COPIED_SIZE_MAX:
+            self._body = b"".join(read.records)
+        self._heads = heads = pull_heads(
+            self.found.code, RESPONSE, read.status.name,
+            read.offset_next, read.offset_min, read.offset_max, read.size_bytes,
+        )  # fmt: skip
+        return heads

@@ -1,0 +1,445 @@
+"""Runs pulls that left the hold table: checks them, reads, and answers.
+
+Checks and results of a read: see `hold.pull`. With a polling dispatcher, threads run them: see `hold.pull_pool`.
+
+Equal pulls that one message wakes (a herd) are checked and read once, if their answers can differ only in `opaque`.
+
+One message, or a deleted topic, may release many pulls. `LaterRuns` limits the work of one pass and keeps the rest by
+connection. Each later pass runs some pulls of each connection in turn, so a connection with one pull does not wait for
+another's hundreds.
+
+Sources: `PullMessageProcessor.java` 4.9 and 5.x, `PullRequestHoldService.java`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Final, TypeAlias
+
+from attrs import define, field
+
+from longpoll_broker.hold.herd import RESPONSE, TERMS, HerdAnswer, HerdKey
+from longpoll_broker.hold.hold_service import PullEvents
+from longpoll_broker.hold.hold_table import ANSWERED, QUEUED, Cause, Pull
+from longpoll_broker.hold.pull import (
+    FLAG_SUBSCRIPTION,
+    NO_PERMISSION,
+    PULL_OFFSET_MOVED,
+    SYSTEM_ERROR,
+    Decision,
+    Found,
+    Miss,
+    OffsetMoved,
+    PullChecks,
+    Refused,
+    as_placed,
+    check,
+    code_of,
+    look,
+    of_negative_count,
+)
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Refusal
+from longpoll_broker.shared.filters import Filter, TagFilter
+from longpoll_broker.shared.statistics import Statistics
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import GetResult, GetStatus
+from longpoll_protocol.codes import CommandFlag, ResponseCode
+from longpoll_protocol.fast import encode_pull_head
+from longpoll_protocol.frames import Command, Serialisation, encode_head
+from longpoll_runtime import Lock, Runtime
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
+from longpoll_spec.policy import Policy
+
+log = logging.getLogger(__name__)
+
+ONE_WAY: Final = CommandFlag.ONE_WAY.value
+JSON: Final = Serialisation.JSON
+KINDS: Final = (Serialisation.JSON, Serialisation.ROCKETMQ)
+"""Indexed by number, because an enum lookup is slower."""
+
+
+@define(slots=True, eq=False)
+class PullAnswers:
+    """Encodes decisions; callable from any thread."""
+
+    checks: PullChecks
+    events: PullEvents
+    has_offsets_only: bool = field(init=False)
+    """Whether answers have no fields except the offsets: on a lone master before 5.x."""
+
+    def __attrs_post_init__(self) -> None:
+        self.has_offsets_only = self.checks.role.is_plain and not self.checks.traits.explains_refusals
+
+    def encode(self, pull: Pull, decision: Decision, cause: Cause, kind: Serialisation, outbox: Outbox) -> Parts:
+        """Returns the buffers of an answer; codes 0, 19, 20 and 21 carry offsets, a refusal carries none."""
+        pull.phase = ANSWERED
+        if isinstance(decision, Refused):
+            refusal = None
+            if decision.forbidden_type is not None and self.checks.traits.explains_refusals:
+                refusal = {"forbiddenType": str(decision.forbidden_type)}
+            head = encode_head(
+                Command(decision.code, pull.opaque, RESPONSE, refusal, remark=decision.remark, serialisation=kind), 0
+            )
+            self.events.answered(pull, decision.code, None, cause, outbox)
+            return Refusal((head,), decision.code, decision.remark)
+        read = decision.read
+        is_found = isinstance(decision, Found)
+        head = self.head(pull, decision.code, read, kind, read.size_bytes if is_found else 0)
+        self.events.answered(pull, decision.code, read, cause, outbox)
+        return [head, *read.records] if is_found else [head]
+
+    def head(self, pull: Pull, code: int, read: GetResult, kind: Serialisation, body_size: int) -> bytes:
+        """Returns the frame up to the records of an answer with offsets."""
+        if self.has_offsets_only and kind is JSON:
+            return encode_pull_head(
+                code, pull.opaque, RESPONSE, read.status,
+                read.offset_next, read.offset_min, read.offset_max, body_size,
+            )  # fmt: skip
+        fields = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(read.offset_next),
+            "minOffset": str(read.offset_min),
+            "maxOffset": str(read.offset_max),
+        }
+        if self.checks.traits.explains_refusals:
+            fields |= self._flag_fields(pull)
+        if not self.checks.role.is_plain:
+            fields |= self._role_fields(pull, read)
+        command = Command(code, pull.opaque, RESPONSE, fields, remark=read.status.name, serialisation=kind)
+        return encode_head(command, body_size)
+
+    def _flag_fields(self, pull: Pull) -> dict[str, str]:
+        """Returns the fields that 5.x adds about the topic and the group."""
+        topic, group = self.checks.topics.get(pull.topic), self.checks.groups.by_name.get(pull.group)
+        return {
+            "topicSysFlag": str(topic.topic_sys_flag if topic is not None else 0),
+            "groupSysFlag": str(group.group_sys_flag if group is not None else 0),
+        }
+
+    def _role_fields(self, pull: Pull, read: GetResult) -> dict[str, str]:
+        """Returns the fields that differ on a slave, or on a master that may redirect readers to one."""
+        role, status = self.checks.role, read.status
+        group = self.checks.groups.by_name.get(pull.group)
+        suggested = role.suggested_broker(
+            group, code_of(status, pull.offset), self.checks.traits, suggests_slave=read.suggest_slave
+        )
+        offset_next = role.offset_next(pull.offset, read.offset_next, status)
+        return {"suggestWhichBrokerId": str(suggested), "nextBeginOffset": str(offset_next)}
+
+
+def nobody_is_told(_pull: Pull, _offset_next: int) -> None:
+    """Do nothing about a moved offset: the default of a broker that stores no such events."""
+
+
+CHANNEL: Final[Callable[[Pull], Hashable]] = attrgetter("channel")
+
+
+@define(slots=True, eq=False)
+class PullRunner:
+    """Runs pulls; callable from any thread."""
+
+    runtime: Runtime
+    policy: Policy
+    checks: PullChecks
+    store: MessageStore
+    statistics: Statistics
+    events: PullEvents
+    answers: PullAnswers
+    offset_moved: Callable[[Pull, int], None] = nobody_is_told
+    """Called for every pull that is answered with code 21, with its new offset."""
+    may_still_pull: Callable[[Pull], bool] | None = None
+    """Whether a held pull's account may still read; None without accounts."""
+    reuses_answers: bool = False
+    """Whether equal woken pulls get one answer; needs `has_offsets_only`, no accounts and no history."""
+    _last: HerdAnswer | None = field(default=None, init=False)
+    """The last woken pull's answer. Assigned in one step, so threads see either the old or the new value."""
+    _since: object = field(factory=object, init=False)
+    """Part of the key of every pull that runs after the last `forget_last`."""
+
+    def look(self, pull: Pull, wanted: Filter) -> Decision:
+        """Read for a pull."""
+        found = look(pull, wanted, self.store)
+        if (
+            isinstance(found, OffsetMoved)
+            and self.policy.on_truncate == "wake"
+            and not self.checks.topics.get(pull.topic)
+        ):
+            # The topic was deleted between check and read, so the client should get that error.
+            refused = check(pull, self.checks)
+            if isinstance(refused, Refused):
+                return refused
+        decision = found if pull.count_max >= 0 else of_negative_count(pull, found, self.checks)
+        if self.checks.role.is_plain or isinstance(decision, Refused):
+            return decision
+        return as_placed(decision, self.checks)
+
+    def count(self, pull: Pull, decision: Decision, begun_ns: int) -> None:
+        """Count the messages that a group gets, and report a moved offset."""
+        if isinstance(decision, Found):
+            read = decision.read
+            latency_ms = (self.runtime.monotonic_ns() - begun_ns) // 1_000_000
+            self.statistics.count_get(
+                pull.topic, pull.group, pull.queue_id,
+                messages=len(read.offsets), size=read.size_bytes, latency_ms=latency_ms, channel=pull.channel,
+            )  # fmt: skip
+        elif isinstance(decision, OffsetMoved) and decision.code == PULL_OFFSET_MOVED:
+            self.offset_moved(pull, decision.read.offset_next)
+
+    def run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
+        """Run a pull's checks and read again, and answer it in any case; reuse the last woken pull's equal answer."""
+        after_ns = self.events.now_ns()
+        self.runtime.step("run")
+        key = self._herd_key(pull) if cause == "woken" and self.reuses_answers else None
+        herd = self._last
+        if key is not None and herd is not None and herd.key == key:
+            self._answer_herd((pull,), herd, outbox)
+            return
+        decision = self.run_now(pull, cause, after_ns, outbox)
+        if key is not None and isinstance(decision, Found):
+            self._last = HerdAnswer(key, TERMS(pull), decision)
+
+    def run_alike(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
+        """Answer the pulls at the begin of a herd that get the last woken pull's answer; the rest stays."""
+        herd = self._last
+        if herd is None or TERMS(pulls[0]) != herd.terms:
+            return
+        _terms, alike = next(groupby(pulls, TERMS))
+        ran = list(alike)
+        for _pull in ran:
+            self.runtime.step("run")
+        # Only now, because the step point is before the read.
+        if self._herd_key(ran[0]) != herd.key:
+            return
+        for _channel, of_channel in groupby(ran, CHANNEL):
+            self._answer_herd(list(of_channel), herd, outbox)
+
+    def run_now(self, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
+        """Run a pull after the step point; returns the decision. `after_ns` is an event time before the step."""
+        begun_ns = self.runtime.monotonic_ns()
+        try:
+            wanted = check(pull, self.checks)
+            if self.may_still_pull is not None and not self.may_still_pull(pull):
+                wanted = Refused(NO_PERMISSION, f"its account may no longer pull from the topic[{pull.topic}]")
+            decision: Decision = wanted if isinstance(wanted, Refused) else self.look(pull, wanted)
+        except FAULTS as error:
+            if self.policy.on_throw != "answer_and_go_on":
+                raise
+            log.exception("running a pull of %s again failed", pull.topic)
+            decision = Refused(SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            cause = "thrown"
+        self.events.record("run", (pull,), after_ns)
+        self.count(pull, decision, begun_ns)
+        self.answer(pull, decision, cause, outbox)
+        return decision
+
+    def refuse(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
+        """Answer a pull without running it: `busy`, `thrown`, or `stopped` with the offset that it asked for."""
+        if cause == "stopped":
+            self.answer(pull, Miss(self._unread(pull), _NO_FILTER), cause, outbox)
+        elif cause == "busy":
+            self.answer(pull, Refused(ResponseCode.SYSTEM_BUSY, "too many pulls, try again later"), cause, outbox)
+        else:
+            self.answer(pull, Refused(SYSTEM_ERROR, "the filter of this pull failed"), cause, outbox)
+
+    def _unread(self, pull: Pull) -> GetResult:
+        """Returns the result for a stopping broker, without a read: nothing new, continue at the same offset."""
+        ends = self.store.ends(pull.topic, pull.queue_id)
+        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, pull.offset, *ends, [], [], 0, suggest_slave=False)
+
+    def forget_last(self) -> None:
+        """Release the last answer's slices of the log, before the store closes.
+
+        A pull running on another thread may restore the old answer, but no later pull has its key.
+        """
+        self._since = object()
+        self._last = None
+
+    def _herd_key(self, pull: Pull) -> HerdKey | None:
+        """Returns the key shared by pulls with the same answer; None if that is not easily known.
+
+        One message wakes pulls with equal keys. The contents between a queue's ends do not change while these and the
+        log's start stay. Groups, topics and filters are replaced, never changed.
+        """
+        if not pull.sys_flag & FLAG_SUBSCRIPTION or pull.flag & ONE_WAY or pull.serialize:
+            return None
+        checks, store = self.checks, self.store
+        return HerdKey(
+            checks.topics.get(pull.topic), pull.queue_id, pull.offset, checks.groups.find(pull.group),
+            pull.count_max, pull.filter, pull.flag, store.ends(pull.topic, pull.queue_id), store.log_start,
+            self._since,
+        )  # fmt: skip
+
+    def _answer_herd(self, pulls: Sequence[Pull], herd: HerdAnswer, outbox: Outbox) -> None:
+        """Answer pulls of one channel like the last one."""
+        first = pulls[0]
+        channel = first.channel
+        assert isinstance(channel, Channel)
+        for pull in pulls:
+            pull.phase = ANSWERED
+        outbox.write_in_herd(channel, herd.parts([pull.opaque for pull in pulls]), len(pulls))
+        read = herd.found.read
+        self.statistics.count_get(
+            first.topic, first.group, first.queue_id,
+            messages=len(read.offsets), size=read.size_bytes, latency_ms=0, times=len(pulls),
+            channel=channel,
+        )  # fmt: skip
+
+    def answer(self, pull: Pull, decision: Decision, cause: Cause, outbox: Outbox) -> None:
+        """Queue the answer to a pull that left the table, unless it is one-way."""
+        channel, traits = pull.channel, self.checks.traits
+        assert isinstance(channel, Channel)
+        if pull.flag & ONE_WAY and not traits.answers_woken_one_way:
+            pull.phase = ANSWERED
+            return
+        # Java answers a woken pull in JSON, its default, whatever the request used.
+        kind = JSON if traits.woken_in_json else KINDS[pull.serialize]
+        outbox.write_in_herd(channel, self.answers.encode(pull, decision, cause, kind, outbox))
+
+
+_NO_FILTER: Final = TagFilter("*", "TAG", frozenset(), all_tags=True)
+
+
+Run = Callable[[Pull, Cause, Outbox], None]
+RunAlike = Callable[[Sequence[Pull], Outbox], None]
+RUN_COST: Final = 8
+"""Cost of running one pull alone; a pull that reuses the previous answer costs 1."""
+PASS_COST_MAX: Final = 2_000
+"""Cost budget of one pass, for immediate and again for later runs: 250 single pulls, about 4 ms."""
+
+Leaving: TypeAlias = tuple[Pull, Cause]
+"""A pull to run, and why."""
+
+
+def nobody() -> None:
+    """Do nothing: a running loop checks for later runs before it sleeps."""
+
+
+@define(slots=True, eq=False)
+class LaterRuns:
+    """Pulls that wait for a later pass; callable from any thread.
+
+    Invariant: `waiting` has one entry per connection with waiting pulls, in the order of their turns. It is approximate
+    without the lock.
+    """
+
+    lock: Lock
+    """Protects `waiting`."""
+    wake: Callable[[], None] = nobody
+    """Wakes the loop that ends passes."""
+    spent: int = field(default=0, init=False)
+    """Cost of this pass so far; approximate with several threads."""
+    _is_over: bool = field(default=False, init=False)
+    waiting: OrderedDict[Hashable, deque[Leaving]] = field(factory=OrderedDict, init=False)
+
+    def spend(self, cost: int) -> bool:
+        """Charge `cost` to the budget; returns false if the budget is exhausted."""
+        if self.spent >= PASS_COST_MAX and not self._is_over:
+            return False
+        self.spent += cost
+        return True
+
+    def add(self, leaving: Iterable[Leaving]) -> None:
+        """Queue pulls for later passes, in order for each connection."""
+        with self.lock:
+            was_empty = not self.waiting
+            for each in leaving:
+                self.waiting.setdefault(each[0].channel, deque()).append(each)
+        if was_empty:
+            self.wake()
+
+    def turn(self, run: Callable[[Sequence[Leaving]], int]) -> None:
+        """End a pass: run waiting pulls up to the budget, and reset the budget. `run` returns its cost."""
+        left = PASS_COST_MAX
+        while left > 0 and self.waiting and (part := self._take()):
+            left -= run(part)
+        self.spent = 0
+
+    def finish(self, run: Callable[[Sequence[Leaving]], int]) -> None:
+        """Run all waiting pulls now, and all future ones at once."""
+        self._is_over = True
+        while part := self._take():
+            run(part)
+
+    def _take(self) -> list[Leaving]:
+        """Remove the next connection's next pulls: at least one, and fewer if many connections wait."""
+        with self.lock:
+            if not self.waiting:
+                return []
+            count = max(PASS_COST_MAX // RUN_COST // len(self.waiting), 1)
+            channel, pulls = self.waiting.popitem(last=False)
+            part = [pulls.popleft() for _ in range(min(count, len(pulls)))]
+            if pulls:
+                self.waiting[channel] = pulls
+        return part
+
+
+@define(slots=True, eq=False)
+class InlineExecutor:
+    """Runs pulls on the caller's thread; a pass over budget leaves the rest to `later`."""
+
+    run: Run
+    run_alike: RunAlike
+    """Runs the pulls at the begin of a herd that get the last woken pull's answer; the others stay QUEUED."""
+    later: LaterRuns
+
+    def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:
+        """Run the pull now or in a later pass; always true."""
+        if self.later.spend(RUN_COST):
+            self._run(pull, cause, outbox)
+        else:
+            self.later.add([(pull, cause)])
+        return True
+
+    def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+        """Run pulls that one message woke, now or in a later pass; rejects none."""
+        later = self.later
+        if later.spend(len(pulls)):
+            later.spend(self._run_herd(pulls, outbox) - len(pulls))
+        else:
+            later.add((pull, "woken") for pull in pulls)
+        return ()
+
+    def turn(self, outbox: Outbox) -> None:
+        """End a pass: run some of the waiting pulls."""
+        self.later.turn(lambda part: self._run_part(part, outbox))
+
+    def finish(self, outbox: Outbox) -> None:
+        """Run all waiting pulls, and from now on everything at once."""
+        self.later.finish(lambda part: self._run_part(part, outbox))
+
+    def _run_part(self, part: Sequence[Leaving], outbox: Outbox) -> int:
+        """Run waiting pulls, keeping woken ones together as a herd; returns the cost."""
+        cost = 0
+        for cause, leaving in groupby(part, itemgetter(1)):
+            pulls = [pull for pull, _cause in leaving]
+            if cause == "woken":
+                cost += self._run_herd(pulls, outbox)
+            else:
+                cost += RUN_COST * len(pulls)
+                for pull in pulls:
+                    self._run(pull, cause, outbox)
+        return cost
+
+    def _run_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> int:
+        """Run pulls that one message woke, equal ones together; returns the cost."""
+        cost = len(pulls)
+        for at, pull in enumerate(pulls):
+            if pull.phase is QUEUED:
+                with KeepGoing(log, "pulls that one message woke cannot be answered together"):
+                    self.run_alike(pulls[at:], outbox)
+            if pull.phase is QUEUED:
+                self._run(pull, "woken", outbox)
+                cost += RUN_COST - 1
+        return cost
+
+    def _run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
+        """Run a pull; log a fault, so that the next pulls run."""
+        try:
+            self.run(pull, cause, outbox)
+        except FAULTS:
+            log.exception("a pull of %s failed and gets no answer", pull.topic)
