@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 ID_LENGTH_MAX: Final = 100
 """A longer parameter stands in its test's id by its beginning."""
 
+ENDING_S: Final = 20.0
+"""How long a thread that a test has told to end may take on a busy machine."""
+
 # A run in the background of a shell ignores Ctrl-C, and so would each test that raises it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -148,6 +151,17 @@ def broken_invariants() -> Iterator[list[str]]:
     yield _BROKEN.seen
     logging.getLogger().removeHandler(_BROKEN)
     assert _BROKEN.seen == []
+
+
+@pytest.fixture(autouse=True)
+def no_thread_outlives_its_test() -> Iterator[None]:
+    """Fail a test that leaves a thread behind, because it would run into the next test; one that is ending is joined."""
+    before = set(threading.enumerate())
+    yield
+    left = set(threading.enumerate()) - before
+    for thread in left:
+        thread.join(ENDING_S)
+    assert sorted(thread.name for thread in left if thread.is_alive()) == []
 
 
 def _told_by_pytest(name: str, error: BaseException) -> None:

@@ -455,8 +455,10 @@ def test_a_failure_is_one_step_with_a_timeline_and_code(monkeypatch: pytest.Monk
     assert report.timeline[0].startswith("      0.0 ms  poll 1 of ")
     assert any("message 0 " in line and " is published to " in line for line in report.timeline)
     assert all(line in str(report) for line in (*report.timeline, *report.code.splitlines(), report.bounds))
+    names: dict[str, Any] = {"Mine": mine}
     with pytest.raises(ViolationError, match="no_lost_wakeup"):
-        exec(report.code, {"Mine": mine})  # noqa: S102 - the report's own
+        exec(report.code, names)  # noqa: S102 - the report's own
+    names["machine"].teardown()
 
 
 def test_a_message_of_another_queue_must_not_end_a_wait() -> None:

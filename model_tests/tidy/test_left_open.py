@@ -1,4 +1,4 @@
-"""A failed test that leaves a socket open makes no other test fail."""
+"""A failed test that leaves a socket open makes no other test fail, and a test that leaves a thread fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 MODEL_TESTS: Final = Path(__file__).parents[1]
-TESTS: Final = """
+SOCKETS: Final = """
 import gc
 import socket
 
@@ -38,28 +38,48 @@ def test_that_passes():
 """
 
 
+THREADS: Final = """
+import threading
+
+import conftest
+
+conftest.ENDING_S = 0.1
+leave = threading.Event()
+
+
+def test_that_leaves_a_thread():
+    threading.Thread(target=leave.wait, name="left").start()
+
+
+def test_that_joins_its_thread_late():
+    threading.Timer(0.01, leave.set).start()
+
+
+def test_that_passes(): ...
+"""
+
+
+def run(directory: Path, tests: str, *plugin: str) -> str:
+    """What pytest prints for some tests."""
+    file = directory / "test_left.py"
+    file.write_text(tests)
+    words = ["-q", "-W", "error", "-p", "no:cacheprovider", "--rootdir", str(directory), *plugin, str(file)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(MODEL_TESTS), *sys.path])}
+    command = [sys.executable, "-m", "pytest", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=directory).stdout
+
+
 def test_a_socket_that_a_failed_test_left_open_fails_no_other(tmp_path: Path) -> None:
     """Each failure is reported once; without the hook of `conftest.py` a warning fails the next test."""
-    (tmp_path / "test_left.py").write_text(TESTS)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-W",
-        "error",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(tmp_path),
-    ]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(MODEL_TESTS), *sys.path])}
-    results = {
-        plugin: subprocess.run(
-            [*command, *plugin, str(tmp_path / "test_left.py")],
-            capture_output=True, text=True, check=False, env=environment, cwd=tmp_path,
-        ).stdout
-        for plugin in (("-p", "conftest"), ())
-    }  # fmt: skip
-    assert "1 failed, 1 passed, 1 error in" in results["-p", "conftest"], results
-    assert "1 failed, 1 passed, 1 error in" not in results[()], results
+    with_hook, without = run(tmp_path, SOCKETS, "-p", "conftest"), run(tmp_path, SOCKETS)
+
+    assert "1 failed, 1 passed, 1 error in" in with_hook, with_hook
+    assert "1 failed, 1 passed, 1 error in" not in without, without
+
+
+def test_a_test_that_leaves_a_thread_fails(tmp_path: Path) -> None:
+    """The error names the thread; a thread that is about to end is no leak."""
+    said = run(tmp_path, THREADS, "-p", "conftest")
+
+    assert "3 passed, 1 error in" in said, said
+    assert "assert ['left'] == []" in said

@@ -13,7 +13,7 @@ from typing import Any, Final
 from longpoll_kit.errors import StandstillError
 from longpoll_kit.model import MS, Ask
 from longpoll_kit.subject import LongPollSubject, Polled, polled_of
-from longpoll_runtime import Queue, Runtime
+from longpoll_runtime import Queue, Runtime, Thread
 from longpoll_runtime.breakpoints import Pause
 from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.recoverable import FAULTS
@@ -29,36 +29,41 @@ WAITING_MAX: Final = 1
 class Workers:
     """Worker threads shared by all examples of a run: the stall watch covers only threads that live on.
 
-    Invariant: `_idle` are the workers without a task; it changes under `_lock`.
+    Invariant: `_idle` are the queues of the workers without a task; it changes under `_lock`.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._lock = runtime.lock()
         self._idle: list[Queue[Callable[[], None] | None]] = []
-        self._made = 0
+        self._has_ended = False
+        self._threads: dict[Queue[Callable[[], None] | None], Thread] = {}
 
     def do(self, body: Callable[[], None]) -> None:
         """Run something on an idle or new worker; it must not raise."""
         with self._lock:
             worker = self._idle.pop() if self._idle else None
-            self._made += worker is None
-        if worker is None:
-            worker = self._runtime.queue(WAITING_MAX)
-            self._runtime.spawn(f"kit-{self._made}", partial(self._run, worker))
+            if worker is None:
+                worker = self._runtime.queue(WAITING_MAX)
+                name = f"kit-{len(self._threads) + 1}"
+                self._threads[worker] = self._runtime.spawn(name, partial(self._run, worker))
         worker.offer(body)
 
     def end(self) -> None:
-        """End the idle workers; the others belong to polls that the service never answered."""
+        """End the idle workers; the others end when the service answers their polls."""
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self._idle, self._has_ended = self._idle, [], True
         for worker in idle:
             worker.offer(None)
+        for worker in idle:
+            self._threads[worker].join()
 
     def _run(self, worker: Queue[Callable[[], None] | None]) -> None:
         while (body := worker.take()) is not None:
             body()
             with self._lock:
+                if self._has_ended:
+                    return
                 self._idle.append(worker)
 
 
