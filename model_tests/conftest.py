@@ -155,7 +155,7 @@ def broken_invariants() -> Iterator[list[str]]:
 
 @pytest.fixture(autouse=True)
 def no_thread_outlives_its_test() -> Iterator[None]:
-    """Fail a test that leaves a thread behind, because it would run into the next test; one that is ending is joined."""
+    """Fail a test that leaves a thread to run into the next test; a thread that is about to end is joined."""
     before = set(threading.enumerate())
     yield
     left = set(threading.enumerate()) - before

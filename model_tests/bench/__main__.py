@@ -16,13 +16,12 @@ from model_tests.bench import leaving
 ROOT: Final = Path(__file__).parents[2]
 PARTS: Final = {
     "explore": ("explore_bench",),
-    "broker": ("broker_bench", "wire_bench", "store_bench"),
+    "broker": ("broker_bench", "wire_bench"),
     "judge": ("judge_bench", "follow_bench", "observe_bench"),
     "polling": ("polling_bench",),
     "schedules": ("schedules_bench",),
     "oracle": ("oracle_bench",),
     "attacks": ("attacks_bench",),
-    "opening": ("opening_bench",),
     "java": ("java_steps_bench",),
     "client": ("client_bench",),
 }

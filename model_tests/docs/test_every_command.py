@@ -55,7 +55,7 @@ OF_A_PART: Final = {
     "explore": f"{BENCH}explore_bench --bounds tiny --also - --workers 1",
     "oracle": f"{BENCH}oracle_bench --steps 500",
     "polling": f"{BENCH}polling_bench --messages 3 --idle-s 0.2",
-    "broker": f"{BENCH}wire_bench --rounds 1 && {BENCH}store_bench --messages 3000",
+    "broker": f"{BENCH}wire_bench --rounds 1",
 }
 """Part of `make bench` -> its scripts with smaller numbers; `broker_bench` is typed by the commands below."""
 SETUP: Final = tuple(
