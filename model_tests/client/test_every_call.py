@@ -357,7 +357,16 @@ def test_planted_a_producer_that_closes_nothing_is_seen(name_server: str, monkey
         pause = threading.Event()
         assert any(condition() or pause.wait(0.001) for _ in range(500))
 
-    monkeypatch.setattr(Producer, "close", lambda self: self._closed())
+    left: list[Producer] = []
+    close = Producer.close
+
+    def leave(producer: Producer) -> None:
+        left.append(producer)
+        producer._closed()
+
+    monkeypatch.setattr(Producer, "close", leave)
     monkeypatch.setitem(globals(), "wait_until", wait_briefly)
     with pytest.raises((AssertionError, BaseExceptionGroup)):
         live(name_server, 300, [Phase.generate])
+    for producer in left:
+        close(producer)

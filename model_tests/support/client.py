@@ -223,6 +223,7 @@ class Loop(Closeable):
             await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
 
         self.call(rest)
+        self.call(self.loop.shutdown_default_executor)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
