@@ -84,7 +84,7 @@ def test_every_module_says_what_it_is() -> None:
 SUPPORT = "model_tests/support/broker"
 SLEEPERS = {
     f"{SUPPORT}/brokers.py": "polls for a condition, with a limit",
-    "model_tests/conformance/cpp_client_child.py": "a real client sends single messages with pauses, so that each wakes",
+    "model_tests/conformance/cpp_client_child.py": "a real client pauses before each single message",
 }
 
 
