@@ -17,7 +17,7 @@ THREADS: Final = 6
 SWITCH_S: Final = 1e-6
 NEVER_DECODED: Final = {
     *("Pull", "Wake", "Miss", "HerdKey", "MessageToStore"),
-    *("Command", "SendCommand", "PullCommand", "SentAnswer", "Asked"),
+    *("Command", "SendCommand", "PullCommand", "SentAnswer", "SendRequest"),
 }
 """Classes with fields that msgspec refuses to decode: each attempt makes, shows and drops half a table."""
 PACKAGES: Final = (

@@ -225,11 +225,11 @@ def test_the_broker_tells_of_itself(broker: Broker, client: RawClient) -> None:
 def test_rates_are_of_the_last_seconds() -> None:
     """Rates over 10 s, a minute and 10 minutes of the samples."""
     rates = Rates()
-    assert rates.told() == "0.0 0.0 0.0"
+    assert rates.as_text() == "0.0 0.0 0.0"
     for second in range(101):
         rates.sample(second * 1000, 0 if second < 95 else (second - 94) * 100)
         rates.sample(second * 1000 + 999, 10**9)
-    assert rates.told() == "60.0 10.0 6.0"
+    assert rates.as_text() == "60.0 10.0 6.0"
 
 
 def test_a_table_by_queue_is_written_and_read() -> None:

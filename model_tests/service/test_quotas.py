@@ -462,8 +462,9 @@ WITHOUT: Final = {
         Outbox._channels Outbox._sent
         """,
     "a limit in all, without shares: requests that wait for seconds, timed messages, names of deleted topics": """
-        EndTransactionProcessor._committed GroupCommit._gathered GroupCommit._open TableSaves._waiting _Desk._waiting
-        TimerService._due TimerService._gone TimerService._pending Topics.gone Deletions.ends
+        EndTransactionProcessor._committed GroupCommit._gathered GroupCommit._open TableSaves._waiting
+        _NameServerThread._waiting TimerService._due TimerService._gone TimerService._pending Topics.gone
+        Deletions.ends
         """,
     "lives as long as a request, a read, a pass or a check of a store": """
         BucketTraversal._kept BucketTraversal._ready BucketTraversal._thrown BucketTraversal._unsettled

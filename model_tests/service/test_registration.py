@@ -246,7 +246,7 @@ def test_topics_are_limited_in_one_registration_and_of_all_brokers(
     monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect
 ) -> None:
     monkeypatch.setattr(name_server, "REGISTERED_COUNT_MAX", 3)
-    monkeypatch.setattr(routes, "TOLD_IN_ALL_MAX", 5)
+    monkeypatch.setattr(routes, "TOPIC_TOTAL_MAX", 5)
     client = connect(start_broker().name_server_address)
     assert register(client, table("A", "B", "C", "D")) == 1
     assert register(client, table("A", "B", "C")) == 0
@@ -597,7 +597,7 @@ def test_a_broker_that_tells_of_one_new_topic_keeps_its_others(start_broker: Sta
 
 
 def test_the_limit_of_topics(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "TOLD_COUNT_MAX", 3)
+    monkeypatch.setattr(routes, "BROKER_TOPIC_COUNT_MAX", 3)
     client = connect(start_broker().name_server_address)
     for number in range(1, 8):
         assert register(client, table(f"T{number}", counter=number)) == 0

@@ -17,7 +17,7 @@ from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import PullChecks
 from longpoll_broker.hold.pull_pool import PoolExecutor
 from longpoll_broker.hold.pull_processor import PullProcessor
-from longpoll_broker.hold.pull_runner import InlineExecutor, LaterRuns, PullAnswers, PullRunner, nobody_is_told
+from longpoll_broker.hold.pull_runner import InlineExecutor, LaterRuns, PullAnswers, PullRunner, ignore_moved_offset
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.processors import Processor, RequestCounts, Serving
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
@@ -36,7 +36,7 @@ from longpoll_broker.rocketmq.offset_moved import OffsetMovedEvents
 from longpoll_broker.rocketmq.timers import RecallProcessor, TimerService
 from longpoll_broker.rocketmq.transactions import EndTransactionProcessor, ProducerOf, TransactionChecks
 from longpoll_broker.send.append import Appender
-from longpoll_broker.send.durability import Durability, GroupCommit, WhenTold
+from longpoll_broker.send.durability import Durability, GroupCommit, WhenRegistered
 from longpoll_broker.send.message_builder import InnerQueues, MessageBuilder
 from longpoll_broker.send.send_back_processor import SendBackProcessor
 from longpoll_broker.send.send_processor import SendProcessor
@@ -239,7 +239,7 @@ def pull_services_of(shared: SharedServices, access: AccessControl | None = None
 def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
     events, checks = shared.recording.pulls, shared.checks
     answers = PullAnswers(checks, events)
-    moved: Callable[[Pull, int], None] = nobody_is_told
+    moved: Callable[[Pull, int], None] = ignore_moved_offset
     if shared.traits.stores_moved_offsets and not shared.role.is_slave:
         moved = OffsetMovedEvents(shared.runtime, shared.appender, shared.config.broker_name, shared.store_host).tell
     return PullRunner(
@@ -289,12 +289,12 @@ def send_services_of(
     flushed: Callable[[Outbox], None],
     save_topics: Callable[[], None],
     producer_of: ProducerOf,
-    when_told: WhenTold | None = None,
+    when_registered: WhenRegistered | None = None,
 ) -> SendServices:
     """Create the services.
 
     `flushed` is called after each sync of `SYNC_FLUSH`, `save_topics` for new topics. `producer_of` finds
-    a group's connection. `when_told` is set if new topics wait for name servers.
+    a group's connection. `when_registered` is set if new topics wait for name servers.
     """
     runtime, config, store = shared.runtime, shared.config, shared.store
     commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
@@ -312,7 +312,7 @@ def send_services_of(
         level_count=level_count,
         queues=shared.queues,
     )
-    durability = Durability(commits, when_told, shared.store_config.flush_disk_sync)
+    durability = Durability(commits, when_registered, shared.store_config.flush_disk_sync)
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return SendServices(
         SendProcessor(shared.topics, builder, shared.appender, shared.recording.sends, durability, shared.traits),

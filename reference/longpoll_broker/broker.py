@@ -207,7 +207,7 @@ class Broker(Stoppable):
         self.registrar = registrar = registrar_of(shared, self._own.address)
         saves = TableSaves(shared.runtime, config_files)
         if registrar is not None:
-            saves.give = registrar.answer_when_told
+            saves.give = registrar.answer_when_registered
         retention = Retention(shared.runtime, shared.store, shared.store_config.clean_period_ms)
         self.administering = administering = admin_services_of(
             shared,
@@ -223,7 +223,7 @@ class Broker(Stoppable):
             flushed=self._flushed,
             save_topics=config_files.save_topics,
             producer_of=administering.clients.producer_of,
-            when_told=None if registrar is None else registrar.when_told,
+            when_registered=None if registrar is None else registrar.when_registered,
         )
         self.keeping = upkeep_services_of(
             shared,

@@ -24,9 +24,9 @@ from longpoll_broker.io.processors import (
     RpcHook,
     answer_busy,
     failure,
+    log_refused,
     refuse,
     serve,
-    tell_refused,
     with_hooks,
 )
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
@@ -71,7 +71,7 @@ class BrokerHandler:
         shared = self.shared
         self.request_counts = shared.request_counts
         self._is_slave = shared.role.is_slave
-        self.reads_fields = self.access is None and not self.hooks and shared.traits.blank_topic_is_told
+        self.reads_fields = self.access is None and not self.hooks and shared.traits.reports_blank_topic
         tables = [self.sending.processors, self.pulling.processors, self.administering.processors]
         if self.access is not None:
             tables.append(AccessProcessor(self.access, shared.config, "{}:{}".format(*shared.address)).processors)
@@ -187,7 +187,7 @@ class BrokerHandler:
         refusal = None if self.access is None else self.access.refusal(channel, command)
         if refusal is None and self._is_slave:
             refusal = self.pulling.roles.refusal(command)
-            tell_refused(channel, command, refusal)
+            log_refused(channel, command, refusal)
         return refusal
 
 

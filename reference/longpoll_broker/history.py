@@ -19,7 +19,7 @@ from longpoll_broker.hold.pull_runner import ONE_WAY
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Processor
 from longpoll_broker.rocketmq.admin.offset_processor import recorded
-from longpoll_broker.send.append import Asked, SendEvents, Stored
+from longpoll_broker.send.append import SendEvents, SendRequest, Stored
 from longpoll_broker.shared.filters import Filter, is_as_said
 from longpoll_broker.store.messages import Arrival, GetResult
 from longpoll_protocol.codes import ResponseCode
@@ -128,7 +128,7 @@ class RecordedSendEvents(SendEvents):
         """Returns the time of the recorder's clock."""
         return self.recorder.now_ns()
 
-    def received(self, asked: Asked) -> None:
+    def received(self, asked: SendRequest) -> None:
         """Write `request_received`."""
         if not asked.command.is_one_way:
             connection = str(asked.channel.number)
@@ -142,7 +142,7 @@ class RecordedSendEvents(SendEvents):
                 code=asked.command.code,
             )
 
-    def refused(self, asked: Asked, code: int, outbox: Outbox) -> None:
+    def refused(self, asked: SendRequest, code: int, outbox: Outbox) -> None:
         """Write `answer_sent` when the answer has been handed to the socket."""
         if asked.command.is_one_way:
             return
@@ -162,7 +162,7 @@ class RecordedSendEvents(SendEvents):
 
         outbox.after_answer(asked.channel, tell)
 
-    def acknowledged(self, asked: Asked, stored: Iterable[Stored], outbox: Outbox) -> None:
+    def acknowledged(self, asked: SendRequest, stored: Iterable[Stored], outbox: Outbox) -> None:
         """Write one `message_acknowledged` per message when the answer has been handed to the socket.
 
         A message that no queue lists has no offset, so only the success of its send is recorded.

@@ -610,7 +610,7 @@ class DispatchService:
     """
     makes_durable: bool = False
     """Whether a message becomes visible only when it is durable."""
-    _told: str = field(default="", init=False)
+    _last_error: str = field(default="", init=False)
     """The last dispatch error; it is logged once, not with every send."""
     _stopping: bool = field(default=False, init=False)
     _thread: Thread | None = field(default=None, init=False)
@@ -635,11 +635,11 @@ class DispatchService:
                 arrivals = store.dispatch(BATCH)
             except FAULTS as error:
                 # The records are in the log. The flush thread retries, and so does the next append.
-                told, self._told = self._told, str(error)
-                if self._told != told:
+                told, self._last_error = self._last_error, str(error)
+                if self._last_error != told:
                     log.exception("messages could not be made visible; trying again")
                 return
-            self._told = ""
+            self._last_error = ""
             is_behind = bool(arrivals) and store.is_behind
             self.events.made_visible(arrivals, after_ns)
             if self.notifies and not self.before_visible and not (self.passes_idle and not len(self.hold_service)):

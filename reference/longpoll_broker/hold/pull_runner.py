@@ -132,7 +132,7 @@ class PullAnswers:
         return {"suggestWhichBrokerId": str(suggested), "nextBeginOffset": str(offset_next)}
 
 
-def nobody_is_told(_pull: Pull, _offset_next: int) -> None:
+def ignore_moved_offset(_pull: Pull, _offset_next: int) -> None:
     """Do nothing about a moved offset: the default of a broker that stores no such events."""
 
 
@@ -150,7 +150,7 @@ class PullRunner:
     statistics: Statistics
     events: PullEvents
     answers: PullAnswers
-    offset_moved: Callable[[Pull, int], None] = nobody_is_told
+    offset_moved: Callable[[Pull, int], None] = ignore_moved_offset
     """Called for every pull that is answered with code 21, with its new offset."""
     may_still_pull: Callable[[Pull], bool] | None = None
     """Whether a held pull's account may still read; None without accounts."""
@@ -315,7 +315,7 @@ Leaving: TypeAlias = tuple[Pull, Cause]
 """A pull to run, and why."""
 
 
-def nobody() -> None:
+def no_wake() -> None:
     """Do nothing: a running loop checks for later runs before it sleeps."""
 
 
@@ -329,7 +329,7 @@ class LaterRuns:
 
     lock: Lock
     """Protects `waiting`."""
-    wake: Callable[[], None] = nobody
+    wake: Callable[[], None] = no_wake
     """Wakes the loop that ends passes."""
     spent: int = field(default=0, init=False)
     """Cost of this pass so far; approximate with several threads."""

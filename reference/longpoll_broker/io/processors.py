@@ -133,7 +133,7 @@ def serve(processors: Mapping[int, Processor], channel: Channel, command: Comman
     else:
         parts = call(processor, channel, command, outbox)
     if type(parts) is Refusal:
-        tell_refused(channel, command, parts)
+        log_refused(channel, command, parts)
     if parts is not None and not flag & _ONE_WAY:
         outbox.write(channel, parts)
 
@@ -167,12 +167,12 @@ def answer_busy(channel: Channel, command: Command, remark: str, outbox: Outbox)
 
 def refuse(channel: Channel, command: Command, refusal: Parts, outbox: Outbox) -> None:
     """Queue and log the answer to a request that no processor served."""
-    tell_refused(channel, command, refusal)
+    log_refused(channel, command, refusal)
     if not command.is_one_way:
         outbox.write(channel, refusal)
 
 
-def tell_refused(channel: Channel, command: Command, refusal: Parts | None) -> None:
+def log_refused(channel: Channel, command: Command, refusal: Parts | None) -> None:
     """Log that a request was answered without success, and why."""
     if type(refusal) is Refusal:
         log.info(

@@ -43,7 +43,7 @@ Stored: TypeAlias = tuple[MessageToStore, str, PutResult]
 """A message, its tag, and its place in the log."""
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
+class SendRequest(msgspec.Struct, frozen=True, gc=False):
     """One send request."""
 
     channel: Channel
@@ -62,13 +62,13 @@ class SendEvents:
         """Returns the clock's time; 0 when nothing is recorded."""
         return 0
 
-    def received(self, asked: Asked) -> None:
+    def received(self, asked: SendRequest) -> None:
         """A send arrived."""
 
-    def refused(self, asked: Asked, code: int, outbox: Outbox) -> None:
+    def refused(self, asked: SendRequest, code: int, outbox: Outbox) -> None:
         """The send is about to be answered with an error code."""
 
-    def acknowledged(self, asked: Asked, stored: Iterable[Stored], outbox: Outbox) -> None:
+    def acknowledged(self, asked: SendRequest, stored: Iterable[Stored], outbox: Outbox) -> None:
         """The send is about to be answered with success."""
 
     def appended(self, stored: Iterable[Stored], after_ns: int) -> None:

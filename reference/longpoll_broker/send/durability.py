@@ -166,7 +166,7 @@ class GroupCommit:
 Done = Callable[[int, Outbox], None]
 """Called with the response code; writes the answer to the outbox."""
 
-WhenTold = Callable[[Callable[[Outbox], None], Outbox], None]
+WhenRegistered = Callable[[Callable[[Outbox], None], Outbox], None]
 """Calls its first argument when name servers know all topics."""
 
 
@@ -199,7 +199,7 @@ class Durability:
     """What must be durable or known before a send is answered."""
 
     commits: GroupCommit
-    when_told: WhenTold | None = None
+    when_registered: WhenRegistered | None = None
     """Set when the broker registers at name servers."""
     syncs: bool = False
     """Whether messages wait for the disk (`SYNC_FLUSH`)."""
@@ -212,11 +212,11 @@ class Durability:
         """
         needs_log = self.syncs and log_end is not None
         needs_disk = wants_topics or needs_log
-        when_told = self.when_told if wants_topics else None
+        when_registered = self.when_registered if wants_topics else None
         # One extra count for this method, so that no wait is the last before all have started.
-        waiting = _Waiting(done, lock, 1 + needs_disk + (when_told is not None))
+        waiting = _Waiting(done, lock, 1 + needs_disk + (when_registered is not None))
         if needs_disk:
             self.commits.submit((log_end or 0) if needs_log else 0, waiting.flushed, outbox, wants_topics=wants_topics)
-        if when_told is not None:
-            when_told(waiting.ended, outbox)
+        if when_registered is not None:
+            when_registered(waiting.ended, outbox)
         waiting.ended(outbox)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, failure, refuse, serves
-from longpoll_broker.send.append import HALF_TOPIC, TRANSACTION_MASK, Appender, Asked, SendEvents, Stored
+from longpoll_broker.send.append import HALF_TOPIC, TRANSACTION_MASK, Appender, SendEvents, SendRequest, Stored
 from longpoll_broker.send.durability import Durability
 from longpoll_broker.send.message_builder import REGION_NAME, MessageBuilder, SendRefusedError, count, has_timer
 from longpoll_broker.shared.topics import TopicConfig, Topics
@@ -227,7 +227,7 @@ class SendProcessor(Serving):
         except SendRefusedError as error:
             return answer(command, error.code, str(error), REGION_FIELDS)
         channel.request_count += 1
-        asked = Asked(channel, command, header, channel.request_count)
+        asked = SendRequest(channel, command, header, channel.request_count)
         self.events.received(asked)
         try:
             queue_id = self._checked_queue(header, channel)
@@ -237,7 +237,7 @@ class SendProcessor(Serving):
         except REFUSED as error:
             return self._refused(asked, error, outbox)
 
-    def _refused(self, asked: Asked, error: Exception, outbox: Outbox) -> Parts:
+    def _refused(self, asked: SendRequest, error: Exception, outbox: Outbox) -> Parts:
         fields: dict[str, str] | None = REGION_FIELDS
         if isinstance(error, SendRefusedError):
             code, remark = error.code, str(error)
@@ -256,7 +256,7 @@ class SendProcessor(Serving):
         kind = SendMessageRequestHeader if command.code == RequestCode.SEND_MESSAGE else SendMessageRequestHeaderV2
         fields = command.ext_fields or {}
         topic_field = "topic" if kind is SendMessageRequestHeader else "b"
-        if self.traits.blank_topic_is_told:
+        if self.traits.reports_blank_topic:
             try:
                 return kind.decode(fields)
             except HeaderError:
@@ -312,7 +312,7 @@ class SendProcessor(Serving):
             )
         return topic
 
-    def _put_one(self, asked: Asked, queue_id: int, outbox: Outbox) -> Parts | None:
+    def _put_one(self, asked: SendRequest, queue_id: int, outbox: Outbox) -> Parts | None:
         channel, command, header = asked.channel, asked.command, asked.header
         properties = self.builder.properties(header)
         tag = properties.get(TAGS, "")
@@ -323,7 +323,7 @@ class SendProcessor(Serving):
         return self._acknowledge_one(asked, queue_id, stored, properties, outbox)
 
     def _acknowledge_one(
-        self, asked: Asked, queue_id: int, stored: Stored, properties: Mapping[str, str], outbox: Outbox
+        self, asked: SendRequest, queue_id: int, stored: Stored, properties: Mapping[str, str], outbox: Outbox
     ) -> Parts | None:
         """Returns the answer to an appended message; None when it follows later."""
         result = stored[2]
@@ -345,7 +345,7 @@ class SendProcessor(Serving):
 
     def _acknowledge(
         self,
-        asked: Asked,
+        asked: SendRequest,
         fields: dict[str, str],
         stored: Iterable[Stored],
         log_end: int,
@@ -377,7 +377,7 @@ class SendProcessor(Serving):
         self.events.acknowledged(asked, stored, outbox)
         return answer(command, ResponseCode.SUCCESS, None, fields)
 
-    def _put_batch(self, asked: Asked, queue_id: int, outbox: Outbox) -> Parts | None:
+    def _put_batch(self, asked: SendRequest, queue_id: int, outbox: Outbox) -> Parts | None:
         """Store all messages of a batch, or none; a long batch in turns."""
         properties = self._batch_properties(asked)
         # A message's own properties stay unchanged; 4.9 adds the request's after them, with CLUSTER.
@@ -397,7 +397,11 @@ class SendProcessor(Serving):
         )
 
     def _put_in_turns(
-        self, asked: Asked, queue_id: int, properties: Mapping[str, str], messages: Iterator[tuple[MessageToStore, str]]
+        self,
+        asked: SendRequest,
+        queue_id: int,
+        properties: Mapping[str, str],
+        messages: Iterator[tuple[MessageToStore, str]],
     ) -> Turns:
         """Store a long batch's messages; see `LongBatches`."""
         try:
@@ -435,7 +439,7 @@ class SendProcessor(Serving):
             fields["transactionId"] = properties[UNIQUE_KEY]
         return fields
 
-    def _batch_properties(self, asked: Asked) -> dict[str, str]:
+    def _batch_properties(self, asked: SendRequest) -> dict[str, str]:
         """The properties of a batch as a whole; raises SendRefusedError for an illegal batch."""
         header = asked.header
         if header.topic.startswith(RETRY_PREFIX) and not self.traits.batches_retries:
@@ -453,7 +457,7 @@ class SendProcessor(Serving):
         return properties
 
     def _batch_messages(
-        self, asked: Asked, queue_id: int, shared: dict[str, str]
+        self, asked: SendRequest, queue_id: int, shared: dict[str, str]
     ) -> Iterator[tuple[MessageToStore, str]]:
         """Iterate over a batch's messages with their tags; raises what `BatchLimits.read` raises."""
         shared_text, refuses_timed = write_properties(shared, without=WAIT), self.traits.refuses_timed_batches

@@ -215,7 +215,7 @@ class Rates:
         if not self._samples or now_ms - self._samples[-1][0] >= 1000:
             self._samples.append((now_ms, count))
 
-    def told(self) -> str:
+    def as_text(self) -> str:
         """Returns the rates per second in RocketMQ's form: three numbers separated by spaces; 0.0 without a span."""
         samples = list(self._samples)
         return " ".join(str(_rate(samples, span_s)) for span_s in SPANS_S)

@@ -95,7 +95,7 @@ FAQ: Final = "See http://rocketmq.apache.org/docs/faq/ for further details."
 """The end of RocketMQ's remarks about unknown names."""
 
 
-def nobody() -> None:
+def no_change() -> None:
     """Do nothing on changes."""
 
 
@@ -194,11 +194,11 @@ class Topics(_Named[TopicConfig]):
     """Whether to keep `gone`; set by the name server, which reports it."""
     gone: dict[str, TopicConfig] = field(factory=dict, init=False)
     """The last configuration of deleted topics."""
-    on_change: Callable[[], None] = field(default=nobody, init=False)
+    on_change: Callable[[], None] = field(default=no_change, init=False)
     """Called after every change, on the changing thread; must not block."""
     on_new: Callable[[str], None] = field(default=lambda _name: None, init=False)
     """Called with each new topic's name before it exists."""
-    told_whole: int = field(default=0, init=False)
+    full_registrations: int = field(default=0, init=False)
     """How often the broker created a topic itself and registered all topics again."""
     unsaved: dict[str, TopicConfig] = field(factory=dict, init=False)
     """Topics created or replaced since the last save; `ConfigFiles` removes those that it has written."""
@@ -312,7 +312,7 @@ class Topics(_Named[TopicConfig]):
     def _made(self, topic: TopicConfig, channel: Hashable) -> TopicConfig | None:
         if not self.put(topic, channel):
             return None
-        self.told_whole += 1
+        self.full_registrations += 1
         return topic
 
     def _add(self, topic: TopicConfig) -> None:

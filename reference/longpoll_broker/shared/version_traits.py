@@ -115,7 +115,7 @@ class Traits:
     """A batch that is too large as a whole is an error, not an illegal message."""
     refuses_empty_body: bool = False
     """A send without a body is an error."""
-    blank_topic_is_told: bool = True
+    reports_blank_topic: bool = True
     """A send without a topic gets that error; otherwise the error names no field."""
     marks_dead_letters: bool = False
     """A message moved to the dead letters carries `DELAY` -1."""
@@ -231,7 +231,7 @@ TRAITS_5: Final = attrs.evolve(
     batches_retries=False,
     batch_size_is_an_error=True,
     refuses_empty_body=True,
-    blank_topic_is_told=False,
+    reports_blank_topic=False,
     marks_dead_letters=True,
     commit_forgets_place=True,
     names_transactions=True,

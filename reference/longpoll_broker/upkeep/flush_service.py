@@ -87,7 +87,7 @@ class FlushService(ServiceThread):
     period_ms: int
     each_round: Mapping[str, Callable[[], None]]
     """Additional work of a round, by name; an error in one does not affect the others."""
-    _told: str = field(default="", init=False)
+    _last_error: str = field(default="", init=False)
     """The last error of flushing the log."""
     _told_of_files: str = field(default="", init=False)
     """The last error of saving config files."""
@@ -121,13 +121,13 @@ class FlushService(ServiceThread):
 
     def _flush(self) -> None:
         """Make the log durable. Logs an error only if it changed: after a failed sync it repeats."""
-        told, self._told = self._told, ""
+        told, self._last_error = self._last_error, ""
         if self.store.flushed_end < self.store.log_end:
             try:
                 self.store.flush()
             except FAULTS as error:
-                self._told = str(error)
-                if self._told != told:
+                self._last_error = str(error)
+                if self._last_error != told:
                     log.exception("the store could not be made durable; trying again")
 
     def _flush_queues(self) -> None:

@@ -263,15 +263,15 @@ def _missing_right(account: Account, code: int, wanted: Wanted) -> str | None:
             continue
         owned = account.right(resource)
         if owned & Right.DENY or not owned & needed:
-            return f"No default permission for {_told(resource)}"
+            return f"No default permission for {_described(resource)}"
     for resource in wanted.producer_groups:
         # By default an account concerns consumers: a producer needs no right to its group, unless it is listed.
         if account.rights.get(resource, Right.PUB) & Right.DENY:
-            return f"No default permission for {_told(resource)}"
+            return f"No default permission for {_described(resource)}"
     return None
 
 
-def _told(resource: str) -> str:
+def _described(resource: str) -> str:
     is_group = resource.startswith(RETRY_PREFIX)
     return f"group:{resource.removeprefix(RETRY_PREFIX)[:128]}" if is_group else f"topic:{resource[:128]}"
 

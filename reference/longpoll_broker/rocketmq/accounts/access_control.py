@@ -320,7 +320,7 @@ class AccessControl:
     _guard: Lock = field(init=False)
     """Held while file, content and rules are updated."""
     _look_ns: int = field(default=0, init=False)
-    _told: str = field(default="", init=False)
+    _last_error: str = field(default="", init=False)
     """The last error of the file, if it is unusable."""
 
     def __attrs_post_init__(self) -> None:
@@ -405,13 +405,13 @@ class AccessControl:
                 log.warning(
                     "%s is read again: %d accounts", self.path, count, extra=event("accounts_read", accounts=count)
                 )
-            self._told = ""
+            self._last_error = ""
         except ConfigError as error:
-            if str(error) != self._told:
+            if str(error) != self._last_error:
                 log.warning(
                     "%s; the accounts before it stay", error, extra=event("accounts_unusable", reason=str(error))
                 )
-            self._told = str(error)
+            self._last_error = str(error)
 
     # -- for administrators --------------------------------------------------------------------------------------------
 

@@ -189,13 +189,13 @@ class TableProcessor(Serving):
     def all_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """21: return every topic and its settings; 1 if too large for one answer."""
         empty = TopicTable(data_version=self._version(self.topics))
-        return (yield from _told(command, empty, self.topics.by_name.copy()))
+        return (yield from _table_answer(command, empty, self.topics.by_name.copy()))
 
     @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_groups(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """201: return every consumer group and its settings; 1 if too large for one answer."""
         empty = GroupTable(data_version=self._version(self.groups))
-        return (yield from _told(command, empty, self.groups.by_name.copy()))
+        return (yield from _table_answer(command, empty, self.groups.by_name.copy()))
 
     def _version(self, table: Topics | Groups) -> DataVersion:
         """Returns a table's version, read before the table so that a later change is noticed."""
@@ -208,7 +208,7 @@ class TableProcessor(Serving):
         if count > OFFSET_COUNT_MAX:
             told = f"{count} pairs of a topic and a group, over the limit of {OFFSET_COUNT_MAX} for one answer"
             return answer(command, ResponseCode.SYSTEM_ERROR, told)
-        return (yield from _told(command, OffsetTable(offset_table={}), self.offsets.by_pair.copy()))
+        return (yield from _table_answer(command, OffsetTable(offset_table={}), self.offsets.by_pair.copy()))
 
     @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delays(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -228,7 +228,7 @@ class TableProcessor(Serving):
         empty = TimerCountTable(
             data_version=StateVersion(counter=self.counts.version, timestamp=self._started_ms), timing_count={}
         )
-        return (yield from _told(command, empty, self.counts.by_topic.copy()))
+        return (yield from _table_answer(command, empty, self.counts.by_topic.copy()))
 
     @serves(RequestCode.GET_BROKER_HA_STATUS)
     def replication(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -275,8 +275,8 @@ class TableProcessor(Serving):
             "runtime": f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, "
             f"{seconds // 60 % 60} minutes, {seconds % 60} seconds ]",
             "putMessageTimesTotal": self._sent(),
-            "putTps": self._put_rates.told(),
-            self.traits.given_rate_key: self._get_rates.told(),
+            "putTps": self._put_rates.as_text(),
+            self.traits.given_rate_key: self._get_rates.as_text(),
             "commitLogMinOffset": store.log_start,
             "commitLogMaxOffset": store.log_end,
             "dispatchBehindBytes": store.log_end - store.dispatched_end,
@@ -339,9 +339,9 @@ class TableProcessor(Serving):
             "putMessageSizeTotal": size,
             "putMessageAverageSize": size / sent if sent else 0.0,
             "pullThreadPoolQueueCapacity": self.config.pull_queue_capacity,
-            "getFoundTps": self._found_rates.told(),
-            "getMissTps": self._miss_rates.told(),
-            "getTotalTps": self._pull_rates.told(),
+            "getFoundTps": self._found_rates.as_text(),
+            "getMissTps": self._miss_rates.as_text(),
+            "getTotalTps": self._pull_rates.as_text(),
             "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
             f"commitLogDiskRatio_{directory}/commitlog": ratio,
         }
@@ -391,7 +391,7 @@ def _problem(key: str, value: str, known: Mapping[str, str]) -> str | None:
     return None
 
 
-def _told(command: Command, empty: Body, rows: Mapping[str, Any]) -> Turns:
+def _table_answer(command: Command, empty: Body, rows: Mapping[str, Any]) -> Turns:
     head, brackets, tail = empty.encode().partition(b"{}")
     body = bytearray(head + brackets[:1])
     for number, part in enumerate(chunks_of(rows)):

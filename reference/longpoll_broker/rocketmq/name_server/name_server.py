@@ -166,14 +166,14 @@ class NameServer(Serving):
     access: AccessControl | None = field(default=None, kw_only=True)
     """The access control, if any: then only administrators change data of brokers and topics."""
     routes: Routes = field(factory=Routes, init=False)
-    _told: OwnTopics | None = field(init=False)
+    _own_topics: OwnTopics | None = field(init=False)
     """The own broker's routed topics."""
     settings: KvSettings = field(factory=KvSettings, init=False)
     _permissions: dict[str, dict[str, tuple[TopicConfig, int]]] = field(factory=dict, init=False)
     """By broker and topic, the permission set here, and the topic's configuration at that time."""
 
     def __attrs_post_init__(self) -> None:
-        self._told = None if self.own is None else OwnTopics(self.own.topics, self.traits.routes_outlive_topics)
+        self._own_topics = None if self.own is None else OwnTopics(self.own.topics, self.traits.routes_outlive_topics)
 
     def opened(self, channel: Channel) -> None:
         """Set up a new connection."""
@@ -212,7 +212,7 @@ class NameServer(Serving):
         brokers: list[BrokerData] = []
         queues: list[QueueData] = []
         own = self.own
-        own_topic = None if self._told is None else self._told.get(name)
+        own_topic = None if self._own_topics is None else self._own_topics.get(name)
         if own is not None and own_topic is not None:
             brokers.append(self._own_broker(own))
             queues.append(self._queue_data(own.config.broker_name, own_topic))
@@ -359,7 +359,7 @@ class NameServer(Serving):
 
     def _own_names(self) -> Iterator[str]:
         """Yields the names of the own broker's routed topics."""
-        return (topic.topic_name for topic in self._told or ())
+        return (topic.topic_name for topic in self._own_topics or ())
 
     def _permission(self, broker_name: str, topic: TopicConfig) -> int:
         """Returns the permission for a broker's topic in routes."""
@@ -446,8 +446,8 @@ class NameServer(Serving):
         header = DeleteTopicFromNamesrvRequestHeader.decode(command.ext_fields)
         cluster = header.cluster_name or None
         self.routes.forget_topic(header.topic, cluster)
-        if self._told is not None and self.own is not None and cluster in {None, self.own.config.cluster_name}:
-            self._told.forget(header.topic)
+        if self._own_topics is not None and self.own is not None and cluster in {None, self.own.config.cluster_name}:
+            self._own_topics.forget(header.topic)
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_TOPICS_BY_CLUSTER)
@@ -503,8 +503,8 @@ class NameServer(Serving):
 
     def _topics_of(self, broker_name: str) -> Iterable[TopicConfig]:
         self.routes.expire(self.now_ms())
-        if self._told is not None and broker_name == self._own_name:
-            return self._told
+        if self._own_topics is not None and broker_name == self._own_name:
+            return self._own_topics
         for broker in self.routes:
             if broker.name == broker_name and broker.broker_id == 0:
                 return list(broker.topics.values())

@@ -46,16 +46,16 @@ RETRY_MS: Final = 1_000
 WAITING_COUNT_MAX: Final = 10_000
 """Maximum answers that wait for a name server; further ones do not wait."""
 
-Told = Callable[[Outbox], None]
+OnRegistered = Callable[[Outbox], None]
 """Called when the name servers know a change, or waiting is impossible."""
 
 
 @define(slots=True, eq=False)
 class _Countdown:
-    """Calls `told` after all name servers. Invariant: the thread that decrements `count` to 0 calls it."""
+    """Calls `on_registered` after all name servers. Invariant: the thread that decrements `count` to 0 calls it."""
 
     lock: Lock
-    told: Told
+    on_registered: OnRegistered
     version: int
     """The topic table's version to wait for."""
     count: int
@@ -65,11 +65,11 @@ class _Countdown:
             self.count -= 1
             is_last = not self.count
         if is_last:
-            self.told(outbox)
+            self.on_registered(outbox)
 
 
 @define(slots=True, eq=False)
-class _Desk(ServiceThread):
+class _NameServerThread(ServiceThread):
     """The thread of one name server. Invariant: the thread that removes a countdown from `_waiting` decrements it."""
 
     NAME = "registrar"
@@ -193,52 +193,52 @@ class Registrar:
     """Start time of the topic table's version counter."""
     lock: Lock = field(init=False)
     """Protects data shared by threads of name servers and clients."""
-    _desks: tuple[_Desk, ...] = field(init=False)
+    _threads: tuple[_NameServerThread, ...] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.lock = self.runtime.lock()
-        self._desks = tuple(_Desk(self.runtime, self, address) for address in self.name_servers)
+        self._threads = tuple(_NameServerThread(self.runtime, self, address) for address in self.name_servers)
 
     @property
     def registered_count(self) -> int:
         """Number of successful registrations."""
-        return sum(desk.registered_count for desk in self._desks)
+        return sum(thread.registered_count for thread in self._threads)
 
     def start(self) -> None:
         """Start the threads."""
         self.topics.on_change = self.wake
-        for desk in self._desks:
-            desk.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Unregister from every connected name server, and end the threads."""
-        for desk in self._desks:
-            desk.give_up()
-        for desk in self._desks:
-            desk.stop()
+        for thread in self._threads:
+            thread.give_up()
+        for thread in self._threads:
+            thread.stop()
 
     def wake(self) -> None:
         """Register now; callable from any thread."""
-        for desk in self._desks:
-            desk.wake()
+        for thread in self._threads:
+            thread.wake()
 
-    def when_told(self, told: Told, outbox: Outbox) -> None:
-        """Call `told` when the name servers know the current topics: at once if they already do.
+    def when_registered(self, on_registered: OnRegistered, outbox: Outbox) -> None:
+        """Call `on_registered` when the name servers know the current topics: at once if they already do.
 
         Skips a name server that refused the last registration.
         """
         # One extra count for this method, so that none is the last before all were asked.
-        countdown = _Countdown(self.lock, told, self.topics.version, 1)
-        for desk in self._desks:
+        countdown = _Countdown(self.lock, on_registered, self.topics.version, 1)
+        for thread in self._threads:
             with self.lock:
                 countdown.count += 1
-            if not desk.waits(countdown):
+            if not thread.waits(countdown):
                 countdown.one_less(outbox)
         countdown.one_less(outbox)
 
-    def answer_when_told(self, channel: Channel, command: Command, parts: Parts, outbox: Outbox) -> None:
+    def answer_when_registered(self, channel: Channel, command: Command, parts: Parts, outbox: Outbox) -> None:
         """Send an answer when the name servers know the current topics."""
-        self.when_told(lambda later: refuse(channel, command, parts, later), outbox)
+        self.when_registered(lambda later: refuse(channel, command, parts, later), outbox)
 
     def around(self, processors: Mapping[int, Processor]) -> dict[int, Processor]:
         """Wrap the processors, so that answers to topic changes wait for the name servers."""
@@ -252,7 +252,7 @@ class Registrar:
             parts = processor(channel, command, outbox)
             if parts is None or topics.version == before:
                 return parts
-            self.answer_when_told(channel, command, parts, outbox)
+            self.answer_when_registered(channel, command, parts, outbox)
             return None
 
         return process

@@ -19,9 +19,9 @@ from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.topics import TOPIC_COUNT_MAX, TopicConfig, Topics
 from longpoll_protocol.names import FILTER_TYPES, name_problem
 
-TOLD_COUNT_MAX: Final = TOPIC_COUNT_MAX
+BROKER_TOPIC_COUNT_MAX: Final = TOPIC_COUNT_MAX
 """Maximum topics kept per broker: each registration may add others, and none reports deletions."""
-TOLD_IN_ALL_MAX: Final = 500_000
+TOPIC_TOTAL_MAX: Final = 500_000
 """Maximum topics of all brokers together, counted per broker: some 200 MB."""
 BROKER_COUNT_MAX: Final = 1000
 """Maximum registered brokers: each may bring a large topic table."""
@@ -57,7 +57,7 @@ class Routes:
     """Every registered broker. Invariant: at most one per address, and per name and id."""
 
     quota: Quota = field(factory=lambda: Quota("registered brokers", BROKER_COUNT_MAX), init=False)
-    topics_quota: Quota = field(factory=lambda: Quota("topics of brokers", TOLD_IN_ALL_MAX), init=False)
+    topics_quota: Quota = field(factory=lambda: Quota("topics of brokers", TOPIC_TOTAL_MAX), init=False)
     _by_address: dict[str, RegisteredBroker] = field(factory=dict, init=False)
 
     @property
@@ -154,9 +154,9 @@ def routed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
 
 def with_own_route(before: Mapping[str, TopicConfig], told: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
     """Returns a broker's topics after a registration: the new ones, and old ones within the limit."""
-    if len(whole := {**before, **told}) <= TOLD_COUNT_MAX:
+    if len(whole := {**before, **told}) <= BROKER_TOPIC_COUNT_MAX:
         return whole
-    room = max(TOLD_COUNT_MAX - len(told), 0)
+    room = max(BROKER_TOPIC_COUNT_MAX - len(told), 0)
     kept = islice(((name, topic) for name, topic in before.items() if name not in told), room)
     return {**dict(kept), **told}
 
@@ -192,7 +192,7 @@ class OwnTopics:
         self.topics.gone.pop(name, None)
         topic = self.topics.by_name.get(name)
         if topic is not None:
-            self._forgotten[name] = (topic, self.topics.told_whole)
+            self._forgotten[name] = (topic, self.topics.full_registrations)
         if len(self._forgotten) > len(self.topics.by_name):
             self._forgotten = {name: each for name, each in self._forgotten.items() if name in self.topics.by_name}
 
@@ -200,7 +200,7 @@ class OwnTopics:
         forgotten = self._forgotten.get(topic.topic_name)
         if forgotten is None:
             return False
-        if forgotten[0] is topic and forgotten[1] == self.topics.told_whole:
+        if forgotten[0] is topic and forgotten[1] == self.topics.full_registrations:
             return True
         del self._forgotten[topic.topic_name]
         return False
