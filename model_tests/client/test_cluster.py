@@ -19,11 +19,10 @@ import pytest
 from attrs import define, evolve, field, frozen
 from model_tests.client.test_transactions import check_now
 from model_tests.simulate.test_clients import quiet
-from model_tests.support.broker import client_scenarios as stories
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 from model_tests.support.broker.client_scenarios import member_options
-from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, records_of
-from model_tests.support.client import RUNTIME, name_server_of
+from model_tests.support.broker.raw_client import RawClient, records_of
+from model_tests.support.client import RUNTIME, Heard, name_server_of, polled
 from model_tests.support.ports import closed_port
 from model_tests.support.simulation.disk import Disk
 from model_tests.support.simulation.files import SimulatedFiles
@@ -93,15 +92,6 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
             wait_until(lambda: set(admin.masters()) == set(NAMES))
             admin.create_topic(TOPIC, 2)
         yield Cluster((found[0], found[1]), name_server)
-
-
-def polled(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
-    messages: list[ReceivedMessage] = []
-    while len(messages) < count:
-        found = consumer.poll(PATIENCE_S)
-        assert found, "no message came in time"
-        messages += found
-    return messages
 
 
 def test_sends_and_queues_are_shared_out(cluster: Cluster) -> None:
@@ -325,9 +315,6 @@ def test_the_other_broker_serves_on(is_orderly: bool, how: str) -> None:
     assert names == ({"broker-a", "broker-b"} if how == "cut" else {"broker-a"})
 
 
-LONG_COUNT = 100_000
-
-
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again after 20 ms instead of 3 s, and for routes each time."""
@@ -341,13 +328,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_listeners_survive_a_restart_of_broker_and_name_server(tmp_path: Path, is_orderly: bool) -> None:
     """Twice both are gone for a while: nothing is lost, and the last messages come as the first did."""
     store = str(tmp_path / "store")
-    seen: set[bytes] = set()
-    lock = threading.Lock()
-
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        with lock:
-            seen.update(message.body for message in messages)
-        return None
+    heard = Heard()
 
     def send(part: int, name_server: str) -> None:
         with Producer(name_server) as producer:
@@ -361,27 +342,14 @@ def test_listeners_survive_a_restart_of_broker_and_name_server(tmp_path: Path, i
         name_server = name_server_of(broker)
         send(0, name_server)
         config = MemberConfig(group="G", start_at="first", rebalance_s=0.2, heartbeat_s=0.2, persist_s=0.1)
-        with PushConsumer(name_server, topics="T", listener=listen, **member_options(config), orderly=is_orderly):
+        with PushConsumer(name_server, topics="T", listener=heard, **member_options(config), orderly=is_orderly):
             for part in (1, 2):
-                wait_until(lambda part=part: len(seen) == part * 100)  # type: ignore[misc] # bound at once
+                wait_until(lambda part=part: len(set(heard.bodies)) == part * 100)  # type: ignore[misc] # bound at once
                 broker.stop()
                 broker = Broker.start(RUNTIME, store, store_config=SMALL_STORE, **addresses)
                 send(part, name_server)
-            wait_until(lambda: len(seen) == 300)
+            wait_until(lambda: len(set(heard.bodies)) == 300)
         broker.stop()
-    assert len(seen) == 300
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_hundred_thousand_messages_over_members_that_come_and_go(tmp_path: Path) -> None:
-    """None lost, duplicates counted and each explained by a rebalance."""
-    with Broker.start(RUNTIME, str(tmp_path / "store")) as broker:
-        report = stories.rebalance("{}:{}".format(*broker.name_server_address), LONG_COUNT)
-    print(f"rebalance: {report}")  # noqa: T201 - the figure that the test is run for
-    assert report.lost == ()
-    assert report.distinct == report.sent == LONG_COUNT
-    assert report.unexplained == ()
 
 
 # A name server has a broker of its own here, that has no topic and makes none.

@@ -13,7 +13,7 @@ import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.broker.raw_client import PATIENCE_S
-from model_tests.support.client import RUNTIME, Clients, from_first
+from model_tests.support.client import RUNTIME, Clients, Heard, Held, from_first
 from msgspec.structs import replace
 
 from longpoll_client import (
@@ -28,7 +28,6 @@ from longpoll_client import (
     PullConsumer,
     ReceivedMessage,
     RefusedError,
-    Retry,
     Sql,
 )
 from longpoll_client.settings import MemberConfig
@@ -200,45 +199,31 @@ def test_everything_may_be_paused_and_a_queue_that_is_sought_stays_so(clients: C
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_paused_listener_gets_nothing_more(clients: Clients, topic: str, is_orderly: bool) -> None:
     """It ends what it has, waits until it is resumed, and misses nothing."""
-    got: list[int] = []
-    first, going_on = threading.Event(), threading.Event()
-
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        first.set()
-        assert going_on.wait(PATIENCE_S)
-        got.extend(numbers_of(messages))
-        return None
-
-    consumer = clients.pushing(topic, listen, config(thread_count=1), is_orderly=is_orderly)
-    assert first.wait(PATIENCE_S)
+    held = Held()
+    consumer = clients.pushing(topic, held, config(thread_count=1), is_orderly=is_orderly)
+    held.wait()
     consumer.pause()
-    going_on.set()
+    held.go.set()
     wait_until(lambda: sum(len(each._deferred) for each in clients.pullers(consumer).values()) > 0)
-    assert got == [0]
+    assert held.bodies == [b"0"]
     send(clients.name_server, topic, [200], queue_id=1)
     consumer.resume()
-    wait_until(lambda: len(got) == COUNT + 1)
-    assert sorted(got) == [*range(COUNT), 200]
+    wait_until(lambda: len(held.bodies) == COUNT + 1)
+    assert sorted(map(int, held.bodies)) == [*range(COUNT), 200]
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_paused_consumer_closes(clients: Clients, topic: str, is_orderly: bool) -> None:
     """The next one goes on where it stood."""
-    seen: list[int] = []
-    of_group = config()
-
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        seen.extend(numbers_of(messages))
-        return None
-
+    heard, of_group = Heard(), config()
     for is_paused in (True, False):
-        consumer = clients.pushing(topic, listen, of_group, is_orderly=is_orderly)
+        consumer = clients.pushing(topic, heard, of_group, is_orderly=is_orderly)
         if is_paused:
             consumer.pause()
         else:
-            wait_until(lambda: set(seen) == set(range(COUNT)))
+            wait_until(lambda: set(heard.bodies) == {b"%d" % number for number in range(COUNT)})
         consumer.close()
-    assert len(seen) <= 2 * COUNT
+    assert len(heard.bodies) <= 2 * COUNT
 
 
 def test_assigned_queues_are_read_and_no_group_is_joined(clients: Clients, topic: str) -> None:
@@ -313,19 +298,13 @@ def test_a_consumer_subscribes_or_is_assigned_queues_but_not_both(clients: Clien
 @pytest.mark.parametrize("is_push", [True, False])
 def test_a_running_consumer_takes_and_leaves_topics(clients: Clients, topic: str, is_push: bool) -> None:
     """A new topic's messages come, and one that is left is given up with its place stored."""
-    got: list[int] = []
-
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        got.extend(numbers_of(messages))
-        return None
-
-    of_group = config(persist_s=3600.0)
-    consumer = clients.push(of_group, listen) if is_push else clients.pull(of_group)
+    heard, of_group = Heard(), config(persist_s=3600.0)
+    consumer = clients.push(of_group, heard) if is_push else clients.pull(of_group)
 
     def came() -> int:
         if not is_push:
-            got.extend(numbers_of(consumer.poll(0.01)))
-        return len(got)
+            heard.messages += consumer.poll(0.01)
+        return len(heard.messages)
 
     with new_topic(clients.name_server, 1) as second:
         send(clients.name_server, second, [50])
@@ -342,7 +321,7 @@ def test_a_running_consumer_takes_and_leaves_topics(clients: Clients, topic: str
         send(clients.name_server, topic, [10])
         send(clients.name_server, second, [51])
         wait_until(lambda: came() == COUNT + 2)
-        assert sorted(got) == [*range(COUNT), 50, 51]
+        assert sorted(map(int, heard.bodies)) == [*range(COUNT), 50, 51]
         consumer.unsubscribe(second)
         wait_until(lambda: second not in {queue.topic for queue in consumer.queues})
 

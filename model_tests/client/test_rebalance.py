@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import wait_until
-from model_tests.support.client import RUNTIME, Clients, consumed, from_first
+from model_tests.support.client import RUNTIME, Answers, Clients, consumed, from_first
 
 from longpoll_client import (
     AnswerTimeoutError,
     ConfigError,
-    LongpollError,
     MessageModel,
     MessageQueue,
     allocate_averagely,
@@ -31,7 +30,7 @@ from longpoll_client.allocate import Allocate
 from longpoll_client.consume.membership import Membership, SubscriptionCheck, make_subscription
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.link.routes import Route
-from longpoll_client.link.steps import Ask, Question, Steps, Together, run
+from longpoll_client.link.steps import Ask
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import ConsumeFromWhere, ConsumerConnection, ConsumeType, HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -204,36 +203,27 @@ def test_of_what_cannot_be_read_nothing_is_said(caplog: pytest.LogCaptureFixture
     assert (caplog.messages, statistics.snapshot()) == ([], {})
 
 
-class Broker:
-    """A broker of one member, in the place of what reaches it on threads and on a loop."""
-
-    address = ADDRESS
-    runtime = RUNTIME
-    client_id = "c"
+class Broker(Answers):
+    """A broker of one member."""
 
     def __init__(self) -> None:
+        super().__init__(self.answer)
         self.has: dict[str, SubscriptionData] = {}
         self.is_deaf = False
         self.heard: list[int] = []
+        self.when_looked: Callable[[], None] = lambda: None
 
-    def answer(self, question: Question) -> object:
-        """Keep the last call, and return its number."""
-        if isinstance(question, Together):
-            return [self._result(each) for each in question.steps]
-        assert isinstance(question, Ask)
-        self.heard.append(question.code)
-        if question.code == RequestCode.HEART_BEAT:
+    def answer(self, asked: Ask) -> Command:
+        """Keep the heartbeat's subscriptions, and return them."""
+        self.heard.append(asked.code)
+        if asked.code == RequestCode.HEART_BEAT:
             if self.is_deaf:
                 raise AnswerTimeoutError("no answer in time")
-            (member,) = HeartbeatData.decode(question.body).consumer_data_set
+            (member,) = HeartbeatData.decode(asked.body).consumer_data_set
             self.has = {each.topic: each for each in member.subscription_data_set}
+        else:
+            self.when_looked()
         return told(self.has)
-
-    def _result(self, steps: Steps[object]) -> object:
-        try:
-            return run(steps, self.answer)
-        except LongpollError as error:
-            return error
 
 
 def alone() -> tuple[Broker, Membership]:
@@ -245,8 +235,8 @@ def tell(broker: Broker, member: Membership, *, looks: bool) -> None:
     """Send a heartbeat; before it, from the second one on, compare the subscriptions."""
     with suppress(AnswerTimeoutError):
         if looks:
-            run(member.check_subscriptions(), broker.answer)
-        run(member.heartbeat([ROUTE]), broker.answer)
+            broker.run(member.check_subscriptions())
+        broker.run(member.heartbeat([ROUTE]))
 
 
 def want(member: Membership, topic: str) -> None:
@@ -277,19 +267,14 @@ def test_what_a_broker_has_of_before_is_not_held_against_the_others(caplog: pyte
     assert [line for line in caplog.messages if "different" in line] == []
 
 
-def test_what_is_wanted_while_it_looks_is_not_held_against_the_others(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wanted_while_it_looks_is_not_held_against_the_others(caplog: pytest.LogCaptureFixture) -> None:
     broker, member = alone()
-    honest = Broker.answer
 
-    def answer(self: Broker, question: Question) -> object:
-        if isinstance(question, Ask) and question.code == RequestCode.GET_CONSUMER_CONNECTION_LIST:
-            want(member, "U")
-            self.has = {**self.has, **wanted(U="*")}
-        return honest(self, question)
+    def change() -> None:
+        want(member, "U")
+        broker.has = {**broker.has, **wanted(U="*")}
 
-    monkeypatch.setattr(Broker, "answer", answer)
+    broker.when_looked = change
     with caplog.at_level(logging.WARNING, LOGGER):
         want(member, "T")
         tell(broker, member, looks=False)

@@ -8,11 +8,13 @@ from model_tests.support.broker.client_scenarios import Log, explain
 from model_tests.support.client import Clients
 
 
-def test_nothing_is_lost_while_members_come_and_go(clients: Clients) -> None:
+@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+def test_nothing_is_lost_while_members_come_and_go(clients: Clients, count: int) -> None:
     """Every message comes, and one that comes twice comes after its queue changed hands."""
-    report = stories.rebalance(clients.name_server, 2_000, clients.consumer)
+    report = stories.rebalance(clients.name_server, count, clients.consumer)
+    print(f"rebalance: {report}")  # noqa: T201 - the figure that the long test is run for
     assert report.lost == ()
-    assert report.distinct == report.sent == 2_000
+    assert report.distinct == report.sent == count
     assert report.unexplained == ()
     assert report.handovers >= 8 + 4 + 2 + 2
 
