@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import cycle
-from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Final, NamedTuple
@@ -21,12 +20,8 @@ from unittest.mock import patch
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from model_tests.support.broker.brokers import SMALL_STORE
-from model_tests.support.broker.client_scenarios import new_topic
-from model_tests.support.broker.raw_client import PATIENCE_S
-from model_tests.support.client import RUNTIME
+from model_tests.support.client import polled, polling
 
-from longpoll_broker.broker import Broker
 from longpoll_broker.store.commit_log import encode_record
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_client import (
@@ -35,7 +30,6 @@ from longpoll_client import (
     LocalProtocolError,
     OutgoingMessage,
     Producer,
-    PullConsumer,
     ReceivedMessage,
     messages,
 )
@@ -176,18 +170,21 @@ def test_properties_like_the_last_ones_are_not_decoded() -> None:
         assert decode.call_count == 11
 
 
-def test_messages_that_differ_in_their_topic_alone_keep_it() -> None:
+ALIKE: list[tuple[list[bytes], str]] = [
+    ([b"UNIQ_KEY\x01" + key for key in (b"A", b"B", b"C", b"D")], "TTUU"),
+    ([b"", b"A\x01b", b"UNIQ_KEY\x01A0", b"C\x01d", b"UNIQ_KEY\x01B1"], "TTTUT"),
+]
+"""Properties and topics; in the second row a message is like one from before the comparison stopped."""
+assert len(ALIKE[1][0]) == messages.MISSED_COUNT_MAX + 3
+
+
+@pytest.mark.parametrize(("encoded", "topics"), ALIKE)
+def test_messages_that_differ_in_their_topic_alone_keep_it(encoded: list[bytes], topics: str) -> None:
     """A tail is that of the last one only with its topic."""
-    encoded = [b"UNIQ_KEY\x01" + key for key in (b"A", b"B", b"C", b"D")]
-    found = read_with(encoded, "TTUU")
-    assert [(message.topic, message.msg_id) for message in found] == [("T", "A"), ("T", "B"), ("U", "C"), ("U", "D")]
-
-
-def test_a_message_like_one_of_long_before_keeps_its_topic() -> None:
-    encoded = [b"", b"A\x01b", b"UNIQ_KEY\x01A0", b"C\x01d", b"UNIQ_KEY\x01B1"]
-    assert len(encoded) == messages.MISSED_COUNT_MAX + 3
-    topics = "TTTUT"
-    assert [message.topic for message in read_with(encoded, topics)] == list(topics)
+    found = read_with(encoded, topics)
+    assert [message.topic for message in found] == list(topics)
+    ids = [decode_properties(each).get("UNIQ_KEY") for each in encoded]
+    assert all(expected in {None, message.msg_id} for message, expected in zip(found, ids, strict=True))
 
 
 YEAR_MS = 366 * 86_400_000
@@ -441,25 +438,18 @@ def test_a_delay_is_sent_as_a_property() -> None:
     assert "DELAY\x013" in str(parcel.header(0).properties)
 
 
-def test_they_come_through_a_broker_as_they_were_sent(tmp_path: Path) -> None:
+def test_they_come_through_a_broker_as_they_were_sent(name_server: str, topic: str) -> None:
     """Packed by each that is installed, by zlib unless told otherwise; one-way too; the broker keeps them packed."""
     body = b"0123456789" * 1000
     kinds = [None, *(kind for kind in Compression if kind not in MISSING)]
-    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
-        name_server = "{}:{}".format(*broker.name_server_address)
-        with new_topic(name_server, 1) as topic:
-            with Producer(name_server) as producer:
-                producer.send(topic, body)
-                producer.send_one_way(topic, body)
-            for kind in kinds:
-                with Producer(name_server, compression=kind) as producer:
-                    producer.send(topic, body)
-            with PullConsumer(name_server, group="G", topics=topic) as consumer:
-                found: list[ReceivedMessage] = []
-                while len(found) < 2 + len(kinds):
-                    messages = consumer.poll(PATIENCE_S)
-                    assert messages
-                    found += messages
+    with Producer(name_server) as producer:
+        producer.send(topic, body)
+        producer.send_one_way(topic, body)
+    for kind in kinds:
+        with Producer(name_server, compression=kind) as producer:
+            producer.send(topic, body)
+    with polling(name_server, topic) as consumer:
+        found = polled(consumer, 2 + len(kinds))
     wanted = [Compression.ZLIB, Compression.ZLIB, *kinds]
     assert [message.body for message in found] == [body] * len(wanted)
     assert [message.sys_flag for message in found] == [kind.sys_flag if kind else 0 for kind in wanted]

@@ -42,6 +42,7 @@ from longpoll_client import (
     AsyncPushConsumer,
     Listener,
     MessageQueue,
+    OutgoingMessage,
     PushConsumer,
     ReceivedMessage,
     RefusedError,
@@ -301,8 +302,10 @@ def test_a_batch_is_shared_among_threads_or_tasks_whose_listener_waits(clients: 
         if is_first:
             all_wait.wait()
 
-    send(clients.name_server, topic, *TEN)
-    wait_consumed(clients.pushing(topic, slow, thread_count=3, consume_count_max=3), topic, COUNT)
+    # All threads and tasks wait by then, and one pull brings the whole batch.
+    consumer = clients.pushing(topic, slow, thread_count=3, consume_count_max=3)
+    clients.producer().send_batch(topic, [OutgoingMessage(body) for body in TEN])
+    wait_consumed(consumer, topic, COUNT)
     assert sorted(body for lot in got for body in lot) == TEN
     assert max(map(len, got)) == 3
 
