@@ -350,6 +350,7 @@ def test_listeners_survive_a_restart_of_broker_and_name_server(tmp_path: Path, i
                 send(part, name_server)
             wait_until(lambda: len(set(heard.bodies)) == 300)
         broker.stop()
+    assert len(set(heard.bodies)) == 300
 
 
 # A name server has a broker of its own here, that has no topic and makes none.
