@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parents[2]
 PARTS: Final = {
     "explore": ("explore_bench",),
     "broker": ("broker_bench", "wire_bench"),
-    "judge": ("judge_bench", "follow_bench", "observe_bench"),
+    "judge": ("judge_bench", "follow_bench"),
     "polling": ("polling_bench",),
     "schedules": ("schedules_bench",),
     "oracle": ("oracle_bench",),

@@ -22,7 +22,6 @@ from attrs import frozen
 from longpoll_runtime import Address
 
 MAIN: Final = "from longpoll.cli import main; main()"
-COMMAND: Final = (sys.executable, "-c", MAIN)
 ANY_PORT: Final = "127.0.0.1:0"
 END_S: Final = 600.0
 """A broker with many queues takes its time to stop."""
