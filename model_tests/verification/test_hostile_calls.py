@@ -418,7 +418,6 @@ def test_no_command_writes_past_the_one_place() -> None:
     assert found == {
         "output.py",  # the one place
         "exit_codes.py",  # before anything else is loaded; it writes out by itself what it shows
-        "verification/real_client_child.py",  # JSON, to its parent
     }
 
 
