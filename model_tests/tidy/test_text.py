@@ -19,6 +19,9 @@ BANNED = {
     "a machine's path": re.compile(r"(?<![\w.])/(work|root|home|farm|Users)/"),
     "a download address": re.compile(r"pythonhosted|registry\.npmjs|repo\d?\.maven|proxy\.golang|deb\.debian"),
     "a broad except": re.compile(r"^\s*except(\s+(Base)?Exception)?(\s+as\s+\w+)?\s*:", re.MULTILINE),
+    "a patched clock or threads of the process": re.compile(
+        r"setattr\((time|threading)\b|setattr\([\w.]+, .(time|threading)\b"
+    ),
     "a mark of a merge": re.compile(r"^(<{7}|>{7}|\|{7})( |$)", re.MULTILINE),
 }
 PLANTS = {
@@ -26,6 +29,7 @@ PLANTS = {
     "a machine's path": "see /ho" + "me/me/notes",
     "a download address": "from files.python" + "hosted.org",
     "a broad except": "    except Exc" + "eption:",
+    "a patched clock or threads of the process": "monkeypatch.setattr(host_pauses" + ', "time", clock)',
     "a mark of a merge": "<" * 7 + " HEAD",
 }
 
@@ -55,7 +59,7 @@ def offences(name: str, text: str) -> list[str]:
 
 
 def test_text_is_clean() -> None:
-    """No file carries an unfinished mark, a machine's path, a download address, a broad except or a mark of a merge."""
+    """No file has an unfinished mark, a machine's path, or another line that the rules forbid."""
     found = [line for path in tracked() for line in offences(str(path.relative_to(ROOT)), path.read_text("utf-8"))]
 
     assert found == []
