@@ -1,24 +1,20 @@
 """How far a follower lags: a history grows at a fixed rate, with occasional faults, under `judge --follow`.
 
-    python -m model_tests.bench.follow_bench [--rates 20000 200000] [--seconds 60] [--fault-s 10] [--format parquet]
-    python -m model_tests.bench.follow_bench --engine spark --rates 100000 --seconds 600 --kill-s 300
+    python -m model_tests.bench.follow_bench [--rates 20000 200000] [--seconds 60] [--fault-s 10]
+    python -m model_tests.bench.follow_bench --engine spark --rates 20000
 
-The history is simulated and written beforehand, which is not timed. A small thread then moves Parquet parts of half a
-second each (`--part-s`) into the history when their last event is due, or adds lines to one part. Every `--fault-s`
-seconds one answer is wrong. `longpoll judge --follow --engine local --findings FILE --checkpoint DIR` runs meanwhile.
-With `--kill-s` it is killed once, and started again. Its findings must be those of a judgement of the whole history.
+The history is simulated and written beforehand, which is not timed. Then Parquet parts of half a second each
+(`--part-s`) are moved into the history when their last event is due. Every `--fault-s` seconds one answer is wrong.
+`longpoll judge --follow --findings FILE` runs meanwhile. Its findings must be those of the whole history, judged once.
 
-Prints the delay from each fault's due time until it is in the file, the follower's peak memory in each minute, its
-processor time an event, and the writer's own delay. The delay includes the wait for a complete part; the processor time
-includes reading, judging, reporting and saving. Faults that are not reported `--wait` seconds after the last event are
-listed as missing. Exits with 1 if one is missing, or if half of them came more than 5 s late. 10^6 events take 18 MB of
-disk and some seconds as Parquet, 250 MB and half a minute as lines.
+Prints the delay from each fault's due time until it is in the file, the follower's peak memory, and its processor time
+an event, which includes reading, judging and reporting. The delay includes the wait for a complete part. Exits with 1
+if a fault is not reported `--wait` seconds after the last event, or if half of them came more than 5 s late.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 import shutil
@@ -38,17 +34,16 @@ from typing import Final
 import msgspec
 import numpy as np
 import pyarrow as pa
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, frozen
 from model_tests.bench import leaving
 from model_tests.bench.served import family, processor_s, status_kib
 from model_tests.support.judge.tiles import Tile, moved, plan, simulated_tile, write_meta
 
 from longpoll_judge.generate import Load
 from longpoll_judge.read.parquet import write_part
-from longpoll_judge.read.schema import event_dicts
 from longpoll_judge.rules.cross_queue import rows_where
 from longpoll_judge.run.pipeline import judge
-from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
+from longpoll_spec.history import META_FILE, PARQUET_SUFFIX
 
 LOAD: Final = Load(queues=32, send_interval_ms=1.0, is_whole=True)
 """About 170,000 events per second of the broker's own clock, so as many are in memory as for a real one."""
@@ -61,7 +56,6 @@ BEHIND_MAX_S: Final = 5.0
 CLOCK: Final = threading.Event()
 """Is never set: what waits for it waits for the time that it says."""
 KIB: Final = 1024
-MINUTE_S: Final = 60.0
 START_S: Final = 300.0
 """How long the follower may take to start; a JVM starts slowly on a busy machine."""
 JUDGED: Final = re.compile(rb"up to event (\d+)")
@@ -82,12 +76,9 @@ class Planted:
 
 @frozen
 class Piece:
-    """Events that are added to a history at once, when the last of them is due."""
+    """A part that is added to a history when the last of its events is due."""
 
     path: Path
-    start: int
-    """A byte of a file of lines; a part is one file."""
-    end: int
     events: int
     due_s: float
 
@@ -101,8 +92,6 @@ class Shape:
     seconds: float
     fault_s: float
     part_s: float
-    kind: str
-    """How the names of its parts end."""
 
 
 @frozen
@@ -156,66 +145,33 @@ def _of_request(table: pa.Table, request: str) -> np.ndarray[tuple[int], np.dtyp
 
 
 def _cut(directory: Path, table: pa.Table, done: int, shape: Shape) -> Iterator[Piece]:
-    """The pieces of some events, written to files that no history has yet."""
-    is_parquet = shape.kind == PARQUET_SUFFIX
-    size = max(round(shape.rate * (shape.part_s if is_parquet else TICK_S)), 1)
+    """The parts of some events, written to files that no history has yet."""
+    size = max(round(shape.rate * shape.part_s), 1)
     for first in range(0, len(table), size):
         events = table.slice(first, size)
-        due_s = (done + first + len(events)) / shape.rate
-        if is_parquet:
-            path = directory / f"made-{done + first:012}{shape.kind}"
-            write_part(path, [events])
-            yield Piece(path, 0, path.stat().st_size, len(events), due_s)
-            continue
-        path = directory / f"made{shape.kind}"
-        with path.open("ab") as file:
-            start = file.tell()
-            file.write(b"".join(msgspec.json.encode(event) + b"\n" for event in event_dicts(events)))
-            yield Piece(path, start, file.tell(), len(events), due_s)
+        path = directory / f"made-{done + first:012}{PARQUET_SUFFIX}"
+        write_part(path, [events])
+        yield Piece(path, len(events), (done + first + len(events)) / shape.rate)
 
 
-def grow(made: Made, history: Path, begun_s: float, look: Callable[[], None]) -> float:
-    """Add each piece when it is due, and look in between; how late the writer was at most."""
-    late_s = 0.0
+def grow(made: Made, history: Path, begun_s: float, look: Callable[[], None]) -> None:
+    """Add each part when it is due, and look in between."""
     for number, piece in enumerate(made.pieces):
         while (left_s := begun_s + piece.due_s - time.monotonic()) > 0:
             CLOCK.wait(min(left_s, TICK_S))
             look()
-        late_s = max(late_s, -left_s)
-        if piece.path.suffix == PARQUET_SUFFIX:
-            piece.path.rename(history / f"part-{number:06}{PARQUET_SUFFIX}")
-        else:
-            _append(piece, history / f"part-0{NDJSON_SUFFIX}")
-    return late_s
-
-
-def _append(piece: Piece, part: Path) -> None:
-    """Add lines without looking at them."""
-    with piece.path.open("rb") as lines, part.open("ab") as grown:
-        lines.seek(piece.start)
-        grown.write(lines.read(piece.end - piece.start))
+        piece.path.rename(history / f"part-{number:06}{PARQUET_SUFFIX}")
 
 
 @define(eq=False)
 class Follower:
     """The command that follows, with the processes that it starts."""
 
-    call: list[str]
-    said: Path
-    kill_s: float
-    """When it is killed and started again; infinity for never."""
-    used_s: float = 0.0
-    """Processor time of the process that was killed."""
-    process: subprocess.Popen[bytes] = field(init=False)
-
-    def start(self) -> None:
-        """Start the command."""
-        with self.said.open("ab") as errors:
-            self.process = subprocess.Popen(self.call, stdout=errors, stderr=errors)
+    process: subprocess.Popen[bytes]
 
     def processor_s(self) -> float:
         """The processor time of all processes so far."""
-        return self.used_s + sum(self._each(processor_s))
+        return sum(self._each(processor_s))
 
     def memory(self) -> int:
         """The memory of all processes, in bytes."""
@@ -228,18 +184,10 @@ class Follower:
 
     def kill(self) -> None:
         """Kill all processes."""
-        self.used_s = self.processor_s()
         for pid in family(self.process.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
-
-    def pause(self, now_s: float) -> None:
-        """Kill it and start it again if it is time."""
-        if now_s >= self.kill_s:
-            self.kill_s = math.inf
-            self.kill()
-            self.start()
 
 
 @define
@@ -250,17 +198,14 @@ class Watch:
     follower: Follower
     planted: list[Planted]
     begun_s: float
-    memory: list[int] = field(factory=list)
-    """The most that the process held in each minute, in bytes."""
+    memory: int = 0
+    """The most that the processes held, in bytes."""
     _at: int = 0
 
     def look(self) -> None:
         """Record the faults reported so far, and the memory in use."""
         now_s = time.monotonic() - self.begun_s
-        self.follower.pause(now_s)
-        while len(self.memory) <= now_s // MINUTE_S:
-            self.memory.append(0)
-        self.memory[-1] = max(self.memory[-1], self.follower.memory())
+        self.memory = max(self.memory, self.follower.memory())
         if not self.findings.exists():
             return
         with self.findings.open("rb") as file:
@@ -282,23 +227,24 @@ def measure(made: Made, source: Path, options: argparse.Namespace, rate: int) ->
         shutil.copy(source / META_FILE, history)
         told = ["--findings", str(findings)]
         call = [sys.executable, "-m", "longpoll", "judge", str(history), "--engine", options.engine, "--follow", *told]
-        follower = Follower(call, Path(directory) / "said", options.kill_s or math.inf)
-        follower.start()
+        said = Path(directory) / "said"
+        with said.open("ab") as errors:
+            follower = Follower(subprocess.Popen(call, stdout=errors, stderr=errors))
         try:
-            await_start(follower.process, follower.said)
+            await_start(follower.process, said)
             begun_s, before_s = time.monotonic(), follower.processor_s()
             watch = Watch(findings, follower, made.planted, begun_s)
-            late_s = grow(made, history, begun_s, watch.look)
+            grow(made, history, begun_s, watch.look)
             end_s = time.monotonic() + options.wait
             while any(each.told_s is None for each in made.planted) and time.monotonic() < end_s:
                 watch.look()
                 CLOCK.wait(TICK_S)
-            used_s, judged = follower.processor_s() - before_s, judged_events(follower.said)
+            used_s, judged = follower.processor_s() - before_s, judged_events(said)
         finally:
             # Not asked for the verdict on the whole, which would judge all of it once more.
             follower.kill()
         differ = differing(findings, history)
-    show(made, rate, watch, late_s)
+    show(made, rate, watch)
     cost = f"{judged:,} events judged, {used_s / max(judged, 1) * 1e6:.2f} us of processor time each"
     print(f"{rate:>9,} events/s   {cost}, load of the machine {os.getloadavg()[0]:.1f}", flush=True)  # noqa: T201
     wrong = shortcoming(made.planted) or differ
@@ -343,7 +289,7 @@ def judged_events(said: Path) -> int:
     return int(found[-1]) if found else 0
 
 
-def show(made: Made, rate: int, watch: Watch, late_s: float) -> None:
+def show(made: Made, rate: int, watch: Watch) -> None:
     """Print one line a fault, and those that sum up."""
     behind: list[float] = []
     for each in made.planted:
@@ -353,12 +299,11 @@ def show(made: Made, rate: int, watch: Watch, late_s: float) -> None:
             told = f"{behind[-1]:8.2f} s behind"
         print(f"{rate:>9,} events/s   {each.events:>12,} events   {told}", flush=True)  # noqa: T201
     count = sum(piece.events for piece in made.pieces)
-    lines = [f"{count:,} events in {made.pieces[-1].due_s:.0f} s, the writer {late_s:.2f} s late at most"]
+    lines = [f"{count:,} events in {made.pieces[-1].due_s:.0f} s"]
     if behind:
         lines.append(f"{len(behind)} of {len(made.planted)} faults told, p50 {statistics.median(behind):.2f} s behind")
         lines[-1] += f", max {max(behind):.2f} s"
-    memory = [f"{each / KIB**2:.0f}" for each in watch.memory if each]
-    lines.append(f"memory, the most in each minute: {' '.join(memory)} MiB")
+    lines.append(f"memory at most {watch.memory / KIB**2:.0f} MiB")
     for line in lines:
         print(f"{rate:>9,} events/s   {line}", flush=True)  # noqa: T201
 
@@ -370,16 +315,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--fault-s", type=float, default=10.0)
     parser.add_argument("--part-s", type=float, default=0.5)
-    parser.add_argument("--format", choices=("parquet", "ndjson"), default="parquet")
     parser.add_argument("--wait", type=float, default=60.0)
     parser.add_argument("--engine", choices=("local", "spark"), default="local")
-    parser.add_argument("--kill-s", type=float, default=0.0, help="kill the follower after this time; 0 for never")
     options = parser.parse_args(arguments)
     are_right: list[bool] = []
     for rate in options.rates:
         with tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
             source = Path(directory) / "made"
-            shape = Shape(rate, options.seconds, options.fault_s, options.part_s, f".{options.format}")
+            shape = Shape(rate, options.seconds, options.fault_s, options.part_s)
             made = make(source, shape)
             are_right.append(measure(made, source, options, rate))
     return 0 if all(are_right) else 1
