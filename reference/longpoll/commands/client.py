@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from longpoll.exit_codes import printable, until_signalled
 from longpoll.options.server import Server, server_options
 from longpoll.options.values import Amount, Whole
-from longpoll.output import Exit, emit_json, err, fail, json_option, out, say, user_mistakes
+from longpoll.output import Exit, emit_json, err, fail, json_option, out, progress_bar, say, user_mistakes
 from longpoll_client import ConsumerConfig, Producer, PullConsumer, ReceivedMessage, SendResult, Sql, StartAt
 from longpoll_client.errors import ClientError
 from longpoll_spec.errors import ConfigError
@@ -52,16 +52,10 @@ def stoppable() -> Iterator[threading.Event]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def progress_bar() -> Progress:
-    """A progress bar on stderr, shown only on a terminal."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[speed]}"),
-    )
-    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+def counted_bar() -> Progress:
+    """A progress bar on stderr with a count and a speed."""
+    described, speed = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[speed]}")
+    return progress_bar(described, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), speed)
 
 
 # ---------------------------------------------------------------- send
@@ -145,7 +139,7 @@ def send(
         Producer(server.name_server, group=group, credentials=server.credentials, runtime=server.runtime) as producer,
     ):
         send_one = partial(producer.send, topic, content, tag=tag, keys=key, properties=properties, queue_id=queue_id)
-        with progress_bar() as bar:
+        with counted_bar() as bar:
             task = bar.add_task(f"sending to {topic}", total=count, speed="")
             for number in range(count):
                 if stopped.wait(run.pause_s(number, rate)):
@@ -336,7 +330,7 @@ def consume(
             credentials=server.credentials,
             runtime=server.runtime,
         ) as consumer,
-        progress_bar() as bar,
+        counted_bar() as bar,
     ):
         task = bar.add_task(f"consuming {topic}", total=count, speed="", visible=not out.is_terminal)
         for message in messages(consumer, count, wait_s, stopped):
