@@ -21,6 +21,7 @@ from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import RUNTIME, Clients, Cluster, OneServer, route_of, take
+from model_tests.support.service import ShiftedRuntime
 
 from longpoll.wire.relay import Relay
 from longpoll_client import (
@@ -42,7 +43,7 @@ from longpoll_client import (
 )
 from longpoll_client.aio import instance as aio_instance
 from longpoll_client.link import exchange, routes
-from longpoll_client.link.routes import NameServers, split_address
+from longpoll_client.link.routes import ROUTE_AGE_S_MAX, NameServers, split_address
 from longpoll_client.produce import attempts as tries
 from longpoll_client.produce.outgoing import BODY_SIZE_MAX, as_given, batch_parcel, single_parcel
 from longpoll_client.remoting import RemotingClient
@@ -52,6 +53,9 @@ from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 from longpoll_runtime import Poller
 from longpoll_runtime.real import RealRuntime
+
+AGED_MS = int(ROUTE_AGE_S_MAX * 1000)
+"""After this a route is asked for again."""
 
 
 @define
@@ -154,22 +158,20 @@ def test_a_connection_whose_answer_trickles_is_replaced(
     assert isinstance(outcomes[0], AnswerTimeoutError)
 
 
-def test_a_restarted_name_server_takes_no_route_away(
-    cluster: Cluster, silent: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restarted_name_server_takes_no_route_away(cluster: Cluster, silent: Broker) -> None:
     """It knows no such topic, after a failed send and after a route's age."""
-    monkeypatch.setattr(routes, "ROUTE_RETRY_S", 0.0)
-    with Producer(cluster.name_server) as producer:
+    runtime = ShiftedRuntime()
+    with Producer(cluster.name_server, runtime=runtime) as producer:
         producer.send("T", b"x")
         cluster.is_empty = True
         silent.fall_silent()
         with pytest.raises(AnswerTimeoutError):
             producer.send("T", b"y", timeout_s=0.2)
         producer.send("T", b"z")
-        monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
-        producer.send("T", b"z")
-        cluster.is_empty = False
-        producer.send("T", b"z")
+        for is_empty in (True, False):
+            runtime.gone_ms += AGED_MS
+            cluster.is_empty = is_empty
+            producer.send("T", b"z")
     assert cluster.asked >= 2
 
 
@@ -180,12 +182,12 @@ def test_a_mute_name_server_keeps_no_send_from_its_broker(
     """Also after a send that failed, and after a route's age."""
     monkeypatch.setattr(aio_instance if is_loop else instance, "DOUBT_WAIT_S", 0.05)
     with ExitStack() as stack:
-        producer = Clients(cluster.name_server, stack, is_loop=is_loop).producer()
+        runtime = ShiftedRuntime()
+        producer = Clients(cluster.name_server, stack, is_loop=is_loop).producer(runtime=runtime)
         producer.send("T", b"x")
         cluster.is_mute = True
-        with monkeypatch.context() as old:
-            old.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
-            producer.send("T", b"x")
+        runtime.gone_ms = AGED_MS
+        producer.send("T", b"x")
         (producer.client if is_loop else producer)._instance.doubt_route("T")
         assert producer.send("T", b"x").queue_offset == 7
 

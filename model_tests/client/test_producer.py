@@ -50,9 +50,8 @@ from longpoll_client import (
 )
 from longpoll_client.aio import connection
 from longpoll_client.instance import ClientInstance
-from longpoll_client.link import routes
 from longpoll_client.link.exchange import Exchange
-from longpoll_client.link.routes import NameServers
+from longpoll_client.link.routes import ROUTE_AGE_S_MAX, NameServers
 from longpoll_client.produce.outgoing import HeadTemplates, Parcel, batch_parcel, single_parcel
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.timer import WAIT_COUNT_MAX, SingleFlight
@@ -167,12 +166,13 @@ def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
 
 
 def test_a_lost_name_server_leaves_what_is_known(
-    name_server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name_server: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Known routes still work, with one log line each time; an unknown topic is reported."""
-    with new_topic(name_server, 1) as topic, Producer(name_server) as producer, ScriptedServer(mute) as gone:
+    runtime = ShiftedRuntime()
+    with Producer(name_server, runtime=runtime) as producer, ScriptedServer(mute) as gone:
         producer.send(topic, b"x")
-        monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
+        runtime.gone_ms = int(ROUTE_AGE_S_MAX * 1000)
         gone.refuse_connections()
         producer._instance._name_servers = NameServers(gone.address)
         assert producer.send(topic, b"y").queue_offset == 1

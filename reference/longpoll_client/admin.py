@@ -14,17 +14,17 @@ from attrs import frozen
 
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.checks import Addresses, ConnectOptions, check_topic, check_whole, refuse_unknown, runtime_of
+from longpoll_client.consume.membership import members_at
 from longpoll_client.consume.offsets import ask_offset, ask_queue, start_request, store_request, stored_offset
-from longpoll_client.errors import NoRouteError, RefusedError
+from longpoll_client.errors import NoRouteError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import AsyncCloseable, when_garbage_collected
 from longpoll_client.link.routes import MASTER_ID, Route
 from longpoll_client.link.steps import Ask, FindRoute, Steps
 from longpoll_client.settings import StartAt
 from longpoll_protocol.admin_headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
-from longpoll_protocol.bodies import ClusterInfo, ConsumerList, GroupTable, MessageQueue, TopicList
-from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
-from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader
+from longpoll_protocol.bodies import ClusterInfo, GroupTable, MessageQueue, TopicList
+from longpoll_protocol.codes import Permission, RequestCode
 from longpoll_protocol.names import DEAD_PREFIX, DEFAULT_TOPIC, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES
 from longpoll_runtime.services import Closeable
 
@@ -128,20 +128,8 @@ def _groups() -> Steps[list[GroupInfo]]:
         answer = yield Ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, address=address)
         for name in GroupTable.decode(answer.body).subscription_group_table:
             brokers.setdefault(name, []).append(broker_name)
-            members.setdefault(name, set()).update((yield from _members_at(address, name)))
+            members.setdefault(name, set()).update((yield from members_at(address, name)))
     return [GroupInfo(name, tuple(brokers[name]), tuple(sorted(members[name]))) for name in sorted(brokers)]
-
-
-def _members_at(address: str, group: str) -> Steps[list[str]]:
-    """The client ids of a group at one broker; none if the broker does not know the group (code 1)."""
-    header = GetConsumerListByGroupRequestHeader(consumer_group=group)
-    try:
-        answer = yield Ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, address=address)
-    except RefusedError as error:
-        if error.code != ResponseCode.SYSTEM_ERROR:
-            raise
-        return []
-    return ConsumerList.decode(answer.body).consumer_id_list
 
 
 def _offsets(group: str, topics: str | Iterable[str]) -> Steps[list[OffsetInfo]]:

@@ -234,16 +234,12 @@ class Membership:
 
         Empty if that broker does not know the group (code 1). Raises a ClientError.
         """
-        header = GetConsumerListByGroupRequestHeader(consumer_group=self.config.group)
         failure: ClientError | None = None
         for address in sorted(route.addresses.values()):
             try:
-                answer = yield Ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, address=address)
-                return ConsumerList.decode(answer.body).consumer_id_list
-            except RefusedError as error:
-                if error.code != ResponseCode.SYSTEM_ERROR:
-                    raise
-                return []
+                return (yield from members_at(address, self.config.group))
+            except RefusedError:
+                raise
             except ClientError as error:
                 failure = error
         assert failure is not None, "a route has a broker"
@@ -260,6 +256,18 @@ class Membership:
         for error in answers:
             if isinstance(error, LongpollError):
                 log.warning("leaving group %s: %s", self.config.group, error)
+
+
+def members_at(address: str, group: str) -> Steps[list[str]]:
+    """The client ids of a group at one broker; empty if the broker does not know the group (code 1)."""
+    header = GetConsumerListByGroupRequestHeader(consumer_group=group)
+    try:
+        answer = yield Ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, address=address)
+    except RefusedError as error:
+        if error.code != ResponseCode.SYSTEM_ERROR:
+            raise
+        return []
+    return ConsumerList.decode(answer.body).consumer_id_list
 
 
 class QueueLocks:
