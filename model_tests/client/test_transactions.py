@@ -139,59 +139,50 @@ def test_the_broker_checks_when_the_end_is_not_known_and_takes_the_answer(client
     assert {(one.topic, one.body) for one in asked} == {("T", b"dropped"), ("T", b"kept")}
 
 
-def test_work_and_checks_that_raise_leave_the_end_open(
-    clients: Clients, broker: Broker, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The caller gets what the work raises; the broker checks again after a check that raises."""
-    tries: list[int] = []
-
-    def check(_message: ReceivedMessage) -> TransactionState:
-        tries.append(1)
-        if len(tries) == 1:
-            raise ZeroDivisionError("the check's own fault")
-        return COMMIT
-
-    def work() -> TransactionState:
-        raise LookupError("the work's own fault")
-
-    with caplog.at_level(logging.WARNING):
-        with pytest.raises(LookupError, match="the work's own fault"):
-            clients.transactions(check).send("T", b"x", clients.plain(work))
-        check_now(broker)
-        wait_until(lambda: len(tries) == 1)
-        check_now(broker)
-        assert [message.body for message in delivered(broker, 1)] == [b"x"]
-    assert "the check's own fault" in caplog.text
-    assert len(tries) == 2
+def raises(error: BaseException) -> Any:
+    raise error
 
 
 class Stop(BaseException):
     """Not an Exception, such as pytest's own."""
 
 
-def test_an_exit_leaves_the_end_open(name_server: str, broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    """Ctrl-C and StopIteration in the work reach the caller; a check that exits is answered, as one that raises."""
-    checked: list[bytes] = []
+FAULTS: list[tuple[bool, BaseException, BaseException]] = [
+    *((is_loop, LookupError("the work's"), ZeroDivisionError("the check's")) for is_loop in (False, True)),
+    (False, KeyboardInterrupt(), Stop()),
+    (False, StopIteration(), Stop()),
+]
+"""Whether on an event loop, which Ctrl-C would end; and what the work and the check raise."""
 
-    def check(message: ReceivedMessage) -> TransactionState:
-        checked.append(message.body)
-        if len(checked) == 1:
-            raise Stop
+
+@pytest.mark.parametrize(("is_loop", "of_work", "of_check"), FAULTS, ids=range(len(FAULTS)))
+def test_work_and_checks_that_raise_or_exit_leave_the_end_open(  # noqa: PLR0917 - fixtures and a row of the table
+    name_server: str,
+    broker: Broker,
+    caplog: pytest.LogCaptureFixture,
+    is_loop: bool,
+    of_work: BaseException,
+    of_check: BaseException,
+) -> None:
+    """The caller gets what the work raises; the broker checks again after a check that raises or exits."""
+    tries: list[int] = []
+
+    def check(_message: ReceivedMessage) -> TransactionState:
+        tries.append(1)
+        if len(tries) == 1:
+            raise of_check
         return COMMIT
 
-    def work() -> TransactionState:
-        raise KeyboardInterrupt
-
-    with TransactionProducer(name_server, group="PG", check_transaction=check) as producer:
-        with pytest.raises(KeyboardInterrupt):
-            producer.send("T", b"x", work)
-        with pytest.raises(StopIteration):
-            producer.send("T", b"y", lambda: next(iter(())))
+    with caplog.at_level(logging.WARNING), ExitStack() as stack:
+        clients = Clients(name_server, stack, is_loop=is_loop)
+        with pytest.raises(type(of_work)):
+            clients.transactions(check).send("T", b"x", clients.plain(lambda: raises(of_work)))
         check_now(broker)
-        wait_until(lambda: len(checked) == 2)
+        wait_until(lambda: len(tries) == 1)
         check_now(broker)
-        assert {message.body for message in delivered(broker, 2)} == {b"x", b"y"}
-    assert "failed: Stop(); the broker asks again" in caplog.text
+        assert [message.body for message in delivered(broker, 1)] == [b"x"]
+    assert f"failed: {of_check!r}; the broker asks again" in caplog.text
+    assert len(tries) == 2
 
 
 def test_another_member_answers_for_one_that_has_gone(name_server: str, broker: Broker) -> None:
