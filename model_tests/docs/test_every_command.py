@@ -34,7 +34,7 @@ NOT_TYPED: Final = {
     "--volume longpoll-store:/store longpoll": DOCKER,
     "docker run --rm --network host --volume longpoll-store:/store longpoll --listen 192.0.2.7:10911 "
     "--name-server 192.0.2.7:9876": DOCKER,
-    "java -cp tla2tools.jar tlc2.TLC longpoll_strict_tiny": "needs TLC's jar, which is not fetched; "
+    "java -cp tla2tools.jar tlc2.TLC longpoll_strict": "needs TLC's jar, which is not fetched; "
     "`model_tests/conformance/test_tlc.py` has TLC check the same where there is one",
 }
 """A command that no test types, as it stands -> why. Nothing else is left out."""

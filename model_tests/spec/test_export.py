@@ -1,11 +1,10 @@
-"""Exports to SPIN, TLA+, JANI and ITF mean what the specification means, and the checkers' output is read."""
+"""Exports to SPIN, TLA+ and ITF mean what the specification means, and the checkers' output is read."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -17,34 +16,23 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.spec import spin, tlc
-from model_tests.support.spec.cases import model_named, quick_if
+from model_tests.support.spec.cases import model_named
 from model_tests.support.spec.strategies import BOOL_NAMES, INT_NAMES, bools, ints
 from model_tests.support.spec.strategies import values as valuations
 from model_tests.support.spec.tlc import TlcRun, TlcViolation
 
 from longpoll.cli import main
-from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
+from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.evaluate import evaluate, values_of
+from longpoll_spec.engines.evaluate import evaluate
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import BoundsError
-from longpoll_spec.model import Model, Trace
-from longpoll_spec.mutants.generated import conjuncts
-from longpoll_spec.mutants.named import mutants_by_label
+from longpoll_spec.model import Trace
 from longpoll_spec.policy import PRESETS, preset
-from longpoll_spec.render.export import tla
-from longpoll_spec.render.export.jani import _Writer, jani_of
 from longpoll_spec.render.export.promela import SAVED, promela_of, promela_type, sequence
 from longpoll_spec.render.export.quantified import NotUniformError, generalised
-from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
-from longpoll_spec.render.export.tla_parametric import (
-    all_alike,
-    formulas_of,
-    tla_parametric_configuration_of,
-    tla_parametric_of,
-)
-from longpoll_spec.render.notation import Notation, Writer, identifier, name_of, parameters_of
-from longpoll_spec.render.rocketmq_names import place_of
+from longpoll_spec.render.export.tla import all_alike, formulas_of, tla_configuration_of, tla_of
+from longpoll_spec.render.notation import Notation, Writer, identifier, parameters_of
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import Effect, Term, int_variable, ite
@@ -112,64 +100,35 @@ def test_a_type_has_its_variables_range(lower: int, upper: int, expected: str) -
     assert promela_type(Variable("x", lower, upper, lower, "A number.")) == expected
 
 
-def test_an_unbounded_log_has_no_promela_and_has_tla() -> None:
+def test_an_unbounded_log_has_no_promela() -> None:
     policy = preset("strict")
     model = specification_of(policy, Bounds("open", requests=1, messages=None))
 
     with pytest.raises(BoundsError, match="add --messages"):
         promela_of(model, properties_of(model))
-    assert "log_end \\in Nat" in tla_of(model, properties_of(model))
 
 
 @pytest.mark.parametrize("policy", [*PRESETS, "strict-clone+on_throw=keep_rest", "strict+tick=free"])
 def test_an_export_tells_every_sentence(policy: str) -> None:
     model = model_named(policy)
     properties = properties_of(model)
-    promela, module = promela_of(model, properties), tla_of(model, properties)
+    text = promela_of(model, properties)
 
-    for text in (promela, module):
-        sentences = {each.sentence for each in model.variables} | {each.sentence for each in model.actions}
-        sentences |= {item.sentence for item in properties}
-        assert [sentence for sentence in sentences if sentence not in text] == []
+    sentences = {each.sentence for each in model.variables} | {each.sentence for each in model.actions}
+    sentences |= {item.sentence for item in properties}
+    assert [sentence for sentence in sentences if sentence not in text] == []
     for action in model.actions:
-        assert promela.count(f"d_step {{ can_{identifier(action.label)} ->") == 1, action.label
-        assert module.count(f"\n  \\/ {identifier(action.label)}\n") == 1, action.label
-
-
-@pytest.mark.parametrize("policy", PRESETS)
-def test_a_configuration_names_what_its_module_defines(policy: str) -> None:
-    """Every invariant and constant of the configuration is defined in the module, and every property is there."""
-    model = model_named(policy)
-    properties = properties_of(model)
-    module, configuration = tla_of(model, properties), tla_configuration_of(model, properties)
-    invariants = re.findall(r"INVARIANT (\w+)", configuration)
-
-    assert [name for name in invariants if not re.search(rf"^{name} ==", module, re.MULTILINE)] == []
-    assert {name.removeprefix(tla.NEVER) for name in invariants} == {"TypeOK", *(item.name for item in properties)}
-    assert set(re.findall(r"^CONSTANT (\w+) = \d+$", configuration, re.MULTILINE)) == {"hold_ticks", "scan_ticks"}
-
-
-def test_a_trace_of_tlc_shows_words() -> None:
-    """The alias of a state says every variable once, with the words of its values in the law's order."""
-    model = model_named("rocketmq-4.9")
-    module = tla_of(model, ())
-    shown = module.partition("\nShown == [\n")[2].partition("]\n\n")[0]
-    phases = ", ".join(f'"{label}"' for label in model.state.phases.labels)
-
-    assert [line.split()[0] for line in shown.splitlines() if line] == [each.name for each in model.variables]
-    assert "phase_0 |-> PHASE_LABELS[phase_0 + 1]" in shown
-    assert f"\nPHASE_LABELS == <<{phases}>>\n" in module
-    assert "ALIAS Shown\n" in tla_configuration_of(model, ())
+        assert text.count(f"d_step {{ can_{identifier(action.label)} ->") == 1, action.label
 
 
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9"])
-def test_a_parametric_module_is_short_and_the_same_for_all_sizes(policy: str) -> None:
+def test_a_module_is_short_and_the_same_for_all_sizes(policy: str) -> None:
     """The sizes are in the configuration alone; TLC checks what the module says (`conformance/test_tlc.py`)."""
     tiny, large = (specification_of(preset(policy), named("tiny", preset(policy), requests=each)) for each in (2, 3))
-    lines = tla_parametric_of(tiny).splitlines()
-    configuration = tla_parametric_configuration_of(large)
+    lines = tla_of(tiny).splitlines()
+    configuration = tla_configuration_of(large)
 
-    assert tla_parametric_of(large).splitlines() == lines
+    assert tla_of(large).splitlines() == lines
     assert len(lines) <= 500
     assert max(map(len, lines)) <= 120
     assert {"Lost(r) ==", "Fairness ==", "Answered == \\A r \\in Requests : open[r] ~> ~open[r]"} <= set(lines)
@@ -183,7 +142,7 @@ def test_a_parametric_module_is_short_and_the_same_for_all_sizes(policy: str) ->
     assert [name for name in named_there if not any(line.startswith(f"{name} ==") for line in lines)] == []
 
 
-def test_what_is_said_of_one_request_alone_has_no_parametric_text() -> None:
+def test_what_is_said_of_one_request_alone_has_no_text() -> None:
     """A quantifier replaces statements about every request; a missing part is an error."""
     idle = [("eq", ("var", "phase", False, ("slot", "request", each)), ("word", "idle")) for each in range(3)]
 
@@ -197,15 +156,24 @@ def test_what_is_said_of_one_request_alone_has_no_parametric_text() -> None:
         all_alike("Lost", idle[:2])
 
 
-def test_only_tla_is_parametric(tmp_path: Path) -> None:
-    code, said = _export("--to", "jani", "--parametric", str(tmp_path / "new"))
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--to", "tla", "--aspect", "lateness"], "cannot count lateness"),
+        (["--to", "jani"], "jani is no longer written"),
+        (["--to", "promela", "--policy", "rocket"], "known: strict"),
+        (["--to", "promela", "--knob", "colour=none"], "unknown knob"),
+        (["--to", "promela", "--scan-ticks", "1"], "from 2 to"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], answer: str) -> None:
+    """A mistake exits 2 with what to do, and writes nothing."""
+    code, said = _export(*words, str(tmp_path / "new"))
+
     assert code == 2
-    assert "--parametric goes with --to tla" in said
-    code, said = _export("--to", "tla", "--parametric", "--aspect", "lateness", str(tmp_path / "new"))
-    assert (code, "cannot count lateness" in " ".join(said.split())) == (2, True)
-    code, said = _export("--to", "tla", "--parametric", "--json", str(tmp_path / "new"))
-    assert code == 0
-    assert [Path(each).name for each in json.loads(said)["files"]] == ["longpoll_strict.tla", "longpoll_strict.cfg"]
+    assert answer in " ".join(said.split())
+    assert "Traceback" not in said
+    assert not (tmp_path / "new").exists()
 
 
 def _export(*words: str) -> tuple[int, str]:
@@ -215,14 +183,16 @@ def _export(*words: str) -> tuple[int, str]:
 
 def test_the_command_writes_the_files_and_lists_them(tmp_path: Path) -> None:
     """`longpoll export` writes what `render` makes, under the module's name, and JSON lists the files."""
-    code, said = _export("--to", "tla", "--policy", "rocketmq-4.9", "--requests", "3", "--json", str(tmp_path / "new"))
+    words = ("--to", "tla", "--parametric", "--policy", "rocketmq-4.9", "--requests", "3", "--json")
+    done = CliRunner().invoke(main, ["export", *words, str(tmp_path / "new")])
     model = specification_of(preset("rocketmq-4.9"), named("tiny", preset("rocketmq-4.9"), requests=3))
 
-    assert code == 0, said
-    module, configuration = map(Path, json.loads(said)["files"])
-    assert module.name == f"{name_of(model)}.tla"
-    assert module.read_text() == tla_of(model, properties_of(model))
-    assert configuration.read_text() == tla_configuration_of(model, properties_of(model))
+    assert done.exit_code == 0, done.output
+    assert "--to tla always writes the parametric module" in done.stderr
+    module, configuration = map(Path, json.loads(done.stdout)["files"])
+    assert module.name == "longpoll_rocketmq_4_9.tla"
+    assert module.read_text() == tla_of(model)
+    assert configuration.read_text() == tla_configuration_of(model)
 
 
 def test_the_command_takes_queues_tags_and_aspects_by_name(tmp_path: Path) -> None:
@@ -254,33 +224,12 @@ def test_the_command_loses_no_edited_file(tmp_path: Path) -> None:
     assert edited.read_text() != "edited"
 
 
-@pytest.mark.parametrize(
-    ("words", "named_there"),
-    [
-        (["--policy", "rocket"], "known: strict"),
-        (["--knob", "colour=none"], "unknown knob"),
-        (["--scan-ticks", "1"], "from 2 to"),
-    ],
-)
-def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], named_there: str) -> None:
-    """A policy, knob or bounds that does not exist exits 2 with what to do, and writes nothing."""
-    code, said = _export("--to", "promela", *words, str(tmp_path / "new"))
-
-    assert code == 2
-    assert named_there in said
-    assert "Traceback" not in said
-    assert not (tmp_path / "new").exists()
-
-
 def test_an_action_that_changes_nothing_is_still_a_step() -> None:
-    """An empty effect is a step back to the same state, which both checkers count."""
+    """An empty effect is a step back to the same state, which SPIN counts."""
     model = model_named("strict")
     waits = attrs.evolve(model, actions=(attrs.evolve(model.actions[0], effect={}),))
 
     assert "d_step { can_append -> check_append\n       skip;\n     }" in promela_of(waits, ())
-    assert f"  /\\ can_append\n  /\\ UNCHANGED <<{', '.join(each.name for each in model.variables)}>>" in tla_of(
-        waits, ()
-    )
 
 
 SPIN_SAID = """\
@@ -398,126 +347,6 @@ def test_a_relative_class_path_still_names_its_files() -> None:
     path = tlc._class_path({tlc.CLASS_PATH: os.pathsep.join(["a.jar", "", str(Path("/b.jar"))])})
 
     assert path.split(os.pathsep) == [str(Path("a.jar").absolute()), "/b.jar"]
-
-
-CORE = {"∧", "∨", "¬", "ite", "=", "≠", "<", "≤", "+", "-"}  # noqa: RUF001 - JANI's signs
-"""The operators that JANI has without optional features, as far as they are ours."""
-
-
-def value(expression: Any, names: Mapping[str, int]) -> int:
-    match expression:
-        case bool() | int():
-            return int(expression)
-        case str():
-            return names[expression]
-        case {"op": "¬", "exp": inner}:
-            return int(not value(inner, names))
-        case {"op": "ite", "if": condition, "then": then, "else": otherwise}:
-            return value(then if value(condition, names) else otherwise, names)
-    left, right = value(expression["left"], names), value(expression["right"], names)
-    results = {
-        "∧": left and right,
-        "∨": left or right,  # noqa: RUF001 - JANI's sign
-        "=": left == right,
-        "≠": left != right,
-        "<": left < right,
-        "≤": left <= right,
-        "+": left + right,
-        "-": left - right,
-    }
-    return int(results[expression["op"]])
-
-
-def _document(model: Model) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(jani_of(model, properties_of(model), mutants_by_label(model)))
-    return found
-
-
-def _conjuncts(expression: Any) -> int:
-    if not isinstance(expression, dict) or expression["op"] != "∧":
-        return 1
-    return _conjuncts(expression["left"]) + _conjuncts(expression["right"])
-
-
-@given(st.one_of(ints(), bools()), valuations)
-def test_an_expression_means_the_term(term: Term, values: dict[str, int]) -> None:
-    names = {**values, **{f"k{number}": number for number in range(32)}}
-
-    assert value(_Writer({}).text(term), names) == evaluate(term, values)
-
-
-def test_a_constant_is_a_word_where_its_variable_has_words() -> None:
-    phase = int_variable("phase_0")
-    writer = _Writer({"phase_0": ("PHASE_IDLE", "PHASE_HELD")})
-
-    assert writer.text(~phase.is_(1)) == {"op": "≠", "left": "phase_0", "right": "PHASE_HELD"}
-    assert writer.value(ite(phase.is_(0), 1, phase), "phase_0")["then"] == "PHASE_HELD"  # type: ignore[index]
-    assert writer.text(int_variable("offset_0").is_(1)) == {"op": "=", "left": "offset_0", "right": 1}
-
-
-@pytest.mark.parametrize("policy", PRESETS)
-def test_the_first_state_and_its_steps_are_the_laws(policy: str) -> None:
-    """Types hold the first values, and each guard has the law's parts and is true where the law's is."""
-    model = model_named(policy)
-    document = _document(model)
-    names = {each["name"]: each["value"] for each in document["constants"]}
-    state = {each["name"]: value(each["initial-value"], names) for each in document["variables"]}
-
-    assert tuple(state.values()) == model.initial
-    assert list(state) == [each.name for each in model.variables]
-    for action, edge in zip(model.actions, document["automata"][0]["edges"], strict=True):
-        guard = edge["guard"]["exp"]
-        assert edge["action"] == action.label
-        assert _conjuncts(guard) == len(conjuncts(action))
-        assert value(guard, names | state) == evaluate(action.guard, values_of(model, model.initial))
-
-
-@pytest.mark.parametrize("policy", [*PRESETS, "strict-clone+on_throw=keep_rest", "strict+tick=free"])
-def test_every_sentence_place_and_slip_is_told(policy: str) -> None:
-    """Each variable, action and property has its comment, and no operator needs an optional feature."""
-    model = model_named(policy)
-    text = jani_of(model, properties_of(model), mutants_by_label(model))
-    document = json.loads(text)
-    comments = {
-        each["name"]: each["comment"] for key in ("variables", "actions", "properties") for each in document[key]
-    }
-
-    for variable in model.variables:
-        assert comments[variable.name] == variable.sentence
-    for item in properties_of(model):
-        assert comments[item.name] == f"{item.kind}: {item.sentence}"
-    for action in model.actions:
-        assert action.sentence in comments[action.label]
-        assert place_of(action) in comments[action.label]
-        assert ("Time waits for it." in comments[action.label]) == action.urgent
-        assert "Planted slips: " in comments[action.label]
-    assert "forgets what its guard says of phase" in comments["hold(0)"]
-    used = set(re.findall(r'"op": "([^"]+)"', text))
-    assert {"∧", "¬", "ite", "filter", "Pmax", "F"} <= used <= CORE | {"filter", "initial", "Pmax", "F"}
-
-
-def test_an_open_log_has_no_upper_end() -> None:
-    model = specification_of(preset("strict"), Bounds("open", requests=1, messages=None))
-    types = {each["name"]: each["type"] for each in _document(model)["variables"]}
-
-    assert types["log_end"] == {"kind": "bounded", "base": "int", "lower-bound": 0}
-    assert types["running"] == "bool"
-
-
-@pytest.mark.parametrize("bounds", quick_if(EXPLORATIONS, lambda name: name in {"tags", "role"}))
-def test_the_command_writes_the_law_of_every_aspect(bounds: str, tmp_path: Path) -> None:
-    """With slips in the comments, a line for each edge, and the numbers of JANI's version and ours."""
-    words = ["export", "--to", "jani", "--bounds", bounds, "--json", str(tmp_path)]
-    done = CliRunner().invoke(main, words)
-    model = specification_of(preset("strict"), named(bounds, preset("strict")))
-
-    assert done.exit_code == 0, done.output
-    (path,) = map(Path, json.loads(done.output)["files"])
-    text = path.read_text("utf-8")
-    document = json.loads(text)
-    assert text == jani_of(model, properties_of(model), mutants_by_label(model))
-    assert (document["jani-version"], document["metadata"]["version"], document["type"]) == (1, "1", "mdp")
-    assert text.count('\n  {"location": "here", "action": ') == len(model.actions)
 
 
 @cache

@@ -22,7 +22,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "prove": ("longpoll.commands.specification", "Prove a policy's properties with z3, for any number of messages."),
     "explain": ("longpoll.commands.specification", "Explain the run of a token step by step."),
     "coverage": ("longpoll.commands.coverage", "Report which parts of the specification some runs exercise."),
-    "export": ("longpoll.commands.export", "Export the specification to SPIN (Promela), TLC (TLA+) or Storm (JANI)."),
+    "export": ("longpoll.commands.export", "Export the specification to SPIN (Promela) or TLC (TLA+)."),
     "oracle": ("longpoll.commands.oracle.command", "Check a program's steps against the specification, one by one."),
     "ablate": (
         "longpoll.commands.specification",

@@ -6,9 +6,9 @@ With it a reader can check our engines' results independently. The texts come fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import click
 
@@ -21,39 +21,35 @@ from longpoll_java.violations import shown_by
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
-from longpoll_spec.model import Model, Property
 from longpoll_spec.mutants.explorer import explorer_of
-from longpoll_spec.mutants.named import mutants_by_label
 from longpoll_spec.policy import Policy, preset, with_knobs
-from longpoll_spec.render.export.jani import jani_of
 from longpoll_spec.render.export.promela import promela_of
-from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
-from longpoll_spec.render.export.tla_parametric import (
-    parametric_name_of,
-    tla_parametric_configuration_of,
-    tla_parametric_of,
-)
+from longpoll_spec.render.export.tla import tla_configuration_of, tla_name_of, tla_of
 from longpoll_spec.render.java_breakpoints import breakpoints_of, presets_of
 from longpoll_spec.render.notation import name_of
 from longpoll_spec.render.pictures.text import who
 from longpoll_spec.render.story import story_of
 from longpoll_spec.specification import properties_of, specification_of
 
-Render: TypeAlias = Callable[[Model, Sequence[Property]], str]
-FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
-    "promela": {"pml": promela_of},
-    "tla": {"tla": tla_of, "cfg": tla_configuration_of},
-    "jani": {"jani": lambda model, properties: jani_of(model, properties, mutants_by_label(model))},
-}
-"""Format -> for each of its files, the name's ending and the function that renders it."""
-
-BYTEMAN: Final = "byteman"
+PROMELA: Final = "promela"
+TLA: Final = "tla"
 EXPLORER: Final = "explorer"
+BYTEMAN: Final = "byteman"
+
+
+class Target(click.Choice[str]):
+    """The formats; the name of a former one is answered with what to use."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The format."""
+        if value == "jani":
+            self.fail("jani is no longer written; use promela or tla, or `longpoll oracle` from a program", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("words", metavar="[TOKEN] DIR", nargs=-1, required=True)
-@click.option("--to", "target", type=click.Choice([*FORMATS, EXPLORER, BYTEMAN]), required=True, help="What to write.")
+@click.option("--to", "target", type=Target([PROMELA, TLA, EXPLORER, BYTEMAN]), required=True, help="What to write.")
 @click.option(
     "--on",
     type=click.Choice(NAMES),
@@ -65,7 +61,11 @@ EXPLORER: Final = "explorer"
 @aspect_option("Add this feature to the model; repeatable.")
 @knob_option()
 @click.option(
-    "--parametric", is_flag=True, help="tla: a module to read, for any number of requests, queues and messages."
+    "--parametric",
+    is_flag=True,
+    hidden=True,
+    expose_value=False,
+    deprecated="Drop it: --to tla always writes the parametric module.",
 )
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 @json_option
@@ -80,18 +80,16 @@ def export(
     sizes: Mapping[str, int | None],
     aspects: Sequence[str],
     knobs: Sequence[str],
-    parametric: bool,
     force: bool,
     as_json: bool,
 ) -> None:
     """Export the specification of a policy, with all its properties, into DIR.
 
-    --to promela, tla and jani write the model for SPIN, TLC and Storm. These checkers find the same states, transitions
-    and verdicts as `longpoll check`. A promela or tla file begins with the command that runs it. JANI is JSON, which
-    a small interpreter in any language can run (docs/export.md).
+    --to promela writes the model for SPIN, which finds the same states, transitions and verdicts as `longpoll check`.
+    The file begins with the commands that run it.
 
-    --to tla --parametric writes a module to read: the sizes are constants of its configuration. It has no `sometimes`
-    properties and no `time_can_pass`.
+    --to tla writes a module to read, and to check with TLC. The sizes are constants of its configuration. It has no
+    `sometimes` properties and no `time_can_pass`.
 
     --to explorer writes a web page that runs the specification in a browser, without a server. On it you can take
     steps, search for violations and inject faults (docs/explorer.md).
@@ -102,18 +100,14 @@ def export(
     \b
     Examples:
       longpoll export --to promela --policy rocketmq-4.9 out
-      longpoll export --to tla --policy strict --bounds small out
-      longpoll export --to tla --parametric --policy strict out
+      longpoll export --to tla --policy strict out
       longpoll export --to promela --policy rocketmq-4.9 --bounds queues out
-      longpoll export --to jani --policy strict out
       longpoll export --to explorer --policy rocketmq-4.9 out
       longpoll export --to promela --policy strict --queues 2 --tags 2 out
       longpoll export --to tla --policy strict --knob recheck_after_hold=none --requests 3 out --json
       longpoll export --to byteman lp1.lqxyb2NrZXRt... out
       longpoll export --to byteman lp1.lqxyb2NrZXRt... out --on java-5.5.0
     """
-    if parametric and target != "tla":
-        raise UserError(f"--parametric goes with --to tla, not with --to {target}; drop it or export --to tla")
     if target == BYTEMAN:
         if len(words) != 2:
             raise UserError("--to byteman needs two arguments: a token from `longpoll check`, and a directory")
@@ -133,13 +127,11 @@ def export(
     name = name_of(model)
     if target == EXPLORER:
         made = {directory / f"{name}.html": explorer_of(policy, bounds_of)}
-    elif parametric:
-        name = parametric_name_of(model)
-        texts = {"tla": tla_parametric_of(model), "cfg": tla_parametric_configuration_of(model)}
-        made = {directory / f"{name}.{end}": text for end, text in texts.items()}
+    elif target == TLA:
+        name = tla_name_of(model)
+        made = {directory / f"{name}.tla": tla_of(model), directory / f"{name}.cfg": tla_configuration_of(model)}
     else:
-        properties = properties_of(model)
-        made = {directory / f"{name}.{end}": render(model, properties) for end, render in FORMATS[target].items()}
+        made = {directory / f"{name}.pml": promela_of(model, properties_of(model))}
     _write(directory, made, force=force)
     _say(made, {"policy": policy.name, "bounds": model.bounds.name, "to": target}, as_json=as_json)
 

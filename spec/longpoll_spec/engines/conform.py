@@ -3,8 +3,6 @@
 The time of a step is an interval. If no two intervals overlap, the order is known. Where some overlap, every order is
 tried and equal results are merged. Hidden actions may happen anywhere between. The steps are a run if at least one
 order of them is. If none is, the last possible states are kept, because they show what is wrong.
-
-A test compares the result with that of TLC.
 """
 
 from __future__ import annotations

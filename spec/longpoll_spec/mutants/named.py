@@ -13,8 +13,8 @@ from typing import Final
 
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.model import Action, Model
-from longpoll_spec.mutants.generated import Change, Mutant, kinds_of, mutants_of, with_effect
+from longpoll_spec.model import Action
+from longpoll_spec.mutants.generated import Change, Mutant, kinds_of, with_effect
 from longpoll_spec.policy import Policy
 from longpoll_spec.state import Request, State, state_of
 from longpoll_spec.terms import Bool, Effect, Int, Term, any_of, bool_variable, const, int_variable, ite, substitute
@@ -153,10 +153,3 @@ def named_mutants(policy: Policy, bounds: Bounds) -> Iterable[Mutant]:
     for name, (action, change) in NAMED.items():
         if action in there:
             yield Mutant(action, there[action], name.partition(" ")[2].replace("_", " "), change)
-
-
-def mutants_by_label(model: Model) -> dict[str, list[str]]:
-    """Label -> the mutants of that action, named ones first; an export of the specification lists them."""
-    policy, bounds = model.policy, model.bounds
-    slips = [*named_mutants(policy, bounds), *mutants_of(policy, bounds)]
-    return {action.label: [slip.what for slip in slips if slip.touches(action)] for action in model.actions}

@@ -23,7 +23,7 @@ from longpoll_spec.model import ACTION_NAMES, Action, Actor, Kind, Model, Proper
 from longpoll_spec.phase_changes import PhaseChange, phase_changes_of
 from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, STRICT, STRICT_CLONE, Policy, knob_sentences, knob_values
 from longpoll_spec.render.conditions import PLAIN, changes_of, condition_of, samples
-from longpoll_spec.render.export.tla_parametric import formulas_of
+from longpoll_spec.render.export.tla import formulas_of
 from longpoll_spec.render.java_breakpoints import stopped_at
 from longpoll_spec.render.notation import bare, effect_lines, guard_lines, reader_of, stem
 from longpoll_spec.render.rocketmq_names import place_of
@@ -415,7 +415,7 @@ def _folded(policy: Policy) -> list[str]:
     return [name for name, folded in stated.items() if folded]
 
 
-FORMULAS: Final = r"""The formulas are those of the TLA+ module that `longpoll export --to tla --parametric` writes.
+FORMULAS: Final = r"""The formulas are those of the TLA+ module that `longpoll export --to tla` writes.
 `r` and `s` are requests, `q` and `p` queues. In one queue read `queue[r] \in Queues` as true, and
 `visible_end[queue[r]]` and `visible_end[q]` as `visible_end`. `Lost(r)'` and `phase'[r]` are the values after the step.
 `[][A]_vars` says that each step satisfies A; `hold(r)` in it says that the step is that action.

@@ -8,7 +8,7 @@ for one of them, or a number that is left over, raises `NotUniformError`.
 An expression is a tuple: its operator, then its parts. In addition to the operators of `terms` there are `var` (name,
 primed, index), `slot` (kind, number), `letter`, `word`, `name`, `num`, `call` (name, primed, arguments), `in` and
 `notin` (expression, words), `is queue`, and `every` and `some` (letter, kind, excluded `letters`, body). As text it is
-on one line if it fits, otherwise in bulleted junctions. The module around it: `tla_parametric`.
+on one line if it fits, otherwise in bulleted junctions. The module around it: `tla`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def generalised(expression: Expression, bound: Bound) -> Expression:
             letter = bound.get(expression[1:])
             if letter is None:
                 raise NotUniformError(
-                    f"the specification names {expression[1]} {expression[2]} alone; use --to tla without --parametric"
+                    f"the specification names {expression[1]} {expression[2]} alone; use --to promela"
                 )
             return ("letter", letter)
         case "and" | "or":

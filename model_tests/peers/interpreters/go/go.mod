@@ -1,3 +1,0 @@
-module longpoll.example/law
-
-go 1.21
