@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from docs.site.accessible import mend
-from docs.site.diagrams import DiagramError
 from docs.site.tree import ROOT, TreeError, assemble
 
 SITE: Final = ROOT / "build" / "site"
@@ -21,7 +20,7 @@ DATED: Final = "SOURCE_DATE_EPOCH"
 
 
 def build(site: Path, source: Path) -> subprocess.CompletedProcess[str]:
-    """Make the site; the result has the output of Sphinx. Raises TreeError and DiagramError."""
+    """Make the site; the result has the output of Sphinx. Raises TreeError."""
     if importlib.util.find_spec("sphinx") is None:
         raise TreeError("Sphinx is not installed: python -m pip install --require-hashes -r requirements/docs.lock")
     assemble(source)
@@ -50,7 +49,7 @@ def main() -> None:
     """Make the site in `build/site`."""
     try:
         ran = build(SITE, SOURCE)
-    except (TreeError, DiagramError) as error:
+    except TreeError as error:
         sys.exit(f"docs: {error}")
     sys.stderr.write(ran.stdout)
     if ran.returncode:

@@ -6,7 +6,7 @@ One consumer of eight queues, one producer that sends at random times, and a new
 Measured with messages: the time from the call of send until the consumer has the message, the number of pulls, and the
 broker's processor time. The last two are also measured without messages. Exits with 1 unless long polling is faster
 than every fixed rate and has fewer pulls while idle. `--write` saves the figures, the machine's name and every latency
-for the pictures of docs/polling.md (`python -m docs.site.figures`).
+for the table of docs/polling.md (`python -m docs.site.figures`).
 
 Many consumers: `broker_bench`. Other work on the machine affects the latencies, but not pulls and processor time.
 """

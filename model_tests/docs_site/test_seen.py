@@ -27,7 +27,6 @@ PAGES: Final = (
     "commands/check.html",
     "api/longpoll.html",
     "clauses.html",
-    "book/phases.html",
     "book/state.html",
     "book/actions/hold.html",
     "book/differences/strict--rocketmq-4.9.html",

@@ -1,19 +1,15 @@
-"""The pages of the site before Sphinx reads them: each has its place, links lead into the site, diagrams are whole."""
+"""The pages of the site before Sphinx reads them: each has its place, links lead into the site."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from docs.site import build, commands, diagrams, tree
-from docs.site.diagrams import DiagramError, drawn
+from docs.site import build, commands, tree
 
 import longpoll
 from longpoll.cli import COMMANDS
-
-MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(
@@ -58,46 +54,6 @@ def test_no_line_of_chinese_prose_ends_in_a_space() -> None:
         "四\n五", "四五"
     )
     assert tree.unbroken("one\ntwo\n") == "one\ntwo\n"
-
-
-def test_every_diagram_of_the_docs_is_drawn() -> None:
-    """With each of its nodes and words."""
-    texts = [*tree.generated().values(), *(page.read_text("utf-8") for page in tree.places() if page.is_file())]
-    blocks = [block for text in texts for block in MERMAID.findall(text)]
-
-    assert len(blocks) >= 7
-    for block in blocks:
-        picture = drawn(block)
-        assert picture.startswith("<svg ")
-        assert picture.count("<polygon") >= block.count(">") - block.count("<br/>") - block.count("->>") * 2
-
-
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("pie\n", "no diagram begins with 'pie'"),
-        ("flowchart LR\n  a ==> b\n", "no arrow at ' ==> b'"),
-        ("stateDiagram-v2\n  a -> b\n", "no move: 'a -> b'"),
-        ("sequenceDiagram\n  participant A as a\n  A->>B: x\n", "no participant or message: 'A->>B: x'"),
-    ],
-)
-def test_a_injected_line_that_is_not_understood_is_named(source: str, said: str) -> None:
-    """Nothing is left out without a word."""
-    with pytest.raises(DiagramError, match=re.escape(said)):
-        drawn(source)
-
-
-def test_a_chain_of_arrows_is_followed() -> None:
-    """Each arrow of a line, with its words, from node to node."""
-    names: dict[str, str] = {}
-    edges = list(diagrams.chain("a[first one] -- goes --> b -->|by| c -. seen .-> d[(store)]", names))
-
-    assert names == {"a": "first one", "b": "b", "c": "c", "d": "store"}
-    assert [(edge.source, edge.target, edge.words, edge.dashed) for edge in edges] == [
-        ("a", "b", "goes", False),
-        ("b", "c", "by", False),
-        ("c", "d", "seen", True),
-    ]
 
 
 def test_every_command_has_a_page_with_its_options() -> None:

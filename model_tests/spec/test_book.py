@@ -10,7 +10,6 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
-from xml.etree import ElementTree as ET
 
 import attrs
 import pytest
@@ -21,40 +20,13 @@ from longpoll.cli import main
 from longpoll_spec.bounds import ASPECTS
 from longpoll_spec.engines import ENGINES
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, knob_values, policy_named, preset
-from longpoll_spec.render.book import Slipped, broken_by, pages, reads_and_writes, written_by
+from longpoll_spec.render.book import Slipped, broken_by, pages, reads_and_writes, shown_name
 from longpoll_spec.render.differences import aligned, difference
-from longpoll_spec.render.mathml import shown_name, step
-from longpoll_spec.render.notation import effect_lines, guard_lines, reader_of
-from longpoll_spec.render.spec_page import OPEN, action_lines, model_of, named_terms
-from longpoll_spec.terms import TRUE
+from longpoll_spec.render.spec_page import OPEN, action_lines
 
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
-DASH: Final = "\u2032"
 KEPT: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9rZWVwzhApc3qbABISAgQGDA0BCA_s_R2J"
-
-
-def formula_of(model: Model, label: str) -> ET.Element:
-    """The formula of one action, as a tree: it is well-formed."""
-    action = next(each for each in model.actions if each.label == label)
-    return ET.fromstring(step(model, action))  # noqa: S314 - it is our own text
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_formula_says_what_the_text_says(name: str) -> None:
-    """A row for each line of the text, and each variable that is written with a dash."""
-    model = model_of(preset(name), OPEN)
-    reader = reader_of(model, [(term, each) for each, term in named_terms(model.state).items() if term is not TRUE])
-    variables = {variable.name: variable for variable in model.variables}
-    for action in model.actions:
-        tree = formula_of(model, action.label)
-        rows = tree.findall(".//mtr")
-        lines = [*guard_lines(reader, action.guard), *(effect_lines(reader, action, variables) or ["nothing"])]
-        assert len(rows) == len(lines), action.label
-        marked = [row[0] for row in tree.findall(".//mrow") if len(row) == 2 and row[1].text == DASH]
-        dashed = {"".join((each[0] if len(each) else each).itertext()) for each in marked}
-        assert dashed == {shown_name(each).removesuffix("[r]") for each in written_by(action)}, action.label
 
 
 @pytest.mark.long

@@ -28,18 +28,13 @@ from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import UserError
 from longpoll_spec.model import ACTION_NAMES, Model, Trace
-from longpoll_spec.phase_changes import phase_changes_of
 from longpoll_spec.policy import PRESETS, preset, with_knob
 from longpoll_spec.render.export.traces import trace_json
 from longpoll_spec.render.notation import state_text
-from longpoll_spec.render.pictures import graph, lanes, plot, sequence
-from longpoll_spec.render.pictures.graph import phases
-from longpoll_spec.render.pictures.plot import Bars, Line, bars, lines, shares
-from longpoll_spec.render.pictures.sequence import story_svg
+from longpoll_spec.render.pictures import lanes, svg
 from longpoll_spec.render.pictures.svg import width_of, wrapped
 from longpoll_spec.render.pictures.text import story_html, story_mermaid, story_text
 from longpoll_spec.render.rocketmq_names import participant_of, place_of
-from longpoll_spec.render.spec_page import model_of
 from longpoll_spec.render.story import WRONG, Story, story_of
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.threads import thread_of
@@ -161,15 +156,15 @@ def test_mermaid_is_well_formed(name: str) -> None:
 
 @pytest.mark.parametrize("name", VIOLATED)
 def test_svg_is_xml_within_its_sheet(name: str) -> None:
-    """The chart parses, has a row for each step, loads nothing, and every mark is on the sheet."""
+    """The picture parses, has a mark for each step, loads nothing, and every text is on the sheet."""
     story = _story(name)
-    shown = story_svg(story)
+    shown = lanes.render(_trace(name))
     root = ET.fromstring(shown)  # noqa: S314 - made a line above
     space = "{http://www.w3.org/2000/svg}"
     numbers = [each.text for each in root.iter(f"{space}text") if each.get("class") == "number"]
 
     assert root.tag == f"{space}svg"
-    assert numbers == [f"{scene.number}." for scene in story.scenes]
+    assert numbers == [str(scene.number) for scene in story.scenes]
     assert not re.search(r"<script|<image|href|url\(|@import|onload", shown)
     assert "prefers-color-scheme:dark" in shown
     _, _, width, height = map(float, root.attrib["viewBox"].split())
@@ -184,17 +179,18 @@ def test_everything_is_escaped() -> None:
     scenes = tuple(attrs.evolve(scene, short=evil, sentence=evil, changes=(evil,)) for scene in story.scenes)
     hostile = attrs.evolve(story, policy=evil, bounds=evil, scenes=scenes, wrong=(evil,))
 
-    for shown in (story_svg(hostile), story_html(hostile, evil), story_mermaid(hostile)):
+    picture = svg.picture("lp", (1, 1), evil, "", [svg.text("name", 0, 0, evil)])
+    for shown in (picture, story_html(hostile, picture, evil), story_mermaid(hostile)):
         assert "<script" not in shown
     assert "#59;" in story_mermaid(hostile)
-    ET.fromstring(story_svg(hostile))  # noqa: S314 - made here
+    ET.fromstring(picture)  # noqa: S314 - made here
 
 
-def test_the_page_holds_chart_steps_and_token() -> None:
-    """The page is one file with the chart, every step, what is wrong and how to see it again."""
+def test_the_page_holds_picture_steps_and_token() -> None:
+    """The page is one file with the picture, every step, what is wrong and how to see it again."""
     token = _explored().verdict("lost_by_hold").token or ""
     story = _story("lost_by_hold")
-    page = story_html(story, token)
+    page = story_html(story, lanes.render(_trace("lost_by_hold")), token)
 
     assert page.startswith("<!doctype html>")
     assert page.count("<li>") == len(story.scenes)
@@ -242,14 +238,15 @@ def test_any_run_can_be_told(data: st.DataObject) -> None:
     """Every run of every policy has a description: each step with actor, target, and words that fit its action."""
     model = data.draw(st.sampled_from(_models()))
     actions, _state = data.draw(runs(model))
-    story = story_of(trace_of(model, actions))
+    trace = trace_of(model, actions)
+    story = story_of(trace)
 
     assert [scene.action for scene in story.scenes] == [action.label for action in actions]
     for scene in story.scenes:
         assert scene.sentence
         assert scene.short
         assert (scene.source == "") == (scene.target == "") == (scene.action == "tick")
-    ET.fromstring(story_svg(story))  # noqa: S314 - made here
+    ET.fromstring(lanes.render(trace))  # noqa: S314 - made here
     assert story_text(story).count("\n") > len(actions)
 
 
@@ -309,8 +306,8 @@ def test_a_race_between_queues_names_its_queue() -> None:
     assert "into the consume queue of q" in told
     assert "its wakeup is lost" in told
     assert [each.name for each in story.participants if each.key.startswith("bucket")] != ["Bucket"]
-    for shown in (story_mermaid(story), story_svg(story), story_html(story, "token")):
-        assert "Bucket of q" in shown
+    assert "Bucket of q" in story_mermaid(story)
+    assert "Bucket of q" in story_html(story, "", "token")
 
 
 BROKEN = sorted({(entry.policy, entry.bounds, name) for entry in pinned() for name in entry.violated if name in WRONG})
@@ -350,22 +347,6 @@ def test_every_property_that_some_preset_breaks_has_words() -> None:
 SPACE: Final = "{http://www.w3.org/2000/svg}"
 FINDINGS: Final = Path(__file__).parents[2] / "docs" / "findings.md"
 TOKENS: Final = re.findall(r"^longpoll explain (\S+)$", FINDINGS.read_text("utf-8"), re.MULTILINE)
-SIZES: Final = {
-    "lp-lanes": ({"java": lanes.SMALL, "inside": lanes.SMALL, "tick": lanes.SMALL, "number": lanes.SMALL}, lanes.SIZE),
-    "lp-chart": ({"java": sequence.SMALL, "change": sequence.SMALL, "number": sequence.SMALL}, sequence.SIZE),
-    "lp-graph": ({"words": graph.SMALL}, graph.SIZE),
-    "lp-plot": ({"small": plot.SMALL}, plot.SIZE),
-}
-"""Picture -> the sizes of its letters by class, and of all others."""
-BOLD: Final = {("lp-lanes", "number"), ("lp-chart", "name"), ("lp-plot", "head")}
-MIDDLE: Final = {
-    ("lp-lanes", "number"),
-    ("lp-lanes", "middle"),
-    ("lp-chart", "name"),
-    ("lp-chart", "java"),
-    ("lp-plot", "middle"),
-}
-END: Final = {("lp-plot", "end")}
 
 
 @frozen
@@ -384,30 +365,22 @@ class Written:
         return not apart and not (self.bottom <= other.top or other.bottom <= self.top)
 
 
-def written(root: ET.Element, x: float = 0.0, y: float = 0.0) -> list[Written]:
+def written(element: ET.Element, x: float = 0.0, y: float = 0.0) -> list[Written]:
     """Every text of a picture, with groups that are moved."""
-    kind = root.get("class", "")
-    return _written(root, kind, x, y)
-
-
-def _written(element: ET.Element, kind: str, x: float, y: float) -> list[Written]:
     moved = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", element.get("transform", ""))
     if moved:
         x, y = x + float(moved[1]), y + float(moved[2])
     if element.tag == f"{SPACE}text":
-        return [_placed(element, kind, x, y)]
-    return [each for child in element for each in _written(child, kind, x, y)]
+        return [_placed(element, x, y)]
+    return [each for child in element for each in written(child, x, y)]
 
 
-def _placed(element: ET.Element, kind: str, x: float, y: float) -> Written:
-    sizes, other = SIZES[kind]
+def _placed(element: ET.Element, x: float, y: float) -> Written:
     classes = element.get("class", "").split()
-    size = next((sizes[each] for each in classes if each in sizes), other)
+    size = lanes.SMALL if {"java", "inside", "tick", "number"} & set(classes) else lanes.SIZE
     text = element.text or ""
-    width = width_of(text, size, bold=any((kind, each) in BOLD for each in classes))
-    middle = kind == "lp-graph" or any((kind, each) in MIDDLE for each in classes)
-    end = any((kind, each) in END for each in classes)
-    left = x + float(element.get("x", "0")) - (width / 2 if middle else width if end else 0)
+    width = width_of(text, size, bold="number" in classes)
+    left = x + float(element.get("x", "0")) - (width / 2 if {"number", "middle"} & set(classes) else 0)
     base = y + float(element.get("y", "0"))
     return Written(text, left, left + width, base - 0.75 * size, base + 0.2 * size)
 
@@ -459,7 +432,6 @@ def test_every_finding_is_drawn(token: str) -> None:
     assert marks == [str(scene.number) for scene in story.scenes]
     assert story.wrong[0].split()[0] in picture
     assert wrong(picture) == []
-    assert wrong(story_svg(story)) == []
     assert "prefers-color-scheme:dark" in picture
 
 
@@ -483,17 +455,6 @@ def test_a_moving_picture_has_the_same_steps() -> None:
     assert wrong(moving) == []
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_phases_are_drawn_from_the_law(name: str) -> None:
-    moves = phase_changes_of(model_of(preset(name)))
-    picture = phases(moves, name)
-    shown = {text.text for text in written(ET.fromstring(picture))}  # noqa: S314 - it is our own text
-
-    assert {end.replace("_", " ") for move in moves for end in (move.before, move.after)} <= shown
-    assert all(any(move.action in text for text in shown) for move in moves)
-    assert wrong(picture) == []
-
-
 def test_a_text_is_broken_where_it_must_be() -> None:
     lines = wrapped("a bucket and aVeryLongNameOfSomeMethodThatHasNoSpaces", 80, 13)
 
@@ -512,51 +473,12 @@ def test_explain_writes_a_picture(tmp_path: Path) -> None:
 PAGE = (Path(__file__).parents[2] / "docs" / "polling.md").read_text("utf-8")
 
 
-def drawn(*series: Line) -> str:
-    return lines(series, title="A plot", across="ms", up="messages")
-
-
-def test_a_share_goes_up_by_one_part_at_each_value() -> None:
-    assert shares("a", [4.0, 1.0]).points == ((1.0, 0.0), (1.0, 0.0), (1.0, 0.5), (4.0, 0.5), (4.0, 1.0))
-    with pytest.raises(UserError, match="a has no values; measure first"):
-        shares("a", [])
-
-
-def test_a_point_stands_where_its_figure_says() -> None:
-    """Of an axis from 1 to 100, 10 is in the middle; what is twice as much of the messages is twice as high."""
-    picture = drawn(Line("a", ((1.0, 0.0), (10.0, 0.5), (100.0, 1.0))))
-    path = re.search(r'class="curve s0" d="M([^"]*)"', picture)
-    assert path is not None
-    points = [tuple(map(float, point.split())) for point in path[1].split("L")]
-
-    assert points[1][0] == pytest.approx((points[0][0] + points[2][0]) / 2, abs=0.1)
-    assert points[1][1] == pytest.approx((points[0][1] + points[2][1]) / 2, abs=0.1)
-    assert points[0][1] > points[2][1]
-
-
-def test_a_bar_is_as_long_as_its_figure() -> None:
-    """Bars are proportional to the longest of their group, with none for 0; the number is next to the bar."""
-    picture = bars([Bars("head", (("a", 400.0), ("b", 100.0), ("c", 0.0)))], title="Bars")
-    root = ET.fromstring(picture)  # noqa: S314 - it is our own text
-    widths = [float(each.attrib["width"]) for each in root.iter(f"{SPACE}rect")]
-    words = [each.text for each in root.iter(f"{SPACE}text")]
-
-    assert widths[1] == pytest.approx(widths[0] / 4, abs=0.1)
-    assert widths[2] == 0.0
-    assert words == ["head", "a", "400", "b", "100", "c", "0.0"]
-
-
 def test_the_page_has_what_was_measured() -> None:
-    """Its table, its machine and its pictures are those of the file of figures, and nothing in them is cut off."""
+    """Its table and its machine are those of the file of figures."""
     found = figures.measured()
 
     assert figures.table(found) in PAGE
     assert figures.machine(found) in PAGE
-    for name, picture in figures.pictures(found).items():
-        assert (figures.FIGURES / name).read_text("utf-8") == picture + "\n", "python -m docs.site.figures"
-        assert f"](figures/{name})" in PAGE
-        assert wrong(picture) == []
-        assert "prefers-color-scheme:dark" in picture
 
 
 def test_a_file_of_other_figures_is_refused(tmp_path: Path) -> None:

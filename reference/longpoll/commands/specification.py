@@ -401,7 +401,7 @@ def explain(*, token: str, form: str, output: Path | None, shortest: bool, as_js
     elif form == "itf":
         _write(msgspec.json.encode(trace_itf(trace, token)).decode() + "\n", output)
     elif form == "html":
-        _write(story_html(story, token), output)
+        _write(story_html(story, lanes.render(trace), token), output)
     elif form == "svg":
         _write(lanes.render(trace) + "\n", output)
     else:

@@ -16,8 +16,7 @@ from longpoll_spec.engines.packed import search as packed
 from longpoll_spec.engines.smt.proof import prove
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.policy import PRESETS, preset
-from longpoll_spec.render.pictures.sequence import story_svg
-from longpoll_spec.render.story import story_of
+from longpoll_spec.render.pictures import lanes
 from longpoll_spec.specification import properties_of, specification_of
 
 OURS: Final = ("strict", "strict-clone")
@@ -118,7 +117,7 @@ def _proved(name: str) -> Row:
 def charts(rows: Sequence[Row]) -> Sequence[tuple[str, str]]:
     """(caption, SVG text) of each counterexample among the rows."""
     return [
-        (f"{row.what}: longpoll explain {row.token}", story_svg(story_of(replay(row.token))))
+        (f"{row.what}: longpoll explain {row.token}", lanes.render(replay(row.token)))
         for row in rows
         if row.token is not None
     ]

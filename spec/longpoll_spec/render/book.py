@@ -1,6 +1,6 @@
 """The specification as a book: a page for each action and each feature, and any two presets side by side.
 
-The pages are Markdown with MathML (`mathml`), for Sphinx and MyST. They are derived from the specification like
+The pages are Markdown, for Sphinx and MyST. They are derived from the specification like
 docs/spec.md, which has it all on one page. Which actions read and write which variable, and which properties an action
 could break, is computed from the terms of each preset without features, and with each feature. Whether an action does
 break one is not checked. The results of mutants are passed in (`Slipped`).
@@ -8,6 +8,7 @@ break one is not checked. The results of mutants are passed in (`Slipped`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
@@ -17,27 +18,26 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds
-from longpoll_spec.model import ACTION_NAMES, Action, Property
-from longpoll_spec.phase_changes import PhaseChange, phase_changes_of
+from longpoll_spec.model import ACTION_NAMES, Action, Model, Property
 from longpoll_spec.policy import PRESETS, Policy
 from longpoll_spec.render.conditions import PLAIN, condition_of, samples
 from longpoll_spec.render.differences import Difference, aligned, difference
 from longpoll_spec.render.java_breakpoints import stopped_at
-from longpoll_spec.render.mathml import shown_name, statement, step
-from longpoll_spec.render.pictures.graph import phases
+from longpoll_spec.render.notation import guard_lines, reader_of, stem
 from longpoll_spec.render.spec_page import (
     OPEN,
     action_lines,
     action_told,
     kinds_of_action,
     model_of,
+    named_terms,
     opened,
     places_text,
     policies,
 )
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Variable, state_of
-from longpoll_spec.terms import Term, changes, nodes
+from longpoll_spec.terms import TRUE, Bool, Term, changes, nodes
 
 Lines = Iterator[str]
 
@@ -83,6 +83,11 @@ class ReadsAndWrites:
 
     reads: frozenset[str]
     writes: frozenset[str]
+
+
+def shown_name(variable: str) -> str:
+    """A variable's name in the book: the same for every request and every queue."""
+    return f"{stem(variable)}[r]" if stem(variable) != variable else re.sub(r"_q\d+$", "", variable)
 
 
 def variables_in(terms: Iterable[Term]) -> set[str]:
@@ -213,7 +218,6 @@ def pages(slips: Sequence[Slipped]) -> dict[str, str]:
     """Path in the book -> text."""
     made = {
         "state.md": _state(),
-        "phases.md": _phases(),
         "properties.md": _properties(),
     }
     made |= {f"actions/{name}.md": _action(name, slips) for name in _names()}
@@ -237,7 +241,6 @@ def _index() -> Lines:
     yield ""
     chapters = {
         "state": "The state: each variable, and the actions that read and write it.",
-        "phases": "The phases of a request, as a picture.",
         "actions/index": "The actions, one page each.",
         "aspects/index": "The features, one page each.",
         "properties": "The properties, as formulas.",
@@ -246,7 +249,7 @@ def _index() -> Lines:
     }
     yield from (f"- [{name.partition('/')[0].capitalize()}]({name}.md): {said}" for name, said in chapters.items())
     yield ""
-    yield "A variable with a prime is its value after the step. `r` is the acting request, `s` any request."
+    yield "`r` is the acting request, `s` any request."
     yield from toctree(chapters)
 
 
@@ -269,20 +272,6 @@ def _state() -> Lines:
 @cache
 def _variables(policy: Policy, bounds: Bounds) -> frozenset[str]:
     return frozenset({shown_name(variable.name) for variable in state_of(policy, bounds).variables})
-
-
-def _phases() -> Lines:
-    yield from (
-        "# The phases of a request",
-        "",
-        "The actions that move a request from one phase to another, derived from their effects.",
-    )
-    pictures: dict[tuple[PhaseChange, ...], list[str]] = {}
-    for name, policy in PRESETS.items():
-        pictures.setdefault(phase_changes_of(model_of(policy)), []).append(name)
-    for moves, names in pictures.items():
-        yield from ("", f"## {', '.join(names)}", "")
-        yield from raw(phases(moves, f"The phases of a request in {', '.join(names)}"))
 
 
 def _actions() -> Lines:
@@ -358,7 +347,6 @@ def _texts(name: str, aspect: str, bounds: Bounds) -> Lines:
         for action in kinds_of_action(model, name):
             head, *rest = action_told(model, action)[1:]
             yield from (f"### {head}" if len(kinds_of_action(model, name)) > 1 else "", "")
-            yield from raw(step(model, action))
             yield from ("```text", head, *rest, "```", "")
         if name == "tick" and any(policy.tick == "maximal_progress" for policy in alike):
             yield from ("Under maximal progress it waits besides until no urgent action can happen.", "")
@@ -489,7 +477,12 @@ def _property(policy: Policy, size: Bounds, each: Property) -> Lines:
         )
         first = each.closing[0]
         yield from (f"`{first[0]}` would break it if", "")
-        yield from raw(statement(model, first[1]))
+        yield from _formula(model, first[1])
     if not each.closing or each.here.op != "true":
         yield from (f"In {where}, in every state:", "")
-        yield from raw(statement(model, each.here))
+        yield from _formula(model, each.here)
+
+
+def _formula(model: Model, term: Bool) -> Lines:
+    named = [(term, name) for name, term in named_terms(model.state).items() if term is not TRUE]
+    yield from ("```text", *guard_lines(reader_of(model, named), term), "```", "")

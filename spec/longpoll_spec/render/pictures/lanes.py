@@ -96,7 +96,7 @@ class _Sheet:
         """The width of the lanes' names."""
         names = [width_of(each.name, SIZE) for each in self.story.participants]
         java = [0.0 if self.narrow else width_of(each.java, SMALL) for each in self.story.participants]
-        return max([*names, *java, *(width_of(name, SIZE) for name, _ in self.bars)]) + 2 * PAD
+        return max([0.0, *names, *java, *(width_of(name, SIZE) for name, _ in self.bars)]) + 2 * PAD
 
     @property
     def right(self) -> float:

@@ -1,7 +1,7 @@
 """A story as numbered steps in plain text, as a mermaid sequence diagram, and as one page.
 
 Text has no colour: it is the same for a terminal, a file and a message. Mermaid is for Markdown and has no locations in
-Java. The page is one file without scripts: chart, steps in full, and what is wrong; everything is escaped.
+Java. The page is one file without scripts: picture, steps in full, and what is wrong; everything is escaped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final
 
-from longpoll_spec.render.pictures.sequence import story_svg
 from longpoll_spec.render.rocketmq_names import participant_of
 from longpoll_spec.render.story import Scene, Story
 
@@ -108,8 +107,8 @@ body{color:#e3e8ec;background:#14191e}.place,.change{color:#9aa7b1}.wrong{backgr
 """
 
 
-def story_html(story: Story, token: str) -> str:
-    """The story of a token as the text of one HTML file."""
+def story_html(story: Story, picture: str, token: str) -> str:
+    """The story of a token as the text of one HTML file; `picture` is its SVG (`lanes`)."""
     steps = "".join(_step(scene) for scene in story.scenes)
     wrong = "".join(f"<p>{escape(sentence)}</p>" for sentence in story.wrong)
     return (
@@ -117,7 +116,7 @@ def story_html(story: Story, token: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(story.title)}</title><style>{STYLE}</style></head><body><main>"
         f"<h1>{escape(story.title)}</h1><p>{escape(story.bounds)}</p>"
-        f"<figure>{story_svg(story)}</figure>"
+        f"<figure>{picture}</figure>"
         f"<h2>Step by step</h2><ol>{steps}</ol>"
         + (f'<h2>What is wrong</h2><div class="wrong">{wrong}</div>' if wrong else "")
         + f"<p>Again: <code>longpoll explain {escape(token)}</code></p></main></body></html>\n"
