@@ -38,7 +38,7 @@ NOT_TYPED: Final = {
     "`model_tests/conformance/test_tlc.py` has TLC check the same where there is one",
 }
 """A command that no test types, as it stands -> why. Nothing else is left out."""
-JAVA: Final = re.compile(r"longpoll (.* (--on|--inside) java-.*|judge steps --engine local|coverage delayed)")
+JAVA: Final = re.compile(r"longpoll (.* (--on|--inside) java-.*|judge steps --engine local)")
 """Takes a Java broker; typed by `test_what_takes_a_java_broker_can_be_typed`."""
 MINE: Final = {"./my-program": "python3 hold-table/right.py"}
 """What stands for a thing of the reader's -> what is taken for it."""
@@ -93,7 +93,7 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"judge .*/observed|judge /tmp/history": (0, 3),
     r"nightly\.soak .*": (0, 3),
     # What the pull request closes cannot be followed to its end.
-    r"replay lp1\.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w .*--with-7359": 1,
+    r"explain lp1\.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w .*--with-7359": 1,
 }
 """A command that finds what it looks for, or can say nothing -> its exit code; every other one ends with 0."""
 
@@ -313,7 +313,7 @@ PLANTED: Final = "# A page\n\n```console\nprintf here\n{}\n```\n"
     [
         "longpoll store verify no-such-store",
         "longpoll judge no-such-history --engine local --follow",
-        "longpoll replay lp1.eNqb...",
+        "longpoll explain lp1.eNqb...",
         "pytest model_tests/docs/test_no_such.py",
     ],
 )

@@ -33,6 +33,10 @@ IMPORTED: Final = {"z3-solver": "z3", "opentelemetry-api": "opentelemetry"}
 """Distribution -> the package that it installs."""
 
 
+LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
+"""A run that loses a wakeup."""
+
+
 def run(script: str, *words: str, without: set[str]) -> subprocess.CompletedProcess[str]:
     code = BLOCK.format(gone=without) + script
     return subprocess.run(
@@ -99,9 +103,9 @@ def test_no_help_names_an_extra_that_is_installed() -> None:
     [
         (["check", "--bounds", "tiny"], "law"),
         (["prove"], "law"),
-        (["check", "--engine", "simulate"], "law"),
         (["check", "--engine", "spark"], "spark"),
-        (["ablate"], "law"),
+        (["check", "--ablate"], "law"),
+        (["explain", LOST, "--on", "code"], "simulation"),
     ],
     ids=" ".join,
 )

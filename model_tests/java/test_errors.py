@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from model_tests.java.findings import token_of
 
 from longpoll.cli import main
-from longpoll.commands import replay as replay_command
+from longpoll.commands import explain as explain_command
 from longpoll_java import broker as java_broker
 from longpoll_java.breakpoints import Breakpoints
 from longpoll_java.broker import JavaBroker
@@ -57,9 +57,9 @@ def assert_mistake(done: Result, *said: str) -> None:
 def test_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No Java on PATH: it says to install one."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    both = ran("replay", TOKEN, "--on", "java-4.9.7")
+    both = ran("explain", TOKEN, "--on", "java-4.9.7")
     assert_mistake(both, "there is no java on PATH", "install a JDK (11 or later), and Maven unless --jars")
-    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "there is no java on PATH", "install a JDK (11 or later)")
+    assert_mistake(ran("explain", TOKEN, "--jars", tmp_path), "there is no java on PATH", "install a JDK (11 or later)")
 
 
 def test_without_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_without_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert_mistake(
-        ran("replay", TOKEN, "--on", "java-4.9.7"),
+        ran("explain", TOKEN, "--on", "java-4.9.7"),
         "there is no mvn on PATH",
         "install Maven, or name a folder with --jars",
     )
@@ -79,7 +79,7 @@ def test_maven_that_resolves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     program(tmp_path, "mvn", "echo no network; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert_mistake(ran("replay", TOKEN, "--on", "java-5.5.0"), "Maven cannot resolve the jars of 5.5.0", "no network")
+    assert_mistake(ran("explain", TOKEN, "--on", "java-5.5.0"), "Maven cannot resolve the jars of 5.5.0", "no network")
 
 
 def test_one_maven_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_one_maven_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     program(tmp_path, "mvn", f"flock -n {lock} true && echo not alone; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    told = ran("replay", TOKEN, "--on", "java-5.5.0")
+    told = ran("explain", TOKEN, "--on", "java-5.5.0")
     assert_mistake(told, "Maven cannot resolve")
     assert "not alone" not in told.stderr
     with lock.open() as free:
@@ -100,19 +100,19 @@ def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     """An empty folder, a jar that is none, one of an unknown version, one that is not the version asked for."""
     program(tmp_path, "java", "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path / "absent"), "is not a folder", "lib")
-    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "no rocketmq-broker-*.jar", "lib")
+    assert_mistake(ran("explain", TOKEN, "--jars", tmp_path / "absent"), "is not a folder", "lib")
+    assert_mistake(ran("explain", TOKEN, "--jars", tmp_path), "no rocketmq-broker-*.jar", "lib")
     (tmp_path / "rocketmq-broker-x.jar").write_bytes(b"no jar")
-    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "has no version")
+    assert_mistake(ran("explain", TOKEN, "--jars", tmp_path), "has no version")
     jar_of(tmp_path, "4.2.0")
-    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "4.2.0", "4.9.7, 5.4.0, 5.5.0")
+    assert_mistake(ran("explain", TOKEN, "--jars", tmp_path), "4.2.0", "4.9.7, 5.4.0, 5.5.0")
     jar_of(tmp_path, "4.9.7")
     (tmp_path / "byteman-4.0.24.jar").write_bytes(b"")
     assert_mistake(
-        ran("replay", TOKEN, "--jars", tmp_path, "--on", "java-5.5.0"), "has the jars of 4.9.7", "use --on java-4.9.7"
+        ran("explain", TOKEN, "--jars", tmp_path, "--on", "java-5.5.0"), "has the jars of 4.9.7", "use --on java-4.9.7"
     )
     jar_of(tmp_path, "5.5.0", "rocketmq-broker-y.jar")
-    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "2 of rocketmq-broker-*.jar")
+    assert_mistake(ran("explain", TOKEN, "--jars", tmp_path), "2 of rocketmq-broker-*.jar")
 
 
 @pytest.mark.parametrize(
@@ -161,11 +161,11 @@ def test_a_broker_that_never_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_token_of_another_law() -> None:
     """Another format, a changed spec and a damaged token get different messages."""
     assert_mistake(
-        ran("replay", f"lp2.{TOKEN[4:]}", "--on", "java-4.9.7"), "not a token of this version", "longpoll check"
+        ran("explain", f"lp2.{TOKEN[4:]}", "--on", "java-4.9.7"), "not a token of this version", "longpoll check"
     )
     changed = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3uWAAIEAQgGRmMZTQ"
     assert_mistake(
-        ran("replay", changed, "--on", "java-4.9.7"), "another version of the specification", "longpoll check"
+        ran("explain", changed, "--on", "java-4.9.7"), "another version of the specification", "longpoll check"
     )
 
 
@@ -183,14 +183,10 @@ def test_a_port_that_is_taken_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_what_does_not_go_together() -> None:
-    """A policy with Java, or a run that Java has no steps for."""
-    assert_mistake(ran("replay", TOKEN, "--with-7359"), "--with-7359 needs --on or --jars")
-    assert_mistake(
-        ran("replay", TOKEN, "--on", "java-4.9.7", "--policy", "strict"),
-        "--policy applies only to the reference broker",
-    )
-    assert_mistake(ran("replay", "lp1.nonsense", "--on", "java-4.9.7"), "token")
-    assert ran("replay", TOKEN, "--on", "java-3.2.6").exit_code == 2
+    """An option of Java without Java, a damaged token, a version that there is not."""
+    assert_mistake(ran("explain", TOKEN, "--with-7359"), "--with-7359 needs --on or --jars")
+    assert_mistake(ran("explain", "lp1.nonsense", "--on", "java-4.9.7"), "token")
+    assert ran("explain", TOKEN, "--on", "java-3.2.6").exit_code == 2
 
 
 def test_exports_that_cannot_be(tmp_path: Path) -> None:
@@ -219,7 +215,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_the_broker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As Ctrl-C does: what was started is ended, and no further try begins."""
+    """As Ctrl-C does: what was started is ended."""
     seen: list[str] = []
 
     @contextmanager
@@ -237,12 +233,12 @@ def test_sigterm_ends_the_broker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     def ignored(*_words: object) -> None:
         seen.append("SIGTERM would have ended the process")
 
-    monkeypatch.setattr(replay_command, "started", started)
-    monkeypatch.setattr(replay_command, "play", play)
-    monkeypatch.setattr(replay_command, "chosen", lambda _on, _jars: Jars("4.9.7", "nothing.jar", "byteman.jar"))
+    monkeypatch.setattr(explain_command, "started", started)
+    monkeypatch.setattr(explain_command, "play", play)
+    monkeypatch.setattr(explain_command, "chosen", lambda _on, _jars: Jars("4.9.7", "nothing.jar", "byteman.jar"))
     before = signal.signal(signal.SIGTERM, ignored)
     try:
-        done = ran("replay", TOKEN, "--on", "java-4.9.7", "--tries", "2")
+        done = ran("explain", TOKEN, "--on", "java-4.9.7")
         assert signal.getsignal(signal.SIGTERM) is ignored
     finally:
         signal.signal(signal.SIGTERM, before)

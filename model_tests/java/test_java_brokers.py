@@ -155,13 +155,14 @@ def test_the_command_tells_a_run_step_beside_step() -> None:
     """From the token to the exit code, with every step's law and what was seen."""
     jars_of("4.9.7")
     token = token_of("rocketmq-4.9", "commit_never_regresses")
-    done = CliRunner().invoke(main, ["replay", token, "--on", "java-4.9.7", "--tries", "2", "--json"])
+    done = CliRunner().invoke(main, ["explain", token, "--on", "java-4.9.7", "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
-    assert (told["on"], told["policy"], told["of"]) == ("java-4.9.7", "rocketmq-4.9", 9)
-    assert [one["broken"] for one in told["tries"]] == [True, True]
-    assert [step["action"] for step in told["tries"][0]["steps"]][-2:] == ["hold(0)", "commit_pulled(0)"]
-    assert told["tries"][0]["shown"] == ["the group's offset is 0"]
+    assert (told["token"], told["on"], told["verdict"]) == (token, "java-4.9.7", "followed")
+    assert [step["action"] for step in told["steps"]][-2:] == ["hold(0)", "commit_pulled(0)"]
+    assert len(told["steps"]) == 9
+    assert told["promised"][0].startswith("commit_never_regresses: ")
+    assert told["seen"] == ["the group's offset is 0"]
 
 
 def test_a_version_that_mended_it_does_not_show_it(broker: JavaBroker) -> None:
@@ -249,24 +250,12 @@ def test_a_brokers_own_steps_follow_its_law(version: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("version", quick_if(VERSIONS, lambda version: version == "4.9.7"))
-def test_random_gates_show_more_of_the_graph(version: str, tmp_path: Path) -> None:
-    """With threads delayed at the places, and a scan each two seconds, the steps are the law's, and of more kinds."""
+def test_steps_at_random_gates_follow_the_law(version: str, tmp_path: Path) -> None:
+    """With threads delayed at the places, and a scan each two seconds, the steps are the law's."""
     jars_of(version)
-    plain, delayed = tmp_path / "plain", tmp_path / "delayed"
-    recorded(version, plain, 500, 4, 1)
+    delayed = tmp_path / "delayed"
     recorded(version, delayed, 500, 4, 4, "--delayed-percent", "10", "--scan-ms", "2000", "--seed", "7")
     assert judged(delayed)[0] == "valid"
-    few, many = (kinds_seen(directory) for directory in (plain, delayed))
-    assert many > few + 20, (few, many)
-
-
-def kinds_seen(directory: Path) -> int:
-    """How many classes of transitions a history has, none of them beyond the law's graph."""
-    done = CliRunner().invoke(main, ["coverage", str(directory), "--json"])
-    (law,) = json.loads(done.stdout)["laws"]
-    assert law["run"] >= law["steps"]
-    assert not law["beyond"]
-    return sum(1 for words in law["transitions"].values() for times in words.values() if times)
 
 
 @pytest.mark.long

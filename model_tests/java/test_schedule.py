@@ -6,7 +6,7 @@ import json
 import re
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
@@ -98,7 +98,7 @@ def test_every_finding_is_a_schedule_or_says_why_not(finding: Finding) -> None:
 def test_every_token_of_a_report_can_be_played() -> None:
     """The runs that the page of reports names are runs of the findings, with moves that show them."""
     text = (PAGE.parent / "upstream.md").read_text(encoding="utf-8")
-    called = re.findall(r"longpoll replay (lp1\.\S+) --on java-([\d.]+)", text)
+    called = re.findall(r"longpoll explain (lp1\.\S+) --on java-([\d.]+)", text)
     assert called
     for token, version in called:
         trace = replay(token)
@@ -213,39 +213,6 @@ def judged(directory: Path) -> tuple[str, int]:
     done = CliRunner().invoke(main, ["judge", str(directory), "--engine", "local", "--json"])
     told = json.loads(done.stdout)
     return told["verdict"], told["judged"]["follows_the_law"]
-
-
-def covered(*directories: Path) -> dict[str, Any]:
-    """The output of `longpoll coverage` for the one spec of some histories."""
-    done = CliRunner().invoke(main, ["coverage", *map(str, directories), "--json"])
-    assert done.exit_code == 0, done.output
-    (law,) = json.loads(done.stdout)["laws"]
-    return dict(law)
-
-
-def test_which_transitions_were_seen(tmp_path: Path) -> None:
-    """Each step of the trace, with its class, occurs once; the scan's ticks are added."""
-    law = covered(history(tmp_path, LOST_BY_HOLD))
-    seen = {name: {word: times for word, times in words.items() if times} for name, words in law["transitions"].items()}
-    assert (law["policy"], law["sources"], law["steps"], law["beyond"]) == ("rocketmq-4.9", 1, 11, {})
-    assert seen["notify_start"] == {"dispatcher due -> walking; scanner idle; idle; missed": 1}
-    assert seen["scan_each"] == {"dispatcher idle; scanner walking; *taken_by_scanner -> queued; idle": 1}
-    assert (
-        sum(times for words in seen.values() for times in words.values())
-        == law["run"]
-        == 11 + sum(seen["tick"].values())
-    )
-    assert sum(seen["tick"].values()) == 2
-    assert not seen["stop"]
-
-
-def test_a_history_without_steps_is_no_history_of_steps(tmp_path: Path) -> None:
-    directory = history(tmp_path, LOST_BY_HOLD)
-    meta = json.loads((directory / "meta.json").read_text())
-    (directory / "meta.json").write_text(json.dumps({key: value for key, value in meta.items() if key != "law"}))
-    done = CliRunner().invoke(main, ["coverage", str(directory)])
-    assert done.exit_code == 2
-    assert "not a history of steps" in done.stderr
 
 
 def test_delays_are_drawn_at_every_place_from_the_seed() -> None:

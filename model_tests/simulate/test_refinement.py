@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from operator import attrgetter
@@ -230,13 +231,15 @@ def test_a_run_with_more_than_one_queue_is_refused() -> None:
 
 
 def test_the_command_follows_a_token_of_the_law() -> None:
-    """Exit code 0 with every step in words; under strict 3, with the place where it stops."""
+    """Exit code 0 with every step in words, and as JSON."""
     token = broken("rocketmq-4.9")["lost_by_keep"]
-    done = CliRunner().invoke(main, ["replay", token])
-    strict = CliRunner().invoke(main, ["replay", token, "--policy", "strict"])
+    done = CliRunner().invoke(main, ["explain", token, "--on", "code"])
+    told = json.loads(CliRunner().invoke(main, ["explain", token, "--on", "code", "--json"]).stdout)
 
     assert done.exit_code == 0, done.output
     assert "follows the run to its end" in done.stdout
     assert "notify_start" in done.stdout
-    assert strict.exit_code == 3
-    assert "of 11 steps" in strict.stdout
+    assert set(told) == {"token", "on", "steps", "promised", "seen", "verdict"}
+    assert (told["token"], told["on"], told["verdict"], len(told["steps"])) == (token, "code", "followed", 11)
+    assert told["promised"][0].startswith("lost_by_keep: ")
+    assert "\n".join(told["seen"]) in done.stdout

@@ -1,34 +1,33 @@
-"""Every engine finds the same states and verdicts, and random runs and shortest runs show what they say."""
+"""Every engine finds the same states and verdicts, and random runs show what they say."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.spec.cases import breaks_its_property, model_named, quick_if
 from model_tests.support.spec.strategies import runs
 
-from longpoll.cli import main
 from longpoll_spec import engines
 from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import evaluate, trace_of, values_of
-from longpoll_spec.engines.exploration import Exploration, Progress
+from longpoll_spec.engines.exploration import Exploration, Ledger, Progress
 from longpoll_spec.engines.manifest import entry_of, pinned, pinned_entry
-from longpoll_spec.engines.minimise import fewest_switches, minimised, shortest_token, switches_in
-from longpoll_spec.engines.packed import simulate
+from longpoll_spec.engines.packed import random_runs as chance
+from longpoll_spec.engines.packed.compile import expand_of
 from longpoll_spec.engines.packed.layout import layout_of
+from longpoll_spec.engines.packed.random_runs import random_runs
+from longpoll_spec.engines.packed.words import words_of
 from longpoll_spec.engines.python import Question, question, shorten, successors
 from longpoll_spec.engines.simplify import extent
 from longpoll_spec.engines.survey import Survey, survey
-from longpoll_spec.engines.tokens import replay, token_of
+from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import BoundsError, UnknownPropertyError
 from longpoll_spec.findings import FACTS
 from longpoll_spec.model import Model, Property
@@ -246,73 +245,41 @@ def test_an_exploration_that_ends_early_is_the_last() -> None:
     assert not found.response
 
 
-def _simulated(model: Model, runs: int = 2000, seed: int = 1) -> Exploration:
-    return explore(model, engine="simulate", runs=runs, steps=40, seed=seed)
-
-
-@pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
-def test_only_what_is_so_is_found(policy: str) -> None:
-    """Nothing is violated or reached that exploring does not find, none in fewer steps, and nothing is said to hold."""
-    model, entry = model_named(policy), pinned_entry(policy, "tiny")
-    known = entry.violated | entry.reached
-    found = _simulated(model)
-
-    for verdict in found.verdicts:
-        # A run shows nothing that holds, but what the text itself says needs no run.
-        assert verdict.verdict in {"violated", "reached", "unknown"} or verdict.by_construction
-        if verdict.token is not None:
-            assert verdict.depth is not None
-            assert verdict.depth >= known[verdict.name]
-            assert replay(verdict.token).depth == verdict.depth
-    assert not found.complete
-    assert 0 < found.distinct_states <= entry.distinct_states
-
-
-@pytest.mark.long
-def test_a_seed_finds_the_hazards_of_the_real_broker() -> None:
-    """Lost wakeups by hold and by keep, lateness and drops are found at bounds that are not explored, and shown."""
-    model = model_named("rocketmq-4.9", "wide")
-    found = explore(model, engine="simulate", runs=20_000, steps=40, seed=3)
+@pytest.mark.parametrize(
+    ("policy", "bounds"),
+    [("strict", "tiny"), ("rocketmq-4.9", "tiny"), pytest.param("rocketmq-4.9", "wide", marks=pytest.mark.long)],
+)
+def test_random_runs_find_only_what_is_so(policy: str, bounds: str) -> None:
+    """Each run decides its property, in no fewer steps than exploring needs; equal seeds give equal runs."""
+    model, entry = model_named(policy, bounds), pinned_entry(policy, "tiny")
     stated = {item.name: item for item in properties_of(model)}
+    found = random_runs(model, list(stated.values()), runs=2_000 if bounds == "tiny" else 20_000, steps=40, seed=3)
 
-    for name in ("lost_by_hold", "lost_by_keep", "queued_by_deadline", "dropped_by_reject", "dropped_by_throw"):
-        verdict = found.verdict(name)
-        assert verdict.verdict == "violated", name
-        assert verdict.token is not None
-        ends = [values_of(model, step.state) for step in replay(verdict.token).steps[-2:]]
-        assert 0 in [evaluate(stated[name].term, end) for end in ends]
-
-
-def test_equal_seeds_give_equal_runs() -> None:
-    model = model_named("strict", "small")
-    first, again, other = (_simulated(model, runs=200, seed=seed) for seed in (1, 1, 2))
-
-    assert (first.verdicts, first.fired, first.seen) == (again.verdicts, again.fired, again.seen)
-    assert first.fired != other.fired
+    for name, run in found.items():
+        trace = trace_of(model, run, name)
+        assert bounds != "tiny" or len(run) >= (entry.violated | entry.reached)[name]
+        if stated[name].kind != "sometimes":
+            assert breaks_its_property(trace)
+    assert {"some_held"} <= set(found)
+    if policy == "rocketmq-4.9":
+        assert {"lost_by_hold", "queued_by_deadline", "dropped_by_reject", "dropped_by_throw"} <= set(found)
+    few = {seed: random_runs(model, list(stated.values()), runs=200, steps=40, seed=seed) for seed in (1, 2)}
+    assert few[1] == random_runs(model, list(stated.values()), runs=200, steps=40, seed=1) != few[2]
 
 
-def test_every_run_takes_legal_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The steps that are counted are the steps that were taken, from the first state, each where it is enabled."""
-    monkeypatch.setattr(simulate, "BATCH_RUNS", 7)
-    model = model_named("rocketmq-4.9")
-    found = explore(model, engine="simulate", runs=20, steps=11)
-
-    assert sum(found.fired.values()) == found.transitions <= 20 * 11
-    assert found.depth <= 11
-
-
-def test_steps_are_drawn_evenly() -> None:
+def test_random_steps_are_drawn_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what may happen first, with nothing left out, everything is taken about as often: within five deviations."""
-    model, runs = model_named("strict"), 20_000
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulate, "LEFT_OUT", 0.0)
-        found = explore(model, engine="simulate", runs=runs, steps=1)
-    taken = [count for count in found.fired.values() if count]
-    expected = runs / len(taken)
+    monkeypatch.setattr(chance, "LEFT_OUT", 0.0)
+    model, count = model_named("strict"), 20_000
+    layout = layout_of(model)
+    made = chance._Runs(model, Ledger([]), layout, expand_of(model, layout, []), np.random.default_rng(0), 1)
+    states = np.repeat(words_of([layout.pack(model.initial)], layout.words), count, axis=1)
+    choice, _ = made._offer(states, made._left_out(count))
+    taken = [int(times) for times in np.bincount(choice.actions) if times]
 
-    assert len(taken) > 2
-    assert sum(taken) == runs
-    assert max(abs(count - expected) for count in taken) < 5 * np.sqrt(expected)
+    assert len(taken) == sum(1 for _ in successors(model)(model.initial)) > 2
+    assert sum(taken) == count
+    assert max(abs(times - count / len(taken)) for times in taken) < 5 * np.sqrt(count / len(taken))
 
 
 def test_a_run_loses_the_steps_it_does_not_need() -> None:
@@ -327,131 +294,3 @@ def test_a_run_loses_the_steps_it_does_not_need() -> None:
 
     assert len(shorten(model, item, long)) == len(shortest)
     assert shorten(model, item, shortest) == shortest
-
-
-def test_an_interrupt_tells_what_was_seen() -> None:
-    def interrupt(progress: Progress) -> None:
-        if progress.depth == 5:
-            signal.raise_signal(signal.SIGINT)
-
-    found = explore(model_named("strict"), engine="simulate", runs=500, report=interrupt)
-    assert found.depth == 5
-    assert found.transitions > 0
-    assert found.verdict("no_lost_wakeup").verdict == "unknown"
-
-
-POLICIES = ("rocketmq-4.9", "strict+recheck_after_hold=none", "strict-clone+on_throw=drop_rest")
-LENGTH_MAX = 8
-"""Every run of so many steps is looked at: some hundred thousand."""
-
-
-@cache
-def _explored(name: str) -> Exploration:
-    return explore(model_named(name), engine="python")
-
-
-def _runs(model: Model, length: int) -> Iterator[tuple[list[int], list[tuple[int, ...]]]]:
-    """Every run of so many steps: its actions' numbers, and the states that it goes through."""
-    step = successors(model)
-    taken: list[int] = []
-    states = [model.initial]
-
-    def grow() -> Iterator[tuple[list[int], list[tuple[int, ...]]]]:
-        if len(taken) == length:
-            yield taken, states
-            return
-        for index, after in step(states[-1]):
-            taken.append(index)
-            states.append(after)
-            yield from grow()
-            taken.pop()
-            states.pop()
-
-    return grow()
-
-
-def _least(model: Model, item: Property, length: int) -> int:
-    """The fewest switches of all runs of so many steps that break the property, by looking at each."""
-    ends = question(model, ~item.here)
-    closes = {label: question(model, condition) for label, condition in item.closing}
-    labels = [action.label for action in model.actions]
-    least = length
-    for taken, states in _runs(model, length):
-        last = labels[taken[-1]]
-        if ends(states[-1]) or (last in closes and closes[last](states[-2])):
-            least = min(least, switches_in([model.actions[index] for index in taken]))
-    return least
-
-
-def _broken(found: Exploration) -> list[tuple[Property, int]]:
-    stated = {item.name: item for item in properties_of(found.model)}
-    return [
-        (stated[verdict.name], verdict.depth)
-        for verdict in found.verdicts
-        if verdict.verdict == "violated" and verdict.depth is not None and verdict.depth <= LENGTH_MAX
-    ]
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_no_shortest_run_switches_less(policy: str) -> None:
-    """Of all runs of the shortest length that break a property, looked at one by one, none has fewer switches."""
-    found = _explored(policy)
-    broken = _broken(found)
-    runs = fewest_switches(found.model, broken)
-
-    assert broken
-    for (item, length), run in zip(broken, runs, strict=True):
-        assert run is not None
-        assert len(run) == length
-        assert breaks_its_property(trace_of(found.model, run, item.name))
-        assert switches_in(run) == _least(found.model, item, length), item.name
-
-
-def test_every_token_is_replaced_by_one_as_long() -> None:
-    """`minimised` changes runs only: verdicts and lengths stay, and each token still shows its property."""
-    found = _explored("rocketmq-4.9")
-    calm = minimised(found, properties_of(found.model))
-
-    for before, now in zip(found.verdicts, calm.verdicts, strict=True):
-        assert (now.name, now.verdict, now.depth) == (before.name, before.verdict, before.depth)
-        if now.token is not None:
-            trace = replay(now.token)
-            assert trace.depth == now.depth
-            assert now.kind == "sometimes" or breaks_its_property(trace)
-
-
-def _command(*words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(main, ["explain", *words])
-    return done.exit_code, done.output
-
-
-def test_a_long_run_is_told_by_a_shortest_one() -> None:
-    found = _explored("rocketmq-4.9")
-    model = found.model
-    (tick,) = model.named("tick")
-    direct = [step.action for step in replay(found.verdict("lost_by_hold").token or "").steps if step.action]
-    detour = token_of(model, [tick, *direct], "lost_by_hold")
-    code, told = _command(detour, "--shortest")
-
-    assert breaks_its_property(replay(detour))
-    assert code == 0
-    assert "in 6 steps" in told
-    assert "in 7 steps" in _command(detour)[1]
-    assert replay(shortest_token(replay(detour))).depth == 6
-
-
-def test_a_run_without_a_property_has_no_shortest() -> None:
-    model = _explored("rocketmq-4.9").model
-    code, told = _command(token_of(model, model.named("append")), "--shortest")
-
-    assert code == 2
-    assert "names no property" in told
-
-
-def test_a_pass_that_ends_early_keeps_the_runs_it_was_given() -> None:
-    found = _explored("rocketmq-4.9")
-    stated = properties_of(found.model)
-    limited = minimised(found, stated, limit_states=50)
-
-    assert fewest_switches(found.model, [(stated[2], 11)], limit_states=50) == [None]
-    assert limited.verdict("lost_by_keep").token == found.verdict("lost_by_keep").token

@@ -1,4 +1,4 @@
-"""The commands on the specification: check, prove, explain, ablate, coverage and their errors."""
+"""The commands on the specification: check, prove, explain, policies and their errors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 import attrs
 import pytest
 from click.testing import CliRunner, Result
-from model_tests.support.spec.cases import breaks_its_property, model_named
+from model_tests.support.spec.cases import breaks_its_property
 
 from longpoll.cli import main
 from longpoll.commands import specification
@@ -25,13 +24,10 @@ from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, named
 from longpoll_spec.engines import ablate as engine
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.ablate import Row, row_of
-from longpoll_spec.engines.coverage import coverage_of
-from longpoll_spec.engines.evaluate import trace_of
-from longpoll_spec.engines.exploration import Exploration, Progress, Verdict
+from longpoll_spec.engines.exploration import Progress, Verdict
 from longpoll_spec.engines.manifest import pinned_entry
 from longpoll_spec.engines.smt.proof import Proof
-from longpoll_spec.engines.tokens import replay, token_of
-from longpoll_spec.model import Model, Trace
+from longpoll_spec.engines.tokens import replay
 from longpoll_spec.policy import PRESETS, REDUNDANT, STRICT, knob_values, other_settings, preset
 from longpoll_spec.specification import properties_of, specification_of
 
@@ -245,7 +241,7 @@ def test_policies_lists_all() -> None:
 
 
 def test_properties_lists_all() -> None:
-    made = _json("properties", "--policy", "strict-clone", "--knob", "expiry=scan", code=0)
+    made = _json("policies", "strict-clone+expiry=scan", "--properties", code=0)
     rows = _by_name(made["properties"])
 
     assert made["policy"] == "strict-clone+expiry=scan"
@@ -253,7 +249,7 @@ def test_properties_lists_all() -> None:
     assert rows["recheck_after_keep_rescues"]["kind"] == "sometimes"
     assert all(row["sentence"].endswith(".") for row in rows.values())
     assert "no_lost_deadline" not in rows
-    assert "no_lost_deadline" in _run("properties").stdout
+    assert "no_lost_deadline" in _run("policies", "--properties").stdout
 
 
 @pytest.mark.parametrize(
@@ -265,7 +261,10 @@ def test_properties_lists_all() -> None:
         (("check", "--knob", "expriy=scan"), "did you mean 'expiry'?"),
         (("check", "--knob", "tick"), "write tick=VALUE with one of: "),
         (("check", "--policy", "stirct"), "did you mean 'strict'? known: strict, "),
-        (("check", "--property", "no_lost_wakup"), "did you mean 'no_lost_wakeup'? `longpoll properties` lists all"),
+        (
+            ("check", "--property", "no_lost_wakup"),
+            "did you mean 'no_lost_wakeup'? `longpoll policies --properties`",
+        ),
         (("check", "--bounds", "tinny"), "did you mean 'tiny'?"),
         (("prove", "--world", "plan"), "did you mean 'plain'?"),
         (("check", "--knob", "expiry=never"), "knob expiry cannot be 'never'; known values: scan, own_deadline"),
@@ -273,6 +272,10 @@ def test_properties_lists_all() -> None:
         (("check", "--aspect", "weather"), "unknown aspect 'weather'; known: buckets"),
         (("check", "--queues", "2", "--property", "no_orphan"), "unknown property 'no_orphan'"),
         (("check", "--engine", "abacus"), "unknown engine 'abacus'"),
+        (("check", "--engine", "simulate"), "no engine tries random runs any more"),
+        (("check", "--ablate", "--bounds", "tiny"), "--ablate does not go with --bounds"),
+        (("policies", "strict", "strict-clone", "--properties"), "--properties takes one policy, not 2"),
+        (("explain", "lp1.abc", "--on", "code", "--format", "svg"), "leave them out to replay it with --on"),
         (("prove", "--property", "append_fires"), "unknown property 'append_fires'"),
         (("explain", "lp9.abc"), "not a token of this version"),
         (("explain", "lp1.abc"), "the token is damaged"),
@@ -298,26 +301,9 @@ def test_a_file_that_cannot_be_written_is_named(token: str, tmp_path: Path) -> N
     assert "cannot write" in done.stderr
 
 
-def test_the_command_tells_what_its_runs_came_to() -> None:
-    """The object has the contract's keys and the coverage; nothing found on strict is exit 3, a finding exit 1."""
-    words = ["check", "--bounds", "tiny", "--engine", "simulate", "--runs", "3000", "--seed", "5"]
-    done = CliRunner().invoke(main, [*words, "--json"])
-    found = CliRunner().invoke(main, [*words, "--policy", "rocketmq-4.9", "--all"])
-
-    made = json.loads(done.stdout)
-    assert done.exit_code == 3
-    assert {"policy", "bounds", "engine", "distinct_states", "transitions", "depth", "urgent"} <= set(made)
-    assert made["coverage"]["actions"]["append"] > 0
-    assert made["coverage"]["sometimes"]["some_held"] > 0
-    assert sum(made["coverage"]["actions"].values()) == made["transitions"]
-    assert found.exit_code == 1
-    assert "lost_by_hold" in found.stdout
-    assert "Steps taken" in found.stdout
-
-
 @pytest.mark.parametrize(
     "words",
-    [["packed"], ["packed", "--workers", "2"], ["packed", "--memory-mb", "2000"], ["python"], ["simulate"]],
+    [["packed"], ["packed", "--workers", "2"], ["packed", "--memory-mb", "2000"], ["python"]],
     ids=" ".join,
 )
 def test_an_interrupt_prints_what_was_explored(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,10 +332,10 @@ def test_an_interrupt_prints_what_was_explored(words: list[str], monkeypatch: py
     [("--workers=2", "has no workers", "packed"), ("--master=local", "does not run on Spark", "spark")],
 )
 def test_options_of_other_engines_are_refused(option: str, said: str, engine: str) -> None:
-    done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--engine", "simulate", option])
+    done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--engine", "python", option])
 
     assert done.exit_code == 2
-    assert f"the simulate engine {said}" in done.stderr
+    assert f"the python engine {said}" in done.stderr
     assert f"--engine {engine}" in done.stderr
 
 
@@ -473,104 +459,6 @@ def test_without_numpy_the_plain_engine_explores(words: Sequence[str], code: int
     assert noted in done.stderr
 
 
-@cache
-def _explored(policy: str) -> Exploration:
-    return explore(specification_of(preset(policy), named("tiny", preset(policy))), engine="python")
-
-
-def _run_coverage(model: Model, *labels: str) -> Trace:
-    actions = {action.label: action for action in model.actions}
-    return trace_of(model, [actions[label] for label in labels])
-
-
-def test_a_run_exercises_what_it_does() -> None:
-    """A pull that misses and is held exercises three actions, three moves, and its places."""
-    (found,) = coverage_of([_run_coverage(model_named("strict"), "next_pull(1)", "pull_read(1)", "hold(1)")])
-
-    assert found.part("actions").seen == {"next_pull", "pull_read", "hold"}
-    assert found.part("moves").seen == {
-        "idle --next_pull--> pulling",
-        "pulling --pull_read--> missed",
-        "missed --hold--> held",
-    }
-    assert {"phase idle", "phase pulling", "phase missed", "phase held"} <= found.part("places").seen
-    assert "phase queued" in found.part("places").missing
-    assert {"some_held", "hold_fires"} <= found.part("sometimes").seen
-    assert "run_fires" in found.part("sometimes").missing
-
-
-def test_nothing_is_exercised_by_an_empty_run() -> None:
-    """A run of no step has no action and no move, and stands where everything begins."""
-    (found,) = coverage_of([_run_coverage(model_named("strict"))])
-
-    assert not found.part("actions").seen
-    assert not found.part("moves").seen
-    assert found.part("places").seen == {"phase idle", "dispatcher idle", "scanner idle"}
-
-
-@pytest.mark.parametrize("policy", ["strict", "strict-clone", "rocketmq-4.9"])
-def test_witnesses_of_all_that_must_be_reached_reach_it(policy: str) -> None:
-    """The runs of an exploration together reach every `sometimes`; that is what their tokens say."""
-    tokens = [verdict.token for verdict in _explored(policy).verdicts if verdict.token is not None]
-    (found,) = coverage_of(map(replay, tokens))
-
-    assert found.runs == len(tokens)
-    assert found.part("sometimes").missing == ()
-    assert set(found.part("actions").missing) < {action.name for action in model_named(policy).actions}
-
-
-def test_laws_are_counted_apart() -> None:
-    """Runs of two policies are two coverages, runs of one policy under two bounds are one."""
-    strict, other = model_named("strict"), model_named("rocketmq-4.9")
-    more = specification_of(preset("strict"), named("small", preset("strict")))
-    found = coverage_of(
-        [_run_coverage(strict, "append"), _run_coverage(other, "append"), _run_coverage(more, "append", "make_visible")]
-    )
-
-    assert [(each.policy, each.runs) for each in found] == [("strict", 2), ("rocketmq-4.9", 1)]
-    assert found[0].part("actions").seen == {"append", "make_visible"}
-
-
-def _coverage(*words: str, read: str = "") -> tuple[int, str]:
-    done = CliRunner().invoke(main, ["coverage", *words], input=read)
-    return done.exit_code, done.output
-
-
-def test_the_command_counts_tokens_and_what_check_prints() -> None:
-    """Tokens may be named, or read from the output of `check`; both give the same numbers."""
-    model = model_named("strict")
-    tokens = [token_of(model, model.named("append")), token_of(model, model.named("stop"))]
-    code, named_ = _coverage(*tokens, "--json")
-    _, read = _coverage("-", "--json", read=f"explain {tokens[0]}\n{{{tokens[1]}}}")
-
-    assert code == 0
-    assert json.loads(named_) == json.loads(read)
-    assert json.loads(named_)["laws"][0]["actions"]["seen"] == ["append", "stop"]
-
-
-def test_the_command_for_people_names_what_is_missing() -> None:
-    model = model_named("strict")
-    code, said = _coverage(token_of(model, model.named("append")))
-
-    assert code == 0
-    assert "strict, requests 2, messages 1, hold ticks 1, scan ticks 2: 1 run" in said
-    assert "make_visible" in said
-    assert "more" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "read", "why"),
-    [(("lp1.no",), "", "damaged"), (("-",), "nothing here", "standard input has no token"), ((), "", "Missing")],
-)
-def test_a_mistake_is_one_line(words: tuple[str, ...], read: str, why: str) -> None:
-    """A damaged token or an empty input gives one line and exit code 2."""
-    code, said = _coverage(*words, read=read)
-
-    assert code == 2
-    assert why in said
-    assert "Traceback" not in said
-
-
 def test_every_other_value_of_every_knob_is_a_change() -> None:
     changes = list(other_settings(STRICT))
 
@@ -583,7 +471,7 @@ def test_every_other_value_of_every_knob_is_a_change() -> None:
 @pytest.mark.parametrize("name", engine.POLICIES)
 def test_the_whole_table_is_right(name: str) -> None:
     """Every change breaks something, shown by a run that replays, or is redundant as claimed; nothing is left open."""
-    done = CliRunner().invoke(main, ["ablate", "--policy", name, "--json"])
+    done = CliRunner().invoke(main, ["check", "--ablate", "--policy", name, "--json"])
     rows = json.loads(done.stdout)["rows"]
 
     assert done.exit_code == 0, done.output
@@ -620,7 +508,7 @@ def test_a_wrong_or_missing_reason_is_red(
     """A claim that a needed knob is redundant, and an unclaimed redundancy, are reported with exit code 1."""
     row = row_of(STRICT, setting, claims=claims, requests=2)
     monkeypatch.setattr(engine, "ablate", lambda *_names, **_options: [row])
-    done = CliRunner().invoke(main, ["ablate", "--policy", "strict"])
+    done = CliRunner().invoke(main, ["check", "--ablate", "--policy", "strict"])
 
     assert row.redundant_because is None
     assert row.problem is not None
@@ -635,7 +523,7 @@ def test_what_is_not_proved_is_not_redundant(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Proof, "verdict", lambda _proof, name: "unknown" if name == "answered_once" else "proved")
     row = row_of(STRICT, "empty_shortcut=false", requests=2)
     monkeypatch.setattr(engine, "ablate", lambda *_names, **_options: [row])
-    done = CliRunner().invoke(main, ["ablate", "--policy", "strict"])
+    done = CliRunner().invoke(main, ["check", "--ablate", "--policy", "strict"])
 
     assert row.undecided == ("answered_once",)
     assert row.redundant_because is None
@@ -654,7 +542,7 @@ def test_the_depth_of_a_row_is_its_shortest_run() -> None:
 @pytest.mark.parametrize("name", ["rocketmq-4.9", "stricter"])
 def test_only_our_own_policies_are_ablated(name: str) -> None:
     """Another broker's policy, and one that does not exist, are the user's mistake: one line and exit 2."""
-    done = CliRunner().invoke(main, ["ablate", "--policy", name])
+    done = CliRunner().invoke(main, ["check", "--ablate", "--policy", name])
 
     assert done.exit_code == 2
     assert name in done.stderr

@@ -23,7 +23,7 @@ from longpoll_spec.engines.python import successors
 from longpoll_spec.engines.simplify import Simplifier, decided, ranges_of
 from longpoll_spec.errors import GUESSED_MAX, LISTED_MAX, BoundsError, not_known
 from longpoll_spec.model import ACTION_NAMES, Model, Property, Said
-from longpoll_spec.phase_changes import PhaseChange, nodes_of, phase_changes_of
+from longpoll_spec.phase_changes import PhaseChange, phase_changes_of
 from longpoll_spec.policy import PRESETS, STRICT, STRICT_CLONE, Policy, knob_values, policy_named, preset, with_knob
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Tag, assign, down, phases_of, state_of
@@ -437,14 +437,6 @@ def test_moves_are_those_that_runs_make(name: str) -> None:
 
     assert _made(model) == read - NEVER_MADE.get(name, set())
     assert NEVER_MADE.get(name, set()) <= read
-
-
-def test_a_place_is_one_that_is_given() -> None:
-    """Only a policy that rechecks after its put-back has a notifier that rechecks, or a scanner that is due."""
-    places = {name: set(nodes_of(model_named(name))) for name in ("strict", "strict-clone")}
-
-    assert {("phase_0", "held"), ("dispatcher", "due"), ("scanner", "walking")} <= places["strict"]
-    assert {("scanner", "rechecking"), ("scanner", "due")} <= places["strict-clone"] - places["strict"]
 
 
 @pytest.mark.parametrize("name", NAMES)

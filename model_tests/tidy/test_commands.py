@@ -148,6 +148,6 @@ def test_a_planted_command_is_seen(planted: str) -> None:
     (typed,) = commands(f"Text.\n\n```console\n{planted}  # why\n```\n")
 
     assert wrong(typed)
-    assert wrong(Typed("longpoll check --policy strict --json | longpoll coverage -", whole=True)) is None
+    assert wrong(Typed("longpoll judge history --json | grep verdict", whole=True)) is None
     assert wrong(Typed("longpoll judge", whole=False)) is None
     assert not reader_can_type(ROOT / "docs" / "planted.md", "```\nlongpoll check\n```\n")

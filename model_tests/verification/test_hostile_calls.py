@@ -218,9 +218,8 @@ SHOWN: Final[dict[str, Callable[[World, str], Sequence[Sequence[str]]]]] = {
 }  # fmt: skip
 """What commands show names of strangers, and how each is asked for them."""
 NOBODYS: Final = {
-    "check": "the law's own names", "prove": "the same", "explain": "the same", "coverage": "the same",
-    "export": "the same", "oracle": "the same", "ablate": "the same", "policies": "the same", "properties": "the same",
-    "replay": "the same", "lesson": "the same",
+    "check": "the law's own names", "prove": "the same", "explain": "the same",
+    "export": "the same", "oracle": "the same", "policies": "the same", "lesson": "the same",
     "serve": "the log: below", "observe": "the log: below", "verify": "names of its own; texts of brokers: test_page",
     "conform": "what brokers say: conform/test_report", "dojo": "what programs write: dojo/test_command",
 }  # fmt: skip

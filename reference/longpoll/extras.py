@@ -29,7 +29,6 @@ PACKAGES: Final = {
 COMMANDS: Final = {
     "judge": "judge",
     "verify": "law,spark",
-    "replay": "simulation",
 }
 """A command that needs a whole extra -> that extra, whichever package is missing first."""
 HINTS: Final = {"check": "; or use --engine python, which needs no extra"}

@@ -276,5 +276,5 @@ def select(properties: Sequence[Property], names: Iterable[str]) -> tuple[Proper
     unknown = sorted(wanted - {item.name for item in properties})
     if unknown:
         names = (item.name for item in properties)
-        raise UnknownPropertyError(not_known("property", unknown[0], names, "longpoll properties"))
+        raise UnknownPropertyError(not_known("property", unknown[0], names, "longpoll policies --properties"))
     return tuple(item for item in properties if item.name in wanted or not wanted)

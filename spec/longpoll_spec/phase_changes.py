@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from longpoll_spec.model import Action, Model
-from longpoll_spec.state import Request, Variable
+from longpoll_spec.state import Request
 from longpoll_spec.terms import FALSE, Term, after, const, substitute
 
 
@@ -53,18 +53,3 @@ def leaves(term: Term) -> Iterator[int]:
     elif term.op == "ite":
         for branch in term.args[1:]:
             yield from leaves(branch)
-
-
-def nodes_of(model: Model) -> tuple[tuple[str, str], ...]:
-    """(variable, word) for every first value of a variable or value from an action, in the order of the spec."""
-    found = []
-    for variable in model.variables:
-        if variable.labels:
-            given = [leaf for action in model.actions for leaf in leaves(_given(action, variable))]
-            words = {variable.labels[value] for value in (variable.initial, *given)}
-            found += [(variable.name, label) for label in variable.labels if label in words]
-    return tuple(found)
-
-
-def _given(action: Action, variable: Variable) -> Term:
-    return action.effect.get(variable.name, variable.term)

@@ -15,7 +15,7 @@ from longpoll.output import fail
 
 GONE: Final = {
     "ablate": "`longpoll check --ablate` changes each knob of a policy and reports which properties break",
-    "coverage": "the specification's tests report coverage now; `longpoll check` explores all of a policy's actions",
+    "coverage": "`longpoll check --all` reports which situations a policy reaches, and explores each of its actions",
     "groups": "call `longpoll_client.Admin.groups`, or RocketMQ's `mqadmin consumerProgress`",
     "history": "`longpoll judge` reads every format that it could convert",
     "offsets": "call `longpoll_client.Admin.offsets` and `set_offset`, or RocketMQ's `mqadmin resetOffsetByTime`",

@@ -133,7 +133,6 @@ def observe(
       longpoll observe --capture port.pcap --broker 10.0.0.5:10911 --record /tmp/captured
       longpoll observe --inside java-4.9.7 --messages 100000 --record /tmp/steps
       longpoll observe --inside java-5.5.0 --delayed-percent 5 --scan-ms 1000 --seed 7 --record /tmp/delayed
-      longpoll coverage /tmp/delayed                 show which transitions the run took
     """
     if inside is not None or jars is not None:
         if brokers or captures or name_server is not None or name_server_listen is not None:

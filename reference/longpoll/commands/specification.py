@@ -1,4 +1,4 @@
-"""`longpoll check`, `prove`, `explain`, `ablate`, `policies` and `properties`: the specification on the command line.
+"""`longpoll check`, `prove` and `policies`: the specification on the command line.
 
 The work is done in `longpoll_spec`; the output is in `longpoll.views`.
 """
@@ -8,16 +8,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
-import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
@@ -51,7 +50,6 @@ from longpoll_spec.bounds import EXPLORATIONS, REQUESTS_MAX, SIZES, named
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.exploration import Progress as Explored
-from longpoll_spec.engines.minimise import minimised, shortest_token
 from longpoll_spec.engines.survey import Survey, survey
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
@@ -68,19 +66,12 @@ from longpoll_spec.policy import (
     with_knobs,
 )
 from longpoll_spec.render.differences import Difference, difference
-from longpoll_spec.render.export.traces import trace_itf, trace_json
-from longpoll_spec.render.pictures import lanes
-from longpoll_spec.render.pictures.text import story_html, story_mermaid, story_text
+from longpoll_spec.render.pictures.text import story_text
 from longpoll_spec.render.story import story_of
 from longpoll_spec.specification import properties_of, specification_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from longpoll_spec.engines.ablate import Row
-
-
-FORMATS: Final = ("text", "mermaid", "svg", "html", "itf", "json")
 
 
 if TYPE_CHECKING:
@@ -117,6 +108,7 @@ class RequestsToProve(_NumberOrAny):
 @click.option(
     "--explain", "explains", is_flag=True, help="Also explain the worst violation's shortest run, step by step."
 )
+@click.option("--ablate", "ablates", is_flag=True, help="Change each knob of the policy in turn; report what breaks.")
 @json_option
 @user_mistakes
 def check(
@@ -131,6 +123,7 @@ def check(
     names: Sequence[str],
     shows_all: bool,
     explains: bool,
+    ablates: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -138,16 +131,19 @@ def check(
 
     The output is the verdict, the worst violations with one sentence each, and the next command. With --all, it is
     every property with its verdict, the counts, and a counterexample for each violation. A counterexample is a token of
-    a shortest run, with the fewest context switches.
+    a shortest run.
 
     The bounds tiny, small, wide and bench have no features. After them, the command explores each feature alone, such
     as several queues or offset commits. If you choose a size, a feature or another engine, it explores only your
     choice.
 
     The engine packed needs numpy. Without numpy the engine python explores bounds tiny and the features, which takes
-    some minutes. Workers, symmetry, a memory limit and Spark change neither counts nor verdicts. The engine simulate
-    tries random runs: it can find a violation, but cannot show that a property holds. Ctrl-C ends the search and prints
-    the result so far.
+    some minutes. Workers, symmetry, a memory limit and Spark change neither counts nor verdicts. Ctrl-C ends the search
+    and prints the result so far.
+
+    With --ablate, the command changes each knob of strict or strict-clone in turn, and reports which properties break.
+    If none breaks, the knob is redundant in that policy, and the table gives the reason. Exploration finds the
+    violations, and the other properties are proved.
 
     \b
     Examples:
@@ -163,14 +159,21 @@ def check(
       longpoll check --policy strict-clone --bounds wide --symmetry --workers 2
       longpoll check --policy strict --bounds bench --memory-mb 500
       longpoll check --policy strict --engine spark --master local[4] --checkpoint search
-      longpoll check --policy rocketmq-4.9 --bounds wide --engine simulate --runs 100000 --seed 7
+      longpoll check --policy strict-clone --ablate
 
     Exit codes: 0 all properties hold, 1 a property is violated, 2 a mistake in the call, 3 unknown: the search ended
-    early, or a situation that must occur does not occur within the bounds.
+    early, or a situation that must occur does not occur within the bounds. With --ablate, 1 means that the reason of a
+    change that breaks nothing is wrong or missing.
     """
+    if ablates:
+        _only("--ablate", {"policy_name", "ablates", "as_json"})
+        _ablate(policy_name, as_json=as_json)
+        return
     if explains and as_json:
         raise UserError("--explain prints text: leave it out, and pass the token of --json to longpoll explain --json")
     policy = _policy(policy_name, knobs)
+    if engine == "simulate":
+        raise UserError("no engine tries random runs any more; use packed with --max-states or --symmetry")
     is_chosen = engine is not None
     engine = engine or default_engine()
     is_slow = not is_chosen and engine != EXPLORERS[0]
@@ -182,11 +185,7 @@ def check(
 
         def explored(model: Model, judged: Sequence[Property], asked: bool) -> Exploration:
             own = limits if asked else {}
-            found = explore(model, judged, engine=engine, report=_speed(say), **own)
-            if found.seen is not None:
-                return found
-            # For the features no run to a situation that must occur is shown.
-            return minimised(found, judged) if asked else minimised(found, judged, shown=["violated"])
+            return explore(model, judged, engine=engine, report=_speed(say), **own)
 
         alone = bounds.name not in SIZES or (is_chosen and engine != EXPLORERS[0])
         found = survey(policy, bounds, explored, names=names, alone=alone)
@@ -199,6 +198,19 @@ def check(
     if explains:
         _explain_worst(found)
     sys.exit(_exit_of({row.verdict.verdict for row in found.rows}))
+
+
+def _only(option: str, allowed: Collection[str]) -> None:
+    """Refuse every other option of the call; raises `UserError`."""
+    context = click.get_current_context()
+    given = [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name not in allowed
+        and context.get_parameter_source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UserError(f"{option} does not go with {', '.join(given)}")
 
 
 def _bounds_without_numpy(chosen: str) -> str:
@@ -363,57 +375,12 @@ def _smt_writer(folder: Path) -> Callable[[str], None]:
 
 
 @click.command()
-@click.argument("token")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Output format.")
-@click.option(
-    "-o",
-    "--output",
-    type=FilledPath(dir_okay=False),
-    help="Write to this file instead of stdout.",
-)
-@click.option(
-    "--shortest", is_flag=True, help="Show a shortest run with the same violation and fewest context switches."
-)
+@click.argument("names", metavar="[POLICY [POLICY]]", nargs=-1)
+@click.option("--properties", "lists_properties", is_flag=True, help="List the properties that apply to one policy.")
 @json_option
 @user_mistakes
-def explain(*, token: str, form: str, output: Path | None, shortest: bool, as_json: bool) -> None:
-    """Show the run of a token step by step, in RocketMQ's terms.
-
-    A token of `longpoll check` is already a shortest run. A token of random runs need not be: see --shortest.
-
-    \b
-    Examples:
-      longpoll explain TOKEN
-      longpoll explain TOKEN --shortest
-      longpoll explain TOKEN --format mermaid
-      longpoll explain TOKEN --format svg --output race.svg
-      longpoll explain TOKEN --format html --output race.html
-      longpoll explain TOKEN --format itf --output race.itf.json
-      longpoll explain TOKEN --json
-    """
-    trace = replay(token)
-    if shortest:
-        token = shortest_token(trace)
-        trace = replay(token)
-    story = story_of(trace)
-    if as_json or form == "json":
-        _write(msgspec.json.encode(trace_json(trace, story, token)).decode() + "\n", output)
-    elif form == "itf":
-        _write(msgspec.json.encode(trace_itf(trace, token)).decode() + "\n", output)
-    elif form == "html":
-        _write(story_html(story, lanes.render(trace), token), output)
-    elif form == "svg":
-        _write(lanes.render(trace) + "\n", output)
-    else:
-        _write(story_mermaid(story) if form == "mermaid" else story_text(story), output)
-
-
-@click.command()
-@click.argument("two", metavar="[POLICY POLICY]", nargs=-1)
-@json_option
-@user_mistakes
-def policies(*, two: Sequence[str], as_json: bool) -> None:
-    """List the policies and their knobs, or compare two policies action by action.
+def policies(*, names: Sequence[str], lists_properties: bool, as_json: bool) -> None:
+    """List the policies and their knobs, compare two policies action by action, or list the properties of one.
 
     A POLICY is a preset, with +KNOB=VALUE for each knob to override.
 
@@ -423,12 +390,21 @@ def policies(*, two: Sequence[str], as_json: bool) -> None:
       longpoll policies --json
       longpoll policies rocketmq-4.9 rocketmq-pr7359
       longpoll policies strict strict+recheck_after_hold=none
+      longpoll policies rocketmq-4.9 --properties
     """
-    if len(two) not in {0, 2}:
-        raise UserError(f"name two policies to compare, or none to list all, not {len(two)}")
-    if two:
-        _compare(difference(*map(policy_named, two)), as_json=as_json)
-        return
+    if lists_properties:
+        if len(names) > 1:
+            raise UserError(f"--properties takes one policy, not {len(names)}")
+        _list_properties(policy_named(*(names or ["strict"])), as_json=as_json)
+    elif len(names) == 2:
+        _compare(difference(*map(policy_named, names)), as_json=as_json)
+    elif names:
+        raise UserError(f"name two policies to compare, or none to list all, not {len(names)}")
+    else:
+        _list_policies(as_json=as_json)
+
+
+def _list_policies(*, as_json: bool) -> None:
     sentences, values = knob_sentences(), knob_values()
     settings = {name: attrs.asdict(policy) for name, policy in PRESETS.items()}
     if as_json:
@@ -447,6 +423,18 @@ def policies(*, two: Sequence[str], as_json: bool) -> None:
     table("Knobs", ("knob", *settings), rows)
     choices = ((knob, " | ".join(str(value).lower() for value in values[knob]), sentences[knob]) for knob in values)
     table("Meaning of the knobs", ("knob", "values", "meaning"), choices)
+
+
+def _list_properties(policy: Policy, *, as_json: bool) -> None:
+    stated: dict[str, Property] = {}
+    for bounds in (named("tiny", policy), *EXPLORATIONS.values()):
+        for item in properties_of(specification_of(policy, bounds)):
+            stated.setdefault(item.name, item)
+    rows = [{"name": item.name, "kind": item.kind, "sentence": item.sentence} for item in stated.values()]
+    if as_json:
+        emit_json({"policy": policy.name, "properties": rows})
+        return
+    table(f"Properties of {policy.name}", ("name", "kind", "sentence"), (tuple(row.values()) for row in rows))
 
 
 def _compare(found: Difference, *, as_json: bool) -> None:
@@ -469,41 +457,6 @@ def _compare(found: Difference, *, as_json: bool) -> None:
     for each in found.actions:
         title = f"{each.action}, with {each.aspect}" if each.aspect else each.action
         table(title, names, each.pairs)
-
-
-@click.command()
-@policy_option()
-@knob_option()
-@json_option
-@user_mistakes
-def properties(*, policy_name: str, knobs: Sequence[str], as_json: bool) -> None:
-    """List the properties that apply to a policy, each with its sentence.
-
-    \b
-    Examples:
-      longpoll properties
-      longpoll properties --policy rocketmq-4.9 --json
-    """
-    policy = _policy(policy_name, knobs)
-    stated: dict[str, Property] = {}
-    for bounds in (named("tiny", policy), *EXPLORATIONS.values()):
-        for item in properties_of(specification_of(policy, bounds)):
-            stated.setdefault(item.name, item)
-    rows = [{"name": item.name, "kind": item.kind, "sentence": item.sentence} for item in stated.values()]
-    if as_json:
-        emit_json({"policy": policy.name, "properties": rows})
-        return
-    table(f"Properties of {policy.name}", ("name", "kind", "sentence"), (tuple(row.values()) for row in rows))
-
-
-def _write(made: str, output: Path | None) -> None:
-    if output is None:
-        say(made.removesuffix("\n"))
-        return
-    try:
-        output.write_text(made, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot write {output}: {error.strerror}") from error
 
 
 def _policy(name: str, knobs: Sequence[str]) -> Policy:
@@ -535,50 +488,27 @@ def _speed(say: Callable[[str], None]) -> Callable[[Explored], None]:
     return report
 
 
-@click.command()
-@click.option(
-    "--policy",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="strict or strict-clone; repeatable.  [default: both]",
-)
-@json_option
-@user_mistakes
-def ablate(*, names: Sequence[str], as_json: bool) -> None:
-    """Change each knob of our own policies in turn, and report which properties are violated.
-
-    If no property is violated, the knob is redundant in that policy, and the table gives the reason. A violation is
-    found by exploration and comes with the token of a shortest run for `longpoll explain`. The other properties are
-    proved.
-
-    \b
-    Examples:
-      longpoll ablate
-      longpoll ablate --policy strict --json
-
-    Exit codes: 0 every change violates a property or is redundant for the given reason, 1 a reason is wrong or missing,
-    2 a mistake in the call, 3 a property could not be decided.
-    """
-    # Importing z3 takes a second, and only this command and `prove` need it.
+def _ablate(name: str, *, as_json: bool) -> None:
+    # Importing z3 takes a second, and only this and `prove` need it.
     from longpoll_spec.engines import ablate as engine  # noqa: PLC0415
 
-    for name in names:
-        preset(name)
-        if name not in engine.POLICIES:
-            fail(f"{name} is not one of our own policies: choose {' or '.join(engine.POLICIES)}")
-    chosen = list(dict.fromkeys(names)) or list(engine.POLICIES)
-    total = sum(1 for name in chosen for _change in other_settings(PRESETS[name]))
+    preset(name)
+    if name not in engine.POLICIES:
+        fail(f"{name} is not one of our own policies: choose {' or '.join(engine.POLICIES)}")
+    total = len(list(other_settings(PRESETS[name])))
     try:
         with _bar(total) as report:
-            rows = engine.ablate(chosen, report=report)
+            rows = engine.ablate(name, report=report)
     except KeyboardInterrupt:
         fail("stopped before every change was tried: the result is unknown", Exit.UNKNOWN)
     if as_json:
         emit_json({"rows": [_row(row) for row in rows]})
     else:
-        _show(rows)
-    sys.exit(_exit_of_rows(rows))
+        table(f"{name}, with one knob changed", ("change", "violated properties"), ((r.knob, _said(r)) for r in rows))
+        out.print("The number after a property is the length of its shortest run; --json has the tokens.")
+    if any(row.problem for row in rows):
+        sys.exit(Exit.VIOLATED)
+    sys.exit(Exit.UNKNOWN if any(row.undecided and not row.violations for row in rows) else Exit.OK)
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -594,13 +524,6 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-def _show(rows: Sequence[Row]) -> None:
-    for name in dict.fromkeys(row.policy for row in rows):
-        mine = [row for row in rows if row.policy == name]
-        table(f"{name}, with one knob changed", ("change", "violated properties"), ((r.knob, _said(r)) for r in mine))
-    out.print("The number after a property is the length of its shortest run; --json has the tokens.")
-
-
 def _said(row: Row) -> Text:
     parts: list[Text | str] = [", ".join(f"{verdict.name} ({verdict.depth})" for verdict in row.violations)]
     if row.undecided:
@@ -610,12 +533,6 @@ def _said(row: Row) -> Text:
     if row.problem:
         parts.append(styled("[bold red]{}[/]", row.problem))
     return Text("\n").join(cell_of(part) for part in parts if part)
-
-
-def _exit_of_rows(rows: Sequence[Row]) -> Exit:
-    if any(row.problem for row in rows):
-        return Exit.VIOLATED
-    return Exit.UNKNOWN if any(row.undecided and not row.violations for row in rows) else Exit.OK
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def cluster_options(command: Command) -> Command:
     return command
 
 
-NAMES: Final = ("symmetry", "workers", "memory_mb", "master", "conf", "checkpoint", "runs", "steps", "seed")
+NAMES: Final = ("symmetry", "workers", "memory_mb", "master", "conf", "checkpoint")
 """The parameters, other than `engine`, that `engine_options` adds to a command."""
 _OPTIONS: Final = (
     click.option(
@@ -106,9 +106,6 @@ _OPTIONS: Final = (
         type=FilledPath(file_okay=False),
         help="spark: keep each level in this directory, and resume the search that is there.",
     ),
-    click.option("--runs", type=click.IntRange(min=1), help="simulate: number of random runs."),
-    click.option("--steps", type=click.IntRange(min=1, max=10_000), help="simulate: maximum steps of a run."),
-    click.option("--seed", type=click.IntRange(min=0), help="simulate: the same seed gives the same runs."),
 )
 
 

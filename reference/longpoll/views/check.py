@@ -120,7 +120,6 @@ def survey(found: Survey) -> dict[str, Any]:
             {"name": name, "sentence": SENTENCES.get(name), "token": tokens[name]} for name in worst(tokens, SHOWN_MAX)
         ],
         "bounds_found": {each.name: {"ticks": each.ticks, "token": each.token} for each in found.response},
-        **({} if asked.seen is None else {"coverage": _coverage(asked)}),
     }
 
 
@@ -131,23 +130,6 @@ def _counts(found: Exploration) -> dict[str, Any]:
         "depth": found.depth,
         "seconds": round(found.seconds, 3),
     }
-
-
-def _coverage(found: Exploration) -> dict[str, dict[str, int]]:
-    """How often a simulation's runs took each action and reached each `sometimes` property."""
-    actions: dict[str, int] = {}
-    for action in found.model.actions:
-        actions[action.name] = actions.get(action.name, 0) + found.fired[action.label]
-    seen = found.seen or {}
-    meant = {each.name: seen[each.name] for each in found.verdicts if kind_of(each) == "sometimes"}
-    return {"actions": actions, "sometimes": meant}
-
-
-def _show_coverage(found: Exploration) -> None:
-    coverage = _coverage(found)
-    table("Steps taken", ("action", "times"), ((name, f"{count:,}") for name, count in coverage["actions"].items()))
-    rows = ((name, f"{count:,}") for name, count in coverage["sometimes"].items())
-    table("Situations seen", ("situation", "times"), rows)
 
 
 def _row(policy: str, row: Row) -> dict[str, Any]:
@@ -192,7 +174,7 @@ def show_summary(found: Survey, call: str) -> None:
     if tokens:
         shown = worst(tokens, SHOWN_MAX)
         for name in shown:
-            out.tell(f"  {name}: {SENTENCES.get(name) or 'See `longpoll properties`.'}")
+            out.tell(f"  {name}: {SENTENCES.get(name) or 'See `longpoll policies --properties`.'}")
         if len(tokens) > len(shown):
             out.tell(f"  and {len(tokens) - len(shown)} more: --all lists all properties, counts and counterexamples")
         say(f"next: longpoll explain {tokens[shown[0]]}")
@@ -207,8 +189,6 @@ def show_summary(found: Survey, call: str) -> None:
         say(f"next: {call} --max-states N, with a larger N and without Ctrl-C, or --bounds tiny")
     elif "unreached" in {row.verdict.verdict for row in found.rows}:
         say(f"next: {call} --all")
-    elif found.asked.seen is not None:
-        say(f"next: longpoll check {policy_words(found.policy)}")
     else:
         say(f"next: longpoll prove {policy_words(found.policy)}")
 
@@ -257,8 +237,6 @@ def show_survey(found: Survey) -> None:
         out.print(f"situations that must occur: {len(meant) - len(missing)} of {len(meant)} do")
     if missing:
         out.tell(styled("[yellow]these do not: {}[/]", ", ".join(missing)))
-    if asked.seen is not None:
-        _show_coverage(asked)
     late = [(bound.name, bound.token) for bound in found.response if bound.token is not None]
     show_tokens([*late, *((row.verdict.name, row.verdict.token) for row in stated if row.verdict.token is not None)])
 

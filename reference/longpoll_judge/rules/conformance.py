@@ -11,7 +11,6 @@ The search: `longpoll_spec.engines.conform`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -22,9 +21,9 @@ from longpoll_judge.read.schema import REQUIRED, compute, event_dict
 from longpoll_judge.read.source import History, read_split
 from longpoll_judge.rules.queue_columns import MS
 from longpoll_judge.rules.step_reader import COLUMNS, is_step, model_of, reader_of, reason
-from longpoll_spec.engines.conform import Checker, Conformance, fitting
+from longpoll_spec.engines.conform import Checker, Conformance
 from longpoll_spec.errors import SpecUserError
-from longpoll_spec.model import OPEN_MAX, Model, TraceStep
+from longpoll_spec.model import OPEN_MAX
 
 WINDOW_MAX: Final = 50
 """Most events that are shown of what is left open: the last ones."""
@@ -56,15 +55,6 @@ def judge_conformance(history: History, context: Context) -> tuple[list[Finding]
         findings += found
         judged += placed + sum(finding.verdict == "violated" for finding in found)
     return findings, gaps, Share(judged, of)
-
-
-def fitting_runs(history: History) -> Iterator[tuple[Model, int, list[TraceStep]]]:
-    """Of every source that declares a law: that law, how many steps were seen, and a run of the law that fits them."""
-    for source, events in sorted(_events_by_source(history).items()):
-        policy, law = history.laws[source]
-        checker = Checker(model_of(policy, law), frozenset(law.hidden))
-        reader = reader_of(checker.model)
-        yield checker.model, len(events), fitting(checker, map(reader.step, events))
 
 
 def _events_by_source(history: History) -> dict[str, Events]:

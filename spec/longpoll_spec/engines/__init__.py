@@ -17,23 +17,21 @@ from longpoll_spec.specification import properties_of
 
 EXPLORERS: Final = ("packed", "python")
 """The engines that explore the whole state space and need only this package, the default first."""
-ENGINES: Final = (*EXPLORERS, "spark", "simulate")
-"""All engines: `spark` explores on a given Spark session, `simulate` tries random runs."""
+ENGINES: Final = (*EXPLORERS, "spark")
+"""All engines: `spark` explores on a given Spark session."""
 _MODULES: Final = {
     "packed": "longpoll_spec.engines.packed.search",
     "python": "longpoll_spec.engines.python",
     "spark": "longpoll_spec.engines.spark.search",
-    "simulate": "longpoll_spec.engines.packed.simulate",
 }
 """Engine -> the module of its `explore`."""
 _OPTIONS: Final = {
     "packed": ("symmetry", "workers", "memory_mb"),
     "python": (),
     "spark": ("session", "parallel", "travelling", "checkpoint"),
-    "simulate": ("runs", "steps", "seed", "once"),
 }
 """Engine -> the options that not every engine has."""
-_USUAL: Final = {"symmetry": False, "workers": 1, "once": False}
+_USUAL: Final = {"symmetry": False, "workers": 1}
 """The neutral value of an option; None for all others."""
 
 
@@ -50,9 +48,9 @@ def explore(
 
     `report` is called with the progress about every second. Past `limit_states` the search ends at the next level, and
     undecided properties are `unknown`; Ctrl-C has the same effect. Each engine's `explore` documents its options:
-    `symmetry`, `workers` and `memory_mb` of packed, `session`, `parallel`, `travelling` and `checkpoint` of spark,
-    `runs`, `steps`, `seed` and `once` of simulate. Raises `UnknownEngineError`, `SymmetryError`, `BoundsError` for
-    bounds that the engine cannot take, and `EngineLimitError` for a run beyond its limits.
+    `symmetry`, `workers` and `memory_mb` of packed, `session`, `parallel`, `travelling` and `checkpoint` of spark.
+    Raises `UnknownEngineError`, `SymmetryError`, `BoundsError` for bounds that the engine cannot take, and
+    `EngineLimitError` for a run beyond its limits.
     """
     if engine not in ENGINES:
         raise UnknownEngineError(not_known("engine", engine, ENGINES))

@@ -10,7 +10,7 @@ Pairs of knobs are not tried: two changes may together break what neither breaks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from attrs import field, frozen
@@ -64,18 +64,17 @@ class Row:
         return None if self.claim or self.undecided else "it breaks nothing, but no reason is given"
 
 
-def ablate(names: Iterable[str] = POLICIES, *, claims: Claims = REDUNDANT, report: Report | None = None) -> list[Row]:
-    """A row for every change of one knob of these policies. `report` gets each change before it is tried.
+def ablate(name: str, *, report: Report | None = None) -> list[Row]:
+    """A row for every change of one knob of a policy. `report` gets each change before it is tried.
 
     Raises `UnknownPolicyError`.
     """
+    policy = preset(name)
     rows = []
-    for name in names:
-        policy = preset(name)
-        for setting in other_settings(policy):
-            if report is not None:
-                report(f"{name} with {setting}")
-            rows.append(row_of(policy, setting, claims=claims))
+    for setting in other_settings(policy):
+        if report is not None:
+            report(f"{name} with {setting}")
+        rows.append(row_of(policy, setting))
     return rows
 
 

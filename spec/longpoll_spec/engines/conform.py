@@ -7,15 +7,15 @@ order of them is. If none is, the last possible states are kept, because they sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from attrs import define, field, frozen
 
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.python import Packed, StepFunction, step_of
 from longpoll_spec.errors import EngineLimitError
-from longpoll_spec.model import Action, Model, Order, SeenStep, TraceStep, order_of
+from longpoll_spec.model import Action, Model, Order, SeenStep, order_of
 from longpoll_spec.terms import Bool
 
 POSSIBLE_MAX: Final = 100_000
@@ -71,10 +71,6 @@ class Conformance:
         return self.placed == len(self.order.steps) and not self.undecided
 
 
-_Way: TypeAlias = "tuple[_Way, str, Packed] | None"
-"""A run backwards: the run before, the label of its last action, and the state after it."""
-
-
 @define
 class Checker:
     """Follows runs of the spec. Invariant: `_functions` caches the actions used so far."""
@@ -101,7 +97,7 @@ class Checker:
     def check(self, steps: Iterable[SeenStep]) -> Conformance:
         """Follow one run, whose steps may come in any order."""
         order = order_of(steps)
-        level: dict[Possibility, _Way] = {Possibility(0, 0, self.model.initial): None}
+        level: dict[Possibility, None] = {Possibility(0, 0, self.model.initial): None}
         certain = 0
         for placed in range(len(order.steps)):
             if len(level) == 1 and not next(iter(level)).ahead:
@@ -109,8 +105,8 @@ class Checker:
             reached = self.with_unseen(level)
             if any(here.count >= len(order.open_at) for here in level):
                 return Conformance(order, placed, certain, tuple(level), undecided=True)
-            following: dict[Possibility, _Way] = {
-                _placed(here, number, after): None for here in reached for number, _, after in self.taken(order, here)
+            following: dict[Possibility, None] = {
+                _placed(here, number, after): None for here in reached for number, after in self.taken(order, here)
             }
             if len(following) > self.possible_max or len(reached) > self.possible_max:
                 return Conformance(order, placed, certain, tuple(level), undecided=True)
@@ -120,10 +116,10 @@ class Checker:
             level = following
         return Conformance(order, len(order.steps), certain, tuple(level))
 
-    def with_unseen(self, level: Mapping[Possibility, _Way]) -> dict[Possibility, _Way]:
-        """The possibilities after any number of hidden actions, each with one way to it."""
-        came = dict(level)
-        pending = list(level)
+    def with_unseen(self, level: Iterable[Possibility]) -> dict[Possibility, None]:
+        """The possibilities after any number of hidden actions."""
+        came = dict.fromkeys(level)
+        pending = list(came)
         while pending and len(came) <= self.possible_max:
             here = pending.pop()
             for label in self.unseen:
@@ -131,7 +127,7 @@ class Checker:
                 if after is not None:
                     moved = Possibility(here.count, here.ahead, after)
                     if moved not in came:
-                        came[moved] = (came[here], label, after)
+                        came[moved] = None
                         pending.append(moved)
         return came
 
@@ -157,14 +153,14 @@ class Checker:
                     pending.append(after)
         return reached
 
-    def taken(self, order: Order, here: Possibility) -> Iterator[tuple[int, str, Packed]]:
-        """The possible next steps: the step, the label of its action, and the state after it."""
+    def taken(self, order: Order, here: Possibility) -> Iterator[tuple[int, Packed]]:
+        """The possible next steps: the step, and the state after it."""
         for number in _next(order, here):
             step = order.steps[number]
             for label in step.actions:
                 after = self.step_function(label)(here.state)
                 if after is not None and not self.contradictions(step, after):
-                    yield number, label, after
+                    yield number, after
 
     def refusals(self, order: Order, here: Possibility) -> Iterator[Refusal]:
         """Why each step that may come next by its time is not possible."""
@@ -190,36 +186,6 @@ class Checker:
         if label not in self._functions:
             self._functions[label] = step_of(self.model, self._actions[label])
         return self._functions[label]
-
-
-def fitting(checker: Checker, steps: Iterable[SeenStep]) -> list[TraceStep]:
-    """One run of the spec, with hidden actions, that fits the observed steps; the first one found.
-
-    It ends where no step of the spec fits, or where there are more possibilities than are followed.
-    """
-    order = order_of(steps)
-    level: dict[Possibility, _Way] = {Possibility(0, 0, checker.model.initial): None}
-    for _ in order.steps:
-        came = checker.with_unseen(level)
-        if any(here.count >= len(order.open_at) for here in level) or len(came) > checker.possible_max:
-            break
-        following: dict[Possibility, _Way] = {}
-        for here, way in came.items():
-            for number, label, after in checker.taken(order, here):
-                following.setdefault(_placed(here, number, after), (way, label, after))
-        if not following:
-            break
-        level = following
-    return _forwards(checker.model, next(iter(level.values())))
-
-
-def _forwards(model: Model, way: _Way) -> list[TraceStep]:
-    actions = {action.label: action for action in model.actions}
-    steps = []
-    while way is not None:
-        way, label, state = way
-        steps.append(TraceStep(actions[label], state))
-    return [TraceStep(None, model.initial), *reversed(steps)]
 
 
 @define

@@ -57,8 +57,6 @@ class Exploration:
     verdicts: tuple[Verdict, ...]
     fired: Mapping[str, int]
     """Action label -> transitions by that instance."""
-    seen: Mapping[str, int] | None = None
-    """For a simulation: property -> how often its runs reached the deciding state or step."""
 
     @property
     def urgent(self) -> tuple[str, ...]:

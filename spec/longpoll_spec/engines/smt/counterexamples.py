@@ -24,6 +24,7 @@ from attrs import define, field, frozen
 
 from longpoll_spec.bounds import TICKS_MAX, Bounds
 from longpoll_spec.engines import explore
+from longpoll_spec.engines.packed.random_runs import random_runs
 from longpoll_spec.engines.smt.terms import Frame, becomes, check, frame_of, open_parameters, solver_of, value_in
 from longpoll_spec.engines.tokens import token_of
 from longpoll_spec.model import Action, Model, Property
@@ -178,7 +179,9 @@ STATES: Final = 200_000
 """A search ends with the level in which the number of its states reaches this."""
 SIZES: Final = ((1, 1), (1, 3), (2, 1))
 """(messages, ticks of a timeout), tried in order: one tick hides a deadline that is restarted."""
-RANDOM: Final[Mapping[str, Any]] = {"engine": "simulate", "runs": 16_384, "steps": 40}
+RUNS: Final = 16_384
+"""Random runs, if the states are too many."""
+STEPS: Final = 40
 
 
 def explored(
@@ -209,14 +212,12 @@ def _broken(model: Model, names: Sequence[str], report: Report | None) -> Iterat
     if report is not None:
         bounds = model.bounds
         report(f"exploring: {bounds.requests} requests, {bounds.messages} messages, timeout {bounds.hold_ticks}")
-    options: Mapping[str, Any] = {"limit_states": STATES}
-    while True:
-        searched = explore(model, judged, **options)
-        for each in searched.verdicts:
-            if each.verdict == "violated" and each.depth is not None:
-                yield each.name, Refutation(each.depth, searched.seconds, each.token)
-        decided = {each.name for each in searched.verdicts if each.verdict != "unknown"}
-        judged = [item for item in judged if item.name not in decided]
-        if not judged or options is RANDOM:
-            return
-        options = RANDOM
+    searched = explore(model, judged, limit_states=STATES)
+    for each in searched.verdicts:
+        if each.verdict == "violated" and each.depth is not None:
+            yield each.name, Refutation(each.depth, searched.seconds, each.token)
+    left = [item for item in judged if searched.verdict(item.name).verdict == "unknown"]
+    if left:
+        began = time.perf_counter()
+        for name, run in random_runs(model, left, runs=RUNS, steps=STEPS).items():
+            yield name, Refutation(len(run), time.perf_counter() - began, token_of(model, run, name))

@@ -17,7 +17,9 @@ from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import explore
+from longpoll_spec.engines.packed.random_runs import random_runs
 from longpoll_spec.engines.smt.inductive import prover_of
+from longpoll_spec.engines.tokens import token_of
 from longpoll_spec.invariant import strengthening_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.specification import properties_of
@@ -93,11 +95,15 @@ def _runs(model: Model, sought: Sequence[Property]) -> Iterable[tuple[str, str]]
     left = list(sought)
     for seed, (quiet, options) in enumerate(TRIES):
         if left:
-            random: Mapping[str, Any] = {"engine": "simulate", "seed": seed, "once": True} if "runs" in options else {}
-            tried = explore(_quiet(model) if quiet else model, left, **random, **options)
-            yield from ((each.name, each.token) for each in tried.verdicts if each.token is not None)
-            done = {each.name for each in tried.verdicts if each.token is not None}
-            left = [item for item in left if item.name not in done]
+            where = _quiet(model) if quiet else model
+            if "runs" in options:
+                runs = random_runs(where, left, seed=seed, once=True, **options)
+                found = {name: token_of(where, run, name) for name, run in runs.items()}
+            else:
+                verdicts = explore(where, left, **options).verdicts
+                found = {each.name: each.token for each in verdicts if each.token is not None}
+            yield from found.items()
+            left = [item for item in left if item.name not in found]
 
 
 def _quiet(model: Model) -> Model:
