@@ -1,7 +1,7 @@
 """Mutants of the specification's source, not of the configurations in which it is proved.
 
-Each changes one expression of an action or of the state: a condition on features always takes one branch, a branch
-extends beyond its parentheses, or a term is about the first queue instead of its own. Not mutated: properties, and code
+Each changes one expression of an action or of the state. A condition on features always takes one branch. A branch
+extends beyond its parentheses. A term is about the first queue instead of its own. Not mutated: properties, and code
 that no model is built from.
 """
 
