@@ -62,7 +62,6 @@ SECTIONS: Final = (
             "commands/index",
             "api/index",
             "law",
-            "book/index",
             "spec",
             "clauses",
             "contract",

@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Final
 
 from docs.site import clauses, commands, slides, start
-from docs.site.book import book
 from docs.site.chinese import CHINESE
 from docs.site.sections import API, FROM_OUTSIDE, GENERATED, SECTIONS, SUBJECTS, Section
 from model_tests.mutants import patches
@@ -68,7 +67,7 @@ def pages_of(target: Path) -> dict[str, str]:
         for path, place in known.items()
     }
     made |= {f"commands/{name}": text for name, text in commands.pages().items()}
-    made |= {"slides.md": slides.page(), "clauses.md": clauses.page()} | dict(_api()) | start.pages() | book()
+    made |= {"slides.md": slides.page(), "clauses.md": clauses.page()} | dict(_api()) | start.pages()
     made |= {f"{section.name}.md": _section_page(section, made) for section in SECTIONS}
     made |= dict(_switched(made))
     made["lecturer.md"] = _with_link(made["lecturer.md"], "[The slides](slides.md)")

@@ -1,8 +1,8 @@
 """A test types every command of each page; exceptions are in one list, each with its reason.
 
 Each page's commands run in order, in a separate directory, with the expected exit codes. Other tests also check the
-output: `test_lessons`, `test_spec_page`, `test_book`. Chinese lessons have the English blocks (`test_chinese`). Slow
-commands run with smaller numbers (`SHORTER`). Our tests are collected and not run.
+output: `test_lessons`, `test_spec_page`, `test_differences`. Chinese lessons have the English blocks (`test_chinese`).
+Slow commands run with smaller numbers (`SHORTER`). Our tests are collected and not run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from model_tests.docs import test_lessons, test_spec_page
 from model_tests.docs.typed import FENCED, ROOT, NotTypedError, Reader, lines, unread
 from model_tests.judge.bucket import KEYS, put, s3_bucket
 from model_tests.judge.standalone import standalone
-from model_tests.spec import test_book
+from model_tests.spec import test_differences
 
 PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
 DOCKER: Final = "needs Docker's daemon; what the image runs is `longpoll serve`, which other pages type"
@@ -110,7 +110,7 @@ def bare(line: str) -> str:
 TYPED_BY: Final = {
     "docs/law.md": {line for page, line in test_spec_page._commands() if page == "law.md"},
     "docs/findings.md": {line for page, line in test_spec_page._commands() if page == "findings.md"},
-    "docs/engines.md": set(test_book.COMMANDS),
+    "docs/engines.md": set(test_differences.COMMANDS),
 } | {
     f"docs/lessons/{page.name}": {bare(each.line) for each in test_lessons.commands(page.read_text("utf-8"))}
     for page in test_lessons.PAGES

@@ -1,7 +1,7 @@
 """The commands in the docs exist: each with its options, each make target, each module.
 
 Nothing runs here: `test_every_command` runs the pages' commands, and the pages' tests (`test_spec_page`,
-`test_lessons`, `test_book`) check the output.
+`test_lessons`, `test_differences`) check the output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pages that the specification writes: the book, the engines' page, and the explore bench."""
+"""Two policies side by side, the engines' page, and the explore bench."""
 
 from __future__ import annotations
 
@@ -17,31 +17,11 @@ from click.testing import CliRunner
 from model_tests.bench import explore_bench
 
 from longpoll.cli import main
-from longpoll_spec.bounds import ASPECTS
 from longpoll_spec.engines import ENGINES
-from longpoll_spec.engines.tokens import replay
+from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.policy import PRESETS, knob_values, policy_named, preset
-from longpoll_spec.render.book import Slipped, broken_by, pages, reads_and_writes, shown_name
 from longpoll_spec.render.differences import aligned, difference
 from longpoll_spec.render.spec_page import OPEN, action_lines
-
-LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
-KEPT: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9rZWVwzhApc3qbABISAgQGDA0BCA_s_R2J"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("token", [LOST, KEPT])
-def test_what_a_run_changes_is_said_to_be_written(token: str) -> None:
-    """Each step of a run changes only what the book says that its action writes."""
-    trace = replay(token)
-
-    for index, each in enumerate(trace.steps[1:], start=1):
-        assert each.action is not None
-        changed = {shown_name(variable.name) for variable, _, _ in trace.changes(index)}
-        assert changed <= reads_and_writes()[each.action.name].writes, each.action.label
-    last = trace.steps[-1].action
-    assert last is not None
-    assert trace.model.policy.name in broken_by()[last.name][trace.property_name]
 
 
 def test_two_policies_differ_where_their_text_does() -> None:
@@ -53,7 +33,7 @@ def test_two_policies_differ_where_their_text_does() -> None:
         ]
         plain = {each.action for each in found.actions if not each.aspect}
         assert plain == {
-            name for name in reads_and_writes() if action_lines(name, one, OPEN) != action_lines(name, other, OPEN)
+            name for name in ACTION_NAMES if action_lines(name, one, OPEN) != action_lines(name, other, OPEN)
         }
     assert difference(preset("strict"), preset("strict")).actions == ()
 
@@ -76,20 +56,6 @@ def test_a_knob_is_told_by_the_command() -> None:
     one = CliRunner().invoke(main, ["policies", "strict"])
     assert (one.exit_code, "name two policies" in one.output) == (2, True)
     assert "are the same policy" in CliRunner().invoke(main, ["policies", "strict", "strict"]).output
-
-
-@pytest.mark.long
-def test_every_action_has_a_page_with_its_slips() -> None:
-    """Each page has the locations in Java, and each mutant is on its own action's page; each feature has a page too."""
-    planted = Slipped("hold", "planted slip", "strict", "tiny", "no_lost_wakeup", 9, "the proof stands")
-    made = pages([planted])
-
-    assert {f"actions/{name}.md" for name in reads_and_writes()} < set(made)
-    assert {f"aspects/{name}.md" for name in ASPECTS} < set(made)
-    assert "4.9.7 and 5.5.0" in made["actions/hold.md"]
-    assert [place for place, text in made.items() if "planted slip" in text] == ["actions/hold.md"]
-    assert "| planted slip | `strict` | no_lost_wakeup, 9 steps (bounds `tiny`) |" in made["actions/hold.md"]
-    assert "differences/strict--rocketmq-4.9.md" in made
 
 
 LONGPOLL: Final = Path(sys.executable).with_name("longpoll")
