@@ -388,7 +388,8 @@ HOSTILE = {
     ],
     "check": ["check --policy {long}", "check --ablate --policy rocketmq-4.9"],
     "prove": ["prove --timeout nan", "prove --timeout 1e300", "prove --knob tick"],
-    "explain": ["explain {long}", "explain lp1.{deep}", "explain lp1.x --output {file}/below"],
+    "explain": ["explain {long}", "explain lp1.{deep}", "explain lp1.x --output {file}/below",
+        "explain {long} --on code", "explain lp1.{deep} --on java-4.9.7", "explain {long} --jars {file}"],
     "export": [
         "export --to tla {file}", "export --to tla {file}/below", "export --to tla {dangling}",
         "export --to byteman {long} {here}", "export --to byteman lp1.{deep} {file}", "export --to tla {here} {here}",
@@ -407,10 +408,6 @@ HOSTILE = {
     "consume": [
         f"consume T --group G --name-server {NOBODY}", f"consume T --group G --wait nan --name-server {NOBODY}",
         f"consume T --group G --sql {{deep}} --name-server {NOBODY}",
-    ],
-    "replay": [
-        "replay {long}", "replay sim1.{deep}", "replay lp1.{deep}", "replay lp1.{deep} --on java-4.9.7",
-        "replay {long} --jars {file}",
     ],
     "store": ["store verify {file}", "store verify {dangling}", "store verify {here}", "store verify {file}/below"],
     "observe": [

@@ -40,17 +40,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 HEADINGS: Final[dict[str, tuple[str, ...]]] = {
     "Test a broker or a service": ("verify", "conform", "dojo", "oracle", "observe", "judge"),
     "Run a broker": ("serve", "send", "consume", "store"),
-    "The specification": (
-        "check",
-        "prove",
-        "explain",
-        "export",
-        "policies",
-        "properties",
-        "coverage",
-        "ablate",
-        "replay",
-    ),
+    "The specification": ("check", "prove", "explain", "export", "policies"),
     "Learn": ("lesson",),
 }
 """The headings of `longpoll --help`, each with its commands in their order."""
