@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from model_tests.conformance.cpp_client import HOLD_MS, RealClientReport, make_report, run_real_client, why_missing
-from model_tests.service.commands import serving
 from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.commands import serving
 
 from longpoll_broker.broker import Broker
 from longpoll_judge.run.pipeline import judge

@@ -14,10 +14,10 @@ from typing import Final
 import pytest
 from attrs import define, field
 from model_tests.conformance.java_broker import VERSIONS, running
-from model_tests.service.subscription_script import play
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
 from model_tests.support.broker.sql92_cases import Case, Cases, outcome
+from model_tests.support.broker.subscription_script import play
 from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker

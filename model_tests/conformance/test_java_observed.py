@@ -19,7 +19,7 @@ import attrs
 import pytest
 from click.testing import CliRunner
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker
-from model_tests.service.observed import events_of
+from model_tests.support.broker.observed import events_of
 from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.captures import wait_until_captured
 from model_tests.support.java import java_broker_of

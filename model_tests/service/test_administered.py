@@ -7,14 +7,12 @@ from typing import Any
 
 import attrs
 import pytest
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_until, wait_visible
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
 from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.io import processors
-from longpoll_broker.rocketmq.accounts.access import ADMIN_CODES, Right
-from longpoll_broker.rocketmq.accounts.resources import wanted_by
 from longpoll_broker.rocketmq.admin import progress_processor, table_processor
 from longpoll_broker.shared.statistics import Rates
 from longpoll_protocol.bodies import MessageQueue, decode_by_queue, encode_by_queue
@@ -45,22 +43,11 @@ def joined(client: RawClient) -> RawClient:
     return client
 
 
-def told(client: RawClient, code: int, **fields: str) -> dict[str, Any]:
-    answer = client.call(code, fields)
-    assert answer.code == 0, answer.remark
-    return dict(json.loads(bytes(answer.body)))
-
-
-def commit(client: RawClient, topic: str, group: str, offset: int) -> None:
-    fields = {"topic": topic, "consumerGroup": group, "queueId": "0", "commitOffset": str(offset)}
-    assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
-
-
 def test_a_topics_queues_are_told(broker: Broker, client: RawClient) -> None:
     """Request 202; an unknown topic gets 17."""
     send_message(client, "T")
     send_message(client, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 2)
+    wait_visible(broker, "T", 2)
     body = client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}).body
     found = decode_by_queue(body, "offsetTable")
     topic = present(broker.topics.get("T"))
@@ -71,13 +58,13 @@ def test_a_topics_queues_are_told(broker: Broker, client: RawClient) -> None:
 
 
 def test_a_groups_progress_is_told(
-    broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Request 208, for one topic or all topics."""
     for topic in ("T", "U"):
         send_message(client, topic)
-        commit(client, topic, "G", 1)
-    wait_until(lambda: broker.store.visible_end("U", 0) == 1)
+        client.commit(topic, "G", 1)
+    wait_visible(broker, "U", 1)
 
     def progress(**fields: str) -> dict[MessageQueue, Any]:
         answer = client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"} | fields)
@@ -88,32 +75,30 @@ def test_a_groups_progress_is_told(
     assert both[queue(0)] == {"brokerOffset": 1, "consumerOffset": 1, "lastTimestamp": stored_ms}
     assert {each.topic for each in both} == {"T", "U"}
     assert {each.topic for each in progress(topic="U")} == {"U"}
-    joined(connect(broker.address))
+    joined(brokers.connect(broker))
     assert {each.topic for each in progress()} == {"T"}
     monkeypatch.setattr(progress_processor, "TOLD_QUEUE_COUNT_MAX", 1)
     refused = client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"})
     assert (refused.code, "ask for one topic" in str(refused.remark)) == (1, True)
 
 
-def test_the_groups_of_a_topic_are_told(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_groups_of_a_topic_are_told(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Request 300 lists groups that subscribe to the topic or have offsets of it."""
-    client = joined(connect(start_broker().address))
+    client = joined(brokers.client())
     for topic, group in (("T", "H"), ("TT", "I")):
         send_message(client, topic, b"m")
-        commit(client, topic, group, 1)
-    assert told(client, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T") == {"groupList": ["G", "H"]}
+        client.commit(topic, group, 1)
+    assert client.told(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T") == {"groupList": ["G", "H"]}
     monkeypatch.setattr(progress_processor, "TOLD_GROUP_COUNT_MAX", 1)
     assert client.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}).code == 1
 
 
-def test_a_queues_entries_are_told(broker: Broker, connect: Connect) -> None:
+def test_a_queues_entries_are_told(broker: Broker, brokers: Brokers) -> None:
     """Request 321 returns at most the requested count."""
-    client = joined(connect(broker.address))
+    client = joined(brokers.connect(broker))
     for _ in range(3):
         send_message(client, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 3)
+    wait_visible(broker, "T", 3)
 
     def entries(**fields: str) -> Command:
         return client.call(
@@ -133,15 +118,15 @@ def test_a_queues_entries_are_told(broker: Broker, connect: Connect) -> None:
     assert len(json.loads(bytes(entries(index="0", count=str(2**31 - 1)).body))["queueData"]) == 3
 
 
-def test_who_is_connected_is_told(broker: Broker, client: RawClient, connect: Connect) -> None:
+def test_who_is_connected_is_told(broker: Broker, client: RawClient, brokers: Brokers) -> None:
     """Requests 203 and 204; a language that Java lacks is OTHER."""
     assert client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"}).code == 206
     assert client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"}).code == 1
-    member = joined(connect(broker.address))
-    consumers = told(client, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")
+    member = joined(brokers.connect(broker))
+    consumers = client.told(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")
     assert consumers["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
     assert consumers["subscriptionTable"]["T"]["subString"] == "a || b"
-    producers = told(client, RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="P")
+    producers = client.told(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="P")
     assert producers["connectionSet"] == consumers["connectionSet"]
     (connection,) = consumers["connectionSet"]
     assert connection["clientId"] == "here@1"
@@ -150,7 +135,7 @@ def test_who_is_connected_is_told(broker: Broker, client: RawClient, connect: Co
         (channel,) = broker.handler.administering.clients.programs
         program = broker.handler.administering.clients.programs[channel]
         broker.handler.administering.clients.programs[channel] = type(program)(program.client_id, "COBOL", 7, 0)
-    (connection,) = told(client, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")["connectionSet"]
+    (connection,) = client.told(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")["connectionSet"]
     assert (connection["language"], connection["version"]) == ("OTHER", 7)
     member.close()
     wait_until(lambda: not broker.handler.administering.clients.programs)
@@ -159,12 +144,12 @@ def test_who_is_connected_is_told(broker: Broker, client: RawClient, connect: Co
 def test_tables_are_told_whole(broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests 21, 43 and 45; a table too large for an answer is refused."""
     send_message(client, "T")
-    commit(client, "T", "G", 1)
+    client.commit("T", "G", 1)
     broker.shared.delays.put(3, 7)
-    topics = told(client, RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]
+    topics = client.told(RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]
     assert (topics["T"]["topicName"], topics["T"]["perm"]) == ("T", 6)
-    assert told(client, RequestCode.GET_ALL_CONSUMER_OFFSET) == {"offsetTable": {"T@G": {"0": 1}}}
-    assert told(client, RequestCode.GET_ALL_DELAY_OFFSET)["offsetTable"]["3"] == 7
+    assert client.told(RequestCode.GET_ALL_CONSUMER_OFFSET) == {"offsetTable": {"T@G": {"0": 1}}}
+    assert client.told(RequestCode.GET_ALL_DELAY_OFFSET)["offsetTable"]["3"] == 7
     monkeypatch.setattr(processors, "ANSWER_SIZE_MAX", 10)
     monkeypatch.setattr(table_processor, "OFFSET_COUNT_MAX", 0)
     for code in (RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_CONSUMER_OFFSET):
@@ -209,19 +194,6 @@ def test_a_setting_that_cannot_be_changed_is_named(client: RawClient, body: byte
     assert settings(client) == before
 
 
-def test_the_broker_tells_of_itself(broker: Broker, client: RawClient) -> None:
-    assert told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["earliestMessageTimeStamp"] == "-1"
-    send_message(client, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
-    assert (table["putMessageTimesTotal"], table["brokerVersionDesc"]) == ("1", "V4_9_7")
-    assert table["longpollPolicy"] == "strict"
-    assert int(table["earliestMessageTimeStamp"]) == broker.store.store_ms_of("T", 0, 0)
-    assert int(table["commitLogMaxOffset"]) == broker.store.log_end > 0
-    assert [float(rate) >= 0 for rate in table["putTps"].split()] == [True] * 3
-    assert 0 <= float(table["commitLogDiskRatio"]) <= 1
-
-
 def test_rates_are_of_the_last_seconds() -> None:
     """Rates over 10 s, a minute and 10 minutes of the samples."""
     rates = Rates()
@@ -254,38 +226,17 @@ def test_what_is_no_table_by_queue_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "fields", "resources"),
-    [
-        (202, {"topic": "T"}, {"T"}),
-        (203, {"consumerGroup": "G"}, {"%RETRY%G"}),
-        (204, {"producerGroup": "P"}, {"%RETRY%P"}),
-        (208, {"consumerGroup": "G", "topic": "T"}, {"T", "%RETRY%G"}),
-        (222, {"group": "G", "topic": "T"}, {"T", "%RETRY%G"}),
-        (300, {"topic": "T"}, {"T"}),
-        (307, {"consumerGroup": "G"}, {"%RETRY%G"}),
-        (321, {"consumerGroup": "G", "topic": "T"}, {"T", "%RETRY%G"}),
-    ],
-)
-def test_an_account_needs_rights_for_what_it_asks(code: int, fields: dict[str, str], resources: set[str]) -> None:
-    """Only administrators get whole tables and settings."""
-    wanted = wanted_by(Command(code, 1, 0, fields))
-    assert wanted.resources == dict.fromkeys(resources, Right.SUB)
-    assert {21, 25, 26, 43, 45, 309} <= ADMIN_CODES
-    assert code not in ADMIN_CODES
-
-
-@pytest.mark.parametrize(
     ("policy", "start", "expected"),
     [(STRICT, "0", (19, "10")), (ROCKETMQ_4_9, "0", (19, "10")), (ROCKETMQ_5, "15", (21, "15"))],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_where_a_queue_begins_whose_records_are_gone(
-    start_broker: StartBroker, connect: Connect, policy: Policy, start: str, expected: tuple[int, str]
+    brokers: Brokers, policy: Policy, start: str, expected: tuple[int, str]
 ) -> None:
     """4.9 keeps the minimum; 5.x moves it to the end."""
     sizes = attrs.evolve(SMALL_STORE, commit_log_file_size=4096, consume_queue_file_size=200, message_size_max=2048)
-    broker = start_broker(policy=policy, store_config=attrs.evolve(sizes, file_reserved_hours=0))
-    client, store = connect(broker.address), broker.store
+    broker = brokers.start(policy=policy, store_config=attrs.evolve(sizes, file_reserved_hours=0))
+    client, store = brokers.connect(broker), broker.store
     for topic, count, size in (("T", 15, 1), ("U", 20, 1000)):
         for _ in range(count):
             send_message(client, topic, bytes(size))
@@ -296,7 +247,7 @@ def test_where_a_queue_begins_whose_records_are_gone(
     wait_until(lambda: store.remove_expired(at_any_hour=True) > 0)
     told = client.call(RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": "0"}).ext_fields
     assert told == {"offset": start}
-    pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    pulled = client.pull("T")
     fields = pulled.ext_fields or {}
     assert (pulled.code, fields["nextBeginOffset"]) == expected
     assert fields["minOffset"] == start

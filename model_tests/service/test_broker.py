@@ -10,25 +10,27 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-import attrs
 import msgspec
 import pytest
 from attrs import define, field
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, one_by_one, wait_until
-from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, one_by_one, wait_held, wait_until, wait_visible
+from model_tests.support.broker.raw_client import (
+    RawClient,
+    bodies_of,
+    pull_fields,
+    records_of,
+    send_fields,
+    send_message,
+)
 from model_tests.support.ports import closed_port
-from model_tests.support.service import answer_of, served, served_two
 
 from longpoll_broker.broker import Broker, ListenError
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.handler import CodeServedTwiceError, combine_processors
 from longpoll_broker.io.processors import Processor, RequestAbortedError, Serving, serves
-from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.timer_offsets import DelayOffsets
-from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
+from longpoll_broker.shared.topics import TopicConfig
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.upkeep.config_files import GROUPS, OFFSETS, TOPICS, ConfigFiles
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command
 from longpoll_runtime import Address
@@ -40,26 +42,24 @@ PULL = RequestCode.PULL_MESSAGE
 LONG_MS = 30_000
 
 
-def test_messages_offsets_and_topics_survive_a_restart(
-    broker: Broker, start_broker: StartBroker, client: RawClient, connect: Connect
-) -> None:
+def test_messages_offsets_and_topics_survive_a_restart(broker: Broker, brokers: Brokers, client: RawClient) -> None:
     for number in range(10):
         send_message(client, "T", b"%d" % number, queue_id=1)
     commit = {"consumerGroup": "G", "topic": "T", "queueId": "1", "commitOffset": "4"}
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0
     broker.stop()
-    again = connect(start_broker().address)
+    again = brokers.client()
     assert again.call(RequestCode.QUERY_CONSUMER_OFFSET, commit).ext_fields == {"offset": "4"}
-    reply = again.call(PULL, pull_fields("T", 0, queue_id=1))
-    assert [bytes(record.body) for record in records_of(reply)] == [b"%d" % number for number in range(10)]
+    reply = again.pull("T", queue_id=1)
+    assert bodies_of(reply) == [b"%d" % number for number in range(10)]
     assert send_message(again, "T", queue_id=1) == 10
 
 
-def test_the_tables_have_rocketmqs_shape(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    broker = start_broker(config=BrokerConfig(default_topic_queue_count=6))
-    client = connect(broker.address)
+def test_the_tables_have_rocketmqs_shape(brokers: Brokers, tmp_path: Path) -> None:
+    broker = brokers.start(config=BrokerConfig(default_topic_queue_count=6))
+    client = brokers.connect(broker)
     send_message(client, "T")
-    client.call(PULL, pull_fields("T", 0))
+    client.pull("T")
     commit = {"consumerGroup": "G", "topic": "T", "queueId": "1", "commitOffset": "4"}
     client.call(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
     broker.stop()
@@ -81,7 +81,7 @@ def test_the_tables_have_rocketmqs_shape(start_broker: StartBroker, connect: Con
 
 
 def test_fastjsons_unquoted_keys_and_a_backup_are_read(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
@@ -91,23 +91,21 @@ def test_fastjsons_unquoted_keys_and_a_backup_are_read(
         '{"topicConfigTable":{"T":{"order":false,"perm":6,"readQueueNums":2,"topicFilterType":"SINGLE_TAG",'
         '"topicName":"T","topicSysFlag":0,"writeQueueNums":2}}}'
     )
-    client = connect(start_broker().address)
+    client = brokers.client()
     asked = client.call(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "G", "topic": "T", "queueId": "1"})
     assert asked.ext_fields == {"offset": "0"}
     assert "group G was at 7 of T queue 1, which ends at 0" in caplog.text
-    assert client.call(PULL, pull_fields("T", 0, queue_id=1)).code == 19
-    assert client.call(PULL, pull_fields("T", 0, queue_id=2)).code == 1
+    assert client.pull("T", queue_id=1).code == 19
+    assert client.pull("T", queue_id=2).code == 1
 
 
-def test_a_topic_whose_configuration_was_lost_is_known_by_its_queues(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
-    broker = start_broker()
-    send_message(connect(broker.address), "T", queue_id=2)
+def test_a_topic_whose_configuration_was_lost_is_known_by_its_queues(brokers: Brokers, tmp_path: Path) -> None:
+    broker = brokers.start()
+    send_message(brokers.connect(broker), "T", queue_id=2)
     broker.stop()
     for file in (tmp_path / "store" / "config").iterdir():
         file.unlink()
-    reply = connect(start_broker().address).call(PULL, pull_fields("T", 0, queue_id=2))
+    reply = brokers.client().call(PULL, pull_fields("T", 0, queue_id=2))
     assert len(records_of(reply)) == 1
 
 
@@ -129,7 +127,7 @@ def test_what_cannot_be_used_is_said_in_one_line(broker: Broker, tmp_path: Path)
         )
 
 
-def test_no_connection_waits_for_the_store_to_open(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_connection_waits_for_the_store_to_open(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that connects while a restarted broker recovers is refused, so it retries and is not kept waiting."""
     runtime, refused = RealRuntime(), list[Address]()
     open_store = MessageStore.open
@@ -142,11 +140,11 @@ def test_no_connection_waits_for_the_store_to_open(start_broker: StartBroker, mo
             return open_store(*args, **kwargs)
 
         monkeypatch.setattr(MessageStore, "open", connect_first)
-        assert start_broker(listen=address).address == address
+        assert brokers.start(listen=address).address == address
     assert refused == [address]
 
 
-def test_a_failed_start_leaves_nothing_behind(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_a_failed_start_leaves_nothing_behind(brokers: Brokers, tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text("{")
@@ -154,27 +152,17 @@ def test_a_failed_start_leaves_nothing_behind(start_broker: StartBroker, tmp_pat
         with pytest.raises(ConfigError):
             Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE, listen=address)
         (config / "topics.json").unlink()
-        assert start_broker(listen=address).address == address
+        assert brokers.start(listen=address).address == address
 
 
-@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
-def test_what_is_acknowledged_is_visible(start_broker: StartBroker, connect: Connect, sync: bool) -> None:
-    """Under the strict policy, before the answer leaves."""
-    store_config = attrs.evolve(SMALL_STORE, flush_disk_sync=sync, flush_interval_ms=1_000_000)
-    broker = start_broker(store_config=store_config)
-    client = connect(broker.address)
-    for number in range(3):
-        assert (send_message(client, "T"), broker.store.visible_end("T", 0)) == (number, number + 1)
-
-
-def test_a_stopped_broker_lets_go_of_its_log(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_a_stopped_broker_lets_go_of_its_log(brokers: Brokers, tmp_path: Path) -> None:
     """An answer to a woken pull must not keep slices of the log."""
     mapped = Path("/proc/self/maps")
-    broker = start_broker()
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker = brokers.start()
+    puller, sender = brokers.connect(broker), brokers.connect(broker)
     send_message(sender, "T")
-    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    opaque = puller.hold("T", 1)
+    wait_held(broker)
     send_message(sender, "T")
     assert puller.reply(opaque) is not None
     assert str(tmp_path) in mapped.read_text(encoding="utf-8")
@@ -182,10 +170,10 @@ def test_a_stopped_broker_lets_go_of_its_log(start_broker: StartBroker, connect:
     assert str(tmp_path) not in mapped.read_text(encoding="utf-8")
 
 
-def test_a_stopped_broker_ends_its_threads(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_stopped_broker_ends_its_threads(brokers: Brokers) -> None:
     for policy in (STRICT, ROCKETMQ_4_9):
         before = set(threading.enumerate())
-        broker = start_broker(policy=policy)
+        broker = brokers.start(policy=policy)
         with RawClient(broker.address) as client:
             send_message(client, "T")
         broker.stop()
@@ -209,115 +197,17 @@ def flags_of_answers(client: RawClient, broker: Broker) -> set[int]:
     sends = [client._request(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x", flag=12) for _ in range(3)]
     client.send_bytes(b"".join(content for _opaque, content in sends))
     found += [client.reply(opaque) for opaque, _content in sends]
-    held = [client.send(PULL, pull_fields("T", 4, timeout_ms=LONG_MS), flag=12) for _ in range(3)]
-    wait_until(lambda: len(broker.hold_service) == len(held))
+    held = [client.hold("T", 4, flag=12) for _ in range(3)]
+    wait_held(broker, len(held))
     send_message(client, "T")
     found += [client.reply(opaque) for opaque in held]
     return {-1 if answer is None else answer.flag for answer in found}
 
 
 @pytest.mark.parametrize("prepare", [lambda broker: broker, one_by_one], ids=["bursts", "one by one"])
-def test_every_answer_s_flag_is_1(
-    start_broker: StartBroker, connect: Connect, prepare: Callable[[Broker], Broker]
-) -> None:
-    broker = prepare(start_broker())
-    assert flags_of_answers(connect(broker.address), broker) == {1}
-
-
-def tables(directory: Path) -> ConfigFiles:
-    files = ConfigFiles(RealRuntime(), str(directory), Topics(), Groups(), Offsets(), DelayOffsets())
-    files.load()
-    return files
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    """A directory with every table saved twice, so that each has its backup."""
-    files = tables(tmp_path)
-    for number in (1, 2):
-        files.topics.put(TopicConfig(f"T{number}"))
-        files.groups.find(f"G{number}")
-        files.offsets.commit("T", "G", 0, number)
-        files.delays.by_level[3] = number
-        files.delays.changed = True
-        files.save()
-    return tmp_path
-
-
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"topicConfigTable":[]}', b"\xff", b"[" * 5000])
-def test_a_table_that_cannot_be_read_is_taken_from_its_backup_and_repaired(saved: Path, damage: bytes) -> None:
-    """The next save writes the table and keeps the backup."""
-    backup = (saved / f"{TOPICS}.bak").read_bytes()
-    (saved / TOPICS).write_bytes(damage)
-    files = tables(saved)
-    assert files.topics.get("T1") is not None
-    assert files.topics.get("T2") is None
-    files.save()
-    assert (saved / f"{TOPICS}.bak").read_bytes() == backup
-    (saved / f"{TOPICS}.bak").unlink()
-    assert tables(saved).topics.get("T1") is not None
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        (
-            TOPICS,
-            '{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":1000000000}}}',
-            "1000000000 queues, 0 to 16384",
-        ),
-        (TOPICS, '{"topicConfigTable":{"T":{"topicName":"T","writeQueueNums":16385}}}', "16385 queues, 0 to 16384"),
-        (OFFSETS, '{"offsetTable":{"T@G":{"0":9223372036854775808}}}', "cannot be used"),
-        (OFFSETS, '{"offsetTable":{"T@G":{"0":"x"}}}', "cannot be used"),
-    ],
-)
-def test_a_number_that_nobody_can_serve_is_refused(tmp_path: Path, name: str, content: str, said: str) -> None:
-    """A topic of a billion queues would cost every client minutes and gigabytes."""
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ConfigError, match=said):
-        tables(tmp_path)
-
-
-def test_the_greatest_numbers_are_served(tmp_path: Path) -> None:
-    (tmp_path / TOPICS).write_text('{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":16384}}}')
-    (tmp_path / OFFSETS).write_text('{"offsetTable":{"T@G":{"0":9223372036854775807}}}')
-    files = tables(tmp_path)
-    assert files.offsets.by_pair["T@G"] == {0: 2**63 - 1}
-    assert files.topics.get("T") is not None
-
-
-def test_a_disk_that_fails_while_a_table_is_repaired_loses_nothing(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (saved / OFFSETS).write_bytes(b"{")
-    files = tables(saved)
-    write_atomic = files.runtime.files.write_atomic
-
-    def fails_in_the_end(path: str, content: bytes) -> None:
-        if path.endswith(OFFSETS):
-            raise OSError("planted")
-        write_atomic(path, content)
-
-    monkeypatch.setattr(files.runtime.files, "write_atomic", fails_in_the_end)
-    with pytest.raises(OSError, match="planted"):
-        files.save()
-    assert tables(saved).offsets.query("T", "G", 0) == 1
-
-
-def test_nothing_is_begun_without_a_table_that_was_there(saved: Path) -> None:
-    for name in (GROUPS, f"{GROUPS}.bak"):
-        (saved / name).write_bytes(b"{")
-    with pytest.raises(ConfigError, match=r"subscriptionGroup\.json\.bak cannot be read"):
-        tables(saved)
-    assert (saved / GROUPS).read_bytes() == b"{"
-
-
-def test_a_directory_without_tables_begins_empty(tmp_path: Path) -> None:
-    """It saves nothing until something changes."""
-    tables(tmp_path).save()
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / TOPICS).write_bytes(b'{"dataVersion":{"counter":1},"topicConfigTable":null}')
-    assert tables(tmp_path).topics.by_name == {}
+def test_every_answer_s_flag_is_1(brokers: Brokers, prepare: Callable[[Broker], Broker]) -> None:
+    broker = prepare(brokers.start())
+    assert flags_of_answers(brokers.connect(broker), broker) == {1}
 
 
 def nothing(*_arguments: Any) -> None:
@@ -365,8 +255,8 @@ def test_a_service_serves_what_its_methods_are_marked_with(kind: type[Greeter]) 
 
 
 @pytest.mark.parametrize(("policy", "more"), [("strict", set()), ("rocketmq-5", {361, 905})])
-def test_a_room_serves_what_its_services_say(start_broker: StartBroker, policy: str, more: set[int]) -> None:
-    broker = start_broker(policy=preset(policy))
+def test_a_room_serves_what_its_services_say(brokers: Brokers, policy: str, more: set[int]) -> None:
+    broker = brokers.start(policy=preset(policy))
     pulls, sends = broker.pulling.processors, broker.sending.processors
     assert set(sends) == {10, 310, 320, 36, 37, 370}
     assert {RequestCode.PULL_MESSAGE.value} <= set(pulls)
@@ -410,14 +300,14 @@ def make_known(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_hook_sees_every_request_and_answer(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+def test_a_hook_sees_every_request_and_answer(policy: Policy, brokers: Brokers) -> None:
     notes = Notes()
-    broker, client = served(start_broker, connect, policy=policy, hooks=[notes])
+    broker, client = brokers.served(policy=policy, hooks=[notes])
     make_known(broker)
     send_message(client, "T", b"body")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    reply = client.call(PULL, pull_fields("T", 0))
-    assert [bytes(record.body) for record in records_of(reply)] == [b"body"]
+    wait_visible(broker, "T", 1)
+    reply = client.pull("T")
+    assert bodies_of(reply) == [b"body"]
     assert notes.told == [
         ("before", SEND, None),
         ("after", SEND, 0),
@@ -429,17 +319,17 @@ def test_a_hook_sees_every_request_and_answer(policy: Policy, start_broker: Star
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_hook_sees_no_answer_of_a_held_pull(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+def test_a_hook_sees_no_answer_of_a_held_pull(policy: Policy, brokers: Brokers) -> None:
     notes = Notes()
-    broker, puller, sender = served_two(start_broker, connect, policy=policy, hooks=[notes])
+    broker, puller, sender = brokers.served_two(policy=policy, hooks=[notes])
     send_message(sender, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    wait_visible(broker, "T", 1)
     notes.told.clear()
-    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
+    opaque = puller.hold("T", 1)
     wait_until(lambda: len(notes.told) == 2)
     assert notes.told == [("before", PULL, None), ("after", PULL, None)]
     send_message(sender, "T")
-    reply = answer_of(puller, opaque)
+    reply = puller.answer(opaque)
     assert (reply.code, notes.told[2:]) == (0, [("before", SEND, None), ("after", SEND, 0)])
 
 
@@ -452,39 +342,35 @@ def test_a_hook_sees_no_answer_of_a_held_pull(policy: Policy, start_broker: Star
     ],
     ids=["before", "after", "a fault"],
 )
-def test_a_hook_may_end_a_request(
-    hook: Notes, code: int, remark: str, stored: int, *, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_hook_may_end_a_request(hook: Notes, code: int, remark: str, stored: int, *, brokers: Brokers) -> None:
     second = Notes()
-    broker, client = served(start_broker, connect, hooks=[hook, second])
+    broker, client = brokers.served(hooks=[hook, second])
     make_known(broker)
-    reply = client.call(SEND, send_fields("T"), b"x")
+    reply = client.put("T")
     assert (reply.code, reply.remark) == (code, remark)
     assert len(second.told) == (0 if hook.fails_before else 1)
-    wait_until(lambda: broker.store.visible_end("T", 0) == stored)
+    wait_visible(broker, "T", stored)
     hook.fails_before = hook.fails_after = None
-    assert client.call(SEND, send_fields("T"), b"x").code == 0
+    assert client.put("T").code == 0
 
 
-def test_a_hook_that_fails_after_a_hold_causes_no_second_answer(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_hook_that_fails_after_a_hold_causes_no_second_answer(brokers: Brokers) -> None:
     """The hold table answers the pull."""
-    broker = start_broker()
-    send_message(connect(broker.address), "T")
+    broker = brokers.start()
+    send_message(brokers.connect(broker), "T")
     broker.stop()
-    broker, puller, sender = served_two(
-        start_broker, connect, hooks=[Notes(fails_after=RequestAbortedError(1, "planted"))]
-    )
-    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    broker, puller, sender = brokers.served_two(hooks=[Notes(fails_after=RequestAbortedError(1, "planted"))])
+    opaque = puller.hold("T", 1)
+    wait_held(broker)
     sender.send(SEND, send_fields("T"), b"x")
-    reply = answer_of(puller, opaque)
+    reply = puller.answer(opaque)
     assert reply.code == 0
 
 
-def test_what_no_processor_serves_has_no_hooks(start_broker: StartBroker, connect: Connect) -> None:
+def test_what_no_processor_serves_has_no_hooks(brokers: Brokers) -> None:
     notes = Notes()
-    broker = start_broker(hooks=[notes])
-    assert (connect(broker.address).call(9999, {}).code, notes.told) == (3, [])
+    broker = brokers.start(hooks=[notes])
+    assert (brokers.connect(broker).call(9999, {}).code, notes.told) == (3, [])
 
 
 ROOT: Final = Path(__file__).parents[2]
@@ -529,16 +415,16 @@ def passes_of(calls: Iterable[tuple[str, CodeType]]) -> list[list[Call]]:
 
 
 @pytest.fixture
-def passes(start_broker: StartBroker, connect: Connect) -> dict[str, list[Call]]:
+def passes(brokers: Brokers) -> dict[str, list[Call]]:
     """The calls of four passes: a send, a pull, a pull that is held, and the send that wakes it."""
     with traced() as calls:
-        broker = start_broker()
-        producer, consumer = connect(broker.address), connect(broker.address)
+        broker = brokers.start()
+        producer, consumer = brokers.connect(broker), brokers.connect(broker)
         for _ in range(2):  # The first ones make topic, group and files.
             send_message(producer, "T")
-            consumer.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
-        held = consumer.send(RequestCode.PULL_MESSAGE, pull_fields("T", 2, timeout_ms=60_000))
-        wait_until(lambda: len(broker.hold_service) == 1)
+            consumer.pull("T")
+        held = consumer.send_pull("T", 2, timeout_ms=60_000)
+        wait_held(broker)
         send_message(producer, "T")
         assert consumer.answer(held).code == 0
         send_message(producer, "T")  # Its pass ends the one before; a stop would add to that.

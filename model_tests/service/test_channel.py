@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import pytest
 from attrs import define
-from model_tests.support.broker.raw_client import PATIENCE_S
 
 from longpoll_broker.io import channel as subject
 from longpoll_broker.io.channel import (
@@ -381,47 +378,20 @@ def test_a_loop_is_woken_by_what_another_thread_asks(asked: str) -> None:
     assert bell.rung == 1
 
 
-class Told:
-    """A bell that reports a waiting thread."""
+class LateBell:
+    """A bell that rings for nothing once; it notes how long it is waited for."""
 
-    def __init__(self, bell: threading.Lock) -> None:
-        self._bell = bell
-        self.locked, self.release = bell.locked, bell.release
-        self.is_waited_for = threading.Event()
+    def __init__(self) -> None:
+        self.timeouts: list[float] = []
 
     def acquire(self, *, timeout: float) -> bool:
-        self.is_waited_for.set()
-        return self._bell.acquire(timeout=timeout)
+        self.timeouts.append(timeout)
+        return len(self.timeouts) == 1
 
 
-def waiting(queue: RealQueue[int], timeout_s: float | None) -> tuple[threading.Thread, list[int | None]]:
-    """A thread that waits for the queue, and what it will have taken."""
-    bell = Told(queue._bell)
+def test_a_wait_whose_time_is_over_ends_though_the_bell_rang_for_nothing() -> None:
+    """A lock takes a negative time-out as none, so the queue must not pass one."""
+    queue, bell = RealQueue[int](1), LateBell()
     queue._bell = cast("Any", bell)
-    taken: list[int | None] = []
-    taker = threading.Thread(target=lambda: taken.append(queue.take(timeout_s)), daemon=True)
-    taker.start()
-    assert bell.is_waited_for.wait(PATIENCE_S)
-    return taker, taken
-
-
-def test_threads_that_wait_for_a_queue() -> None:
-    """`SimpleQueue.get` takes a negative time-out as none, so the queue must not."""
-    queue = RealQueue[int](1)
-    taker, taken = waiting(queue, None)
-    queue.offer(7)
-    taker.join(PATIENCE_S)
-    assert taken == [7]
-    queue, interval_s = RealQueue[int](1), sys.getswitchinterval()
-    sys.setswitchinterval(PATIENCE_S)  # who is woken below runs when this thread waits for it, and not before
-    try:
-        taker, taken = waiting(queue, 0.2)
-        end_s = time.monotonic() + 0.3
-        assert queue.offer(7)
-        assert queue.take_if(bool) == 7
-        while time.monotonic() < end_s:
-            pass
-        taker.join(PATIENCE_S)
-    finally:
-        sys.setswitchinterval(interval_s)
-    assert taken == [None]
+    assert queue.take(0.0) is None
+    assert bell.timeouts == [0.0, 0.0]

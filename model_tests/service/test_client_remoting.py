@@ -1,4 +1,4 @@
-"""One connection of the client: answers matched, late, lost, never, and what ends it."""
+"""A connection of the client: answers that are matched, late or lost, and how it ends; refused messages and routes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
+from model_tests.support.client import bodies_of, name_server_of
 from model_tests.support.ports import closed_port
 
-from longpoll_client import remoting
+from longpoll_broker.broker import Broker
+from longpoll_client import Producer, PullConsumer, remoting
 from longpoll_client.aio.connection import AsyncConnection
-from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
+from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
 from longpoll_client.link.exchange import Answer
 from longpoll_client.remoting import ALONE_COUNT_MAX, RemotingClient
 from longpoll_protocol.frames import Command, CommandFlag
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
 
 def connect(server: ScriptedServer, **options: Any) -> RemotingClient:
@@ -302,4 +305,42 @@ def test_an_earlier_deadline_is_kept_also_after_calls_that_had_time() -> None:
             assert isinstance(late.wait()[0], AnswerTimeoutError)
 
 
-# -- silence ---------------------------------------------------------------------------------------------------------
+def test_the_client_filters_exactly_what_the_broker_filters_by_hash(broker: Broker) -> None:
+    """Aa and BB have the same hash, so the broker sends both."""
+    with Producer(name_server_of(broker)) as producer:
+        for tag in ("Aa", "BB", "C", "Aa"):
+            producer.send("T", tag.encode(), tag=tag, queue_id=0)
+    with PullConsumer(name_server_of(broker), topics={"T": "Aa || C"}, group="G", start_at="first") as consumer:
+        assert bodies_of(consumer, 3) == [b"Aa", b"C", b"Aa"]
+        assert consumer.poll(0.1) == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "properties", "words"),
+    [
+        ("../x", b"", {}, "not allowed"),
+        ("", b"", {}, "not allowed"),
+        ("t" * 128, b"", {}, "not allowed"),
+        ("T", bytes(4 * 1024 * 1024 + 1), {}, "over the limit"),
+        ("T", b"", {"TAGS": "x"}, "reserved for the client"),
+        ("T", b"", {"a": "b\x01"}, "separate"),
+        ("T", b"", {"a": "b" * 32_768}, "over the limit"),
+    ],
+)
+def test_a_message_that_no_broker_takes_is_refused_before_it_is_sent(
+    topic: str, body: bytes, properties: dict[str, str], words: str
+) -> None:
+    with ScriptedServer(lambda _peer, _command: None) as server:
+        with Producer(server.address) as producer, pytest.raises(ConfigError, match=words):
+            producer.send(topic, body, properties=properties)
+        assert server.received == []
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"\xff", b'{"brokerDatas":7,"queueDatas":[]}'])
+def test_a_route_that_cannot_be_read_is_an_error_of_the_client(body: bytes) -> None:
+    with (
+        ScriptedServer(lambda peer, command: peer.answer(command, body=body)) as server,
+        Producer(server.address) as producer,
+        pytest.raises(ClientError, match="route of topic"),
+    ):
+        producer.send("T", b"x")

@@ -10,11 +10,10 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.brokers import Brokers, wait_until, wait_visible
 from model_tests.support.broker.client_scenarios import member_options
-from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields, send_message
+from model_tests.support.broker.raw_client import RawClient, heartbeat_of, send_fields, send_message
 from model_tests.support.present import present
-from model_tests.support.service import served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -27,87 +26,41 @@ from longpoll_client.consume.broker_requests import read_reset
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue, decode_by_queue
-from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
-from longpoll_protocol.frames import Command, encode
+from longpoll_protocol.frames import Command
 from longpoll_protocol.message import message_id
 from longpoll_protocol.properties import encode_properties
 from longpoll_runtime.real import RealRuntime
 
-ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+ROUTE, MEMBERS = RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_CONSUMER_LIST_BY_GROUP
 
 
-def heartbeat(client: RawClient, client_id: str, *, expression: str = "*", ordinals: bool = False) -> int:
-    """A heartbeat as Java (names) or C++ (ordinals, versions as text) sends it; the reply's code."""
-    body = {
-        "clientID": client_id,
-        "producerDataSet": [{"groupName": "PG"}],
-        "consumerDataSet": [
-            {
-                "groupName": "G",
-                "consumeType": 1 if ordinals else "CONSUME_PASSIVELY",
-                "messageModel": 1 if ordinals else "CLUSTERING",
-                "consumeFromWhere": 0 if ordinals else "CONSUME_FROM_LAST_OFFSET",
-                "unitMode": False,
-                "subscriptionDataSet": [{"topic": "T", "subString": expression, "subVersion": "1" if ordinals else 1}],
-            }
-        ],
-    }
-    return client.call(RequestCode.HEART_BEAT, {}, msgspec.json.encode(body)).code
-
-
-def test_a_route_names_the_broker_and_its_queues(broker: Broker, connect: Connect) -> None:
+def test_a_route_names_the_broker_and_its_queues(broker: Broker, client: RawClient, brokers: Brokers) -> None:
     """TBW102 is there from the start, another topic once it is made; integer keys are quoted."""
-    names, client = connect(broker.name_server_address), connect(broker.address)
-    assert names.call(ROUTE, {"topic": "T"}).code == 17
-    default = msgspec.json.decode(names.call(ROUTE, {"topic": "TBW102"}).body)
-    assert default["queueDatas"][0]["perm"] == 7
+    names = brokers.names(broker)
+    assert [names.call(ROUTE, asked).code for asked in ({"topic": "T"}, {})] == [17, 17]
+    assert names.told(ROUTE, topic="TBW102")["queueDatas"][0]["perm"] == 7
     send_message(client, "T")
-    route = msgspec.json.decode(names.call(ROUTE, {"topic": "T"}).body)
-    assert route["brokerDatas"] == [
-        {
-            "cluster": "DefaultCluster",
-            "brokerName": "broker-a",
-            "brokerAddrs": {"0": "{}:{}".format(*broker.address)},
-            "enableActingMaster": False,
-        }
-    ]
+    route = names.told(ROUTE, topic="T")
+    address = {"brokerAddrs": {"0": "{}:{}".format(*broker.address)}, "enableActingMaster": False}
+    assert route["brokerDatas"] == [{"cluster": "DefaultCluster", "brokerName": "broker-a"} | address]
     assert [(data["readQueueNums"], data["perm"]) for data in route["queueDatas"]] == [(4, 6)]
 
 
-def test_the_name_server_refuses_what_it_does_not_know(start_broker: StartBroker, connect: Connect) -> None:
-    names = connect(start_broker().name_server_address)
-    assert (names.call(9999, {}).code, names.call(ROUTE, {"topic": "TBW102"}).code) == (3, 0)
-    assert names.call(ROUTE, {}).code == 17
-
-
-@pytest.mark.parametrize("ordinals", [False, True], ids=["java", "cpp"])
-def test_members_of_a_group_are_listed_and_told(ordinals: bool, broker: Broker, connect: Connect) -> None:
+def test_members_of_a_group_are_listed_and_told(broker: Broker, brokers: Brokers) -> None:
     """Request 40 goes to all members after each join and leave."""
-    first, second = connect(broker.address), connect(broker.address)
-    members = {"consumerGroup": "G"}
-    assert first.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, members).code == 1
-    assert heartbeat(first, "c1", ordinals=ordinals) == 0
+    first, second = brokers.connect(broker), brokers.connect(broker)
+    assert first.ask(MEMBERS, consumerGroup="G").code == 1
+    assert first.beat("c1", consumers={"G": ["T"]}).code == 0
     assert first.wait_push().ext_fields == {"consumerGroup": "G"}
-    assert heartbeat(second, "c2", ordinals=ordinals) == 0
-    for client in (first, second):
-        assert client.wait_push().code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-    listed = first.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, members)
-    assert msgspec.json.decode(listed.body) == {"consumerIdList": ["c1", "c2"]}
+    assert second.beat("c2", consumers={"G": ["T"]}).code == 0
+    assert {each.wait_push().code for each in (first, second)} == {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+    assert first.told(MEMBERS, consumerGroup="G") == {"consumerIdList": ["c1", "c2"]}
     second.close()
     assert first.wait_push().code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-    assert first.call(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1", "consumerGroup": "G"}).code == 0
+    assert first.ask(RequestCode.UNREGISTER_CLIENT, clientID="c1", consumerGroup="G").code == 0
     assert broker.shared.clients.group("G") is None
-
-
-def test_a_heartbeat_makes_the_retry_topic_and_gives_the_subscription(client: RawClient) -> None:
-    send_message(client, "T", properties="TAGS\x01a\x02")
-    own = pull_fields("T", 0) | {"sysFlag": "0"}
-    assert client.call(RequestCode.PULL_MESSAGE, own).code == 24
-    assert heartbeat(client, "c1", expression="b") == 0
-    assert client.call(RequestCode.PULL_MESSAGE, own).code == 20
-    assert client.call(RequestCode.PULL_MESSAGE, own | {"subVersion": "2"}).code == 25
-    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("%RETRY%G", 0)).code == 19
 
 
 @pytest.mark.parametrize(
@@ -122,14 +75,12 @@ def test_a_heartbeat_makes_the_retry_topic_and_gives_the_subscription(client: Ra
     ],
 )
 def test_a_client_may_ask_whether_its_filter_will_do(
-    *, property_filter: bool, kind: str, expression: str, code: int, start_broker: StartBroker, connect: Connect
+    *, property_filter: bool, kind: str, expression: str, code: int, brokers: Brokers
 ) -> None:
-    _broker, client = served(start_broker, connect, config=BrokerConfig(property_filter=property_filter))
+    client = brokers.client(config=BrokerConfig(property_filter=property_filter))
     wanted = {"topic": "T", "subString": expression, "expressionType": kind}
-    asked = {"clientId": "me", "group": "G", "subscriptionData": wanted}
-    assert client.call(RequestCode.CHECK_CLIENT_CONFIG, {}, msgspec.json.encode(asked)).code == code
-    assert client.call(RequestCode.CHECK_CLIENT_CONFIG, {}, b"{}").code == 0
-    assert client.call(RequestCode.CHECK_CLIENT_CONFIG, {}).code == 0
+    asked = msgspec.json.encode({"clientId": "me", "group": "G", "subscriptionData": wanted})
+    assert [client.ask(RequestCode.CHECK_CLIENT_CONFIG, body).code for body in (asked, b"{}", b"")] == [code, 0, 0]
 
 
 NOTICES_MAX = 8
@@ -151,24 +102,20 @@ class Told:
         self.last[channel, group] = self.moment
 
 
-def member() -> Channel:
-    return Channel.__new__(Channel)
+@pytest.fixture
+def few_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_processor, "NOTICES_MAX", NOTICES_MAX)
 
 
-def join(clients: Clients, channel: Channel, group: str) -> None:
-    """Have a connection be a member of a group."""
-    clients.heartbeat(
-        channel, "c", group, message_model="CLUSTERING", consume_type="CONSUME_PASSIVELY", subscriptions=None
-    )
-
-
-def churn(seed: int) -> None:
-    """Let members come and go through many passes; fails when a pass writes too much or a member is not told."""
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.usefixtures("few_notices")
+def test_every_member_is_told_of_the_last_change(seed: int) -> None:
+    """Members come and go through many passes, and no pass writes too much."""
     draw, clients, told = random.Random(seed), Clients(), Told()
     outbox: Any = told
     notices = MemberNotifications(clients, RealRuntime().lock())
     changed_at: dict[str, int] = {}
-    crowd = [member() for _ in range(40)]
+    crowd = [Channel.__new__(Channel) for _ in range(40)]
     for _pass in range(60):
         before = told.count
         for _ in range(draw.randrange(12)):
@@ -177,7 +124,8 @@ def churn(seed: int) -> None:
             if live is not None and channel in live.members and draw.random() < 0.5:
                 clients.unregister(channel, group)
             else:
-                join(clients, channel, group)
+                kind = {"message_model": "CLUSTERING", "consume_type": "CONSUME_PASSIVELY"}
+                clients.heartbeat(channel, "c", group, **kind, subscriptions=None)
             told.moment += 1
             changed_at[group] = told.moment
             notices.changed(group, outbox)
@@ -188,59 +136,41 @@ def churn(seed: int) -> None:
     for group, moment in changed_at.items():
         live = clients.group(group)
         for each in () if live is None else live.members:
-            assert told.last[each, group] >= moment, f"seed {seed}: a member does not know of the last change"
+            assert told.last[each, group] >= moment
 
 
-@pytest.fixture
-def few_notices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_processor, "NOTICES_MAX", NOTICES_MAX)
-
-
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.usefixtures("few_notices")
-def test_every_member_is_told_of_the_last_change(seed: int) -> None:
-    churn(seed)
-
-
-def changes(group: str, count: int) -> list[tuple[int, dict[str, str], bytes]]:
-    body = {"clientID": "x", "consumerDataSet": [{"groupName": group, "subscriptionDataSet": []}]}
-    joins: tuple[int, dict[str, str], bytes] = (RequestCode.HEART_BEAT.value, {}, msgspec.json.encode(body))
-    leaves = (RequestCode.UNREGISTER_CLIENT.value, {"clientID": "x", "consumerGroup": group}, b"")
-    return [joins, leaves] * count
-
-
-def notices_of_a_burst(start_broker: StartBroker, connect: Connect) -> int:
+def notices_of_a_burst(brokers: Brokers) -> int:
     """How many notices a member gets of 100 joins and leaves that come in one piece."""
     runtime = RealRuntime()
     # No turn ends early because the machine is busy.
     runtime.monotonic_ns = lambda: 0
-    broker = start_broker(runtime=runtime)
-    members, restless = [connect(broker.address) for _ in range(NOTICES_MAX + 1)], connect(broker.address)
+    broker = brokers.start(runtime=runtime)
+    members, restless = [brokers.connect(broker) for _ in range(NOTICES_MAX + 1)], brokers.connect(broker)
     for number, each in enumerate(members):
-        body = {"clientID": f"c{number}", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}]}
-        assert each.call(RequestCode.HEART_BEAT, {}, msgspec.json.encode(body)).code == 0
+        assert each.beat(f"c{number}", consumers={"G": []}).code == 0
         each.wait_push()
     watched = members[0]
     wait_until(lambda: not broker.administering.clients.notices.has_more)
-    watched.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
+    watched.told(MEMBERS, consumerGroup="G")
     watched.pushes.clear()
-    restless.send_bytes(b"".join(restless._request(*request)[1] for request in changes("G", 100)))
-    assert restless.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"}).code == 0
+    joins = restless._request(RequestCode.HEART_BEAT, {}, heartbeat_of("x", (), {"G": []}))
+    leaves = restless._request(RequestCode.UNREGISTER_CLIENT, {"clientID": "x", "consumerGroup": "G"}, b"")
+    restless.send_bytes((joins[1] + leaves[1]) * 100)
+    restless.told(MEMBERS, consumerGroup="G")
     wait_until(lambda: not broker.administering.clients.notices.has_more)
-    listed = watched.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
-    assert len(msgspec.json.decode(listed.body)["consumerIdList"]) == len(members)
+    assert len(watched.told(MEMBERS, consumerGroup="G")["consumerIdList"]) == len(members)
     return len(watched.pushes)
 
 
 @pytest.mark.usefixtures("few_notices")
-def test_a_burst_of_changes_is_told_together(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_burst_of_changes_is_told_together(brokers: Brokers) -> None:
     """A large group gets a few notices for 200 changes."""
-    assert 1 <= notices_of_a_burst(start_broker, connect) <= 20
+    assert 1 <= notices_of_a_burst(brokers) <= 20
 
 
-def test_a_small_group_is_told_of_each_change_as_java_does(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_small_group_is_told_of_each_change_as_java_does(brokers: Brokers) -> None:
     """Shows what merging notices saves."""
-    assert notices_of_a_burst(start_broker, connect) > 20
+    assert notices_of_a_burst(brokers) > 20
 
 
 QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
@@ -248,120 +178,102 @@ RESET = {"topic": "T", "group": "G", "timestamp": "0", "isForce": "true"}
 ASKED = {"consumerGroup": "G", "clientId": "here@1"}
 
 
+INFO, DIRECTLY = RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY
+
+
+@pytest.fixture
+def member(broker: Broker, brokers: Brokers) -> RawClient:
+    """The client here@1, a member of group G."""
+    return joined(brokers.connect(broker))
+
+
 def joined(client: RawClient, client_id: str = "here@1") -> RawClient:
     """The client as a member of group G."""
-    consumer = {"groupName": "G", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}
-    body = json.dumps({"clientID": client_id, "consumerDataSet": [consumer]}).encode()
-    assert client.call(RequestCode.HEART_BEAT, body=body).code == 0
+    assert client.beat(client_id, consumers={"G": ["T"]}).code == 0
     client.pushes.clear()
     return client
 
 
 def one_queue(broker: Broker, client: RawClient, count: int) -> None:
     """Make topic T with one queue and so many messages."""
-    made = {"topic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
-    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, made).code == 0
+    client.create_topic("T")
     for _ in range(count):
         send_message(client, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == count)
+    wait_visible(broker, "T", count)
 
 
-def commit(client: RawClient, offset: int) -> None:
-    fields = {"topic": "T", "consumerGroup": "G", "queueId": "0", "commitOffset": str(offset)}
-    assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
-
-
-def pushed(client: RawClient, code: int) -> Command:
-    wait_until(lambda: bool(client.call(RequestCode.GET_BROKER_RUNTIME_INFO)) and bool(of_code(client, code)))
-    return of_code(client, code)[0]
-
-
-def of_code(client: RawClient, code: int) -> list[Command]:
-    return [push for push in client.pushes if push.code == code]
-
-
-def reply_to(client: RawClient, request: Command, body: bytes) -> None:
-    command = Command(0, request.opaque, CommandFlag.RESPONSE.value, {"a": "b"}, body)
-    client.send_bytes(b"".join(encode(command)))
-
-
-def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(broker: Broker, connect: Connect) -> None:
-    replier, asker = connect(broker.address), connect(broker.address)
-    joined(connect(broker.address))
+def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(
+    broker: Broker, member: RawClient, brokers: Brokers
+) -> None:
+    replier, asker = brokers.connect(broker), brokers.connect(broker)
     one_queue(broker, replier, 1)
     fields = send_fields("T", properties=encode_properties({"REPLY_TO_CLIENT": "here@1"}))
     refused = replier.call(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"reply")
     assert (refused.code, refused.remark) == (1, "push reply message fail, channel of <here@1> not found.")
-    body = json.dumps({"clientID": "here@1", "producerDataSet": [{"groupName": "P"}]}).encode()
-    assert asker.call(RequestCode.HEART_BEAT, body=body).code == 0
+    assert asker.beat("here@1", producers=["P"]).code == 0
     opaque = replier.send(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"reply")
-    request = pushed(asker, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
+    request = asker.pushed(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
     assert bytes(request.body) == b"reply"
-    reply_to(asker, request, b"")
+    asker.reply_to(request)
     assert replier.answer(opaque).code == 0
 
 
-def test_a_member_is_asked_and_its_answer_passed_on(broker: Broker, connect: Connect) -> None:
+def test_a_member_is_asked_and_its_answer_passed_on(client: RawClient, member: RawClient) -> None:
     """The member does not see the caller's access key."""
-    member, client = joined(connect(broker.address)), connect(broker.address)
-    opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED | {"AccessKey": "secret", "Signature": "x"})
-    request = pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
+    opaque = client.send(INFO, ASKED | {"AccessKey": "secret", "Signature": "x"})
+    request = member.pushed(INFO)
     assert request.ext_fields == ASKED | {"jstackEnable": "false"}
-    reply_to(member, request, b"{}")
-    reply_to(member, request, b"again")
+    member.reply_to(request, b"{}")
+    member.reply_to(request, b"again")
     answer = client.answer(opaque)
     assert (answer.code, bytes(answer.body), answer.ext_fields) == (0, b"{}", {"a": "b"})
     assert client.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
 
 
-def test_a_message_is_taken_to_a_member(broker: Broker, connect: Connect) -> None:
-    member, client = joined(connect(broker.address)), connect(broker.address)
+def test_a_message_is_taken_to_a_member(broker: Broker, client: RawClient, member: RawClient) -> None:
     one_queue(broker, client, 1)
-    opaque = client.send(RequestCode.CONSUME_MESSAGE_DIRECTLY, ASKED | {"msgId": message_id("127.0.0.1", 1, 0)})
-    request = pushed(member, RequestCode.CONSUME_MESSAGE_DIRECTLY)
-    record = present(broker.store.record_at(0))
-    assert bytes(request.body) == bytes(record)
-    assert request.ext_fields is not None
-    assert request.ext_fields["brokerName"] == "broker-a"
-    reply_to(member, request, b"done")
-    answer = client.answer(opaque)
-    assert bytes(answer.body) == b"done"
+    opaque = client.send(DIRECTLY, ASKED | {"msgId": message_id("127.0.0.1", 1, 0)})
+    request = member.pushed(DIRECTLY)
+    assert bytes(request.body) == bytes(present(broker.store.record_at(0)))
+    assert present(request.ext_fields)["brokerName"] == "broker-a"
+    member.reply_to(request, b"done")
+    assert bytes(client.answer(opaque).body) == b"done"
     for msg_id in (message_id("127.0.0.1", 1, 7), "xyz"):
-        assert client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, ASKED | {"msgId": msg_id}).code == 1
+        assert client.call(DIRECTLY, ASKED | {"msgId": msg_id}).code == 1
 
 
 def test_who_cannot_be_asked_is_told_of(
-    broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The member is absent, gone or silent, or too many calls wait."""
-    absent = client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
+    absent = client.call(INFO, ASKED)
     assert (absent.code, absent.remark) == (1, "The Consumer <G> <here@1> not online")
-    member = joined(connect(broker.address))
-    opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
-    pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
+    member = joined(brokers.connect(broker))
+    opaque = client.send(INFO, ASKED)
+    member.pushed(INFO)
     member.close()
     gone = client.answer(opaque)
     assert (gone.code, "closed the connection" in str(gone.remark)) == (1, True)
-    joined(connect(broker.address))
+    joined(brokers.connect(broker))
     monkeypatch.setattr(client_calls, "CALL_MS_MAX", 0)
-    late = client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
+    late = client.call(INFO, ASKED)
     assert (late.code, "no answer" in str(late.remark)) == (207, True)
     broker.administering.calls.quota.size_max = 0
-    assert client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED).code == 2
+    assert client.call(INFO, ASKED).code == 2
 
 
-def test_an_asker_that_goes_is_forgotten(broker: Broker, connect: Connect) -> None:
-    member, asker = joined(connect(broker.address)), connect(broker.address)
-    asker.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
-    request = pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
+def test_an_asker_that_goes_is_forgotten(broker: Broker, member: RawClient, brokers: Brokers) -> None:
+    asker = brokers.connect(broker)
+    asker.send(INFO, ASKED)
+    request = member.pushed(INFO)
     asker.close()
-    calls = broker.handler.administering.calls
-    wait_until(lambda: not calls.quota.used)
-    reply_to(member, request, b"{}")
+    wait_until(lambda: not broker.administering.calls.quota.used)
+    member.reply_to(request, b"{}")
     assert member.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
 
 
-STATUS: Final = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+STATUS, WHERE = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+SET: Final = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 OF_GROUP: Final = {"topic": "T", "group": "G"}
 
 
@@ -370,9 +282,8 @@ def at(offset: object) -> bytes:
     return b'{"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:%s}}' % json.dumps(offset).encode()
 
 
-def by_client(answer: Command | None) -> dict[str, object]:
+def by_client(answer: Command) -> dict[str, object]:
     """The offset of the one queue by client, from the answer to 223."""
-    assert answer is not None
     assert answer.code == 0, answer.remark
     head, tail = b'{"consumerTable":', b',"messageQueueTable":{}}'
     body = bytes(answer.body)
@@ -384,85 +295,98 @@ def by_client(answer: Command | None) -> dict[str, object]:
     return {name: table.get(QUEUE) for name, table in tables.items()}
 
 
-def test_members_say_where_they_are(broker: Broker, client: RawClient, connect: Connect) -> None:
-    """Request 223 asks all members, or the named one."""
+@pytest.fixture
+def other(broker: Broker, member: RawClient, brokers: Brokers) -> RawClient:
+    """A second member, there@2."""
+    return joined(brokers.connect(broker), "there@2")
+
+
+def test_a_group_without_members_is_nowhere(client: RawClient) -> None:
     absent = client.call(STATUS, OF_GROUP)
     assert (absent.code, absent.remark) == (1, "No Any Consumer online in the consumer group: [G]")
-    one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
+
+
+def test_members_say_where_they_are(client: RawClient, member: RawClient, other: RawClient) -> None:
+    """Request 223 asks all members, or the named one."""
     opaque = client.send(STATUS, OF_GROUP | {"AccessKey": "secret"})
-    asked = [pushed(each, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT) for each in (one, other)]
+    asked = [each.pushed(WHERE) for each in (member, other)]
     assert [each.ext_fields for each in asked] == [OF_GROUP, OF_GROUP]
-    reply_to(one, asked[0], at(5))
+    member.reply_to(asked[0], at(5))
     assert client.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
     assert client.reply(opaque, 0) is None
-    reply_to(other, asked[1], at(7))
-    assert by_client(client.reply(opaque)) == {"here@1": 5, "there@2": 7}
-    for each in (one, other):
+    other.reply_to(asked[1], at(7))
+    assert by_client(client.answer(opaque)) == {"here@1": 5, "there@2": 7}
+    for each in (member, other):
         each.pushes.clear()
     opaque = client.send(STATUS, OF_GROUP | {"clientAddr": "there@2"})
-    reply_to(other, pushed(other, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT), at(8))
-    assert by_client(client.reply(opaque)) == {"there@2": 8}
-    assert (one.call(RequestCode.GET_BROKER_RUNTIME_INFO).code, one.pushes) == (0, [])
+    other.reply_to(other.pushed(WHERE), at(8))
+    assert by_client(client.answer(opaque)) == {"there@2": 8}
+    assert (member.call(RequestCode.GET_BROKER_RUNTIME_INFO).code, member.pushes) == (0, [])
     assert by_client(client.call(STATUS, OF_GROUP | {"clientAddr": "nobody"})) == {}
 
 
-@pytest.mark.parametrize("how", ["gone", "silent", "not read", "no offset", "refused"])
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("gone", {"here@1": 5}),
+        ("silent", {}),
+        ("not read", {"here@1": 5}),
+        ("no offset", {"here@1": 5, "there@2": None}),
+        ("refused", {"here@1": 5}),
+    ],
+)
 def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
-    broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch, how: str
+    client: RawClient,
+    member: RawClient,
+    other: RawClient,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    how: str,
+    expected: object,
 ) -> None:
-    one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
     if how == "silent":
         monkeypatch.setattr(client_calls, "STATUS_MS_MAX", 0)
     opaque = client.send(STATUS, OF_GROUP)
-    asked = [pushed(each, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT) for each in (one, other)]
+    asked = [each.pushed(WHERE) for each in (member, other)]
     if how != "silent":
-        reply_to(one, asked[0], at(5))
+        member.reply_to(asked[0], at(5))
     if how == "gone":
         other.close()
-    elif how == "not read":
-        reply_to(other, asked[1], b"{")
-    elif how == "no offset":
-        reply_to(other, asked[1], at("five"))
     elif how == "refused":
-        refused = Command(1, asked[1].opaque, CommandFlag.RESPONSE.value, {}, at(7))
-        other.send_bytes(b"".join(encode(refused)))
-    expected: dict[str, object] = {} if how == "silent" else {"here@1": 5}
-    if how == "no offset":
-        expected["there@2"] = None
-    assert by_client(client.reply(opaque)) == expected
-    assert not broker.handler.administering.calls.quota.used
+        other.reply_to(asked[1], at(7), code=1)
+    elif how != "silent":
+        other.reply_to(asked[1], b"{" if how == "not read" else at("five"))
+    assert by_client(client.answer(opaque)) == expected
 
 
 def test_members_that_say_too_much_of_where_they_are(
-    broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: RawClient, member: RawClient, other: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error asks the caller to name one client."""
-    one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
     monkeypatch.setattr(client_calls, "STATUS_SIZE_MAX", 2 * len(at(5)) - 1)
     opaque = client.send(STATUS, OF_GROUP)
-    for each in (one, other):
-        reply_to(each, pushed(each, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT), at(5))
+    for each in (member, other):
+        each.reply_to(each.pushed(WHERE), at(5))
     answer = client.answer(opaque)
     assert (answer.code, "ask one by its clientAddr" in str(answer.remark)) == (1, True)
     broker.administering.calls.quota.size_max = 1
     assert client.call(STATUS, OF_GROUP).code == 2
-    assert not broker.handler.administering.calls.quota.used
+    assert not broker.administering.calls.quota.used
 
 
-def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, connect: Connect) -> None:
+def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, brokers: Brokers) -> None:
     """Request 222 sends 220 to each member; without force no offset moves forward."""
-    assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"topic": "none"}).code == 1
+    assert client.call(SET, RESET | {"topic": "none"}).code == 1
     one_queue(broker, client, 3)
-    assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 1
-    commit(client, 2)
-    assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 206
-    member = joined(connect(broker.address))
+    assert client.call(SET, RESET).code == 1
+    client.commit("T", "G", 2)
+    assert client.call(SET, RESET).code == 206
+    member = joined(brokers.connect(broker))
 
     def offset(**fields: str) -> int:
-        answer = client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET | fields)
+        answer = client.call(SET, RESET | fields)
         assert answer.code == 0
-        notice = pushed(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
-        member.pushes.clear()
+        notice = member.pushed(RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
         assert notice.is_one_way
         assert decode_by_queue(notice.body, "offsetTable") == decode_by_queue(answer.body, "offsetTable")
         found: int = decode_by_queue(notice.body, "offsetTable")[QUEUE]
@@ -473,23 +397,21 @@ def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, c
 
 
 def test_queues_are_assigned_to_members(
-    broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Request 400, for 5.x clients that do not rebalance themselves."""
-    queues = {"topic": "T", "readQueueNums": "3", "writeQueueNums": "3", "perm": "6"}
-    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, queues).code == 0
-    names, members = connect(broker.name_server_address), [connect(broker.address) for _ in range(2)]
+    client.create_topic("T", 3)
     table = {"topicConfigTable": {"T": {"topicName": "T", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}}}
     other = {"brokerName": "other", "brokerAddr": "10.0.0.9:1", "clusterName": "C", "brokerId": "0", "haServerAddr": ""}
     body = json.dumps({"topicConfigSerializeWrapper": table}).encode()
-    assert names.call(RequestCode.REGISTER_BROKER, other, body).code == 0
-    for number, member in enumerate(members):
-        joined(member, f"c@{number}")
+    assert brokers.names(broker).call(RequestCode.REGISTER_BROKER, other, body).code == 0
+    for number in range(2):
+        joined(brokers.connect(broker), f"c@{number}")
 
     def assigned(client_id: str, **fields: str) -> list[tuple[str, int]] | int:
         asked = {"topic": "T", "consumerGroup": "G", "clientId": client_id, "strategyName": "AVG"}
         asked |= {"messageModel": "CLUSTERING"} | fields
-        answer = client.call(RequestCode.QUERY_ASSIGNMENT, body=json.dumps(asked).encode())
+        answer = client.ask(RequestCode.QUERY_ASSIGNMENT, json.dumps(asked).encode())
         if answer.code != 0:
             return answer.code
         rows = json.loads(bytes(answer.body))["messageQueueAssignments"]
@@ -506,15 +428,14 @@ def test_queues_are_assigned_to_members(
 
 
 @pytest.mark.parametrize("is_online", [True, False])
-def test_one_queue_of_a_group_is_reset(broker: Broker, client: RawClient, connect: Connect, *, is_online: bool) -> None:
+def test_one_queue_of_a_group_is_reset(broker: Broker, client: RawClient, brokers: Brokers, *, is_online: bool) -> None:
     """By `queueId`, as `resetOffsetByQueueId` of 5.x does; the others stay."""
-    queues = {"topic": "T", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
-    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, queues).code == 0
-    for queue_id in (0, 1):
-        for _ in range(3):
-            send_message(client, "T", queue_id=queue_id)
+    client.create_topic("T", 2)
+    for queue_id in (0, 0, 0, 1, 1, 1):
+        send_message(client, "T", queue_id=queue_id)
         broker.offsets.commit("T", "G", queue_id, 3)
-    member = joined(connect(broker.address)) if is_online else None
+    member = joined(brokers.connect(broker)) if is_online else None
+    queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=1)
     for fields, expected in (
         ({"queueId": "1"}, 0),
         ({"queueId": "1", "offset": "2"}, 2),
@@ -522,15 +443,13 @@ def test_one_queue_of_a_group_is_reset(broker: Broker, client: RawClient, connec
         ({"queueId": "1", "offset": "4"}, None),
         ({"queueId": "2"}, None),
     ):
-        answer = client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET | fields)
+        answer = client.call(SET, RESET | fields)
         assert answer.code == (1 if expected is None else 0), answer.remark
         if expected is None:
             continue
-        queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=1)
         assert decode_by_queue(answer.body, "offsetTable") == {queue: expected}
         if member is not None:
-            notice = pushed(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
-            member.pushes.clear()
+            notice = member.pushed(RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
             assert decode_by_queue(notice.body, "offsetTable") == {queue: expected}
         else:
             assert [broker.offsets.query("T", "G", queue_id) for queue_id in (0, 1)] == [3, expected]
@@ -560,7 +479,7 @@ def test_a_running_group_goes_on_from_where_it_is_told(broker: Broker, client: R
 
     with running(broker, listen, is_orderly=is_orderly):
         wait_until(lambda: len(got) == 5 and broker.offsets.query("T", "G", 0) == 5)
-        assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 0
+        assert client.call(SET, RESET).code == 0
         wait_until(lambda: len(got) == 10 and broker.offsets.query("T", "G", 0) == 5)
         assert sorted(got) == sorted([*range(5), *range(5)])
         send_message(client, "T")
@@ -579,11 +498,11 @@ def test_a_running_member_answers_for_itself(broker: Broker, client: RawClient) 
     with running(broker, listen):
         wait_until(lambda: len(got) == 2)
         asked = {"consumerGroup": "G", "clientId": broker.shared.clients.client_ids("G")[0]}
-        info = client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, asked)
+        info = client.call(INFO, asked)
         assert info.code == 0
         assert decode_by_queue(info.body, "mqTable")[QUEUE]["droped"] is False
         fields = asked | {"msgId": message_id("127.0.0.1", 1, 0)}
-        results = [client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields) for _ in range(2)]
+        results = [client.call(DIRECTLY, fields) for _ in range(2)]
         told = [json.loads(bytes(result.body))["consumeResult"] for result in results]
         assert (told, got[2:]) == (["CR_SUCCESS", "CR_LATER"], [0, 0])
 
@@ -601,9 +520,9 @@ def test_a_pull_consumer_goes_on_elsewhere_and_has_no_listener(broker: Broker, c
         wait_until(lambda: has(2))
         consumer.commit()
         asked = {"consumerGroup": "G", "clientId": broker.shared.clients.client_ids("G")[0]}
-        refused = client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, asked | {"msgId": message_id("127.0.0.1", 1, 0)})
+        refused = client.call(DIRECTLY, asked | {"msgId": message_id("127.0.0.1", 1, 0)})
         assert (refused.code, "no listener" in str(refused.remark)) == (1, True)
-        assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 0
+        assert client.call(SET, RESET).code == 0
         wait_until(lambda: has(4))
         assert got == [0, 1, 0, 1]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from model_tests.service.commands import StartCommand, commands
-from model_tests.support.broker.brokers import Connect
+from model_tests.support.broker.brokers import Brokers
+from model_tests.support.broker.commands import StartCommand, commands
 from model_tests.support.broker.raw_client import PATIENCE_S, send_message
 from model_tests.support.present import present
 
@@ -45,12 +45,12 @@ def serve() -> Iterator[StartCommand]:
 ANY = ("--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
 
 
-def test_it_serves_until_ctrl_c(serve: StartCommand, connect: Connect, tmp_path: Path) -> None:
+def test_it_serves_until_ctrl_c(serve: StartCommand, brokers: Brokers, tmp_path: Path) -> None:
     store, history = tmp_path / "store", tmp_path / "history"
     process = serve(*ANY, "--store", str(store), "--record", str(history))
     assert process.stdout is not None
     ready = present(READY.fullmatch(process.stdout.readline().strip()))
-    assert (ready[5], send_message(connect((ready[1], int(ready[2]))), "T")) == (str(store), 0)
+    assert (ready[5], send_message(brokers.connect((ready[1], int(ready[2]))), "T")) == (str(store), 0)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert (process.returncode, out, err) == (0, "", f"recorded {history}; next: longpoll judge {history}\n")
@@ -120,7 +120,7 @@ def test_a_broker_conf_names_the_account_that_the_broker_signs_by(tmp_path: Path
         assert "secret77" not in str(caught.value)
 
 
-def test_a_broker_conf_says_where_the_store_is(serve: StartCommand, connect: Connect, tmp_path: Path) -> None:
+def test_a_broker_conf_says_where_the_store_is(serve: StartCommand, brokers: Brokers, tmp_path: Path) -> None:
     conf, root, log = tmp_path / "broker.conf", tmp_path / "root", tmp_path / "elsewhere" / "log"
     conf.write_text(
         f"# comment\nlistenPort=0\nbrokerIP1=10.1.2.3\nbrokerIP2=127.0.0.1\nmessageDelayLevel=7s 1d\n"
@@ -131,11 +131,11 @@ def test_a_broker_conf_says_where_the_store_is(serve: StartCommand, connect: Con
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
     assert (ready["ready"], ready["store"]) == (True, str(root))
-    client = connect(address_of(ready["broker"]))
+    client = brokers.connect(address_of(ready["broker"]))
     assert send_message(client, "T") == 0
     settings = bytes(client.call(RequestCode.GET_BROKER_CONFIG, {}).body).decode().splitlines()
     assert "messageDelayLevel=7s 1d" in settings
-    name_server = connect(address_of(ready["name-server"]))
+    name_server = brokers.connect(address_of(ready["name-server"]))
     route = json.loads(bytes(name_server.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).body))
     assert route["brokerDatas"][0]["brokerAddrs"]["0"] == f"10.1.2.3:{address_of(ready['broker'])[1]}"
     process.send_signal(signal.SIGTERM)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import re
@@ -16,13 +15,10 @@ from pathlib import Path
 
 import attrs
 import pytest
-from model_tests.service.commands import commands
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers
 from model_tests.support.broker.plain.plain_store import read_record
-from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.broker.raw_client import RawClient, records_of, send_fields, send_message
 from model_tests.support.broker.stores import open_store, read_all, result_of
-from model_tests.support.present import present
-from model_tests.support.service import served
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.consume_queue import OTHER_MAPS
@@ -162,28 +158,10 @@ def test_kills_under_bursts_of_sends_lose_nothing(tmp_path: Path) -> None:
     assert kill_often(tmp_path / "store", 30, seed=4, in_bursts=True) > 30
 
 
-def test_topics_of_answered_sends_outlive_a_kill(tmp_path: Path) -> None:
-    """Without syncs of messages."""
-    with commands("serve") as start:
-        process = start("--store", str(tmp_path), "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
-        assert process.stdout is not None
-        ready = present(READY.match(process.stdout.readline()))
-        with RawClient((ready[1], int(ready[2]))) as client:
-            sends = [(send_fields(f"New{number}") | {"d": "6"}, b"x") for number in range(100)]
-            opaques = client.send_burst(RequestCode.SEND_MESSAGE_V2, sends)
-            assert {present(client.reply(opaque, ANSWER_S)).code for opaque in opaques} == {ResponseCode.SUCCESS}
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    table = json.loads((tmp_path / "config" / "topics.json").read_bytes())["topicConfigTable"]
-    assert [table[fields["b"]]["writeQueueNums"] for fields, _body in sends] == [6] * 100
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])
-def test_pulls_go_on_where_sends_cannot(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_pulls_go_on_where_sends_cannot(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """On a full or read-only disk sends get 14."""
-    _broker, client = served(start_broker, connect, store_config=attrs.evolve(SMALL_STORE, commit_log_file_size=16_384))
+    _broker, client = brokers.served(store_config=attrs.evolve(SMALL_STORE, commit_log_file_size=16_384))
     for _ in range(3):
         send_message(client, "T", b"x" * 100)
 
@@ -196,27 +174,27 @@ def test_pulls_go_on_where_sends_cannot(
         patch.setattr(RealFiles, "write_atomic", refuse)
         refused = stored = 0
         while refused < 3:
-            reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x" * 1000)
+            reply = client.put("T", b"x" * 1000)
             assert reply.code in {ResponseCode.SUCCESS, ResponseCode.SERVICE_NOT_AVAILABLE}
             refused += reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
             stored += reply.code == ResponseCode.SUCCESS
             assert stored < 20
-        pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+        pulled = client.pull("T")
         assert len(records_of(pulled)) == min(3 + stored, 32)
     offset = send_message(client, "T")
     assert offset == 3 + stored
 
 
 def test_a_pull_without_a_map_is_told_and_nothing_is_passed_over(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pull gets code 1 while the queue's file cannot be opened."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
-    broker = start_broker()
-    client, other = connect(broker.address), connect(broker.address)
+    broker = brokers.start()
+    client, other = brokers.connect(broker), brokers.connect(broker)
     for queue_id in range(3):
         send_message(client, "T", queue_id=queue_id)
-        client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, queue_id=queue_id))
+        client.pull("T", queue_id=queue_id)
     map_file = RealFiles._map
 
     def refuse(files: RealFiles, path: str, size: int, *, writable: bool, create: bool) -> RealMappedFile:
@@ -227,13 +205,11 @@ def test_a_pull_without_a_map_is_told_and_nothing_is_passed_over(
     broker.store.flush_queues()
     with monkeypatch.context() as patch:
         patch.setattr(RealFiles, "_map", refuse)
-        codes = [
-            client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, queue_id=queue_id)).code for queue_id in range(3)
-        ]
+        codes = [client.pull("T", queue_id=queue_id).code for queue_id in range(3)]
         assert codes.count(ResponseCode.SYSTEM_ERROR) >= 2
         # One of the three queues may have the map there is.
         assert set(codes) <= {ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS}
         send_message(other, "Fresh")
-        assert len(records_of(other.call(RequestCode.PULL_MESSAGE, pull_fields("Fresh", 0)))) == 1
+        assert len(records_of(other.pull("Fresh"))) == 1
     for queue_id in range(3):
-        assert len(records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, queue_id=queue_id)))) == 1
+        assert len(records_of(client.pull("T", queue_id=queue_id))) == 1

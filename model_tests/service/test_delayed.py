@@ -13,10 +13,15 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_held, wait_until, wait_visible
+from model_tests.support.broker.raw_client import (
+    RawClient,
+    records_of,
+    send_fields,
+    send_message,
+)
 from model_tests.support.present import present
-from model_tests.support.service import ShiftedRuntime, answer_of, served, served_two
+from model_tests.support.service import ShiftedRuntime
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -31,23 +36,14 @@ from longpoll_broker.store.verify import verify
 from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command
-from longpoll_protocol.log_record import Record
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
-PULL = RequestCode.PULL_MESSAGE
-LONG_MS = 30_000
-"""A deadline that no passing test waits for."""
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 HOUR_MS = 3_600_000
 NOTED_MS = 2 * HOUR_MS // SEEN_PARTS
 policies = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-
-
-def messages(client: RawClient, topic: str) -> list[Record]:
-    reply = client.call(PULL, pull_fields(topic, 0))
-    return records_of(reply) if reply.code == 0 else []
 
 
 def saved(store: Path) -> dict[str, int]:
@@ -56,48 +52,46 @@ def saved(store: Path) -> dict[str, int]:
 
 
 @policies
-def test_a_delayed_message_wakes_a_held_pull(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+def test_a_delayed_message_wakes_a_held_pull(policy: Policy, brokers: Brokers) -> None:
     runtime = ShiftedRuntime()
-    broker, puller, sender = served_two(start_broker, connect, policy=policy, runtime=runtime)
+    broker, puller, sender = brokers.served_two(policy=policy, runtime=runtime)
     for number in range(3):
         assert send_message(sender, "T", b"%d" % number, properties="DELAY\x0118\x02TAGS\x01a\x02") == number
-    wait_until(lambda: broker.store.visible_end(SCHEDULE, 17) == 3)
-    opaque = puller.send(PULL, pull_fields("T", 0, timeout_ms=LONG_MS, subscription="a"))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    wait_visible(broker, SCHEDULE, 3, 17)
+    opaque = puller.hold("T", subscription="a")
+    wait_held(broker)
     assert broker.store.visible_end("T", 0) == 0
     runtime.ahead_ms = 2 * 3600 * 1000
-    reply = answer_of(puller, opaque)
+    reply = puller.answer(opaque)
     assert reply.code == 0
-    wait_until(lambda: broker.store.visible_end("T", 0) == 3)
-    assert [bytes(record.body) for record in messages(sender, "T")] == [b"0", b"1", b"2"]
+    wait_visible(broker, "T", 3)
+    assert sender.bodies("T") == [b"0", b"1", b"2"]
 
 
-def test_delivery_goes_on_where_it_stood(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_delivery_goes_on_where_it_stood(brokers: Brokers, tmp_path: Path) -> None:
     runtime = ShiftedRuntime()
     directory = str(tmp_path / "again")
-    broker, client = served(start_broker, connect, runtime=runtime, directory=directory)
+    broker, client = brokers.served(runtime=runtime, directory=directory)
     send_message(client, "T", b"first", properties="DELAY\x011\x02")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    wait_visible(broker, "T", 1)
     runtime.ahead_ms = 0
     send_message(client, "T", b"second", properties="DELAY\x0118\x02")
     broker.stop()
     assert saved(tmp_path / "again") == {"1": 1}
     runtime.ahead_ms = 3 * 3600 * 1000
-    broker = start_broker(runtime=runtime, directory=directory)
-    wait_until(lambda: broker.store.visible_end("T", 0) == 2)
-    assert [bytes(record.body) for record in messages(connect(broker.address), "T")] == [b"first", b"second"]
+    broker = brokers.start(runtime=runtime, directory=directory)
+    wait_visible(broker, "T", 2)
+    assert brokers.connect(broker).bodies("T") == [b"first", b"second"]
 
 
-def test_a_clock_that_is_set_changes_no_delay(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_clock_that_is_set_changes_no_delay(brokers: Brokers) -> None:
     runtime = ShiftedRuntime()
     runtime.ahead_ms = HOUR_MS
-    broker, client = served(
-        start_broker, connect, runtime=runtime, config=BrokerConfig(channel_idle_ms_max=24 * HOUR_MS)
-    )
+    broker, client = brokers.served(runtime=runtime, config=BrokerConfig(channel_idle_ms_max=24 * HOUR_MS))
     send_message(client, "T", b"before", properties="DELAY\x0118\x02")
     runtime.ahead_ms = 0
     send_message(client, "T", b"after", properties="DELAY\x0118\x02")
-    wait_until(lambda: broker.store.visible_end(SCHEDULE, 17) == 2)
+    wait_visible(broker, SCHEDULE, 2, 17)
     schedule = broker.keeping.schedule
     # A 64th of the level later it is noted for the second time how far its queue goes.
     runtime.gone_ms = NOTED_MS
@@ -105,11 +99,11 @@ def test_a_clock_that_is_set_changes_no_delay(start_broker: StartBroker, connect
     runtime.gone_ms = 2 * HOUR_MS - 60_000
     send_message(client, "T", b"other", properties="DELAY\x011\x02")
     # Its delivery ends a round over all levels at that time.
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    assert [bytes(record.body) for record in messages(client, "T")] == [b"other"]
+    wait_visible(broker, "T", 1)
+    assert client.bodies("T") == [b"other"]
     runtime.gone_ms = 2 * HOUR_MS + NOTED_MS
-    wait_until(lambda: broker.store.visible_end("T", 0) == 3)
-    bodies = {bytes(record.body) for record in messages(client, "T")}
+    wait_visible(broker, "T", 3)
+    bodies = set(client.bodies("T"))
     assert bodies == {b"before", b"after", b"other"}
 
 
@@ -133,16 +127,16 @@ def test_when_a_level_was_seen_is_noted_now_and_then() -> None:
     assert seen.waited_ms(7_000 * 1_000_000, 1_000) == 500
 
 
-def test_levels_of_ones_own_are_waited_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_levels_of_ones_own_are_waited_for(brokers: Brokers, tmp_path: Path) -> None:
     runtime, directory = ShiftedRuntime(), tmp_path / "own"
     own = attrs.evolve(SMALL_STORE, delay_levels="2h 3d")
-    broker, client = served(start_broker, connect, runtime=runtime, directory=str(directory), store_config=own)
+    broker, client = brokers.served(runtime=runtime, directory=str(directory), store_config=own)
     for topic, level in (("Hours", 1), ("Days", 2), ("Days", 18)):
         send_message(client, topic, properties=f"DELAY\x01{level}\x02")
     back = {"offset": "0", "group": "G", "delayLevel": "0"}
     assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}').code == 0
     assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back).code == 0
-    wait_until(lambda: broker.store.visible_end(SCHEDULE, 1) == 3)
+    wait_visible(broker, SCHEDULE, 3, 1)
     assert [broker.store.visible_end(SCHEDULE, queue_id) for queue_id in range(4)] == [1, 3, 0, 0]
     delays_ms = []
     for queue_id, offset in ((0, 0), (1, 0), (1, 1), (1, 2)):
@@ -156,16 +150,16 @@ def test_levels_of_ones_own_are_waited_for(start_broker: StartBroker, connect: C
     shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("consumequeue", "lock", "*.tmp"))
     broker.stop()
     runtime.ahead_ms = 71 * HOUR_MS
-    broker = start_broker(runtime=runtime, directory=str(copy), store_config=attrs.evolve(own, delay_levels="1s"))
-    wait_until(lambda: broker.store.visible_end("Hours", 0) == 1)
+    broker = brokers.start(runtime=runtime, directory=str(copy), store_config=attrs.evolve(own, delay_levels="1s"))
+    wait_visible(broker, "Hours", 1)
     broker.stop()
     shutil.rmtree(copy / "consumequeue")
     (copy / "abort").touch()
-    broker = start_broker(runtime=runtime, directory=str(copy), store_config=own)
+    broker = brokers.start(runtime=runtime, directory=str(copy), store_config=own)
     assert broker.store.visible_end("Days", 0) == 0
     runtime.ahead_ms = 73 * HOUR_MS
-    wait_until(lambda: broker.store.visible_end("Days", 0) == 2)
-    wait_until(lambda: broker.store.visible_end("%RETRY%G", 0) == 1)
+    wait_visible(broker, "Days", 2)
+    wait_visible(broker, "%RETRY%G", 1)
     broker.stop()
     assert verify(RealFiles(), str(copy)).problems == []
 
@@ -177,9 +171,7 @@ def test_a_store_is_not_opened_with_levels_that_cannot_be(tmp_path: Path) -> Non
 
 def prepare(client: RawClient) -> dict[str, str]:
     """Send a prepared message; the fields that end its transaction."""
-    reply = client.call(
-        RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, "TRAN_MSG\x01true\x02PGROUP\x01PG\x02TAGS\x01t\x02"), b"half"
-    )
+    reply = client.put("T", b"half", properties="TRAN_MSG\x01true\x02PGROUP\x01PG\x02TAGS\x01t\x02")
     assert reply.ext_fields is not None
     return {
         "producerGroup": "PG",
@@ -191,17 +183,17 @@ def prepare(client: RawClient) -> dict[str, str]:
 
 
 @policies
-def test_a_prepared_message_is_seen_once_committed(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    broker, client = served(start_broker, connect, policy=policy)
+def test_a_prepared_message_is_seen_once_committed(policy: Policy, brokers: Brokers) -> None:
+    broker, client = brokers.served(policy=policy)
     kept, dropped = prepare(client), prepare(client)
-    wait_until(lambda: broker.store.visible_end("RMQ_SYS_TRANS_HALF_TOPIC", 0) == 2)
+    wait_visible(broker, "RMQ_SYS_TRANS_HALF_TOPIC", 2)
     assert broker.store.visible_end("T", 0) == 0
     assert client.call(RequestCode.END_TRANSACTION, dropped | {"commitOrRollback": "12"}).code == 0
     assert client.call(RequestCode.END_TRANSACTION, kept | {"commitOrRollback": "8"}).code == 0
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    (found,) = messages(client, "T")
+    wait_visible(broker, "T", 1)
+    (found,) = records_of(client.pull("T"))
     assert (bytes(found.body), found.sys_flag, found.prepared_offset) == (b"half", 8, int(kept["commitLogOffset"]))
-    wait_until(lambda: broker.store.visible_end("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0) == 2)
+    wait_visible(broker, "RMQ_SYS_TRANS_OP_HALF_TOPIC", 2)
     ends = [broker.store.unit("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, offset) for offset in range(2)]
     bodies = [bytes(record.body) for end in ends if end and (record := broker.store.read_record(end[0]))]
     assert bodies == [b"1", b"0"]
@@ -210,35 +202,19 @@ def test_a_prepared_message_is_seen_once_committed(policy: Policy, start_broker:
 @pytest.mark.parametrize(
     "wrong", [{"producerGroup": "other"}, {"tranStateTableOffset": "7"}, {"commitLogOffset": "1"}], ids=str
 )
-def test_wrong_ends_of_transactions(wrong: dict[str, str], start_broker: StartBroker, connect: Connect) -> None:
+def test_wrong_ends_of_transactions(wrong: dict[str, str], brokers: Brokers) -> None:
     """A wrong group or place is refused and delivers nothing."""
-    broker, client = served(start_broker, connect)
+    broker, client = brokers.served()
     fields = prepare(client) | {"commitOrRollback": "8"} | wrong
     assert client.call(RequestCode.END_TRANSACTION, fields).code == 1
     assert broker.store.visible_end("T", 0) == 0
 
 
-def test_a_message_sent_back_comes_again_and_then_dies(start_broker: StartBroker, connect: Connect) -> None:
-    runtime = ShiftedRuntime()
-    broker, client = served(start_broker, connect, runtime=runtime)
-    send_message(client, "T", b"bad", properties="TAGS\x01a\x02")
-    (record,) = messages(client, "T")
-    for times in range(3):
-        fields = {"offset": str(record.physical_offset), "group": "G", "delayLevel": "0", "maxReconsumeTimes": "2"}
-        assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code == 0
-        topic = "%RETRY%G" if times < 2 else "%DLQ%G"
-        runtime.ahead_ms += 3600 * 1000
-        wait_until(lambda name=topic, end=times % 2 + 1: broker.store.visible_end(name, 0) == end)  # type: ignore[misc]
-        record = messages(client, topic)[-1]
-        assert (record.reconsume_times, bytes(record.body)) == (times + 1, b"bad")
-    assert [broker.store.visible_end(SCHEDULE, level - 1) for level in (3, 4, 5)] == [1, 1, 0]
-
-
-def test_a_broker_that_may_not_take_messages_takes_none_back(tmp_path: Path, connect: Connect) -> None:
+def test_a_broker_that_may_not_take_messages_takes_none_back(tmp_path: Path, brokers: Brokers) -> None:
     with Broker.start(
         RealRuntime(), str(tmp_path), config=BrokerConfig(permission=4), store_config=SMALL_STORE
     ) as broker:
-        client = connect(broker.address)
+        client = brokers.connect(broker)
         assert send_message(client, "T") == 0
         fields = {"offset": "0", "group": "G", "delayLevel": "0"}
         assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code == 16
@@ -257,15 +233,10 @@ def prepare_message(client: RawClient, body: bytes, group: str = "PG", propertie
     assert client.call(RequestCode.SEND_MESSAGE_V2, fields, body).code == 0
 
 
-def join(client: RawClient, group: str = "PG") -> None:
-    """Say that this connection has a producer of the group."""
-    heartbeat = {"clientID": "c", "producerDataSet": [{"groupName": group}]}
-    assert client.call(RequestCode.HEART_BEAT, None, json.dumps(heartbeat).encode()).code == 0
-
-
-def joined(checking: Broker, connect: Connect) -> RawClient:
-    client = connect(checking.address)
-    join(client)
+def joined(checking: Broker, brokers: Brokers) -> RawClient:
+    """A producer of the group."""
+    client = brokers.connect(checking)
+    assert client.beat(producers=["PG"]).code == 0
     return client
 
 
@@ -288,10 +259,6 @@ def told(question: Command) -> ReceivedMessage:
     return message
 
 
-def bodies(client: RawClient, topic: str) -> list[bytes]:
-    return [bytes(record.body) for record in records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0)))]
-
-
 def check_now(checking: Broker) -> None:
     """Have the broker do a round of questions with its next flush, and no other before this is called again."""
     checks = checking.sending.checks
@@ -306,10 +273,10 @@ def checking(tmp_path: Path) -> Iterator[Broker]:
         yield started
 
 
-def test_a_producer_is_asked_and_its_answer_counts(checking: Broker, connect: Connect) -> None:
-    client = connect(checking.address)
+def test_a_producer_is_asked_and_its_answer_counts(checking: Broker, brokers: Brokers) -> None:
+    client = brokers.connect(checking)
     prepare_message(client, b"kept")
-    join(client)
+    assert client.beat(producers=["PG"]).code == 0
     check_now(checking)
     question = client.wait_push()
     message = told(question)
@@ -318,7 +285,7 @@ def test_a_producer_is_asked_and_its_answer_counts(checking: Broker, connect: Co
     assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
     assert (question.ext_fields or {})["transactionId"] == "unique"
     end(client, question, COMMIT)
-    assert bodies(client, "T") == [b"kept"]
+    assert client.bodies("T") == [b"kept"]
     half_end = checking.store.visible_end(HALF_TOPIC, 0)
     check_now(checking)
     wait_until(lambda: checking.offsets.query(HALF_TOPIC, GROUP, 0) == half_end)
@@ -327,9 +294,9 @@ def test_a_producer_is_asked_and_its_answer_counts(checking: Broker, connect: Co
 
 
 def test_a_rollback_drops_the_message_and_not_knowing_asks_again_until_it_is_given_up(
-    checking: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
+    checking: Broker, brokers: Brokers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = joined(checking, connect)
+    client = joined(checking, brokers)
     with caplog.at_level(logging.WARNING):
         prepare_message(client, b"doubtful")
         for times in ("1", "2"):
@@ -340,20 +307,20 @@ def test_a_rollback_drops_the_message_and_not_knowing_asks_again_until_it_is_giv
         check_now(checking)
         # Another thread may show the message before the checks log it.
         wait_until(lambda: "is given up after 2 questions" in caplog.text)
-    wait_until(lambda: checking.store.visible_end(GIVEN_UP_TOPIC, 0) == 1)
+    wait_visible(checking, GIVEN_UP_TOPIC, 1)
     prepare_message(client, b"dropped")
     check_now(checking)
     end(client, client.wait_push(), ROLLBACK)
     ended = checking.store.visible_end(HALF_TOPIC, 0)
     check_now(checking)
     wait_until(lambda: checking.offsets.query(HALF_TOPIC, GROUP, 0) == ended)
-    assert bodies(client, "T") == []
+    assert client.bodies("T") == []
 
 
-def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, connect: Connect) -> None:
+def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, brokers: Brokers) -> None:
     config = BrokerConfig(transaction_timeout_ms=HOUR_MS, transaction_check_interval_ms=HOUR_MS)
     with Broker.start(RealRuntime(), str(tmp_path / "store"), config=config, store_config=STORE) as checking:
-        client = joined(checking, connect)
+        client = joined(checking, brokers)
         for number in range(4):
             prepare_message(client, b"%d" % number)
         halves = [checking.store.unit(HALF_TOPIC, 0, offset) for offset in range(4)]
@@ -364,22 +331,22 @@ def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, connect: Co
         check_now(checking)
         wait_until(lambda: checking.offsets.query(HALF_TOPIC, GROUP, 0) == 2)
         wait_until(lambda: checking.offsets.query(OP_TOPIC, GROUP, 0) == 2)
-        assert (client.pushes, bodies(client, "T")) == ([], [b"1", b"0", b"3"])
+        assert (client.pushes, client.bodies("T")) == ([], [b"1", b"0", b"3"])
 
 
-def test_expiring_messages_are_given_up(checking: Broker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    client = joined(checking, connect)
+def test_expiring_messages_are_given_up(checking: Broker, brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+    client = joined(checking, brokers)
     with caplog.at_level(logging.WARNING):
         fields = send_fields("T", 0, HALF.format(group="PG"))
         assert client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == 0
         check_now(checking)
         wait_until(lambda: "after 0 questions" in caplog.text)
-    wait_until(lambda: checking.store.visible_end(GIVEN_UP_TOPIC, 0) == 1)
+    wait_visible(checking, GIVEN_UP_TOPIC, 1)
     assert client.pushes == []
 
 
-def test_a_message_without_room(checking: Broker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    client = joined(checking, connect)
+def test_a_message_without_room(checking: Broker, brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+    client = joined(checking, brokers)
     full = HALF.format(group="PG") + "filler\x01"
     added = len("\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02CLUSTER\x01DefaultCluster")
     room = 32_767 - len(full) - added - len("\x02TRANSACTION") + 1
@@ -391,15 +358,9 @@ def test_a_message_without_room(checking: Broker, connect: Connect, caplog: pyte
     assert "cannot be asked about" in caplog.text
 
 
-def test_another_producer_of_the_group_is_asked_when_one_has_gone(checking: Broker, connect: Connect) -> None:
-    stranger, first, second = (
-        connect(checking.address),
-        connect(checking.address),
-        connect(checking.address),
-    )
-    join(stranger, "other")
-    join(first)
-    join(second)
+def test_another_producer_of_the_group_is_asked_when_one_has_gone(checking: Broker, brokers: Brokers) -> None:
+    stranger, first, second = brokers.connect(checking), joined(checking, brokers), joined(checking, brokers)
+    assert stranger.beat(producers=["other"]).code == 0
     first.close()
     wait_until(lambda: checking.connection_count == 2)
     prepare_message(stranger, b"x")
@@ -409,14 +370,14 @@ def test_another_producer_of_the_group_is_asked_when_one_has_gone(checking: Brok
     prepare_message(stranger, b"y")
     for _round in range(3):
         check_now(checking)
-    wait_until(lambda: checking.store.visible_end(GIVEN_UP_TOPIC, 0) == 2)
+    wait_visible(checking, GIVEN_UP_TOPIC, 2)
     assert second.pushes == stranger.pushes == []
 
 
-def test_a_restart_goes_on_where_it_was(tmp_path: Path, connect: Connect) -> None:
+def test_a_restart_goes_on_where_it_was(tmp_path: Path, brokers: Brokers) -> None:
     store = str(tmp_path / "store")
     with Broker.start(RealRuntime(), store, config=QUICK, store_config=STORE) as checking:
-        client = joined(checking, connect)
+        client = joined(checking, brokers)
         prepare_message(client, b"x")
         check_now(checking)
         end(client, client.wait_push(), COMMIT)
@@ -425,7 +386,7 @@ def test_a_restart_goes_on_where_it_was(tmp_path: Path, connect: Connect) -> Non
         wait_until(lambda: checking.offsets.query(HALF_TOPIC, GROUP, 0) == half_end)
     with Broker.start(RealRuntime(), store, config=QUICK, store_config=STORE) as checking:
         assert checking.offsets.query(HALF_TOPIC, GROUP, 0) == half_end
-        client = joined(checking, connect)
+        client = joined(checking, brokers)
         prepare_message(client, b"y")
         check_now(checking)
         assert told(client.wait_push()).body == b"y"

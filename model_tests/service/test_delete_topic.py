@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
-from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from model_tests.support.service import served
+from model_tests.support.broker.brokers import Brokers, wait_held, wait_visible
+from model_tests.support.broker.raw_client import (
+    RawClient,
+    bodies_of,
+    pull_fields,
+    send_message,
+)
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -49,11 +53,11 @@ def test_pulls_held_behind_the_deletion_are_told_too(
 
 @pytest.mark.parametrize(("policy", "code"), [(STRICT, 17), (STRICT_CLONE, 17), (ROCKETMQ_4_9, 21), (ROCKETMQ_5, 21)])
 def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
-    policy: Policy, code: int, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    policy: Policy, code: int, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker, client = served(start_broker, connect, policy=policy)
+    broker, client = brokers.served(policy=policy)
     send_message(client, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    wait_visible(broker, "T", 1)
 
     def step(action: str) -> None:
         if action == "pull_read":
@@ -61,53 +65,53 @@ def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
             broker.store.begin_deletion("T")
 
     monkeypatch.setattr(broker.runtime, "step", step)
-    assert client.call(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)).code == code
+    assert client.pull("T", 1, timeout_ms=LONG_MS).code == code
 
 
 def test_who_waits_is_told_although_the_disk_keeps_the_queues(
-    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deletion fails, but the topic is gone."""
-    puller, admin = connect(broker.address), connect(broker.address)
+    puller, admin = brokers.connect(broker), brokers.connect(broker)
     send_message(admin, "T")
-    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    opaque = puller.hold("T", 1)
+    wait_held(broker)
 
     def fail(_topic: str) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(broker.store, "finish_deletion", fail)
-    assert (admin.call(DELETE, {"topic": "T"}).code, puller.answer(opaque).code) == (1, 17)
+    assert (admin.delete_topic("T"), puller.answer(opaque).code) == (1, 17)
 
 
-def woken_by(body: bytes, broker: Broker, connect: Connect) -> list[bytes]:
+def woken_by(body: bytes, broker: Broker, brokers: Brokers) -> list[bytes]:
     """The answer to a pull that waits for the first message of a topic."""
-    puller, sender = connect(broker.address), connect(broker.address)
-    opaque = puller.send(PULL, pull_fields("T", 0, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    puller, sender = brokers.connect(broker), brokers.connect(broker)
+    opaque = puller.hold("T")
+    wait_held(broker)
     send_message(sender, "T", body)
     reply = puller.answer(opaque)
-    return [bytes(record.body) for record in records_of(reply)]
+    return bodies_of(reply)
 
 
-def make_topic(broker: Broker, connect: Connect) -> None:
+def make_topic(broker: Broker, brokers: Brokers) -> None:
     fields = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "topicFilterType": "SINGLE_TAG"}
-    assert connect(broker.address).call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
+    assert brokers.connect(broker).call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
 
 
 def test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its_name(
-    broker: Broker, connect: Connect
+    broker: Broker, brokers: Brokers
 ) -> None:
     """A kept answer of the old topic must not serve the new one."""
-    make_topic(broker, connect)
-    assert woken_by(b"old", broker, connect) == [b"old"]
-    assert connect(broker.address).call(DELETE, {"topic": "T"}).code == 0
-    make_topic(broker, connect)
-    assert woken_by(b"new", broker, connect) == [b"new"]
+    make_topic(broker, brokers)
+    assert woken_by(b"old", broker, brokers) == [b"old"]
+    assert brokers.connect(broker).call(DELETE, {"topic": "T"}).code == 0
+    make_topic(broker, brokers)
+    assert woken_by(b"new", broker, brokers) == [b"new"]
 
 
 def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answer is kept after the deletion cleared all kept answers."""
     run_now = PullRunner.run_now
@@ -123,47 +127,43 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
 
     deletions: list[str] = []
     monkeypatch.setattr(PullRunner, "run_now", run_and_delete)
-    broker = start_broker()
-    make_topic(broker, connect)
-    assert (woken_by(b"old", broker, connect), deletions) == ([b"old"], ["T"])
-    make_topic(broker, connect)
-    assert woken_by(b"new", broker, connect) == [b"new"]
+    broker = brokers.start()
+    make_topic(broker, brokers)
+    assert (woken_by(b"old", broker, brokers), deletions) == ([b"old"], ["T"])
+    make_topic(broker, brokers)
+    assert woken_by(b"new", broker, brokers) == [b"new"]
 
 
-def test_it_stays_gone_after_a_restart(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_stays_gone_after_a_restart(brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A new topic of that name begins at 0."""
     directory = str(tmp_path / "again")
-    broker, client = served(start_broker, connect, directory=directory)
+    broker, client = brokers.served(directory=directory)
     assert [send_message(client, "T") for _ in range(3)] == [0, 1, 2]
-    assert client.call(DELETE, {"topic": "T"}).code == 0
+    assert client.delete_topic("T") == 0
     broker.stop()
     with caplog.at_level(logging.WARNING):
-        broker = start_broker(directory=directory)
+        broker = brokers.start(directory=directory)
     assert caplog.messages == []
     assert broker.topics.get("T") is None
-    assert send_message(connect(broker.address), "T") == 0
+    assert send_message(brokers.connect(broker), "T") == 0
 
 
 @pytest.mark.parametrize(
     ("policy", "codes"), [(STRICT, (1, 1, 1, 1)), (ROCKETMQ_4_9, (1, 1, 1, 1)), (ROCKETMQ_5, (29, 29, 0, 1))],
     ids=["strict", "4.9", "5"],
 )  # fmt: skip
-def test_system_topics_stay_as_they_are(
-    policy: Policy, codes: tuple[int, int, int, int], start_broker: StartBroker, connect: Connect
-) -> None:
+def test_system_topics_stay_as_they_are(policy: Policy, codes: tuple[int, int, int, int], brokers: Brokers) -> None:
     """Deleting the schedule topic would lose delayed messages."""
-    broker, client = served(start_broker, connect, policy=policy)
+    broker, client = brokers.served(policy=policy)
     conflict, blank, odd, kind = codes
     own = ("SCHEDULE_TOPIC_XXXX", "TBW102", "BenchmarkTest", "broker-a", "DefaultCluster", "rmq_sys_x")
     counts = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
     before = dict(broker.topics.by_name)
     for name in own:
-        assert client.call(DELETE, {"topic": name}).code == conflict
+        assert client.delete_topic(name) == conflict
         assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, counts | {"topic": name}).code == conflict
-    assert client.call(DELETE, {"topic": " "}).code == blank
-    assert client.call(DELETE, {"topic": "../x"}).code == odd
+    assert client.delete_topic(" ") == blank
+    assert client.delete_topic("../x") == odd
     assert (
         client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, counts | {"topic": "U", "topicFilterType": "3"}).code == kind
     )
@@ -171,10 +171,10 @@ def test_system_topics_stay_as_they_are(
 
 
 def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
-    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sends to the topic are refused until the deletion is answered."""
-    admin, bystander = connect(broker.address), connect(broker.address)
+    admin, bystander = brokers.connect(broker), brokers.connect(broker)
     send_message(admin, "T", b"old")
     stands, goes_on = broker.runtime.event(), broker.runtime.event()
     write = Deletions._write
@@ -189,14 +189,14 @@ def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
     try:
         assert stands.wait(60.0)
         assert [send_message(bystander, "Other", b"meanwhile") for _ in range(3)] == [0, 1, 2]
-        refused = bystander.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"too early")
+        refused = bystander.put("T", b"too early")
         assert (refused.code, "is deleting the topic" in str(refused.remark)) == (14, True)
-        assert bystander.call(PULL, pull_fields("T", 0)).code == 19
+        assert bystander.pull("T").code == 19
     finally:
         goes_on.set()
     answer = admin.answer(deletion)
     assert (answer.code, send_message(bystander, "T", b"new")) == (0, 0)
-    assert [bytes(record.body) for record in records_of(bystander.call(PULL, pull_fields("T", 0)))] == [b"new"]
+    assert bystander.bodies("T") == [b"new"]
 
 
 NEVER_MS: Final = 600_000
@@ -222,8 +222,8 @@ def make_topics(broker: Broker) -> None:
 
 
 def hold(broker: Broker, client: RawClient, topic: str) -> int:
-    opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields(topic, 0, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    opaque = client.hold(topic)
+    wait_held(broker)
     return opaque
 
 
@@ -245,15 +245,13 @@ def said(client: RawClient, opaque: int) -> tuple[int, str | None]:
 
 
 @POLICIES
-def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(
-    policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(policy: Policy, brokers: Brokers) -> None:
     """RocketMQ reports a deleted topic at a scan, and a stop never."""
-    broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=NEVER_MS))
-    puller, other = connect(broker.address), connect(broker.address)
+    broker = brokers.start(policy=policy, config=BrokerConfig(scan_period_ms=NEVER_MS))
+    puller, other = brokers.connect(broker), brokers.connect(broker)
     make_topics(broker)
     opaque = hold(broker, puller, "T")
-    assert other.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    assert other.delete_topic("T") == 0
     if policy.name not in OURS:
         assert len(broker.hold_service) == 1
         scan_late(broker)
@@ -268,12 +266,10 @@ def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(
 
 
 @POLICIES
-def test_a_change_of_role_is_told_as_the_policy_says(
-    policy: Policy, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_a_change_of_role_is_told_as_the_policy_says(policy: Policy, brokers: Brokers) -> None:
     """5.x runs the pulls again; 4.9 does not know the request."""
-    broker = start_broker(policy=policy, config=SLAVE)
-    puller, other = connect(broker.address), connect(broker.address)
+    broker = brokers.start(policy=policy, config=SLAVE)
+    puller, other = brokers.connect(broker), brokers.connect(broker)
     make_topics(broker)
     opaque = hold(broker, puller, "U")
     told = other.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"})

@@ -9,10 +9,10 @@ from typing import cast
 
 import attrs
 import pytest
-from model_tests.support.broker.brokers import Connect, StartBroker, one_by_one, wait_until
+from model_tests.support.broker.brokers import Brokers, one_by_one, wait_held, wait_until, wait_visible
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_message
 from model_tests.support.present import present
-from model_tests.support.service import HeldLock, served
+from model_tests.support.service import HeldLock
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -24,7 +24,7 @@ from longpoll_broker.hold.pull_pool import PoolExecutor
 from longpoll_broker.hold.pull_processor import PullProcessor
 from longpoll_broker.hold.pull_runner import RUN_COST, InlineExecutor, LaterRuns, Leaving, PullRunner
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames import Command
 from longpoll_runtime import Lock
 from longpoll_runtime.real import RealRuntime
@@ -127,8 +127,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Stuck:
 
 @pytest.mark.parametrize(("fast_failure", "early_s", "codes"), [(True, PATIENCE_S, (2, 2)), (False, 0.2, (None, 0))])
 def test_a_late_pull_is_refused_while_every_worker_stands_still(
-    start_broker: StartBroker,
-    connect: Connect,
+    brokers: Brokers,
     stuck: Stuck,
     *,
     fast_failure: bool,
@@ -139,11 +138,11 @@ def test_a_late_pull_is_refused_while_every_worker_stands_still(
     passed_ns = [0]
     runtime.monotonic_ns = lambda: time.monotonic_ns() + passed_ns[0]
     config = BrokerConfig(pull_thread_count=1, fast_failure=fast_failure)
-    broker, client = served(start_broker, connect, policy=ROCKETMQ_4_9, config=config, runtime=runtime)
+    broker, client = brokers.served(policy=ROCKETMQ_4_9, config=config, runtime=runtime)
     send_message(client, "T")
-    client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    client.send_pull("T")
     assert stuck.begun.wait(PATIENCE_S)
-    behind = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    behind = client.send_pull("T")
     pool = present(broker.pulling.pool)
     wait_until(lambda: len(pool._tasks) == 1)
     passed_ns[0] = config.pull_wait_ms_max * 1_000_000
@@ -176,12 +175,10 @@ def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_st
     assert not pool.submit(any_pull(), "expired", Outbox())
 
 
-def test_a_pull_that_finds_the_pool_full_is_told_at_once(
-    start_broker: StartBroker, connect: Connect, stuck: Stuck
-) -> None:
+def test_a_pull_that_finds_the_pool_full_is_told_at_once(brokers: Brokers, stuck: Stuck) -> None:
     """The answer is 2 [OVERLOAD]; a one-way pull gets none."""
     config = BrokerConfig(pull_thread_count=1, pull_queue_capacity=1)
-    client = connect(start_broker(policy=ROCKETMQ_4_9, config=config).address)
+    client = brokers.client(policy=ROCKETMQ_4_9, config=config)
     send_message(client, "T")
     fields = pull_fields("T", 0)
     first = client.send(RequestCode.PULL_MESSAGE, fields)
@@ -192,7 +189,7 @@ def test_a_pull_that_finds_the_pool_full_is_told_at_once(
     assert (refused.code, (refused.remark or "")[:10]) == (2, "[OVERLOAD]")
     stuck.may_end.set()
     assert {client.answer(opaque).code for opaque in (first, second)} <= {0, 19}
-    assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+    assert client.is_served()
     assert client.reply(silent, 0) is None
 
 
@@ -200,18 +197,18 @@ def test_a_pull_that_finds_the_pool_full_is_told_at_once(
     ("policy", "code"), [(ROCKETMQ_4_9, None), (attrs.evolve(STRICT, notify="dispatcher_poll"), 2)], ids=["4.9", "ours"]
 )
 def test_a_woken_pull_that_finds_the_pool_full(
-    policy: Policy, code: int | None, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    policy: Policy, code: int | None, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RocketMQ drops it; ours answers that the client should retry."""
-    broker = start_broker(policy=policy)
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker = brokers.start(policy=policy)
+    puller, sender = brokers.connect(broker), brokers.connect(broker)
     send_message(sender, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=30_000))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    wait_visible(broker, "T", 1)
+    opaque = puller.hold("T", 1)
+    wait_held(broker)
     monkeypatch.setattr(PoolExecutor, "offer", lambda *_task: False)
     send_message(sender, "T")
-    wait_until(lambda: len(broker.hold_service) == 0)
+    wait_held(broker, 0)
     reply = puller.reply(opaque, 0.1 if code is None else PATIENCE_S)
     assert (None if reply is None else reply.code) == code
 
@@ -395,15 +392,15 @@ class Counted:
         monkeypatch.setattr(inline, "run", lambda *asked: count_run(runner, *asked))
 
 
-def held(broker: Broker, connect: Connect) -> list[tuple[RawClient, list[int]]]:
+def held(broker: Broker, brokers: Brokers) -> list[tuple[RawClient, list[int]]]:
     """Have pulls held that differ, so that none can be answered as another one was; who asked, and their opaques."""
-    clients = [connect(broker.address) for _ in range(CLIENTS)]
+    clients = [brokers.connect(broker) for _ in range(CLIENTS)]
     send_message(clients[0], "T")
     asked = [
         (client, [client.send(RequestCode.PULL_MESSAGE, fields_of(number, each)) for each in range(EACH)])
         for number, client in enumerate(clients)
     ]
-    wait_until(lambda: len(broker.hold_service) == CLIENTS * EACH)
+    wait_held(broker, CLIENTS * EACH)
     return asked
 
 
@@ -411,17 +408,15 @@ def fields_of(client: int, number: int) -> dict[str, str]:
     return pull_fields("T", 1, timeout_ms=60_000) | {"maxMsgNums": str(1 + client * EACH + number)}
 
 
-def most_in_a_pass(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, policy: Policy, *, reuses: bool
-) -> int:
+def most_in_a_pass(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, policy: Policy, *, reuses: bool) -> int:
     """Wake a herd and check that each has its answer; how many one pass ran at most."""
-    broker = start_broker(policy=policy)
+    broker = brokers.start(policy=policy)
     assert broker.pulling.runner.reuses_answers
     if not reuses:
         one_by_one(broker)
-    asked, counted = held(broker, connect), Counted()
+    asked, counted = held(broker, brokers), Counted()
     counted.of(broker, monkeypatch)
-    assert send_message(connect(broker.address), "T") == 1
+    assert send_message(brokers.connect(broker), "T") == 1
     for client, opaques in asked:
         for opaque in opaques:
             reply = client.answer(opaque)
@@ -433,29 +428,17 @@ def most_in_a_pass(
 @pytest.mark.parametrize("reuses", [True, False])
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE])
 def test_a_herd_is_run_in_several_passes(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, policy: Policy, reuses: bool
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, policy: Policy, reuses: bool
 ) -> None:
-    assert most_in_a_pass(start_broker, connect, monkeypatch, policy, reuses=reuses) <= MOST
-
-
-def test_who_waits_for_a_deleted_topic_is_told_in_several_passes(
-    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, counted = held(broker, connect), Counted()
-    counted.of(broker, monkeypatch)
-    assert connect(broker.address).call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
-    replies = [client.reply(opaque) for client, opaques in asked for opaque in opaques]
-    assert {reply.code for reply in replies if reply is not None} == {ResponseCode.TOPIC_NOT_EXIST}
-    assert None not in replies
-    assert max(counted.passes) <= MOST
+    assert most_in_a_pass(brokers, monkeypatch, policy, reuses=reuses) <= MOST
 
 
 def test_who_was_let_go_and_not_run_is_answered_when_the_broker_stops(
-    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = held(broker, connect)
+    asked = held(broker, brokers)
     monkeypatch.setattr(LaterRuns, "turn", lambda _later, _run: None)
-    send_message(connect(broker.address), "T")
+    send_message(brokers.connect(broker), "T")
     wait_until(lambda: broker.handler.has_more)
     broker.stop()
     assert all(client.reply(opaque) is not None for client, opaques in asked for opaque in opaques)

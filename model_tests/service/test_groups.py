@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any
 
 import attrs
 import msgspec
 import pytest
-from model_tests.service.observed import events_of, observing
-from model_tests.service.subscription_script import play, play_strict
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_held, wait_visible
+from model_tests.support.broker.observed import events_of, observing
+from model_tests.support.broker.raw_client import (
+    RawClient,
+    bodies_of,
+    pull_fields,
+    records_of,
+    send_fields,
+    send_message,
+)
 from model_tests.support.broker.stores import message
-from model_tests.support.service import served
+from model_tests.support.broker.subscription_script import play, play_strict
 from model_tests.support.store import killed
 
 from longpoll_broker.broker import Broker
@@ -38,22 +43,6 @@ def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def client_of(version: str, start_broker: StartBroker, connect: Connect) -> RawClient:
-    client = connect(start_broker(policy=preset(version)).address)
-    send_message(client, "T")
-    return client
-
-
-def make_group(client: RawClient, name: str) -> Any:
-    body = msgspec.json.encode({"groupName": name})
-    return client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
-
-
-def commit(client: RawClient, group: str, topic: str = "T") -> int:
-    fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "7"}
-    return client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code
-
-
 @pytest.mark.parametrize(
     ("body", "codes"),
     [
@@ -63,53 +52,51 @@ def commit(client: RawClient, group: str, topic: str = "T") -> int:
         (b"{", {STRICT_NAME: 1, OLD: 1, NEW: 1}),
     ],
 )
-def test_what_is_no_group_changes_nothing(
-    version: str, start_broker: StartBroker, connect: Connect, body: bytes, codes: dict[str, int]
-) -> None:
-    broker = start_broker(policy=preset(version))
+def test_what_is_no_group_changes_nothing(version: str, brokers: Brokers, body: bytes, codes: dict[str, int]) -> None:
+    broker = brokers.start(policy=preset(version))
     before = dict(broker.groups.by_name)
-    client = connect(broker.address)
+    client = brokers.connect(broker)
     assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == codes[version]
     assert broker.groups.by_name == before
 
 
-def test_a_group_name_that_is_too_long_is_refused(version: str, start_broker: StartBroker, connect: Connect) -> None:
-    broker, client = served(start_broker, connect, policy=preset(version))
+def test_a_group_name_that_is_too_long_is_refused(version: str, brokers: Brokers) -> None:
+    broker, client = brokers.served(policy=preset(version))
     send_message(client, "T")
     for size in (LONG[version], 100_000):
         name = "g" * size
-        made = make_group(client, name)
+        made = client.create_group(name)
         assert made.code == (29 if version == NEW else 1)
         assert made.remark is not None
         assert len(made.remark) < 500
-        assert commit(client, name) != 0
-        assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, group=name)).code == 26
+        assert client.commit("T", name, 7) != 0
+        assert client.pull("T", group=name).code == 26
         back = {"offset": "0", "group": name, "delayLevel": "0"}
         assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back).code == 26
     if version != NEW:
-        assert commit(client, "G", "t" * 900_000) == 1
+        assert client.commit("t" * 900_000, "G", 7) == 1
     assert all(len(name) < 256 for name in broker.groups.by_name)
     assert all(len(pair) < 512 for pair in broker.offsets.by_pair)
 
 
-def test_only_4_9_takes_a_group_of_300_characters(version: str, start_broker: StartBroker, connect: Connect) -> None:
-    client = connect(start_broker(policy=preset(version)).address)
+def test_only_4_9_takes_a_group_of_300_characters(version: str, brokers: Brokers) -> None:
+    client = brokers.client(policy=preset(version))
     send_message(client, "T")
-    assert (make_group(client, "g" * 300).code == 0) == (version == OLD)
-    pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, group="h" * 300)).code
+    assert (client.create_group("g" * 300).code == 0) == (version == OLD)
+    pulled = client.pull("T", group="h" * 300).code
     assert pulled in ({0, 19} if version == OLD else {26})  # what was sent may not be visible yet
-    assert (make_group(client, "g" * 121).code == 0) == (version != NEW)
-    assert (make_group(client, "a b").code == 0) == (version != NEW)
-    pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, group="c d")).code
+    assert (client.create_group("g" * 121).code == 0) == (version != NEW)
+    assert (client.create_group("a b").code == 0) == (version != NEW)
+    pulled = client.pull("T", group="c d").code
     assert pulled in ({26} if version == NEW else {0, 19})
 
 
 @pytest.mark.parametrize("field", ["removeOffset", "cleanOffset"])
-def test_a_group_goes_with_its_offsets(field: str, version: str, start_broker: StartBroker, connect: Connect) -> None:
-    broker, client = served(start_broker, connect, policy=preset(version))
+def test_a_group_goes_with_its_offsets(field: str, version: str, brokers: Brokers) -> None:
+    broker, client = brokers.served(policy=preset(version))
     send_message(client, "T")
     for name in ("G", "GG"):
-        assert (make_group(client, name).code, commit(client, name)) == (0, 0)
+        assert (client.create_group(name).code, client.commit("T", name, 7)) == (0, 0)
     asked = {"groupName": "G", field: "true"}
     assert client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, asked).code == 0
     own = {OLD: "removeOffset", NEW: "cleanOffset", STRICT_NAME: field}[version]
@@ -119,18 +106,17 @@ def test_a_group_goes_with_its_offsets(field: str, version: str, start_broker: S
     assert broker.offsets.query("T", "GG", 0) == 7
 
 
-def test_a_client_on_two_connections_is_listed(version: str, start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(policy=preset(version))
-    body = {"clientID": "c", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}]}
-    for client in (connect(broker.address), connect(broker.address)):
-        assert client.call(RequestCode.HEART_BEAT, {}, msgspec.json.encode(body)).code == 0
-    listed = client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
-    assert msgspec.json.decode(listed.body)["consumerIdList"] == ["c"] * (1 if version == STRICT_NAME else 2)
+def test_a_client_on_two_connections_is_listed(version: str, brokers: Brokers) -> None:
+    broker = brokers.start(policy=preset(version))
+    for client in (brokers.connect(broker), brokers.connect(broker)):
+        assert client.beat(consumers={"G": []}).code == 0
+    listed = client.told(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
+    assert listed["consumerIdList"] == ["c"] * (1 if version == STRICT_NAME else 2)
 
 
 @pytest.mark.parametrize(("unit", "flags"), [("true", (1, 2)), ("false", (0, 0))])
-def test_the_flag_of_a_unit(unit: str, flags: tuple[int, int], start_broker: StartBroker, connect: Connect) -> None:
-    broker, client = served(start_broker, connect)
+def test_the_flag_of_a_unit(unit: str, flags: tuple[int, int], brokers: Brokers) -> None:
+    broker, client = brokers.served()
     for topic, flag in zip(("New", "%RETRY%G"), flags, strict=True):
         assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic) | {"k": unit}, b"x").code == 0
         assert broker.topics.by_name[topic].topic_sys_flag == flag
@@ -140,10 +126,10 @@ CONFIG = BrokerConfig(property_filter=True)
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_heartbeats_count_as_in_rocketmq(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+def test_heartbeats_count_as_in_rocketmq(policy: Policy, brokers: Brokers) -> None:
     """The strict policy parses the tags itself."""
     played = play_strict if policy is STRICT else play
-    assert played(connect(start_broker(policy=policy, config=CONFIG).address)) == []
+    assert played(brokers.client(policy=policy, config=CONFIG)) == []
 
 
 @pytest.mark.parametrize(
@@ -151,29 +137,27 @@ def test_heartbeats_count_as_in_rocketmq(policy: Policy, start_broker: StartBrok
     ids=["strict", "4.9", "5.x"],
 )  # fmt: skip
 def test_parts_of_texts_are_compared_where_the_version_does(
-    policy: Policy, codes: tuple[int, int, int], start_broker: StartBroker, connect: Connect
+    policy: Policy, codes: tuple[int, int, int], brokers: Brokers
 ) -> None:
-    broker, client = served(start_broker, connect, policy=policy, config=CONFIG)
+    broker, client = brokers.served(policy=policy, config=CONFIG)
     expression = "TAGS NOT CONTAINS 'blue' AND TAGS STARTSWITH 're'"
-    assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}').code == 0
+    assert client.create_group("G").code == 0
     for tag in ("blue", "red"):
         send_message(client, "T", tag.encode(), properties=f"TAGS\x01{tag}\x02")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 2)
+    wait_visible(broker, "T", 2)
     wanted = {"topic": "T", "subString": expression, "expressionType": "SQL92", "subVersion": 1}
     asked = {"clientId": "me", "group": "G", "subscriptionData": wanted}
-    consumer = {"groupName": "G", "subscriptionDataSet": [wanted]}
-    beat = msgspec.json.encode({"clientID": "me", "consumerDataSet": [consumer]})
     brought = pull_fields("T", 0) | {"subscription": expression, "expressionType": "SQL92"}
     checked = client.call(RequestCode.CHECK_CLIENT_CONFIG, {}, msgspec.json.encode(asked))
-    assert client.call(RequestCode.HEART_BEAT, {}, beat).code == 0
+    assert client.beat(consumers={"G": [wanted]}).code == 0
     known = pull_fields("T", 0) | {"sysFlag": "0", "subVersion": "1"}
     found = [client.call(RequestCode.PULL_MESSAGE, fields) for fields in (brought, known)]
     assert (checked.code, *(each.code for each in found)) == codes
     # A pull whose own expression cannot be read is given everything, as in RocketMQ.
     wanted_bodies = [b"blue", b"red"] if codes[0] else [b"red"]
-    assert [bytes(record.body) for record in records_of(found[0])] == wanted_bodies
+    assert bodies_of(found[0]) == wanted_bodies
     if found[1].code == 0:
-        assert [bytes(record.body) for record in records_of(found[1])] == [b"red"]
+        assert bodies_of(found[1]) == [b"red"]
 
 
 LIGHT = attrs.evolve(SMALL_STORE, multi_dispatch=True, light_queues=True)
@@ -182,18 +166,18 @@ NAMES = "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"
 
 
 def bodies(client: RawClient, topic: str, offset: int = 0) -> list[bytes]:
-    reply = client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, offset, group="%LMQ%g"))
-    return [bytes(record.body) for record in records_of(reply)] if reply.code == 0 else []
+    reply = client.pull(topic, offset, group="%LMQ%g")
+    return bodies_of(reply) if reply.code == 0 else []
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_who_waits_at_a_light_queue_is_woken(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+def test_who_waits_at_a_light_queue_is_woken(policy: Policy, brokers: Brokers) -> None:
     """One record is in several queues, with an offset in each."""
-    broker = start_broker(policy=policy, store_config=LIGHT)
-    puller, sender = connect(broker.address), connect(broker.address)
+    broker = brokers.start(policy=policy, store_config=LIGHT)
+    puller, sender = brokers.connect(broker), brokers.connect(broker)
     fields = pull_fields("%LMQ%b", 0, timeout_ms=LONG_MS, group="%LMQ%g")
     opaque = puller.send(RequestCode.PULL_MESSAGE, fields)
-    wait_until(lambda: len(broker.hold_service) == 1)
+    wait_held(broker)
     send_message(sender, "T", b"m", properties=NAMES)
     reply = puller.answer(opaque)
     assert reply.code == 0
@@ -201,43 +185,39 @@ def test_who_waits_at_a_light_queue_is_woken(policy: Policy, start_broker: Start
     assert (record.topic, bytes(record.body)) == ("T", b"m")
     assert read_properties(record.properties.decode())["INNER_MULTI_QUEUE_OFFSET"] == "0,0"
     send_message(sender, "T", b"n", properties="INNER_MULTI_DISPATCH\x01%LMQ%b\x02")
-    wait_until(lambda: broker.store.visible_end("%LMQ%b", 0) == 2)
+    wait_visible(broker, "%LMQ%b", 2)
     assert (bodies(puller, "T"), bodies(puller, "%LMQ%a")) == ([b"m", b"n"], [b"m"])
     assert bodies(puller, "%LMQ%b", 1) == [b"n"]
 
 
-def test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for(brokers: Brokers, tmp_path: Path) -> None:
     """An inner queue's offset differs from the record's own."""
-    broker = start_broker(store_config=LIGHT)
+    broker = brokers.start(store_config=LIGHT)
     with observing(broker.address, tmp_path / "history") as proxy:
         (door,) = proxy.doors.values()
-        client = connect(door)
+        client = brokers.connect(door)
         send_message(client, "U")
         for properties in ("", "", NAMES, "", NAMES, "INNER_MULTI_DISPATCH\x01U\x02"):
             send_message(client, "T", properties=properties)
         for topic in ("T", "%LMQ%b", "U"):
-            assert client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0, group="%LMQ%g")).code == 0
+            assert client.pull(topic, group="%LMQ%g").code == 0
     told = {event.topic: event.offsets for event in events_of(tmp_path / "history") if event.offsets}
     assert told == {"T": [0, 1, 2, 3, 4, 5], "%LMQ%b": [0, 1], "U": [0, 1]}
 
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])
-def test_light_queues_are_there_again(
-    crashed: bool, start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_light_queues_are_there_again(crashed: bool, brokers: Brokers, tmp_path: Path) -> None:
     """After a stop, and rebuilt from the log after a crash."""
-    broker = start_broker(store_config=LIGHT)
+    broker = brokers.start(store_config=LIGHT)
     for number in range(3):
-        send_message(connect(broker.address), "T", b"%d" % number, properties=NAMES)
+        send_message(brokers.connect(broker), "T", b"%d" % number, properties=NAMES)
     broker.stop()
     if crashed:
         (tmp_path / "store" / "abort").touch()
         for name in ("%LMQ%a", "%LMQ%b", "T"):
             for file in (tmp_path / "store" / "consumequeue" / name / "0").iterdir():
                 file.unlink()
-    broker, client = served(start_broker, connect, store_config=LIGHT)
+    broker, client = brokers.served(store_config=LIGHT)
     assert bodies(client, "%LMQ%a") == [b"0", b"1", b"2"]
     send_message(client, "T", b"3", properties=NAMES)
     assert bodies(client, "%LMQ%b", 3) == [b"3"]
@@ -257,33 +237,31 @@ def test_light_queues_are_there_again(
     ],
     ids=["path", "twice", "its own", "many", "more than the broker takes", "good"],
 )
-def test_which_names_are_taken(names: str, code: int, start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(store_config=attrs.evolve(LIGHT, light_queue_count_max=2))
+def test_which_names_are_taken(names: str, code: int, brokers: Brokers) -> None:
+    broker = brokers.start(store_config=attrs.evolve(LIGHT, light_queue_count_max=2))
     fields = send_fields("T", properties=f"INNER_MULTI_DISPATCH\x01{names}\x02")
-    assert connect(broker.address).call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == code
+    assert brokers.connect(broker).call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == code
     assert broker.store.visible_end("T", 0) == (code == 0)
 
 
 def test_without_the_settings_nothing_of_it_is_there(broker: Broker, client: RawClient) -> None:
     send_message(client, "T", properties=NAMES)
     assert broker.store.visible_end("%LMQ%a", 0) == 0
-    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("%LMQ%a", 0)).code == 17
+    assert client.pull("%LMQ%a").code == 17
 
 
-def test_a_delayed_message_names_no_further_queue(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(store_config=LIGHT)
-    send_message(connect(broker.address), "T", properties=f"{NAMES}DELAY\x0118\x02")
+def test_a_delayed_message_names_no_further_queue(brokers: Brokers) -> None:
+    broker = brokers.start(store_config=LIGHT)
+    send_message(brokers.connect(broker), "T", properties=f"{NAMES}DELAY\x0118\x02")
     assert broker.store.visible_end("%LMQ%a", 0) == 0
 
 
-def test_what_became_visible_before_a_failure_is_announced(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_became_visible_before_a_failure_is_announced(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk has no room for the second queue."""
-    broker = start_broker(store_config=LIGHT)
-    puller, sender = connect(broker.address), connect(broker.address)
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("%LMQ%a", 0, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    broker = brokers.start(store_config=LIGHT)
+    puller, sender = brokers.connect(broker), brokers.connect(broker)
+    opaque = puller.hold("%LMQ%a")
+    wait_held(broker)
     put = ConsumeQueue.put
 
     def fails_for_b(queue: ConsumeQueue, arrival: Arrival) -> bool:
@@ -294,22 +272,14 @@ def test_what_became_visible_before_a_failure_is_announced(
     monkeypatch.setattr(ConsumeQueue, "put", fails_for_b)
     sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties=NAMES), b"m")
     reply = puller.answer(opaque)
-    assert [bytes(record.body) for record in records_of(reply)] == [b"m"]
+    assert bodies_of(reply) == [b"m"]
     monkeypatch.undo()
-    wait_until(lambda: broker.store.visible_end("%LMQ%b", 0) == 1)
+    wait_visible(broker, "%LMQ%b", 1)
     assert broker.store.visible_end("%LMQ%a", 0) == 1
 
 
 def committed(client: RawClient, group: str, queue_id: int) -> int | None:
-    fields = {"consumerGroup": group, "topic": "T", "queueId": str(queue_id), "setZeroIfNotFound": "false"}
-    reply = client.call(RequestCode.QUERY_CONSUMER_OFFSET, fields)
-    return int((reply.ext_fields or {})["offset"]) if reply.code == 0 else None
-
-
-def commit_light(client: RawClient, group: str, queue_id: int, offset: int) -> None:
-    client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4"})
-    fields = {"consumerGroup": group, "topic": "T", "queueId": str(queue_id), "commitOffset": str(offset)}
-    assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
+    return client.committed("T", group, queue_id, setZeroIfNotFound="false")
 
 
 def fill(store: MessageStore) -> None:
@@ -318,13 +288,14 @@ def fill(store: MessageStore) -> None:
     store.dispatch(100)
 
 
-def test_a_light_group_has_one_offset_a_topic(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_a_light_group_has_one_offset_a_topic(brokers: Brokers, tmp_path: Path) -> None:
     """Java's file has both tables."""
-    broker = start_broker(store_config=LIGHT)
+    broker = brokers.start(store_config=LIGHT)
     broker.store.put_batch([message("T", 3)] * 8)
-    client = connect(broker.address)
-    commit_light(client, "%LMQ%g", 3, 8)
-    commit_light(client, "G", 3, 5)
+    client = brokers.connect(broker)
+    client.create_topic("T", 4)
+    assert client.commit("T", "%LMQ%g", 8, 3) == 0
+    assert client.commit("T", "G", 5, 3) == 0
     assert [committed(client, "%LMQ%g", queue_id) for queue_id in (0, 3, 7)] == [8, 8, 8]
     broker.stop()
     config = tmp_path / "store" / "config"
@@ -333,26 +304,27 @@ def test_a_light_group_has_one_offset_a_topic(start_broker: StartBroker, connect
         "offsetTable": {"T@G": {"3": 5}},
     }
     assert not (config / "consumerOffset.json").exists()
-    client = connect(start_broker(store_config=LIGHT).address)
+    client = brokers.client(store_config=LIGHT)
     assert (committed(client, "%LMQ%g", 1), committed(client, "G", 3)) == (8, 5)
 
 
 def test_without_light_queues_the_name_means_nothing(
-    broker: Broker, start_broker: StartBroker, client: RawClient, connect: Connect, tmp_path: Path
+    broker: Broker, brokers: Brokers, client: RawClient, tmp_path: Path
 ) -> None:
     fill(broker.store)
-    commit_light(client, "%LMQ%g", 0, 8)
-    commit_light(client, "%LMQ%g", 3, 5)
+    client.create_topic("T", 4)
+    assert client.commit("T", "%LMQ%g", 8, 0) == 0
+    assert client.commit("T", "%LMQ%g", 5, 3) == 0
     assert [committed(client, "%LMQ%g", queue_id) for queue_id in (0, 3)] == [8, 5]
     broker.stop()
     config = tmp_path / "store" / "config"
     assert msgspec.json.decode((config / "consumerOffset.json").read_bytes()) == {
         "offsetTable": {"T@%LMQ%g": {"0": 8, "3": 5}}
     }
-    assert committed(connect(start_broker(store_config=LIGHT).address), "%LMQ%g", 3) == 8
+    assert committed(brokers.client(store_config=LIGHT), "%LMQ%g", 3) == 8
 
 
-def test_javas_file_of_offsets_is_read(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_javas_file_of_offsets_is_read(brokers: Brokers, tmp_path: Path) -> None:
     """Also from its .bak and with unquoted keys."""
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
@@ -364,7 +336,7 @@ def test_javas_file_of_offsets_is_read(start_broker: StartBroker, connect: Conne
         '{\n\t"lmqOffsetTable":{"T@%LMQ%g":8\n\t},\n\t"offsetTable":{"T@G":{0:2,1:7}}\n}'
     )
     (config / "consumerOffset.json").write_text('{"offsetTable":{"T@G":{0:1},"T@H":{0:1}}}')
-    client = connect(start_broker(store_config=LIGHT).address)
+    client = brokers.client(store_config=LIGHT)
     assert [committed(client, group, 1) for group in ("%LMQ%g", "G")] == [8, 7]
     assert committed(client, "H", 0) == 0
 
@@ -379,38 +351,32 @@ CLAIMS = [
 """Offsets in further queues that a producer makes up; the log has room for the messages before them."""
 
 
-def places_after_a_crash(
-    store_config: StoreConfig, start_broker: StartBroker, connect: Connect, directory: Path
-) -> set[tuple[str, int, int]]:
+def places_after_a_crash(store_config: StoreConfig, brokers: Brokers, directory: Path) -> set[tuple[str, int, int]]:
     """Send made-up offsets, alone and in a batch, kill the broker's process, as far as its files can tell, and list."""
     # A checkpoint would spare the restart the messages before it.
     config = attrs.evolve(store_config, flush_interval_ms=3_600_000)
-    _broker, client = served(start_broker, connect, store_config=config, directory=str(directory / "0"))
+    _broker, client = brokers.served(store_config=config, directory=str(directory / "0"))
     for claim in CLAIMS:
         text = claim.encode()
         batch = struct.pack(">iiiii", 23 + len(text), 0, 0, 0, 1) + b"m" + struct.pack(">h", len(text)) + text
-        assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties=claim), b"x").code == 0
+        assert client.put("T", properties=claim).code == 0
         assert client.call(RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, batch).code == 0
-    store = start_broker(store_config=LIGHT, directory=str(killed(directory / "0", "1"))).store
+    store = brokers.start(store_config=LIGHT, directory=str(killed(directory / "0", "1"))).store
     return {(topic, queue_id, store.visible_end(topic, queue_id)) for topic, queue_id in store.queues()}
 
 
-def test_offsets_that_a_producer_makes_up_count_nowhere(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_offsets_that_a_producer_makes_up_count_nowhere(brokers: Brokers, tmp_path: Path) -> None:
     """They are not stored."""
-    assert places_after_a_crash(LIGHT, start_broker, connect, tmp_path) == {
+    assert places_after_a_crash(LIGHT, brokers, tmp_path) == {
         ("T", 0, 5),
         ("SCHEDULE_TOPIC_XXXX", 17, 2),
         ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1),
     }
 
 
-def test_names_stored_by_a_broker_without_light_queues_become_no_paths(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
-) -> None:
+def test_names_stored_by_a_broker_without_light_queues_become_no_paths(brokers: Brokers, tmp_path: Path) -> None:
     """Readers check the names."""
-    places = places_after_a_crash(SMALL_STORE, start_broker, connect, tmp_path)
+    places = places_after_a_crash(SMALL_STORE, brokers, tmp_path)
     assert {topic for topic, _queue_id, _end in places} == {
         "T", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "%LMQ%a",
     }  # fmt: skip

@@ -15,32 +15,10 @@ from typing import Any
 import pytest
 from model_tests.bench import broker_bench
 from model_tests.bench.broker_figures import FIGURES, OURS, Value, value_of
-from model_tests.support.broker.brokers import StartBroker, wait_until
-from model_tests.support.broker.harness.latency import wakes
+from model_tests.support.broker.brokers import wait_until
 
 from longpoll.wire.race import Delivery, RaceReport
 from longpoll_runtime.host_pauses import STALL_MS, WAIT_MS, HostPauseWatch
-from longpoll_runtime.real import RealRuntime
-
-
-class Slow(RealRuntime):
-    """A runtime that takes its time at one of the law's actions."""
-
-    def __init__(self, action: str, seconds: float) -> None:
-        super().__init__()
-        self._action = action
-        self._seconds = seconds
-
-    def step(self, action: str) -> None:
-        if action == self._action:
-            self.sleep(self._seconds)
-
-
-def test_a_slow_wake_is_seen(start_broker: StartBroker) -> None:
-    broker = start_broker(runtime=Slow("run", 0.03))
-    taken = wakes(broker.address, "W", 5)
-    assert len(taken) == 5
-    assert min(taken) >= 30
 
 
 def test_a_stall_excuses_what_it_covers_and_no_more() -> None:

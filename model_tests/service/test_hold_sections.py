@@ -9,9 +9,9 @@ import attrs
 import pytest
 from attrs import define, field
 from model_tests.service.test_hold_service import BY_NAME, KEY, Bench
-from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.brokers import Brokers, wait_held
 from model_tests.support.broker.gates import GatedRuntime
-from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
+from model_tests.support.broker.raw_client import RawClient, send_message
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -284,23 +284,23 @@ SHORT_S = 0.3
 """How long an answer that must not come is waited for."""
 
 
-def lose_the_wakeup(policy: Policy, start_broker: StartBroker, connect: Connect) -> tuple[Broker, RawClient, int]:
+def lose_the_wakeup(policy: Policy, brokers: Brokers) -> tuple[Broker, RawClient, int]:
     """Stop a pull between its read and its hold, let a message be stored and notified, let the pull go on."""
     runtime = GatedRuntime()
     # Two I/O threads: the first connection is served by one of them and stops there, the others by the other one.
     config = BrokerConfig(io_thread_count=2, scan_period_ms=1_000_000)
-    broker = start_broker(runtime=runtime, policy=policy, config=config)
-    puller = connect(broker.address)
+    broker = brokers.start(runtime=runtime, policy=policy, config=config)
+    puller = brokers.connect(broker)
     puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
     puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("MARK"))
     gate = runtime.gate("hold")
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
+    opaque = puller.hold("T")
     gate.wait_reached()
-    sender = connect(broker.address)
+    sender = brokers.connect(broker)
     # The marker's pull is held and woken by a later message, so the notifier of the first one has ended by then.
-    marker = sender.send(RequestCode.PULL_MESSAGE, pull_fields("MARK", 0, timeout_ms=LONG_MS))
+    marker = sender.hold("MARK")
     # Otherwise its own wake-up may be lost as well.
-    wait_until(lambda: len(broker.hold_service) == 1)
+    wait_held(broker)
     send_message(sender, "T")
     send_message(sender, "MARK")
     assert sender.answer(marker).code == 0
@@ -312,9 +312,9 @@ def is_found(reply: Command | None) -> bool:
     return reply is not None and reply.code == 0
 
 
-def test_rocketmq_loses_the_wakeup_until_the_scan(start_broker: StartBroker, connect: Connect) -> None:
+def test_rocketmq_loses_the_wakeup_until_the_scan(brokers: Brokers) -> None:
     """The message is visible while the pull is held."""
-    broker, puller, opaque = lose_the_wakeup(ROCKETMQ_4_9, start_broker, connect)
+    broker, puller, opaque = lose_the_wakeup(ROCKETMQ_4_9, brokers)
     assert puller.reply(opaque, SHORT_S) is None
     assert (broker.store.visible_end("T", 0), len(broker.hold_service)) == (1, 1)
     outbox = Outbox()
@@ -323,21 +323,21 @@ def test_rocketmq_loses_the_wakeup_until_the_scan(start_broker: StartBroker, con
     assert is_found(puller.reply(opaque))
 
 
-def test_the_recheck_answers_once_when_a_notifier_was_first(start_broker: StartBroker, connect: Connect) -> None:
+def test_the_recheck_answers_once_when_a_notifier_was_first(brokers: Brokers) -> None:
     """The notifier takes the pull between insert and recheck."""
     runtime = GatedRuntime()
-    broker = start_broker(runtime=runtime, config=BrokerConfig(io_thread_count=2))
-    puller = connect(broker.address)
+    broker = brokers.start(runtime=runtime, config=BrokerConfig(io_thread_count=2))
+    puller = brokers.connect(broker)
     puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
     gate = runtime.gate("recheck")
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
+    opaque = puller.hold("T")
     gate.wait_reached()
-    sender = connect(broker.address)
+    sender = brokers.connect(broker)
     send_message(sender, "T")
     assert is_found(puller.reply(opaque))
     gate.open()
     # The connection's next reply is the next request's: nothing was answered twice.
-    assert puller.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+    assert puller.is_served()
     assert puller.reply(opaque, SHORT_S) is None
     assert len(broker.hold_service) == 0
 
@@ -349,8 +349,8 @@ def scan(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
-def test_a_recheck_answers_at_once(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    broker, puller, opaque = lose_the_wakeup(policy, start_broker, connect)
+def test_a_recheck_answers_at_once(policy: Policy, brokers: Brokers) -> None:
+    broker, puller, opaque = lose_the_wakeup(policy, brokers)
     assert is_found(puller.reply(opaque))
     assert len(broker.hold_service) == 0
 

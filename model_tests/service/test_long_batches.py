@@ -11,10 +11,9 @@ from typing import Any, Final
 
 import pytest
 from attrs import evolve
-from model_tests.service.observed import events_of
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from model_tests.support.service import served
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_until, wait_visible
+from model_tests.support.broker.observed import events_of
+from model_tests.support.broker.raw_client import RawClient, records_of, send_fields, send_message
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -44,7 +43,7 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def unending(monkeypatch: pytest.MonkeyPatch, short_turns: None, start_broker: StartBroker) -> Iterator[list[bool]]:
+def unending(monkeypatch: pytest.MonkeyPatch, short_turns: None, brokers: Brokers) -> Iterator[list[bool]]:
     """Batches have turns without messages until this list has an item. It gets one before the brokers are stopped."""
     ended: list[bool] = []
 
@@ -75,16 +74,16 @@ def test_a_turn_has_so_many_messages_or_so_many_bytes_of_properties(monkeypatch:
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_others_are_served_during_long_batches(
-    count: int, unending: list[bool], broker: Broker, connect: Connect
+    count: int, unending: list[bool], broker: Broker, brokers: Brokers
 ) -> None:
-    bystander = connect(broker.address)
-    sending = [connect(broker.address) for _ in range(count)]
+    bystander = brokers.connect(broker)
+    sending = [brokers.connect(broker) for _ in range(count)]
     batches = [
         (client, asked(client), client.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"))) for client in sending
     ]
     for _ in range(3):
         offset = send_message(bystander, "Other")
-        assert len(records_of(bystander.call(RequestCode.PULL_MESSAGE, pull_fields("Other", offset)))) == 1
+        assert len(records_of(bystander.pull("Other", offset))) == 1
     for client, batch, send in batches:
         assert client.reply(batch, 0.0) is None
         assert client.reply(send, 0.0) is None
@@ -120,10 +119,10 @@ def nothing_collected() -> Iterator[None]:
 
 
 def test_a_batch_whose_connection_is_given_up_is_not_stored_and_holds_up_nobody(
-    unending: list[bool], nothing_collected: None, start_broker: StartBroker, connect: Connect
+    unending: list[bool], nothing_collected: None, brokers: Brokers
 ) -> None:
-    broker = start_broker(config=BrokerConfig(unfinished_bytes_max=4 * len(BODY)))
-    gone, stays = connect(broker.address), connect(broker.address)
+    broker = brokers.start(config=BrokerConfig(unfinished_bytes_max=4 * len(BODY)))
+    gone, stays = brokers.connect(broker), brokers.connect(broker)
     send_message(stays, "T")
     asked(gone, 3)
     wait_until(lambda: len(broker.totals.unfinished.by_peer) == 1)
@@ -135,11 +134,11 @@ def test_a_batch_whose_connection_is_given_up_is_not_stored_and_holds_up_nobody(
     assert broker.store.visible_end("T", 0) == 1 + count
 
 
-def test_a_batch_whose_peer_closes_is_stored(short_turns: None, broker: Broker, connect: Connect) -> None:
-    gone = connect(broker.address)
+def test_a_batch_whose_peer_closes_is_stored(short_turns: None, broker: Broker, brokers: Brokers) -> None:
+    gone = brokers.connect(broker)
     asked(gone, 20)
     gone.close()
-    wait_until(lambda: broker.store.visible_end("T", 0) == 20 * COUNT)
+    wait_visible(broker, "T", 20 * COUNT)
     wait_until(lambda: broker.totals.unfinished.total == 0)
     assert broker.totals.unfinished.by_peer == {}
 
@@ -151,8 +150,8 @@ def answered(broker: Broker, client: RawClient) -> tuple[Any, ...]:
     )
     fields = dict(reply.ext_fields or {})
     places = [int(each[-16:], 16) for each in fields.pop("msgId", "").split(",")]
-    wait_until(lambda: broker.store.visible_end("T", 0) == COUNT)
-    records = records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))
+    wait_visible(broker, "T", COUNT)
+    records = records_of(client.pull("T"))
     assert places == [record.physical_offset for record in records]
     parts = [
         (bytes(record.body), record.properties, record.flag, record.queue_offset, record.size) for record in records
@@ -163,7 +162,7 @@ def answered(broker: Broker, client: RawClient) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9", "rocketmq-5"])
 def test_a_batch_in_turns_is_stored_and_answered_as_one_at_once(
-    policy: str, tmp_path: Any, start_broker: StartBroker, connect: Connect, request: pytest.FixtureRequest
+    policy: str, tmp_path: Any, brokers: Brokers, request: pytest.FixtureRequest
 ) -> None:
     told = []
     for way in ("once", "turns"):
@@ -171,7 +170,7 @@ def test_a_batch_in_turns_is_stored_and_answered_as_one_at_once(
             request.getfixturevalue("short_turns")
         history = tmp_path / f"{way}-history"
         options: Any = {"directory": str(tmp_path / way), "record_directory": str(history)}
-        broker, client = served(start_broker, connect, policy=preset(policy), **options)
+        broker, client = brokers.served(policy=preset(policy), **options)
         found = answered(broker, client)
         broker.stop()
         events = [
@@ -186,10 +185,8 @@ def test_a_batch_in_turns_is_stored_and_answered_as_one_at_once(
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_long_batch_that_is_damaged_at_its_end_is_not_stored(
-    short_turns: None, sync: bool, start_broker: StartBroker, connect: Connect
-) -> None:
-    broker, client = served(start_broker, connect, store_config=SMALL_STORE if not sync else SYNC)
+def test_a_long_batch_that_is_damaged_at_its_end_is_not_stored(short_turns: None, sync: bool, brokers: Brokers) -> None:
+    broker, client = brokers.served(store_config=SMALL_STORE if not sync else SYNC)
     fields = send_fields("T") | {"m": "true"}
     for body in (BODY[:-1], BODY + struct.pack(">i", 3)):
         reply = client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
@@ -308,24 +305,14 @@ def assert_stored_iff_acknowledged(broker: Broker, reply: Command, before: int) 
     ],
 )
 def test_a_batch_is_stored_and_acknowledged_or_neither(
-    start_broker: StartBroker, connect: Connect, config: StoreConfig, body: bytes, count: int
+    brokers: Brokers, config: StoreConfig, body: bytes, count: int
 ) -> None:
     """On both sides of each limit."""
-    broker, client = served(start_broker, connect, store_config=config)
+    broker, client = brokers.served(store_config=config)
     reply = sent(client, body)
     assert assert_stored_iff_acknowledged(broker, reply, 0) == count
     assert reply.code == (ResponseCode.SUCCESS if count else ResponseCode.MESSAGE_ILLEGAL), reply.remark
     assert assert_stored_iff_acknowledged(broker, sent(client, one() * 3), count) == 3
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("policy", ["rocketmq-4.9", "rocketmq-5"])
-def test_the_longest_answer_fits_in_both_serialisations(
-    start_broker: StartBroker, connect: Connect, policy: str
-) -> None:
-    broker = start_broker(store_config=SYNC, policy=preset(policy))
-    for kind in Serialisation:
-        assert sent(connect(broker.address), one(1) * COUNT_MAX, kind).code == 0
 
 
 def test_five_takes_a_batch_that_is_too_large_for_an_error() -> None:

@@ -13,9 +13,7 @@ from model_tests.support.present import present
 from msgspec.structs import replace
 
 from longpoll_broker.send.append import HALF_TOPIC, Appender, SendEvents, Stored, brought_back, delayed, moved
-from longpoll_broker.send.durability import Durability
 from longpoll_broker.send.message_builder import MessageBuilder, SendRefusedError
-from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.shared.queues import NewQueues
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
@@ -178,18 +176,6 @@ def test_numbers_that_a_message_gives() -> None:
     keyless = attrs.evolve(TRAITS_5, stores_region=False)
     stored = read_properties(made(maker_of(keyless), header_of(text=pairs(TRAN_MSG="true"))).properties.decode())
     assert "__transactionId__" not in stored
-
-
-def test_the_broker_picks_among_the_queues_that_are_written() -> None:
-    builder = maker_of()
-    store: Any = SimpleNamespace(message_size_max=1000)
-    appender = Appender(builder.runtime, store, SendEvents())
-    commits: Any = None
-    processor = SendProcessor(builder.topics, builder, appender, SendEvents(), Durability(commits))
-    builder.topics.put(TopicConfig("R", 4, 0))
-    for topic, picked in (("T", [0, 1, 2, 3, 0]), ("R", [0, 0, 0])):
-        header = replace(header_of(topic), queue_id=-1)
-        assert [processor._checked_queue(header, CHANNEL) for _ in picked] == picked
 
 
 @pytest.mark.parametrize(

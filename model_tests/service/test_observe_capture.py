@@ -11,7 +11,7 @@ from typing import Any, Final
 import attrs
 import pytest
 from click.testing import CliRunner
-from model_tests.service.captures import (
+from model_tests.support.broker.captures import (
     ACK,
     BROKER_NAME,
     LINKS,
@@ -25,7 +25,7 @@ from model_tests.service.captures import (
     pcapng,
     written,
 )
-from model_tests.service.observed import events_of
+from model_tests.support.broker.observed import events_of
 from model_tests.support.broker.raw_client import pull_fields, send_fields
 
 from longpoll.cli import main

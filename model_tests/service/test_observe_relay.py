@@ -20,10 +20,10 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.service.commands import StartCommand, commands
-from model_tests.service.observed import Upstream, events_of, observing
-from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
-from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields, send_message
+from model_tests.support.broker.brokers import Brokers, wait_until
+from model_tests.support.broker.commands import StartCommand, commands
+from model_tests.support.broker.observed import Upstream, events_of, observing
+from model_tests.support.broker.raw_client import PATIENCE_S, send_message
 from model_tests.support.ports import closed_port
 
 from longpoll.cli import main
@@ -34,7 +34,7 @@ from longpoll_observe import Observer, relay_loop
 from longpoll_observe.links import Door, Link, Tap, Visitor
 from longpoll_observe.name_lookup import NameLookup, is_literal
 from longpoll_observe.relay_loop import CHUNK_SIZE
-from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.frames import Command, encode
 from longpoll_runtime import Listener, Socket
 from longpoll_runtime.real import RealRuntime
@@ -279,15 +279,15 @@ def test_a_client_that_only_says_that_it_sends_no_more_is_answered(waits: bool, 
     assert answered_ns <= closed.before_ns
 
 
-def test_two_hundred_connections_share_a_thread(broker: Broker, connect: Connect, tmp_path: Path) -> None:
+def test_two_hundred_connections_share_a_thread(broker: Broker, brokers: Brokers, tmp_path: Path) -> None:
     with ExitStack() as stack:
         proxy = stack.enter_context(observing(broker.address, tmp_path / "history"))
         (door,) = proxy.doors.values()
         threads = threading.active_count()
-        clients = [connect(door) for _ in range(200)]
+        clients = [brokers.connect(door) for _ in range(200)]
         send_message(clients[0], "T")
         for client in clients:
-            assert client.call(RequestCode.GET_MAX_OFFSET, MAX_OFFSET).code == 0
+            assert client.is_served()
         assert (proxy.loop.link_count, threading.active_count()) == (200, threads)
     events: list[Event] = events_of(tmp_path / "history")
     for kind in ("connection_opened", "connection_closed"):
@@ -320,7 +320,7 @@ def names() -> SlowNames:
     return SlowNames()
 
 
-def test_a_slow_name_look_up(names: SlowNames, broker: Broker, connect: Connect, tmp_path: Path) -> None:
+def test_a_slow_name_look_up(names: SlowNames, broker: Broker, brokers: Brokers, tmp_path: Path) -> None:
     """Clients of another broker are served meanwhile."""
     port = broker.address[1]
     with Observer.start(
@@ -328,10 +328,10 @@ def test_a_slow_name_look_up(names: SlowNames, broker: Broker, connect: Connect,
     ) as proxy:
         waiting = [socket.create_connection(proxy.doors[f"{NAME}:{port}"], PATIENCE_S) for _ in range(3)]
         assert names.asked.wait(PATIENCE_S)
-        assert send_message(connect(proxy.doors[f"127.0.0.1:{port}"]), "T") == 0
+        assert send_message(brokers.connect(proxy.doors[f"127.0.0.1:{port}"]), "T") == 0
         names.may_answer.set()
         wait_until(lambda: proxy.loop.link_count == 4)
-        assert send_message(connect(proxy.doors[f"{NAME}:{port}"]), "T") == 1
+        assert send_message(brokers.connect(proxy.doors[f"{NAME}:{port}"]), "T") == 1
         assert names.threads == {"look-up"}
         for one in waiting:
             one.close()
@@ -339,12 +339,12 @@ def test_a_slow_name_look_up(names: SlowNames, broker: Broker, connect: Connect,
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64, "no-such-host.invalid"])
 def test_a_name_that_is_none_closes_its_clients_and_ends_nothing(
-    host: str, start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    host: str, brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     died = list[str]()
     runtime = RealRuntime(thread_died=lambda name, _error: died.append(name))
-    broker = start_broker()
+    broker = brokers.start()
     with Observer.start(
         runtime, brokers=[broker.address], name_server=broker.name_server_address, record_directory=str(tmp_path / "h")
     ) as proxy:
@@ -352,7 +352,7 @@ def test_a_name_that_is_none_closes_its_clients_and_ends_nothing(
         with socket.create_connection((at, int(port)), PATIENCE_S) as client:
             assert client.recv(1) == b""
         assert "cannot be reached" in caplog.text
-        assert send_message(connect(proxy.doors["{}:{}".format(*broker.address)]), "T") == 0
+        assert send_message(brokers.connect(proxy.doors["{}:{}".format(*broker.address)]), "T") == 0
     assert died == []
 
 
@@ -456,17 +456,17 @@ def ready_words(process: subprocess.Popen[str]) -> dict[str, str]:
 
 
 def test_a_signal_ends_it_with_the_whole_history(
-    observe: StartCommand, broker: Broker, connect: Connect, tmp_path: Path
+    observe: StartCommand, broker: Broker, brokers: Brokers, tmp_path: Path
 ) -> None:
     broker_text = "{}:{}".format(*broker.address)
     history = tmp_path / "history"
     process = observe("--listen", "127.0.0.1:0", "--broker", broker_text, "--record", str(history))
     ready = ready_words(process)
     assert ready["record"] == str(history)
-    client = connect(address(ready["broker"]))
+    client = brokers.connect(address(ready["broker"]))
     assert send_message(client, "T") == 0
-    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)).code == 0
-    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=50)).code == 19
+    assert client.pull("T").code == 0
+    assert client.pull("T", 1, timeout_ms=50).code == 19
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate()
     assert (process.returncode, out, err) == (0, "", f"recorded {history}; next: longpoll judge {history}\n")
@@ -486,7 +486,7 @@ def test_an_earlier_history_is_noted(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == f"{tmp_path} has an earlier history, and `longpoll judge` reads both\n"
 
 
-def test_a_killed_proxy(observe: StartCommand, broker: Broker, connect: Connect, tmp_path: Path) -> None:
+def test_a_killed_proxy(observe: StartCommand, broker: Broker, brokers: Brokers, tmp_path: Path) -> None:
     history = tmp_path / "history"
     process = observe(
         "--listen", "127.0.0.1:0", "--broker", "{}:{}".format(*broker.address), "--record", str(history), "--json"
@@ -494,10 +494,10 @@ def test_a_killed_proxy(observe: StartCommand, broker: Broker, connect: Connect,
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
     assert ready["name-server"] is None
-    client = connect(address(ready["brokers"]["{}:{}".format(*broker.address)]))
+    client = brokers.connect(address(ready["brokers"]["{}:{}".format(*broker.address)]))
     send_message(client, "T")
-    client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=60_000))
-    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=500)).code == 19
+    client.send_pull("T", 1, timeout_ms=60_000)
+    assert client.pull("T", 1, timeout_ms=500).code == 19
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     result = judge([history], engine="local", wake_ms=ALLOWED_MS, late_ms=ALLOWED_MS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import struct
 import threading
 import zlib
@@ -16,16 +15,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.service.observed import events_of, observing
-from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
-from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, send_fields, send_message
+from model_tests.support.broker.brokers import Brokers, wait_until
+from model_tests.support.broker.observed import events_of, observing
+from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields, send_fields, send_message
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.ports import closed_port
 from model_tests.support.present import present
 
-from longpoll_judge.contract.result import Result
-from longpoll_judge.rules import messages
-from longpoll_judge.rules.messages import OF_MESSAGES, OF_POLLS
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer
 from longpoll_observe.events import Places, Subscriptions, id_of
@@ -239,65 +235,88 @@ def test_what_a_broker_stores_elsewhere_is_no_message_of_the_queue(scene: Scene,
     assert (answered.queue_offset, answered.offset_min) == (-1, ABSENT)
 
 
-def test_one_way_requests_and_the_brokers_own_leave_nothing(scene: Scene) -> None:
-    scene.asks(PULL, 1, pull_fields("T", 0, timeout_ms=500), flag=int(CommandFlag.ONE_WAY))
-    scene.asks(PULL, 2, pull_fields("T", 0, timeout_ms=500))
+Step = tuple[str, int, int, dict[str, str] | None, dict[str, Any]]
+"""Whether the client asks or the broker answers, code, opaque, fields, and more of the command."""
+GROUP: Final = {"topic": "T", "queueId": "0", "consumerGroup": "G"}
+RESPONSE, ONE_WAY = int(CommandFlag.RESPONSE), int(CommandFlag.ONE_WAY)
+BOTH: Final = send_fields("T", 0, "TAGS\x01red\x02") | {"m": "true"}
+BOTH_TAGS: Final = encode_batch([BatchMessage(b"a", "TAGS\x01red\x02"), BatchMessage(b"b", "TAGS\x01blue\x02")])
+
+
+def asks(opaque: int, code: int = PULL, fields: dict[str, str] | None = None, **more: Any) -> Step:
+    return "asks", code, opaque, fields or pull_fields("T", 7, timeout_ms=500), more
+
+
+def answers(opaque: int, code: int = 19, fields: dict[str, str] | None = None, **more: Any) -> Step:
+    return "answers", code, opaque, fields or EMPTY_19, more
+
+
+OFFSET: Final = answers(5, 0, {"offset": "0"})
+MAX: Final = asks(5, RequestCode.GET_MAX_OFFSET, GROUP)
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        pytest.param(
+            [asks(1, flag=ONE_WAY), asks(2), asks(2, 0, {}, flag=RESPONSE), answers(77, 0), answers(2)],
+            "request_received 0, answer_sent 0",
+            id="one-way requests and answers to nothing leave nothing",
+        ),
+        pytest.param(
+            [asks(1), answers(1), answers(1)],
+            "request_received 0, answer_sent 0, answer_sent 0",
+            id="a second answer is told as one",
+        ),
+        pytest.param(
+            [asks(1), answers(1), asks(1), answers(1)],
+            "request_received 0, answer_sent 0, request_received 1, answer_sent 1",
+            id="an opaque may come again after its answer",
+        ),
+        pytest.param(
+            [asks(5), answers(5), MAX, OFFSET, asks(5, RequestCode.DELETE_TOPIC_IN_BROKER, GROUP), OFFSET],
+            "request_received 0, answer_sent 0, request_received",
+            id="a request that is not told may use it again",
+        ),
+        pytest.param(
+            [asks(5), MAX, OFFSET], "request_received 0, lost 1", id="an answer to a request that is not told"
+        ),
+        pytest.param([MAX, asks(5), OFFSET], "lost 2", id="an answer to one before it"),
+        pytest.param(
+            [asks(1), asks(1), answers(1), answers(1), asks(2)],
+            "request_received 0, lost 3, request_received 1",
+            id="two open requests with one opaque are not guessed apart",
+        ),
+        pytest.param(
+            [
+                asks(1, RequestCode.SEND_BATCH_MESSAGE, BOTH, body=BOTH_TAGS),
+                answers(1, 0, {"msgId": "x,y", "queueId": "0", "queueOffset": "4"}),
+            ],
+            "request_received 0, answer_sent 0",
+            id="a batch with tags on both sides is no message of the queue",
+        ),
+        pytest.param(
+            [asks(1, PULL, {"topic": "T"}), asks(2), answers(2, 0, body=b"x" * 50), asks(3)],
+            "lost 1, request_received 0, lost 1, request_received 1",
+            id="what cannot be read is declared",
+        ),
+    ],
+)
+def test_which_events_a_conversation_gives(scene: Scene, steps: list[Step], told: str) -> None:
+    """Each event with the number of its request, or with how many requests are lost."""
+    for step, code, opaque, fields, more in steps:
+        getattr(scene, step)(code, opaque, fields, **more)
+    events = scene.events()
+    numbers = {
+        name: str(number) for number, name in enumerate(dict.fromkeys(each.request for each in events if each.request))
+    }
+    found = [f"{each.event} {each.lost_count or numbers.get(each.request, '')}".strip() for each in events]
+    assert ", ".join(found) == told
+
+
+def test_requests_of_the_broker_leave_nothing(scene: Scene) -> None:
     scene.says(b"".join(encode(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 2, ext_fields={"consumerGroup": "G"}))))
-    scene.asks(0, 2, None, flag=int(CommandFlag.RESPONSE))
-    scene.answers(0, 77)
-    scene.answers(19, 2, EMPTY_19)
-    assert kinds(scene.events()) == ["request_received", "answer_sent"]
-
-
-def test_a_second_answer_is_told_as_one(scene: Scene) -> None:
-    scene.asks(PULL, 1, pull_fields("T", 7, timeout_ms=500))
-    scene.answers(19, 1, EMPTY_19)
-    scene.answers(19, 1, EMPTY_19)
-    asked, one, two = scene.events()
-    assert (one.event, one.request, two.request) == ("answer_sent", asked.request, asked.request)
-
-
-def test_an_opaque_may_come_again_after_its_answer(scene: Scene) -> None:
-    for _ in range(2):
-        scene.asks(PULL, 1, pull_fields("T", 7, timeout_ms=500))
-        scene.answers(19, 1, EMPTY_19)
-    events = scene.events()
-    assert kinds(events) == ["request_received", "answer_sent"] * 2
-    assert events[0].request == events[1].request != events[2].request == events[3].request
-
-
-def test_a_request_that_is_not_told_may_use_an_opaque_again(scene: Scene) -> None:
-    scene.asks(PULL, 5, pull_fields("T", 0))
-    scene.answers(19, 5, EMPTY_19)
-    for code in (RequestCode.GET_MAX_OFFSET, RequestCode.HEART_BEAT, RequestCode.DELETE_TOPIC_IN_BROKER):
-        scene.asks(code, 5, {"topic": "T", "queueId": "0"}, body=b'{"clientID":"c"}')
-        scene.answers(0, 5, {"offset": "0"})
-    assert kinds(scene.events()).count("answer_sent") == 1
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["after it", "before it"])
-def test_the_answer_of_a_request_that_is_not_told_is_no_answer_of_a_pull(scene: Scene, order: tuple[int, ...]) -> None:
-    asks = [
-        lambda: scene.asks(PULL, 5, pull_fields("T", 0)),
-        lambda: scene.asks(RequestCode.GET_MAX_OFFSET, 5, {"topic": "T", "queueId": "0"}),
-    ]
-    for number in order:
-        asks[number]()
-    scene.answers(0, 5, {"offset": "0"})
-    told = kinds(scene.events())
-    assert "answer_sent" not in told
-    assert "lost" in told
-
-
-def test_two_open_requests_with_one_opaque_are_not_guessed_apart(scene: Scene) -> None:
-    for offset in (7, 8):
-        scene.asks(PULL, 1, pull_fields("T", offset, timeout_ms=500))
-    scene.answers(19, 1, EMPTY_19)
-    scene.answers(19, 1, EMPTY_19)
-    scene.asks(PULL, 2, pull_fields("T", 7))
-    events = scene.events()
-    assert kinds(events) == ["request_received", "lost", "request_received"]
-    assert events[1].lost_count == 3
+    assert scene.events() == []
 
 
 def heartbeat(*subscriptions: SubscriptionData) -> bytes:
@@ -358,22 +377,6 @@ def test_an_empty_type_is_no_subscription(scene: Scene) -> None:
     assert (asked.expression_type, asked.expression) == ("", "")
 
 
-def test_a_batch_with_tags_on_both_sides_is_no_message_of_the_queue(scene: Scene) -> None:
-    body = encode_batch([BatchMessage(b"a", "TAGS\x01red\x02"), BatchMessage(b"b", "TAGS\x01blue\x02")])
-    scene.asks(RequestCode.SEND_BATCH_MESSAGE, 1, send_fields("T", 0, "TAGS\x01red\x02") | {"m": "true"}, body=body)
-    scene.answers(0, 1, {"msgId": "x,y", "queueId": "0", "queueOffset": "4"})
-    assert kinds(scene.events()) == ["request_received", "answer_sent"]
-
-
-def test_a_request_that_cannot_be_read_is_declared(scene: Scene) -> None:
-    scene.asks(PULL, 1, {"topic": "T"})
-    scene.asks(PULL, 2, pull_fields("T", 0))
-    scene.answers(0, 2, EMPTY_19, body=b"x" * 50)
-    scene.asks(PULL, 3, pull_fields("T", 0))
-    events = scene.events()
-    assert kinds(events) == ["lost", "request_received", "lost", "request_received"]
-
-
 def test_numbers_beyond_the_schema_are_cut(scene: Scene) -> None:
     group = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
     scene.asks(PULL, 1, pull_fields("T", 1 << 62))
@@ -385,106 +388,37 @@ def test_numbers_beyond_the_schema_are_cut(scene: Scene) -> None:
 
 
 ALLOWED_MS: Final = 3_600_000.0
-"""Nothing is late in a recording, however busy the machine is, but what `FAULTS` makes late."""
-Fields = dict[str, Any]
-Where = tuple[str, str]
-"""An event, and the unique id of its message, or of one of its messages."""
-TWICE: Final = (("answer_sent", "b"), {"ids": [id_of("a"), id_of("a")]})
-FAULTS: Final[dict[str, tuple[list[tuple[Where, Fields]], str]]] = {
-    "message.one_value": ([(("message_acknowledged", "a"), {"bodies": [1]})], "violated"),
-    "message.stored.once": ([TWICE], "unknown"),
-    "message.stored.again": ([(("request_received", "b"), {"ids": [id_of("a")]}), TWICE], "observed"),
-    "message.committed": ([(("end", "c"), {"transaction": "rollback"})], "violated"),
-    "message.early": ([(("request_received", "d"), {"delay_level": 3})], "unknown"),
-    "message.late": ([(("answer_sent", "d"), {"later_ns": 2 * 3_600 * 10**9})], "observed"),
-    "message.skipped": ([(("pull", "d"), {"offset": 4})], "observed"),
-    "message.read_back": ([(("pull", "d"), {"offset": 1})], "observed"),
-    "message.unseen": ([(("message_acknowledged", "b"), {"queue_offset": 7})], "observed"),
-}
-"""Of each analysis changes of events that were recorded, and how certain it is of that."""
+"""Nothing is late in a recording, however busy the machine is."""
 
 
-def sent(client: RawClient, unique: str, properties: str = "", **fields: str) -> dict[str, str]:
-    """Send one message; the fields of the answer."""
-    asked = send_fields("T", 0, f"UNIQ_KEY\x01{unique}\x02TAGS\x01red\x02{properties}") | fields
-    answer = client.call(RequestCode.SEND_MESSAGE_V2, asked, unique.encode())
-    assert answer.code == 0, answer.remark
-    assert answer.ext_fields is not None
-    return answer.ext_fields
-
-
-def pulled(client: RawClient, offset: int) -> int:
-    answer = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset, timeout_ms=60_000))
-    assert (answer.code, answer.ext_fields is None) == (0, False)
-    return int((answer.ext_fields or {})["nextBeginOffset"])
-
-
-def observe_identity_record(client: RawClient) -> None:
+def test_a_recording_of_each_kind_of_message_is_valid(brokers: Brokers, tmp_path: Path) -> None:
     """Two plain messages, one that is committed, one that is rolled back, and one that is delayed."""
-    sent(client, "a")
-    sent(client, "b")
-    assert pulled(client, 0) == 2
-    for unique, outcome in (("c", 8), ("e", 12)):
-        stored = sent(client, unique, "TRAN_MSG\x01true\x02PGROUP\x01P\x02", f="4")
-        ends = {"producerGroup": "P", "tranStateTableOffset": stored["queueOffset"], "msgId": unique}
-        place = {"commitLogOffset": str(int(stored["msgId"][-16:], 16)), "commitOrRollback": str(outcome)}
-        assert client.call(RequestCode.END_TRANSACTION, ends | place).code == 0
-    assert pulled(client, 2) == 3
-    sent(client, "d", "DELAY\x011\x02")
-    assert pulled(client, 3) == 4
-
-
-def changed(events: list[Event], where: Where, fields: Fields) -> list[Event]:
-    """The events, one of them with other fields, or it and all after it later.
-
-    The pull that got a message is found by its answer.
-    """
-    kind, own = where[0], id_of(where[1])
-    if kind == "pull":
-        (request,) = (one.request for one in events if one.event == "answer_sent" and own in one.ids)
-        at = next(place for place, one in enumerate(events) if one.request == request)
-    else:
-        code = {"end": 37, "request_received": 310}.get(kind, -1)
-        name = "request_received" if kind == "end" else kind
-        at = next(
-            place for place, one in enumerate(events) if one.event == name and own in one.ids and code in {-1, one.code}
-        )
-    if later_ns := fields.get("later_ns"):
-        moved = [
-            msgspec.structs.replace(one, after_ns=one.after_ns + later_ns, before_ns=one.before_ns + later_ns)
-            for one in events[at:]
-        ]
-        return [*events[:at], *moved]
-    return [*events[:at], msgspec.structs.replace(events[at], **fields), *events[at + 1 :]]
-
-
-def judged(directory: Path, meta: Path, events: list[Event]) -> Result:
-    directory.mkdir()
-    shutil.copy(meta, directory)
-    (directory / "part-0.ndjson").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in events))
-    return judge([directory], engine="local", wake_ms=ALLOWED_MS, late_ms=ALLOWED_MS)
-
-
-def test_faults_of_messages_are_found_in_a_recording(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The recording itself is valid."""
-    monkeypatch.setattr(messages, "LATE_MS", int(ALLOWED_MS))
-    with observing(start_broker().address, tmp_path / "history") as proxy:
+    with observing(brokers.start().address, tmp_path / "history") as proxy:
         (door,) = proxy.doors.values()
-        observe_identity_record(connect(door))
-    events, meta = events_of(tmp_path / "history"), tmp_path / "history" / META_FILE
-    clean = judged(tmp_path / "clean", meta, events)
-    assert (clean.verdict, clean.findings, clean.gaps, clean.observations) == ("valid", [], [], [])
+        client = brokers.connect(door)
+
+        def sent(unique: str, properties: str = "", flag: str = "0") -> dict[str, str]:
+            answer = client.put("T", unique.encode(), properties=f"UNIQ_KEY\x01{unique}\x02{properties}", f=flag)
+            return present(answer.ext_fields)
+
+        def pulled(offset: int) -> str:
+            return present(client.pull("T", offset, timeout_ms=60_000).ext_fields)["nextBeginOffset"]
+
+        sent("a")
+        sent("b")
+        assert pulled(0) == "2"
+        for unique, outcome in (("c", 8), ("e", 12)):
+            stored = sent(unique, "TRAN_MSG\x01true\x02PGROUP\x01P\x02", "4")
+            place = {"commitLogOffset": int(stored["msgId"][-16:], 16), "tranStateTableOffset": stored["queueOffset"]}
+            end = {"producerGroup": "P", "msgId": unique, "commitOrRollback": outcome}
+            assert client.ask(RequestCode.END_TRANSACTION, **end, **place).code == 0
+        assert pulled(2) == "3"
+        sent("d", "DELAY\x011\x02")
+        assert pulled(3) == "4"
+    events = events_of(tmp_path / "history")
     assert {id_of(name) for name in "abcd"} <= {each for one in events for each in one.ids if one.offsets}
-    assert FAULTS.keys() == {*OF_MESSAGES, *OF_POLLS}
-    for clause, (changes, verdict) in FAULTS.items():
-        wrong = events
-        for where, fields in changes:
-            wrong = changed(wrong, where, fields)
-        result = judged(tmp_path / clause, meta, wrong)
-        found = {(one.clause, one.verdict) for one in (*result.findings, *result.observations)}
-        assert (clause, verdict) in found, (clause, found)
+    found = judge([tmp_path / "history"], engine="local", wake_ms=ALLOWED_MS, late_ms=ALLOWED_MS)
+    assert (found.verdict, found.findings, found.gaps, found.observations) == ("valid", [], [], [])
 
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
@@ -550,27 +484,27 @@ def test_a_route_body_that_is_no_json_passes_unchanged(caplog: pytest.LogCapture
 
 
 def test_several_brokers_are_observed_through_one_name_server(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each broker gets its own port and source."""
     caplog.set_level(logging.WARNING)
-    named = start_broker(directory=str(tmp_path / "a"))
-    routed = start_broker(directory=str(tmp_path / "b"))
+    named = brokers.start(directory=str(tmp_path / "a"))
+    routed = brokers.start(directory=str(tmp_path / "b"))
     history = tmp_path / "history"
     with Observer.start(
         RealRuntime(), brokers=[named.address], name_server=routed.name_server_address, record_directory=str(history)
     ) as proxy:
         assert proxy.name_server_address is not None
-        send_message(connect(proxy.doors["{}:{}".format(*named.address)]), "T")
-        send_message(connect(routed.address), "T")
-        asking = connect(proxy.name_server_address)
+        send_message(brokers.connect(proxy.doors["{}:{}".format(*named.address)]), "T")
+        send_message(brokers.connect(routed), "T")
+        asking = brokers.connect(proxy.name_server_address)
         found = [asking.call(ROUTE, {"topic": "T"}) for _ in range(2)]
         cluster = asking.call(RequestCode.GET_BROKER_CLUSTER_INFO)
         addresses = {TopicRouteData.decode(reply.body).broker_datas[0].broker_addrs[0] for reply in found}
         door = proxy.doors["{}:{}".format(*routed.address)]
         assert addresses == {"{}:{}".format(*door)}
         assert "{}:{}".format(*door) in str(msgspec.json.decode(cluster.body))
-        assert send_message(connect(door), "T") == 1
+        assert send_message(brokers.connect(door), "T") == 1
     told = [event for event in events_of(history) if event.event == "message_acknowledged"]
     assert {(event.broker, event.queue_offset) for event in told} == {
         ("{}:{}".format(*named.address), 0),
@@ -657,7 +591,7 @@ class Unreachable(RealRuntime):
         raise TimeoutError(f"{host}:{port} does not answer within {timeout_s} s")
 
 
-def test_brokers_that_do_not_answer_keep_nobody_waiting(connect: Connect, tmp_path: Path) -> None:
+def test_brokers_that_do_not_answer_keep_nobody_waiting(brokers: Brokers, tmp_path: Path) -> None:
     addresses = b",".join(b'"%d":"10.0.0.1:%d"' % (number, 9000 + number) for number in range(5))
     runtime = Unreachable()
 
@@ -671,21 +605,21 @@ def test_brokers_that_do_not_answer_keep_nobody_waiting(connect: Connect, tmp_pa
         ) as proxy,
     ):
         assert proxy.name_server_address is not None
-        reply = connect(proxy.name_server_address).call(ROUTE, {"topic": "T"})
+        reply = brokers.connect(proxy.name_server_address).call(ROUTE, {"topic": "T"})
         assert not runtime.refuses.is_set()
         assert len(proxy.doors) == 5
         assert b"10.0.0.1" not in bytes(reply.body)
         runtime.refuses.set()
 
 
-def test_a_broker_that_a_route_names_is_measured(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    broker, history = start_broker(), tmp_path / "history"
+def test_a_broker_that_a_route_names_is_measured(brokers: Brokers, tmp_path: Path) -> None:
+    broker, history = brokers.start(), tmp_path / "history"
     with Observer.start(
         RealRuntime(), brokers=[], name_server=broker.name_server_address, record_directory=str(history)
     ) as proxy:
         assert proxy.name_server_address is not None
-        send_message(connect(broker.address), "T")
-        connect(proxy.name_server_address).call(ROUTE, {"topic": "T"})
+        send_message(brokers.connect(broker), "T")
+        brokers.connect(proxy.name_server_address).call(ROUTE, {"topic": "T"})
 
         def uncertainty_ns() -> int:
             return msgspec.json.decode((history / META_FILE).read_bytes(), type=Meta).sources[0].uncertainty_ns
@@ -694,7 +628,7 @@ def test_a_broker_that_a_route_names_is_measured(start_broker: StartBroker, conn
         assert uncertainty_ns() >= UNCERTAINTY_NS_MIN
 
 
-def test_a_name_server_that_is_down(connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_server_that_is_down(brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with (
         closed_port() as address,
         Observer.start(
@@ -703,5 +637,5 @@ def test_a_name_server_that_is_down(connect: Connect, tmp_path: Path, caplog: py
     ):
         assert proxy.name_server_address is not None
         for _ in range(2):
-            assert connect(proxy.name_server_address).wait_closed()
+            assert brokers.connect(proxy.name_server_address).wait_closed()
     assert ["cannot be reached" in record.message for record in caplog.records] == [True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -11,14 +12,11 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.service.sockless import Peer, ThreadlessBroker
-from model_tests.service.tables import tables_of
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_held
 from model_tests.support.broker.raw_client import pull_fields, send_fields
-from model_tests.support.service import served
+from model_tests.support.broker.sockless import Peer, ThreadlessBroker
 from msgspec.structs import replace
 
-import longpoll_broker
 from longpoll_broker.broker import Broker
 from longpoll_broker.hold import hold_service
 from longpoll_broker.io.channel import Channel, Outbox
@@ -35,6 +33,7 @@ from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command, Serialisation, encode
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT
 
 SIZE: Final = 400
 Request = tuple[int, dict[str, str], bytes]
@@ -444,16 +443,15 @@ def test_every_quota_has_an_attack_and_a_line_in_the_docs(broker: Broker) -> Non
 
 WITHOUT: Final = {
     "counted by the quota of its class or another": """
-        ClientCalls._waiting FilterTable._by_place FilterTable._orphans KvSettings._values Offsets.by_pair
-        Offsets._strays Producers._client_of Producers._clients Producers._groups Producers._groups_of Producers._named
-        QueueLocks._holders Routes._by_address Statistics._items Clients._groups Clients._groups_of _Named.by_name
+        ClientCalls._waiting FilterTable._by_place FilterTable._orphans Groups.by_name KvSettings._values
+        Offsets.by_pair Offsets._strays Producers._client_of Producers._clients Producers._groups Producers._groups_of
+        Producers._named QueueLocks._holders Routes._by_address Statistics._items Clients._groups Clients._groups_of
         Group.members Group.subscriptions MemberNotifications._round MemberNotifications._waiting
-        NameServer._permissions OwnTopics._forgotten RegisteredBroker.topics TimerCounts.by_topic Topics.unsaved
+        NameServer._permissions OwnTopics._forgotten TimerCounts.by_topic Topics.by_name Topics.unsaved
         QueueTable._left QueueTable.leaving QueueTable.topics Topic.queues Quota._counts Quota._entries
         """,
     "held pulls, of which a connection has a part": """
         Bucket.pulls Deadlines._due Deadlines._heap HoldTable._buckets HoldTable._channels LaterRuns.waiting
-        PoolExecutor._tasks
         """,
     "some rows for each connection, or its bytes, which are limited": """
         BytesByPeer.by_peer ClientProcessor._closing ClientProcessor.programs Connections.by_address
@@ -463,82 +461,54 @@ WITHOUT: Final = {
         """,
     "a limit in all, without shares: requests that wait for seconds, timed messages, names of deleted topics": """
         EndTransactionProcessor._committed GroupCommit._gathered GroupCommit._open TableSaves._waiting
-        _NameServerThread._waiting TimerService._due TimerService._gone TimerService._pending Topics.gone
-        Deletions.ends
+        TimerService._due TimerService._gone TimerService._pending Topics.gone Deletions.ends
         """,
-    "lives as long as a request, a read, a pass or a check of a store": """
-        BucketTraversal._kept BucketTraversal._ready BucketTraversal._thrown BucketTraversal._unsettled
-        BucketTraversal._verdicts BucketTraversal._waiting QueueBuilder.behind QueueBuilder.handed PreparedBatch.content
-        PreparedBatch.sizes PreparedBatch.tags_codes StoreDirectory._log_starts
-        StoreDirectory._maps Verdict.problems Verdict.queues Verdict.unread Wanted.producer_groups Wanted.resources
-        _Gathering.told _Scan.offsets _Scan.records _Verifier._firsts _Verifier._queues
-        """,
-    "a fixed number of rows: codes, files, levels, limits, loops, samples, threads": """
-        ConfigFiles._damaged DelayOffsets.by_level GroupCommit._threads IndexFile._reserved IoLoop._bindings
-        IoLoop._buffer IoLoop._peers Item.samples Maps._listed MessageStore._troubles PoolExecutor._threads
-        Rates._samples Serving._served TableProcessor._mornings
-        Topics._own Totals.reached _parser ScheduleService._seen _Seen.notes
+    "a pass, or a fixed number of rows: codes, files, levels, limits, loops, samples, threads": """
+        Broker.loops BrokerHandler.request_counts ConfigFiles._damaged DelayOffsets.by_level QueueBuilder.behind
+        QueueBuilder.handed FlushService.each_round GroupCommit._threads IoLoop._bindings IoLoop._buffer IoLoop._peers
+        Item.samples Maps._listed MessageStore._troubles PoolExecutor._threads Rates._samples
+        SharedServices.request_counts TableProcessor._mornings TableProcessor.request_counts
+        Topics._own Totals.reached ScheduleService._seen _Seen.notes
         """,
 }
-"""What needs no quota, by the reason."""
-FILES: Final = {
-    "access_control": "the administrator's accounts",
-    "config_files": "one file for each table",
-    "index": "files of the index, which are limited by the messages",
-    "message_store": "the checkpoint, and folders of the store",
-    "retention": "the list of deleted topics",
-    "segment": "files of the log, and of queues, which have a quota",
-}
-"""Modules that create files, and which."""
-BROKER: Final = Path(longpoll_broker.__file__).parent
+"""The containers of a broker that need no quota, by the reason."""
+CONTAINERS: Final = (dict, list, set, deque, bytearray)
 
 
-def test_every_table_has_a_quota() -> None:
-    found = {path.stem: tables_of(path.read_text()) for path in BROKER.rglob("*.py")}
-    assert {name for name, tables in found.items() if "files" in tables} == FILES.keys()
-    known = {name for names in WITHOUT.values() for name in names.split()}
-    assert set().union(*found.values()) - {"files"} == known
+def containers(root: object) -> set[str]:
+    """Returns CLASS.ATTRIBUTE of each container that a broker's objects reach."""
+    found, seen, left = set[str](), set[int](), [root]
+    while left:
+        each: Any = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, dict | list | set | tuple | deque):
+            left += each.values() if isinstance(each, dict) else each
+        elif type(each).__module__.startswith(("longpoll_broker", "longpoll_runtime")):
+            slots = {name for kind in type(each).__mro__ for name in kind.__dict__.get("__slots__", ())}
+            names = {*getattr(each, "__dict__", ()), *slots, *getattr(each, "__struct_fields__", ())}
+            values = {name: getattr(each, name) for name in names if hasattr(each, name)}
+            left += values.values()
+            if type(each).__module__.startswith("longpoll_broker"):
+                found |= {f"{type(each).__name__}.{name}" for name in values if isinstance(values[name], CONTAINERS)}
+        elif hasattr(each, "__self__"):
+            left.append(each.__self__)
+    return found
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        "class New:\n    def __init__(self):\n        self.rows = {}",
-        "class New:\n    def __init__(self):\n        self.rows: 'MutableMapping[str, int]' = make()",
-        "class New:\n    def put(self):\n        self.other, self.rows = 1, list()",
-        "@define\nclass New:\n    rows: set[str] = field(factory=set)",
-        "@define\nclass New:\n    rows: Iterable[str] = field(factory=lambda: collections.deque())",
-        "@define\nclass New:\n    rows: Final[deque[int]]",
-        "@define\nclass New:\n    quota: Quota\n    rows: OrderedDict[str, int] | None = None",
-        "class New:\n    rows = []",
-        "class New:\n    def __init__(self, runtime):\n        self.rows = runtime.queue(8)",
-        "class New(Old):\n    def put(self):\n        self.rows = queue.SimpleQueue()",
-        "rows: Final = {}",
-        "rows = defaultdict(list)",
-        "@cache\ndef rows(name): ...",
-        "@functools.lru_cache(maxsize=None)\ndef rows(name): ...",
-        "def rows(files, name):\n    files.write_atomic(name, b'')",
-        "def rows(name):\n    with open(name, 'w'): ...",
-        "def rows(name):\n    Path(name).write_bytes(b'')",
-        "def rows(files, name):\n    return files.map(name, 9, writable=True, create=True)",
-    ],
-)
-def test_a_new_table_is_found_however_it_is_written(written: str) -> None:
-    assert tables_of(written) in ({"New.rows"}, {"rows"}, {"files"})
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
-        "CODES: Final = {1, 2}",
-        "class Row(Struct):\n    names: list[str]",
-        "@lru_cache(maxsize=9)\ndef rows(name): ...",
-        "def rows(name):\n    found = {}\n    return found",
-        "class New:\n    def __init__(self):\n        self.rows = deque(maxlen=9)",
-    ],
-)
-def test_what_cannot_grow_is_no_table(written: str) -> None:
-    assert tables_of(written) == set()
+def test_every_table_has_a_quota(brokers: Brokers) -> None:
+    """A new container of a class fails here until it has a quota, or a reason why it needs none."""
+    found = set[str]()
+    for policy in (STRICT, ROCKETMQ_4_9, ROCKETMQ_5):
+        store = evolve(SMALL_STORE, multi_dispatch=True, light_queues=True, flush_disk_sync=policy is STRICT)
+        broker, client = brokers.served(directory=brokers.directory / policy.name, policy=policy, store_config=store)
+        assert client.beat(producers=["P"], consumers={"G": ["T"]}).code == 0
+        assert client.put("T").code == 0
+        client.hold("T", 1)
+        wait_held(broker)
+        found |= containers(broker)
+    assert found == {name for names in WITHOUT.values() for name in names.split()}
 
 
 def test_topics_that_came_and_went_leave_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -615,11 +585,9 @@ def test_shares_of_addresses_and_registrations() -> None:
 
 
 @pytest.mark.parametrize("name", ["topics", "groups", "offsets", "queue locks", "producers", "waiting calls"])
-def test_a_quota_changes_under_its_tables_lock(
-    name: str, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quota_changes_under_its_tables_lock(name: str, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several threads serve clients."""
-    broker, client = served(start_broker, connect)
+    broker, client = brokers.served()
     for number in range(2):
         body = heartbeat(number, consumer=True)
         assert client.call(*body).code == 0

@@ -11,10 +11,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from model_tests.service.observed import events_of
-from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.brokers import Brokers, wait_held, wait_until, wait_visible
+from model_tests.support.broker.observed import events_of
 from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields, send_fields, send_message
-from model_tests.support.service import served, served_two
 
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
@@ -27,8 +26,6 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import META_FILE, Event, Meta
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
-WOKEN_COUNT = 5
-
 
 def one(events: list[Event], kind: str, **fields: Any) -> Event:
     """The one event of this kind with these fields."""
@@ -40,15 +37,15 @@ def one(events: list[Event], kind: str, **fields: Any) -> Event:
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
-def test_the_events_of_a_wake(policy: Policy, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_the_events_of_a_wake(policy: Policy, brokers: Brokers, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker, puller, sender = served_two(start_broker, connect, policy=policy, record_directory=str(directory))
+    broker, puller, sender = brokers.served_two(policy=policy, record_directory=str(directory))
     send_message(sender, "T", properties="TAGS\x01a\x02")
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=10_000, subscription="a || b"))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    opaque = puller.send_pull("T", 1, timeout_ms=10_000, subscription="a || b")
+    wait_held(broker)
     send_message(sender, "T", properties="TAGS\x01b\x02")
     assert puller.reply(opaque) is not None
-    expired = puller.call(RequestCode.PULL_MESSAGE, pull_fields("T", 2, timeout_ms=20))
+    expired = puller.pull("T", 2, timeout_ms=20)
     assert expired.code == 19
     broker.stop()
     events = events_of(directory)
@@ -78,30 +75,10 @@ def test_the_events_of_a_wake(policy: Policy, start_broker: StartBroker, connect
     assert one(events, "answer_sent", request=late.request).cause == "expired"
 
 
-def test_each_woken_pull_has_its_events(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    directory = tmp_path / "history"
-    broker, puller, sender = served_two(start_broker, connect, record_directory=str(directory))
-    send_message(sender, "T")
-    opaques = [
-        puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=10_000)) for _ in range(WOKEN_COUNT)
-    ]
-    wait_until(lambda: len(broker.hold_service) == WOKEN_COUNT)
-    send_message(sender, "T")
-    assert all(puller.reply(opaque) is not None for opaque in opaques)
-    broker.stop()
-    events = events_of(directory)
-    asked = [event.request for event in events if event.event == "request_received" and event.may_hold]
-    assert len(set(asked)) == WOKEN_COUNT
-    for request in asked:
-        assert one(events, "run", request=request)
-        answered = one(events, "answer_sent", request=request)
-        assert (answered.cause, answered.offsets) == ("woken", [1])
-
-
 @pytest.mark.parametrize("flag", [MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_ROLLBACK])
-def test_prepared_messages(flag: MessageSysFlag, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_prepared_messages(flag: MessageSysFlag, brokers: Brokers, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker, client = served(start_broker, connect, record_directory=str(directory))
+    broker, client = brokers.served(record_directory=str(directory))
     for sys_flag in (0, int(flag)):
         assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T") | {"f": str(sys_flag)}).code == 0
     broker.stop()
@@ -113,13 +90,13 @@ def test_prepared_messages(flag: MessageSysFlag, start_broker: StartBroker, conn
     assert (answered.request, answered.topic, answered.queue, answered.code) == (other, "T", 0, 0)
 
 
-def test_numbers_beyond_the_schema_are_cut(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_numbers_beyond_the_schema_are_cut(brokers: Brokers, tmp_path: Path) -> None:
     directory, beyond = tmp_path / "history", (1 << 63) - 1
-    broker, client = served(start_broker, connect, record_directory=str(directory))
+    broker, client = brokers.served(record_directory=str(directory))
     send_message(client, "T")
     fields = pull_fields("T", beyond, timeout_ms=beyond) | {"commitOffset": str(beyond)}
     assert client.call(RequestCode.PULL_MESSAGE, fields).code == 21
-    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", -beyond)).code == 21
+    assert client.pull("T", -beyond).code == 21
     group = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
     client.call(RequestCode.UPDATE_CONSUMER_OFFSET, group | {"commitOffset": str(beyond)})
     assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, group).ext_fields == {"offset": str(beyond)}
@@ -135,12 +112,11 @@ def test_numbers_beyond_the_schema_are_cut(start_broker: StartBroker, connect: C
 def test_an_expression_is_told_where_the_broker_goes_by_it(
     policy: Policy,
     codes: Collection[str],
-    start_broker: StartBroker,
-    connect: Connect,
+    brokers: Brokers,
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "history"
-    broker, client = served(start_broker, connect, policy=policy, record_directory=str(directory))
+    broker, client = brokers.served(policy=policy, record_directory=str(directory))
     send_message(client, "T", properties="TAGS\x01a\x02")
     hashes = frozenset(map(java_hash, codes))
     wanted = SubscriptionData(topic="T", sub_string="a", sub_version=1, code_set=hashes)
@@ -153,12 +129,12 @@ def test_an_expression_is_told_where_the_broker_goes_by_it(
     assert (asked.expression_type, asked.expression) == (("TAG", "a") if is_told else ("", ""))
 
 
-def test_a_second_life_is_a_second_source(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_a_second_life_is_a_second_source(brokers: Brokers, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    first = start_broker(record_directory=str(directory))
-    send_message(connect(first.address), "T", queue_id=3)
+    first = brokers.start(record_directory=str(directory))
+    send_message(brokers.connect(first), "T", queue_id=3)
     first.stop()
-    start_broker(record_directory=str(directory)).stop()
+    brokers.start(record_directory=str(directory)).stop()
     meta = msgspec.json.decode((directory / META_FILE).read_bytes(), type=Meta)
     names = [source.name for source in meta.sources]
     assert (len(set(names)), meta.policy) == (2, "strict")
@@ -166,12 +142,12 @@ def test_a_second_life_is_a_second_source(start_broker: StartBroker, connect: Co
     assert (told.topic, told.queue, told.visible_end) == ("T", 3, 1)
 
 
-def test_a_stop_answers_in_the_history_too(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_a_stop_answers_in_the_history_too(brokers: Brokers, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker, client = served(start_broker, connect, record_directory=str(directory))
+    broker, client = brokers.served(record_directory=str(directory))
     send_message(client, "T")
-    client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=10_000))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    client.send_pull("T", 1, timeout_ms=10_000)
+    wait_held(broker)
     broker.stop()
     events = events_of(directory)
     answered = one(events, "answer_sent", cause="stopped")
@@ -179,15 +155,15 @@ def test_a_stop_answers_in_the_history_too(start_broker: StartBroker, connect: C
     assert answered.sequence < one(events, "connection_closed").sequence
 
 
-def test_refused_requests_are_answers(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_refused_requests_are_answers(brokers: Brokers, tmp_path: Path) -> None:
     directory = tmp_path / "history"
-    broker, client = served(start_broker, connect, record_directory=str(directory))
+    broker, client = brokers.served(record_directory=str(directory))
     assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("a@b")).code == 1
-    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("U", 0)).code == 17
-    client.send(RequestCode.PULL_MESSAGE, pull_fields("U", 0, timeout_ms=10_000), flag=CommandFlag.ONE_WAY)
+    assert client.pull("U").code == 17
+    client.send_pull("U", timeout_ms=10_000, flag=CommandFlag.ONE_WAY)
     client.send(RequestCode.SEND_MESSAGE_V2, send_fields("a@b"), flag=CommandFlag.ONE_WAY)
     client.send(RequestCode.SEND_MESSAGE_V2, send_fields("V"), flag=CommandFlag.ONE_WAY)
-    wait_until(lambda: broker.store.visible_end("V", 0) == 1)
+    wait_visible(broker, "V", 1)
     broker.stop()
     events = events_of(directory)
     codes = {each.request: each.code for each in events if each.event == "answer_sent"}

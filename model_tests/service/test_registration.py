@@ -15,12 +15,12 @@ from typing import Any, Final, cast
 
 import pytest
 from attrs import evolve
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.broker.raw_client import RawClient, send_fields, send_message
 from model_tests.support.broker.stores import result_of
 from model_tests.support.present import present
-from model_tests.support.service import Box, answer_of, decoded, reasons
+from model_tests.support.service import Box, decoded, reasons
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -63,9 +63,9 @@ def route(client: RawClient, topic: str) -> dict[str, Any]:
     return dict(json.loads(bytes(answer.body))) if answer.code == 0 else {}
 
 
-def test_a_broker_is_taken_in_told_of_and_forgotten(broker: Broker, connect: Connect) -> None:
-    client = connect(broker.name_server_address)
-    registrar = connect(broker.name_server_address)
+def test_a_broker_is_taken_in_told_of_and_forgotten(broker: Broker, brokers: Brokers) -> None:
+    client = brokers.names(broker)
+    registrar = brokers.names(broker)
     body = table("T", "../x")
     # CRC-32 without its top bit, as Java makes it.
     assert register(registrar, body, bodyCrc32=str(zlib.crc32(body) & 0x7FFFFFFF)) == 0
@@ -121,8 +121,8 @@ def test_a_broker_registers_anew_until_its_whole_table_is_known(
         assert call(known.route, {"topic": topic}, b"").code == 0
 
 
-def test_a_slave_is_told_its_master_and_adds_its_address(start_broker: StartBroker, connect: Connect) -> None:
-    client = connect(start_broker().name_server_address)
+def test_a_slave_is_told_its_master_and_adds_its_address(brokers: Brokers) -> None:
+    client = brokers.names(brokers.start())
     assert register(client, table("T")) == 0
     answer = client.call(
         RequestCode.REGISTER_BROKER, header(broker_id=1, address="10.0.0.8:10911"), table("T", "of the slave")
@@ -157,10 +157,8 @@ def test_a_slave_is_told_the_master_of_another_slave_with_a_name_server() -> Non
         ({}, b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":7}}}', "topicConfigTable"),
     ],
 )
-def test_what_cannot_be_taken_in_is_told(
-    start_broker: StartBroker, connect: Connect, fields: dict[str, Any], body: bytes, words: str
-) -> None:
-    client = connect(start_broker().name_server_address)
+def test_what_cannot_be_taken_in_is_told(brokers: Brokers, fields: dict[str, Any], body: bytes, words: str) -> None:
+    client = brokers.names(brokers.start())
     answer = client.call(RequestCode.REGISTER_BROKER, header(**fields), body)
     assert answer.code == 1
     assert words in str(answer.remark)
@@ -168,13 +166,13 @@ def test_what_cannot_be_taken_in_is_told(
 
 
 def test_a_dead_broker_of_a_topic_keeps_nobody_from_the_living_one(
-    broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
+    broker: Broker, brokers: Brokers, caplog: pytest.LogCaptureFixture
 ) -> None:
     name_server = "{}:{}".format(*broker.name_server_address)
     with new_topic(name_server, 2) as topic, Producer(name_server) as producer:
         for number in range(4):
             producer.send(topic, b"%d" % number)
-        registrar = connect(broker.name_server_address)
+        registrar = brokers.names(broker)
         assert register(registrar, table(topic), address="127.0.0.1:1") == 0
         config = MemberConfig(group="G", start_at="first")
         with (
@@ -211,19 +209,17 @@ def test_silent_moved_and_too_many_brokers() -> None:
     assert known.register(registered("a:3", "c"))
 
 
-def test_only_administrators_change_what_a_name_server_with_accounts_tells(
-    tmp_path: Path, start_broker: StartBroker, connect: Connect
-) -> None:
+def test_only_administrators_change_what_a_name_server_with_accounts_tells(tmp_path: Path, brokers: Brokers) -> None:
     accounts = tmp_path / "plain_acl.yml"
     accounts.write_text(
         "accounts:\n  - {accessKey: administrator, secretKey: 87654321, admin: true}\n"
         "  - {accessKey: ordinary, secretKey: 12345678, defaultTopicPerm: PUB|SUB}\n"
     )
-    broker = start_broker(config=BrokerConfig(acl_file=str(accounts)))
+    broker = brokers.start(config=BrokerConfig(acl_file=str(accounts)))
     broker.topics.put(TopicConfig("T", 1, 1))
-    client = connect(broker.name_server_address)
+    client = brokers.names(broker)
 
-    def brokers() -> list[str]:
+    def named() -> list[str]:
         return [each["brokerName"] for each in route(client, "T")["queueDatas"]]
 
     def call(code: int, account: Credentials | None) -> Command:
@@ -235,19 +231,19 @@ def test_only_administrators_change_what_a_name_server_with_accounts_tells(
         for account, words in ((None, "No accessKey"), (Credentials("ordinary", "12345678"), "Need admin permission")):
             refused = call(code, account)
             assert (refused.code, words in str(refused.remark)) == (1, True), code
-    assert brokers() == ["broker-a"]
+    assert named() == ["broker-a"]
     assert call(RequestCode.REGISTER_BROKER, Credentials("administrator", "87654321")).code == 0
-    assert brokers() == ["broker-a", "other"]
+    assert named() == ["broker-a", "other"]
     assert call(RequestCode.UNREGISTER_BROKER, Credentials("administrator", "87654321")).code == 0
-    assert brokers() == ["broker-a"]
+    assert named() == ["broker-a"]
 
 
 def test_topics_are_limited_in_one_registration_and_of_all_brokers(
-    monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect
+    monkeypatch: pytest.MonkeyPatch, brokers: Brokers
 ) -> None:
     monkeypatch.setattr(name_server, "REGISTERED_COUNT_MAX", 3)
     monkeypatch.setattr(routes, "TOPIC_TOTAL_MAX", 5)
-    client = connect(start_broker().name_server_address)
+    client = brokers.names(brokers.start())
     assert register(client, table("A", "B", "C", "D")) == 1
     assert register(client, table("A", "B", "C")) == 0
     assert register(client, table("A", "B", "C", counter=2)) == 0
@@ -301,9 +297,9 @@ def test_long_texts_of_a_registration_are_not_kept() -> None:
     assert broker.topics == {"T": TopicConfig("T", 3, perm=4)}
 
 
-def test_permissions_go_with_their_broker(start_broker: StartBroker, connect: Connect) -> None:
-    server = start_broker()
-    client = connect(server.name_server_address)
+def test_permissions_go_with_their_broker(brokers: Brokers) -> None:
+    server = brokers.start()
+    client = brokers.names(server)
     for name in ("first", "broker-a", "second"):
         assert name == "broker-a" or register(client, table("T"), name=name) == 0
         client.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": name})
@@ -357,9 +353,9 @@ def test_registrations_and_permissions_of_many_topics_take_turns(monkeypatch: py
     assert broker.topics.keys() == set("BCDEFGHIJ")
 
 
-def test_lists_of_topics_in_turns(monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker, connect: Connect) -> None:
+def test_lists_of_topics_in_turns(monkeypatch: pytest.MonkeyPatch, brokers: Brokers) -> None:
     monkeypatch.setattr(name_server, "TURN_COUNT", 1)
-    client = connect(start_broker().name_server_address)
+    client = brokers.names(brokers.start())
     for number in range(3):
         assert register(client, table(f"T{number}", "S"), name=f"b{number}", address=f"10.0.0.8:{number}") == 0
     asked = [
@@ -368,7 +364,7 @@ def test_lists_of_topics_in_turns(monkeypatch: pytest.MonkeyPatch, start_broker:
         for _ in range(2)
     ]
     for opaque in asked:
-        told = answer_of(client, opaque)
+        told = client.answer(opaque)
         names = TopicList.decode(told.body).topic_list
         assert (len(names), {"T0", "T1", "T2", "S"} - set(names)) == (len(set(names)), set())
 
@@ -410,28 +406,28 @@ CHANGES: dict[str, tuple[int, dict[str, str], bytes]] = {
 
 @pytest.mark.parametrize("flush_disk_sync", [False, True], ids=["async", "sync"])
 def test_foreign_name_servers_know_a_topic_before_its_change_is_answered(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, *, flush_disk_sync: bool
+    brokers: Brokers, tmp_path: Path, *, flush_disk_sync: bool
 ) -> None:
     """One of three is gone, and only one request waits for it."""
-    servers = [start_broker(directory=str(tmp_path / name)) for name in ("first", "second")]
+    servers = [brokers.start(directory=str(tmp_path / name)) for name in ("first", "second")]
     names = ";".join([*(at(server.name_server_address) for server in servers), "127.0.0.1:1"])
     config = BrokerConfig(broker_name="other", name_servers=names)
-    broker = start_broker(config=config, store_config=evolve(SMALL_STORE, flush_disk_sync=flush_disk_sync))
-    clients = [connect(server.name_server_address) for server in servers]
+    broker = brokers.start(config=config, store_config=evolve(SMALL_STORE, flush_disk_sync=flush_disk_sync))
+    clients = [brokers.names(server) for server in servers]
     registrar = present(broker.registrar)
     # The next registration that nobody asked for is half a minute away.
     wait_until(lambda: registrar.registered_count >= 2)
     for topic, (code, fields, body) in CHANGES.items():
-        answered = connect(broker.address).call(code, fields, body)
+        answered = brokers.connect(broker).call(code, fields, body)
         assert answered.code == 0, (topic, answered.remark)
         for client in clients:
             assert [each["brokerName"] for each in route(client, topic).get("queueDatas", ())] == ["other"], topic
 
 
-def test_nobody_else_waits_for_a_name_server_that_does_not_answer(start_broker: StartBroker, connect: Connect) -> None:
+def test_nobody_else_waits_for_a_name_server_that_does_not_answer(brokers: Brokers) -> None:
     with socket.create_server(("127.0.0.1", 0)) as name_server:
-        broker = start_broker(config=BrokerConfig(name_servers=at(name_server.getsockname()[:2])))
-        client, other = connect(broker.address), connect(broker.address)
+        broker = brokers.start(config=BrokerConfig(name_servers=at(name_server.getsockname()[:2])))
+        client, other = brokers.connect(broker), brokers.connect(broker)
         opaque = client.send(RequestCode.SEND_MESSAGE_V2, send_fields("made"), b"x")
         connection, _address = name_server.accept()
         send_message(other, "TBW102")
@@ -439,20 +435,20 @@ def test_nobody_else_waits_for_a_name_server_that_does_not_answer(start_broker: 
         assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "made", "queueId": "0"}).code == 0
         assert client.reply(opaque, 0.0) is None
         connection.close()
-        assert answer_of(client, opaque).code == 0
-    make(client, "later")
+        assert client.answer(opaque).code == 0
+    client.create_topic("later", 4)
 
 
 ACCOUNTS: Final = "accounts:\n  - {accessKey: administrator, secretKey: 87654321, admin: true}\n"
 
 
 def test_a_slave_registers_with_its_account_and_leaves_with_its_end(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     accounts = tmp_path / "plain_acl.yml"
     accounts.write_text(ACCOUNTS)
-    master = start_broker(directory=str(tmp_path / "master"), config=BrokerConfig(acl_file=str(accounts)))
-    client = connect(master.name_server_address)
+    master = brokers.start(directory=str(tmp_path / "master"), config=BrokerConfig(acl_file=str(accounts)))
+    client = brokers.names(master)
 
     def addresses() -> dict[str, str]:
         told = json.loads(bytes(client.call(RequestCode.GET_BROKER_CLUSTER_INFO).body))
@@ -461,18 +457,14 @@ def test_a_slave_registers_with_its_account_and_leaves_with_its_end(
     slave = BrokerConfig(
         role="SLAVE", broker_id=1, name_servers=at(master.name_server_address), access_key="administrator"
     )
-    refused = start_broker(directory=str(tmp_path / "refused"), config=evolve(slave, secret_key="12345678"))  # noqa: S106
+    refused = brokers.start(directory=str(tmp_path / "refused"), config=evolve(slave, secret_key="12345678"))  # noqa: S106
     wait_until(lambda: bool(reasons(caplog, "not_registered")))
     assert "12345678" not in caplog.text
     refused.stop()
-    broker = start_broker(directory=str(tmp_path / "slave"), config=evolve(slave, secret_key="87654321"))  # noqa: S106
+    broker = brokers.start(directory=str(tmp_path / "slave"), config=evolve(slave, secret_key="87654321"))  # noqa: S106
     wait_until(lambda: addresses() == {"0": at(master.address), "1": at(broker.address)})
     broker.stop()
     wait_until(lambda: list(addresses()) == ["0"])
-
-
-UNKNOWN = (0, -1, 2, 210, 313, 9999, 70_000)
-"""Codes that neither server has: the last does not fit a binary header."""
 
 
 def permissions(client: RawClient, topic: str) -> dict[str, int]:
@@ -486,54 +478,31 @@ def listed(answer: Command) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_an_unknown_code_is_answered_at_once(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    broker = start_broker(policy=policy)
+def test_no_code_waits_for_a_time_out(broker: Broker, brokers: Brokers) -> None:
     for address in (broker.address, broker.name_server_address):
-        client = connect(address)
-        is_silent = policy is ROCKETMQ_4_9 and address == broker.name_server_address
-        opaques = [client.send(code) for code in UNKNOWN]
-        if is_silent:
-            assert client.call(RequestCode.GET_BROKER_CLUSTER_INFO).code == 0
-            assert [client.reply(opaque, 0.0) for opaque in opaques] == [None] * len(UNKNOWN)
-            continue
-        for code, opaque in zip(UNKNOWN, opaques, strict=True):
-            reply = client.reply(opaque)
-            assert reply is not None, f"code {code} is not answered"
-            assert (reply.code, reply.remark) == (3, f" request type {code} not supported")
-
-
-def test_no_code_waits_for_a_time_out(broker: Broker, connect: Connect) -> None:
-    for address in (broker.address, broker.name_server_address):
-        client = connect(address)
+        client = brokers.connect(address)
         for code in RequestCode:
             assert client.reply(client.send(code)) is not None, code.name
 
 
-def test_a_setting_is_kept(broker: Broker, connect: Connect) -> None:
-    client = connect(broker.name_server_address)
+def test_a_setting_is_kept(broker: Broker, brokers: Brokers) -> None:
+    client = brokers.names(broker)
     place = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
-    assert client.call(RequestCode.GET_KV_CONFIG, place).code == 22
-    assert client.call(RequestCode.PUT_KV_CONFIG, place | {"value": "a:4"}).code == 0
-    assert client.call(RequestCode.GET_KV_CONFIG, place).ext_fields == {"value": "a:4"}
-    assert client.call(RequestCode.GET_KV_CONFIG, place | {"namespace": "other"}).code == 22
-    broker.name_server.settings.quota.size_max = 1
-    refused = client.call(RequestCode.PUT_KV_CONFIG, place | {"key": "U", "value": ""})
+    put, get = partial(client.call, RequestCode.PUT_KV_CONFIG), partial(client.call, RequestCode.GET_KV_CONFIG)
+    assert get(place).code == 22
+    assert put(place | {"value": "a:4"}).code == 0
+    assert get(place).ext_fields == {"value": "a:4"}
+    assert get(place | {"namespace": "other"}).code == 22
+    assert put(place | {"key": "V", "value": ""}).code == 0
+    settings = client.told(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="ORDER_TOPIC_CONFIG")
+    assert settings == {"table": {"T": "a:4", "V": ""}}
+    assert client.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="none").code == 22
+    broker.name_server.settings.quota.size_max = 2
+    refused = put(place | {"key": "U", "value": ""})
     assert (refused.code, "delete one first" in str(refused.remark)) == (1, True)
-    assert client.call(RequestCode.PUT_KV_CONFIG, place | {"value": "b:4"}).code == 0
-    assert client.call(RequestCode.DELETE_KV_CONFIG, place).code == 0
-    assert client.call(RequestCode.DELETE_KV_CONFIG, place).code == 0
-    assert client.call(RequestCode.GET_KV_CONFIG, place).code == 22
-
-
-def test_the_settings_of_a_namespace(start_broker: StartBroker, connect: Connect) -> None:
-    client = connect(start_broker().name_server_address)
-    for namespace, key, value in (("n", "k", "v"), ("n", "l", ""), ("m", "k", "w")):
-        place = {"namespace": namespace, "key": key, "value": value}
-        assert client.call(RequestCode.PUT_KV_CONFIG, place).code == 0
-    answer = client.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
-    assert (answer.code, json.loads(bytes(answer.body))) == (0, {"table": {"k": "v", "l": ""}})
-    assert client.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "none"}).code == 22
+    assert put(place | {"value": "b:4"}).code == 0
+    assert [client.call(RequestCode.DELETE_KV_CONFIG, place).code for _ in range(2)] == [0, 0]
+    assert get(place).code == 22
 
 
 @pytest.mark.parametrize(
@@ -545,17 +514,16 @@ def test_the_settings_of_a_namespace(start_broker: StartBroker, connect: Connect
         ({"namespace": "n", "key": "k"}, "value"),
     ],
 )
-def test_a_setting_is_refused(start_broker: StartBroker, connect: Connect, fields: dict[str, str], words: str) -> None:
-    answer = connect(start_broker().name_server_address).call(RequestCode.PUT_KV_CONFIG, fields)
-    assert answer.code == 1
-    assert words in str(answer.remark)
+def test_a_setting_is_refused(brokers: Brokers, fields: dict[str, str], words: str) -> None:
+    answer = brokers.names(brokers.start()).call(RequestCode.PUT_KV_CONFIG, fields)
+    assert (answer.code, words in str(answer.remark)) == (1, True)
 
 
-def test_a_broker_is_written_to_no_more_and_again(broker: Broker, connect: Connect) -> None:
-    client = connect(broker.name_server_address)
+def test_a_broker_is_written_to_no_more_and_again(broker: Broker, brokers: Brokers) -> None:
+    client = brokers.names(broker)
     assert register(client, table("T", "U")) == 0
     made = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
-    admin = connect(broker.address)
+    admin = brokers.connect(broker)
     assert admin.call(RequestCode.UPDATE_AND_CREATE_TOPIC, made).code == 0
     for name in ("other", "broker-a"):
         before = permissions(client, "T")
@@ -572,8 +540,8 @@ def test_a_broker_is_written_to_no_more_and_again(broker: Broker, connect: Conne
     assert (nobody.code, nobody.ext_fields) == (0, {"wipeTopicCount": "0"})
 
 
-def test_a_deleted_topic_has_no_route_until_it_is_registered_again(start_broker: StartBroker, connect: Connect) -> None:
-    client = connect(start_broker().name_server_address)
+def test_a_deleted_topic_has_no_route_until_it_is_registered_again(brokers: Brokers) -> None:
+    client = brokers.names(brokers.start())
     assert register(client, table("T", "U")) == 0
     elsewhere = {"topic": "T", "clusterName": "elsewhere"}
     assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, elsewhere).code == 0
@@ -585,20 +553,9 @@ def test_a_deleted_topic_has_no_route_until_it_is_registered_again(start_broker:
     assert permissions(client, "TBW102") == {"broker-a": 7}
 
 
-def make(client: RawClient, topic: str) -> None:
-    fields = {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
-    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
-
-
-def test_a_broker_that_tells_of_one_new_topic_keeps_its_others(start_broker: StartBroker, connect: Connect) -> None:
-    client = connect(start_broker().name_server_address)
-    assert (register(client, table("T")), register(client, table("U", counter=2))) == (0, 0)
-    assert permissions(client, "T") == permissions(client, "U") == {"other": 6}
-
-
-def test_the_limit_of_topics(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_topics(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "BROKER_TOPIC_COUNT_MAX", 3)
-    client = connect(start_broker().name_server_address)
+    client = brokers.names(brokers.start())
     for number in range(1, 8):
         assert register(client, table(f"T{number}", counter=number)) == 0
     assert permissions(client, "T7") == {"other": 6}
@@ -609,31 +566,31 @@ def test_the_limit_of_topics(start_broker: StartBroker, connect: Connect, monkey
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_a_deleted_topic_keeps_its_route(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    broker = start_broker(policy=policy)
-    client, admin = connect(broker.name_server_address), connect(broker.address)
+def test_a_deleted_topic_keeps_its_route(brokers: Brokers, policy: Policy) -> None:
+    broker = brokers.start(policy=policy)
+    client, admin = brokers.names(broker), brokers.connect(broker)
     kept = {} if policy is STRICT else {"broker-a": 6}
-    make(admin, "T")
-    assert admin.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    admin.create_topic("T", 4)
+    assert admin.delete_topic("T") == 0
     assert permissions(client, "T") == kept
     listing = listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "DefaultCluster"}))
     assert ("T" in listing) == bool(kept)
     assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}).code == 0
     assert permissions(client, "T") == {}
-    make(admin, "T")
+    admin.create_topic("T", 4)
     assert permissions(client, "T") == {"broker-a": 6}
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_request_216_hides_a_live_topic(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    broker = start_broker(policy=policy)
-    client, admin = connect(broker.name_server_address), connect(broker.address)
+def test_request_216_hides_a_live_topic(brokers: Brokers, policy: Policy) -> None:
+    broker = brokers.start(policy=policy)
+    client, admin = brokers.names(broker), brokers.connect(broker)
     hidden = {"broker-a": 6} if policy is STRICT else {}
     forget = partial(client.call, RequestCode.DELETE_TOPIC_IN_NAMESRV)
-    make(admin, "T")
+    admin.create_topic("T", 4)
     assert forget({"topic": "T", "clusterName": "elsewhere"}).code == forget({}).code == 0
     assert permissions(client, "T") == {"broker-a": 6}
-    for again in (partial(make, admin, "T"), partial(send_message, admin, "made-by-a-send")):
+    for again in (partial(admin.create_topic, "T", 4), partial(send_message, admin, "made-by-a-send")):
         assert (forget({"topic": "T"}).code, permissions(client, "T")) == (0, hidden)
         send_message(admin, "T")
         assert permissions(client, "T") == hidden
@@ -641,8 +598,8 @@ def test_request_216_hides_a_live_topic(start_broker: StartBroker, connect: Conn
         assert permissions(client, "T") == {"broker-a": 6}
 
 
-def test_topics_are_listed_by_cluster(start_broker: StartBroker, connect: Connect) -> None:
-    client = connect(start_broker().name_server_address)
+def test_topics_are_listed_by_cluster(brokers: Brokers) -> None:
+    client = brokers.names(brokers.start())
     assert register(client, table("T", "U")) == 0
     assert listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "C"})) == ["T", "U"]
     assert "TBW102" in listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "DefaultCluster"}))
@@ -652,6 +609,6 @@ def test_topics_are_listed_by_cluster(start_broker: StartBroker, connect: Connec
     assert json.loads(bytes(system.body))["brokerAddr"].startswith("127.0.0.1:")
 
 
-def test_the_name_servers_settings_are_properties(start_broker: StartBroker, connect: Connect) -> None:
-    body = bytes(connect(start_broker().name_server_address).call(RequestCode.GET_NAMESRV_CONFIG).body).decode()
+def test_the_name_servers_settings_are_properties(brokers: Brokers) -> None:
+    body = bytes(brokers.names(brokers.start()).call(RequestCode.GET_NAMESRV_CONFIG).body).decode()
     assert dict(line.split("=") for line in body.splitlines())["brokerChannelExpiredTime"] == "120000"

@@ -17,8 +17,8 @@ from typing import Any, Final, cast
 import msgspec
 import pytest
 from attrs import evolve
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, wait_until
-from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_until, wait_visible
+from model_tests.support.broker.raw_client import RawClient, heartbeat_of, pull_fields, records_of, send_fields
 from model_tests.support.present import present
 from model_tests.support.service import fields_of
 
@@ -108,12 +108,7 @@ def is_refused(answer: Command, resource: str) -> bool:
 
 def heartbeat(producer: str = "", **consumers: list[str]) -> bytes:
     """The body of 34: a producer group, and topics by consumer group."""
-    subscribed = [
-        {"groupName": group, "subscriptionDataSet": [{"topic": topic} for topic in topics]}
-        for group, topics in consumers.items()
-    ]
-    producers = [{"groupName": producer}] if producer else []
-    return msgspec.json.encode({"clientID": "c", "producerDataSet": producers, "consumerDataSet": subscribed})
+    return heartbeat_of("c", [producer] if producer else [], consumers)
 
 
 def locked(group: str) -> bytes:
@@ -140,14 +135,8 @@ def without(name: str) -> dict[str, str]:
 
 
 def assignment(topic: str, group: str) -> bytes:
-    asked = {
-        "topic": topic,
-        "consumerGroup": group,
-        "clientId": "c",
-        "strategyName": "AVG",
-        "messageModel": "CLUSTERING",
-    }
-    return msgspec.json.encode(asked)
+    asked = {"topic": topic, "consumerGroup": group, "clientId": "c"}
+    return msgspec.json.encode(asked | {"strategyName": "AVG", "messageModel": "CLUSTERING"})
 
 
 ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
@@ -194,9 +183,9 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
 """Requests of the stranger, with the resource that refuses them; None if allowed."""
 
 
-def test_a_request_is_refused_for_what_it_uses(broker: Broker, connect: Connect) -> None:
+def test_a_request_is_refused_for_what_it_uses(broker: Broker, brokers: Brokers) -> None:
     """The resource is in its header, its body, or the record that it names."""
-    client = connect(broker.address)
+    client = brokers.connect(broker)
     places = {SECRET_PLACE: place_of(client, "secret")[0], OPEN_PLACE: place_of(client, "open")[0]}
     for code, fields, body, resource in ATTEMPTS:
         before = broker.store.log_end
@@ -210,15 +199,15 @@ def test_a_request_is_refused_for_what_it_uses(broker: Broker, connect: Connect)
 
 
 @pytest.mark.parametrize("properties", ["DELAY\x019\x02", "REAL_TOPIC\x01open\x02"])
-def test_a_message_that_waits_is_not_read_by_its_place(properties: str, broker: Broker, connect: Connect) -> None:
-    client = connect(broker.address)
+def test_a_message_that_waits_is_not_read_by_its_place(properties: str, broker: Broker, brokers: Brokers) -> None:
+    client = brokers.connect(broker)
     place, _offset = place_of(client, "secret", properties)
     assert is_refused(call(client, VIEW, {"offset": place}), "topic:secret")
 
 
-def test_a_transaction_of_others_is_not_ended(broker: Broker, connect: Connect) -> None:
+def test_a_transaction_of_others_is_not_ended(broker: Broker, brokers: Brokers) -> None:
     """Request 37 needs a right to the prepared message's topic."""
-    client = connect(broker.address)
+    client = brokers.connect(broker)
     place_of(client, "secret")
     for topic, account, refusal in (
         ("secret", "stranger", "topic:secret"),
@@ -232,16 +221,16 @@ def test_a_transaction_of_others_is_not_ended(broker: Broker, connect: Connect) 
         assert broker.store.visible_end("secret", 0) == (1 if refusal else 2)
 
 
-def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, connect: Connect) -> None:
+def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, brokers: Brokers) -> None:
     """RocketMQ's clients send such a request if 36 fails."""
-    client = connect(broker.address)
+    client = brokers.connect(broker)
     for account, refusal in (("readers", False), ("writers", True)):
         assert is_refused(call(client, SEND, send_fields("%RETRY%mine"), b"x", account), "group:mine") == refusal
 
 
 @pytest.mark.parametrize("delay_level", ["-1", "1"])
-def test_retries_and_dead_letters_by_their_place(delay_level: str, broker: Broker, connect: Connect) -> None:
-    client = connect(broker.address)
+def test_retries_and_dead_letters_by_their_place(delay_level: str, broker: Broker, brokers: Brokers) -> None:
+    client = brokers.connect(broker)
     place, _offset = place_of(client, "open")
     for account, group, refusal in (
         ("curious", "theirs", True),
@@ -269,8 +258,8 @@ DEAD: Final = {"topic": "%DLQ%theirs", "queueId": "0", "timestamp": "0"}
         (SEND, send_fields("%DLQ%theirs")),
     ],
 )
-def test_dead_letters_of_a_denied_group(code: int, fields: dict[str, str], broker: Broker, connect: Connect) -> None:
-    client = connect(broker.address)
+def test_dead_letters_of_a_denied_group(code: int, fields: dict[str, str], broker: Broker, brokers: Brokers) -> None:
+    client = brokers.connect(broker)
     place, _offset = place_of(client, "open")
     dead = back(place, "theirs") | {"delayLevel": "-1"}
     assert call(client, BACK, dead, account="administrator").code == 0
@@ -283,8 +272,8 @@ def test_dead_letters_of_a_denied_group(code: int, fields: dict[str, str], broke
     ("topic", "properties"),
     [("SCHEDULE_TOPIC_XXXX", "DELAY\x0118\x02KEYS\x01k\x02"), ("RMQ_SYS_TRANS_HALF_TOPIC", PREPARED)],
 )
-def test_topics_of_the_broker_are_closed(topic: str, properties: str, broker: Broker, connect: Connect) -> None:
-    client = connect(broker.address)
+def test_topics_of_the_broker_are_closed(topic: str, properties: str, broker: Broker, brokers: Brokers) -> None:
+    client = brokers.connect(broker)
     sent = send_fields(topic, properties="REAL_TOPIC\x01secret\x02REAL_QID\x010\x02")
     assert is_refused(call(client, SEND, sent, b"x"), f"topic:{topic}")
     assert call(client, SEND, sent, b"x", "administrator").code != 0
@@ -292,7 +281,7 @@ def test_topics_of_the_broker_are_closed(topic: str, properties: str, broker: Br
     is_prepared = topic.endswith("HALF_TOPIC")
     place_of(client, "secret", properties, "4" if is_prepared else "0")
     queue_id = 0 if is_prepared else 17
-    wait_until(lambda: broker.store.visible_end(topic, queue_id) == 1)
+    wait_visible(broker, topic, 1, queue_id)
     pull = pull_fields(topic, 0, queue_id=queue_id)
     for account, is_read in (("trusted", False), ("stranger", False), ("administrator", True)):
         answer = call(client, RequestCode.PULL_MESSAGE, pull, account=account)
@@ -309,9 +298,9 @@ def colliding(text: str, prefix: str) -> str:
     return "".join(chr(ord("0") + left // 31**place % 31) for place in reversed(range(7)))
 
 
-def test_a_key_of_equal_hash_shows_no_other_topic(broker: Broker, connect: Connect) -> None:
+def test_a_key_of_equal_hash_shows_no_other_topic(broker: Broker, brokers: Brokers) -> None:
     """A colliding message does not count towards the limit."""
-    client = connect(broker.address)
+    client = brokers.connect(broker)
     key = colliding("secret#hidden", "open#")
     assert java_hash(f"open#{key}") == java_hash("secret#hidden")
     place_of(client, "open", f"KEYS\x01{key}\x02")
@@ -325,18 +314,18 @@ def test_a_key_of_equal_hash_shows_no_other_topic(broker: Broker, connect: Conne
     assert (missed.code, bytes(missed.body)) == (22, b"")
 
 
-def member(connect: Connect, broker: Broker, account: str, body: bytes) -> RawClient:
-    client = connect(broker.address)
+def member(brokers: Brokers, broker: Broker, account: str, body: bytes) -> RawClient:
+    client = brokers.connect(broker)
     assert call(client, BEAT, body=body, account=account).code == 0
     return client
 
 
-def test_a_producer_is_asked_about_messages_that_it_may_send_alone(tmp_path: Path, connect: Connect) -> None:
+def test_a_producer_is_asked_about_messages_that_it_may_send_alone(tmp_path: Path, brokers: Brokers) -> None:
     """Request 39 carries the message's body."""
     quick = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
     with opened(tmp_path, quick) as broker:
-        others = [member(connect, broker, "stranger", heartbeat("P")) for _ in range(60)]
-        allowed = member(connect, broker, "curious", heartbeat("P"))
+        others = [member(brokers, broker, "stranger", heartbeat("P")) for _ in range(60)]
+        allowed = member(brokers, broker, "curious", heartbeat("P"))
         sent = send_fields("secret", properties=PREPARED) | {"f": "4", "g": str(RealRuntime().unix_ms())}
         assert call(allowed, SEND, sent, b"secret", "curious").code == 0
         checks = broker.sending.checks
@@ -348,11 +337,11 @@ def test_a_producer_is_asked_about_messages_that_it_may_send_alone(tmp_path: Pat
             assert (call(each, RequestCode.GET_BROKER_RUNTIME_INFO).code, each.pushes) == (0, [])
 
 
-def test_a_message_is_taken_to_members_that_may_read_it_alone(broker: Broker, connect: Connect) -> None:
+def test_a_message_is_taken_to_members_that_may_read_it_alone(broker: Broker, brokers: Brokers) -> None:
     """Request 309 with a message of another topic."""
-    client = member(connect, broker, "stranger", heartbeat(mine=["open"]))
+    client = member(brokers, broker, "stranger", heartbeat(mine=["open"]))
     assert client.wait_push().code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-    admin = connect(broker.address)
+    admin = brokers.connect(broker)
     for topic, is_there in (("secret", False), ("open", True)):
         place, _offset = place_of(admin, topic)
         asked = {"consumerGroup": "mine", "clientId": "c", "msgId": message_id("127.0.0.1", 1, int(place))}
@@ -398,12 +387,12 @@ def pushed_codes(client: RawClient, account: str) -> set[int]:
     return {push.code for push in client.pushes if BODY in bytes(push.body)}
 
 
-def test_no_code_shows_a_body_without_a_right(tmp_path: Path, connect: Connect) -> None:
+def test_no_code_shows_a_body_without_a_right(tmp_path: Path, brokers: Brokers) -> None:
     quick = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
     with opened(tmp_path, quick) as broker:
-        stranger = member(connect, broker, "stranger", heartbeat("P", mine=["open"]))
-        allowed = member(connect, broker, "curious", heartbeat("P", mine=["secret"]))
-        admin, handler = connect(broker.address), broker.handler
+        stranger = member(brokers, broker, "stranger", heartbeat("P", mine=["open"]))
+        allowed = member(brokers, broker, "curious", heartbeat("P", mine=["secret"]))
+        admin, handler = brokers.connect(broker), broker.handler
         aims = []
         for topic, properties, flag in (
             ("secret", WITH_BODY, "0"),
@@ -415,7 +404,7 @@ def test_no_code_shows_a_body_without_a_right(tmp_path: Path, connect: Connect) 
             assert call(admin, SEND, fields, BODY, "administrator").code == 0
         aims += [("%DLQ%theirs", str(broker.store.log_end)), ("%RETRY%mine", "0"), ("%DLQ%mine", "0")]
         assert call(admin, BACK, back(aims[0][1], "theirs") | {"delayLevel": "-1"}, b"", "administrator").code == 0
-        wait_until(lambda: broker.store.visible_end("SCHEDULE_TOPIC_XXXX", 17) == 1)
+        wait_visible(broker, "SCHEDULE_TOPIC_XXXX", 1, 17)
         codes = {*handler.pulling.processors, *handler.sending.processors, *handler.administering.processors}
         assert seen(stranger, codes, aims, "stranger") == set()
         handler.sending.checks._due_ns = 0
@@ -433,8 +422,8 @@ def test_no_code_shows_a_body_without_a_right(tmp_path: Path, connect: Connect) 
         assert seen(admin, codes - ADMIN_CODES, aims, "administrator") >= {11, 12, 33}
 
 
-def test_a_held_pull_ends_with_its_right(broker: Broker, connect: Connect) -> None:
-    client, admin = connect(broker.address), connect(broker.address)
+def test_a_held_pull_ends_with_its_right(broker: Broker, brokers: Brokers) -> None:
+    client, admin = brokers.connect(broker), brokers.connect(broker)
     place_of(admin, "open")
     opaque = ask(client, RequestCode.PULL_MESSAGE, pull_fields("open", 1, timeout_ms=60_000, group="mine"), "stranger")
     assert call(client, RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
@@ -445,9 +434,9 @@ def test_a_held_pull_ends_with_its_right(broker: Broker, connect: Connect) -> No
     assert (answer.code, BODY in bytes(answer.body)) == (16, False)
 
 
-def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker, connect: Connect) -> None:
+def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker, brokers: Brokers) -> None:
     """No checksum covers the properties, which extend into the next message."""
-    client = connect(broker.address)
+    client = brokers.connect(broker)
     size, place = 1_000, broker.store.log_end + BODY_AT
     head = HEAD.pack(size, MAGIC_V1, 0, 0, 0, 0, place, 0, 0)
     rest = struct.pack(">24xiqib4s", 0, 0, 0, 4, b"open")
@@ -470,18 +459,7 @@ def test_every_code_has_an_entry(broker: Broker) -> None:
     assert all(FOR_EVERY_ACCOUNT.values())
 
 
-BY_THEIR_OWN: Final = frozenset(
-    {
-        RequestCode.QUERY_ASSIGNMENT,
-        RequestCode.VIEW_MESSAGE_BY_ID,
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        RequestCode.END_TRANSACTION,
-        RequestCode.HEART_BEAT,
-        RequestCode.LOCK_BATCH_MQ,
-        RequestCode.UNLOCK_BATCH_MQ,
-        RequestCode.QUERY_ASSIGNMENT,
-    }
-)
+BY_THEIR_OWN: Final = frozenset({VIEW, BACK, BEAT, RequestCode.QUERY_ASSIGNMENT, RequestCode.END_TRANSACTION, 41, 42})
 """Codes that name their resource in a body or in the log; each has a separate test above."""
 DENIED: Final = {
     "topic": ("secret", "topic:secret"),
@@ -509,46 +487,24 @@ def named_fields() -> Iterator[tuple[int, str, str]]:
                     yield code, name, wire
 
 
-def let_in(client: RawClient) -> set[tuple[int, str]]:
-    """The codes, with the field, by which an account uses a denied resource."""
-    found = set()
+def test_every_field_that_names_a_topic_or_a_group_counts(broker: Broker, brokers: Brokers) -> None:
+    client = brokers.connect(broker)
     for code, name, wire in named_fields():
         value, told = DENIED[name]
         for account in ("stranger",) if name == "topic" else ("stranger", "curious"):
-            if not is_refused(call(client, code, {wire: value}, account=account), told):
-                found.add((code, name))
-    return found
-
-
-def test_every_field_that_names_a_topic_or_a_group_counts(broker: Broker, connect: Connect) -> None:
-    assert let_in(connect(broker.address)) == set()
+            assert is_refused(call(client, code, {wire: value}, account=account), told), (code, name)
     replies = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
     assert {code for code, _name, _wire in named_fields()} | BY_THEIR_OWN | replies == set(NAMED)
 
 
-WRITING: Final = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.RECALL_MESSAGE,
-    }
-)
+WRITING: Final = frozenset({RequestCode.SEND_MESSAGE, SEND, BATCH, RequestCode.RECALL_MESSAGE})
 """Codes that need the right to publish."""
-MEASURING: Final = frozenset(
-    {
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-        RequestCode.GET_MAX_OFFSET,
-        RequestCode.GET_MIN_OFFSET,
-        RequestCode.GET_EARLIEST_MSG_STORETIME,
-        RequestCode.GET_TOPIC_CONFIG,
-    }
-)
+MEASURING: Final = frozenset({29, 30, 31, 32, RequestCode.GET_TOPIC_CONFIG})
 """Codes of producers and consumers, for which either right is enough."""
 
 
-def test_rights_to_read_or_to_write_alone(broker: Broker, connect: Connect) -> None:
-    client = connect(broker.address)
+def test_rights_to_read_or_to_write_alone(broker: Broker, brokers: Brokers) -> None:
+    client = brokers.connect(broker)
     for code, name, wire in named_fields():
         if name == "topic":
             for account, denied in (("readers", code in WRITING), ("writers", code not in WRITING | MEASURING)):

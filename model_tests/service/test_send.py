@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import pathlib
-import struct
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,20 +16,18 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.service.sockless import Peer, ThreadlessBroker
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, one_by_one, wait_until
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, one_by_one, wait_held, wait_visible
 from model_tests.support.broker.harness.topics import make_topic
 from model_tests.support.broker.raw_client import (
     PATIENCE_S,
     RawClient,
-    pull_fields,
-    records_of,
+    bodies_of,
     send_fields,
     send_message,
 )
+from model_tests.support.broker.sockless import Peer, ThreadlessBroker
 from model_tests.support.broker.stores import StillRuntime
 from model_tests.support.present import present
-from model_tests.support.service import answer_of, served, served_two
 from model_tests.support.store import killed
 
 from longpoll_broker.broker import Broker
@@ -51,16 +47,10 @@ from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
-BATCH = struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"m" + struct.pack(">h", 0)
-
-POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
-
 
 @pytest.mark.parametrize(("policy", "answered"), [(STRICT, True), (ROCKETMQ_4_9, False), (ROCKETMQ_5, False)])
-def test_wrong_ends_of_transactions(
-    policy: Policy, answered: bool, start_broker: StartBroker, connect: Connect
-) -> None:
-    client = connect(start_broker(policy=policy).address)
+def test_wrong_ends_of_transactions(policy: Policy, answered: bool, brokers: Brokers) -> None:
+    client = brokers.client(policy=policy)
     fields = {"producerGroup": "PG", "tranStateTableOffset": "0", "commitLogOffset": "0"}
 
     def end(how: str) -> int:
@@ -68,31 +58,10 @@ def test_wrong_ends_of_transactions(
 
     undecided = end("0")
     for how in ("4", "-1", "31"):
-        reply = answer_of(client, end(how))
+        reply = client.answer(end(how))
         assert reply.code == 1
     # Answers come in the order of the requests.
     assert (client.reply(undecided, 0.01) is not None) is answered
-
-
-@POLICIES
-def test_the_broker_picks_each_queue_in_turn(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    broker, client = served(start_broker, connect, policy=policy)
-    client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"first")
-    topic = present(broker.topics.get("T"))
-    count = topic.write_queue_nums
-    assert count > 1
-
-    def queue_of(reply: Command | None) -> int:
-        assert reply is not None
-        assert reply.code == 0
-        assert reply.ext_fields is not None
-        return int(reply.ext_fields["queueId"])
-
-    alone = [queue_of(client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", -1), b"x")) for _ in range(2 * count)]
-    burst = client.send_burst(RequestCode.SEND_MESSAGE_V2, [(send_fields("T", -1), b"y")] * 2 * count)
-    together = [queue_of(client.reply(opaque)) for opaque in burst]
-    for queues in (alone, together):
-        assert Counter(queues) == dict.fromkeys(range(count), 2)
 
 
 STORE = evolve(SMALL_STORE, commit_log_file_size=16_384, message_size_max=2_000, multi_dispatch=True)
@@ -173,24 +142,24 @@ def test_a_burst_is_stored_in_one_go(broker: Broker, bursts: list[int]) -> None:
     assert bursts == [9]
 
 
-def test_a_broker_with_more_to_do_for_each_send_serves_no_bursts(start_broker: StartBroker, tmp_path: Path) -> None:
-    recording = start_broker(record_directory=str(tmp_path / "history"))
-    waiting = start_broker(directory=str(tmp_path / "waiting"), store_config=evolve(STORE, flush_disk_sync=True))
-    plain = start_broker(directory=str(tmp_path / "plain"))
+def test_a_broker_with_more_to_do_for_each_send_serves_no_bursts(brokers: Brokers, tmp_path: Path) -> None:
+    recording = brokers.start(record_directory=str(tmp_path / "history"))
+    waiting = brokers.start(directory=str(tmp_path / "waiting"), store_config=evolve(STORE, flush_disk_sync=True))
+    plain = brokers.start(directory=str(tmp_path / "plain"))
     assert [recording.handler.send_bursts, waiting.handler.send_bursts] == [None, None]
     assert plain.handler.send_bursts is not None
 
 
-def test_pipelined_sends_wake_a_held_pull(start_broker: StartBroker, connect: Connect) -> None:
-    broker, sender, puller = served_two(start_broker, connect)
+def test_pipelined_sends_wake_a_held_pull(brokers: Brokers) -> None:
+    broker, sender, puller = brokers.served_two()
     sender.send_bytes(plain_burst(1))
     assert sender.reply(0) is not None
-    pulled = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    pulled = puller.hold("T", 1)
+    wait_held(broker)
     sender.send_bytes(plain_burst(40))
     replies = [sender.reply(number) for number in range(40)]
-    answer = answer_of(puller, pulled)
-    bodies = [bytes(record.body) for record in records_of(answer)]
+    answer = puller.answer(pulled)
+    bodies = bodies_of(answer)
     assert bodies == [b"x" * number for number in range(len(bodies))]
     assert bodies
     assert [reply.ext_fields["queueOffset"] for reply in replies if reply and reply.ext_fields] == [
@@ -199,25 +168,25 @@ def test_pipelined_sends_wake_a_held_pull(start_broker: StartBroker, connect: Co
 
 
 def test_sends_that_cannot_be_stored_together_after_all_are_served(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SendBursts, "_put", lambda *_: 0)
-    broker, client = served(start_broker, connect)
+    broker, client = brokers.served()
     opaques = client.send_burst(
         RequestCode.SEND_MESSAGE_V2, [(send_fields("T"), b"%d" % number) for number in range(9)]
     )
     answers = [client.reply(opaque) for opaque in opaques]
     assert [answer and answer.code for answer in answers] == [0] * 9
-    wait_until(lambda: broker.store.visible_end("T", 0) == 9)
-    pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
-    assert [bytes(record.body) for record in records_of(pulled)] == [b"%d" % number for number in range(9)]
+    wait_visible(broker, "T", 9)
+    pulled = client.pull("T")
+    assert bodies_of(pulled) == [b"%d" % number for number in range(9)]
 
 
 @pytest.mark.parametrize(
     ("properties", "reads_max"), [([f"{DELAY}\x011\x02"], 2), ([""], 2), (["", "", f"{DELAY}\x011\x02"], 20)]
 )
 def test_few_sends_are_read_for_nothing(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, properties: list[str], reads_max: int
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, properties: list[str], reads_max: int
 ) -> None:
     count = [0]
 
@@ -226,11 +195,11 @@ def test_few_sends_are_read_for_nothing(
         return read_send(header, body)
 
     monkeypatch.setattr("longpoll_protocol.fast.read_send", counted)
-    broker = start_broker()
+    broker = brokers.start()
     bursts = present(broker.handler.send_bursts)
     moments = itertools.cycle([0, NO_END_NS + 1])
     bursts.now_ns = lambda: next(moments)
-    client = connect(broker.address)
+    client = brokers.connect(broker)
     texts = (properties * 200)[:200]
     opaques = client.send_burst(RequestCode.SEND_MESSAGE_V2, [(send_fields("T", 0, text), b"x") for text in texts])
     assert all(client.reply(opaque) is not None for opaque in opaques)
@@ -284,9 +253,9 @@ def code_of(client: RawClient, opaque: int) -> int | None:
     return reply.code if reply is not None else None
 
 
-def test_one_sync_answers_all_that_waited(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
+def test_one_sync_answers_all_that_waited(brokers: Brokers, disk: Disk) -> None:
     """The broker serves others during the sync."""
-    broker, client = served(start_broker, connect, store_config=SYNC)
+    broker, client = brokers.served(store_config=SYNC)
     send_message(client, "T")
     disk.sticks()
     before = disk.syncs
@@ -300,17 +269,8 @@ def test_one_sync_answers_all_that_waited(start_broker: StartBroker, connect: Co
     assert (disk.syncs - before, broker.store.flushed_end) == (2, broker.store.log_end)
 
 
-def test_a_failing_disk_is_told(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
-    """The answer is 10; the next send succeeds."""
-    client = connect(start_broker(store_config=SYNC).address)
-    disk.fails = True
-    assert code_of(client, send(client)) == ResponseCode.FLUSH_DISK_TIMEOUT
-    disk.fails = False
-    assert send_message(client, "T") == 1
-
-
-def test_who_does_not_wait_is_answered_at_once(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
-    client = connect(start_broker(store_config=SYNC).address)
+def test_who_does_not_wait_is_answered_at_once(brokers: Brokers, disk: Disk) -> None:
+    client = brokers.client(store_config=SYNC)
     disk.works.clear()
     try:
         assert code_of(client, send(client, "WAIT\x01false\x02")) == ResponseCode.SUCCESS
@@ -334,12 +294,12 @@ def saved_by_the_committer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("saved_by_the_committer_alone")
 @pytest.mark.parametrize("config", [SYNC, SMALL_STORE], ids=["SYNC", "ASYNC"])
 def test_a_topic_that_a_send_made_outlives_a_kill(
-    start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path, config: StoreConfig
+    brokers: Brokers, tmp_path: pathlib.Path, config: StoreConfig
 ) -> None:
     """The topic is saved before the send is answered."""
-    broker = start_broker(store_config=config)
-    assert send_first(connect(broker.address)) == ResponseCode.SUCCESS
-    restarted = start_broker(store_config=config, directory=str(killed(tmp_path / "store")))
+    broker = brokers.start(store_config=config)
+    assert send_first(brokers.connect(broker)) == ResponseCode.SUCCESS
+    restarted = brokers.start(store_config=config, directory=str(killed(tmp_path / "store")))
     topic = present(restarted.topics.get("New"))
     assert topic.write_queue_nums == 8
 
@@ -377,12 +337,11 @@ def test_a_topic_outlives_a_kill_whatever_message_made_it(
     requests: list[tuple[int, dict[str, str]]],
     made: str,
     config: StoreConfig,
-    start_broker: StartBroker,
-    connect: Connect,
+    brokers: Brokers,
     tmp_path: pathlib.Path,
 ) -> None:
     """The saved table has the topic when the request is answered."""
-    client = connect(start_broker(store_config=config).address)
+    client = brokers.client(store_config=config)
     send_message(client, "T")
     assert {client.call(code, fields, b"x").code for code, fields in requests} == {ResponseCode.SUCCESS}
     assert f'"{made}"'.encode() in (tmp_path / "store" / "config" / "topics.json").read_bytes()
@@ -402,9 +361,9 @@ def test_only_sends_to_saved_topics_are_stored_in_bursts(
     assert bursts == []
 
 
-def test_a_topic_is_saved_before_the_table_is_marked_as_changed(start_broker: StartBroker) -> None:
+def test_a_topic_is_saved_before_the_table_is_marked_as_changed(brokers: Brokers) -> None:
     """Another thread may send to the topic in between."""
-    broker = start_broker(store_config=SYNC)
+    broker = brokers.start(store_config=SYNC)
     broker.topics.put(TopicConfig("New", 8, 8))
     broker.topics.changed = False
     broker.sending.commits.save_topics()
@@ -412,9 +371,9 @@ def test_a_topic_is_saved_before_the_table_is_marked_as_changed(start_broker: St
 
 
 def test_a_topic_that_cannot_be_saved_fails_only_its_own_sends(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = connect(start_broker(store_config=SYNC).address)
+    client = brokers.client(store_config=SYNC)
     send_message(client, "T")
 
     def fail(*_: object) -> None:
@@ -492,49 +451,42 @@ def run(rounds: Rounds) -> None:
 
 
 SYNC_NEVER = attrs.evolve(SMALL_STORE, flush_disk_sync=True)
-LONG_MS = 30_000
 SHORT_S = 0.2
 
 
 @pytest.mark.parametrize(
     ("policy", "seen"), [(STRICT, False), (ROCKETMQ_5, False), (ROCKETMQ_4_9, True)], ids=["strict", "5", "4.9"]
 )
-def test_who_sees_a_message_that_is_not_durable(
-    policy: Policy, seen: bool, start_broker: StartBroker, connect: Connect, disk: Disk
-) -> None:
+def test_who_sees_a_message_that_is_not_durable(policy: Policy, seen: bool, brokers: Brokers, disk: Disk) -> None:
     """A held pull is answered before the sync ends, or after it."""
-    broker, puller, sender = served_two(start_broker, connect, policy=policy, store_config=SYNC_NEVER)
+    broker, puller, sender = brokers.served_two(policy=policy, store_config=SYNC_NEVER)
     make_topic(broker.address, "T", 1)
-    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    opaque = puller.hold("T")
+    wait_held(broker)
     disk.sticks()
     acknowledged = sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"m")
     assert disk.asked.wait(PATIENCE_S)
     early = puller.reply(opaque, PATIENCE_S if seen else SHORT_S)
     disk.works.set()
-    assert (early is not None, (early or answer_of(puller, opaque)).code) == (seen, 0)
-    assert answer_of(sender, acknowledged).code == 0
+    assert (early is not None, (early or puller.answer(opaque)).code) == (seen, 0)
+    assert sender.answer(acknowledged).code == 0
 
 
-def test_async_flush_never_waits(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
-    broker = start_broker(policy=STRICT)
+def test_async_flush_never_waits(brokers: Brokers, disk: Disk) -> None:
+    broker = brokers.start(policy=STRICT)
     disk.sticks()
-    client = connect(broker.address)
-    client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"m")
-    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)).code == 0
+    client = brokers.connect(broker)
+    client.put("T", b"m")
+    assert client.pull("T").code == 0
     disk.works.set()
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_a_delayed_message_is_seen_too(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+def test_a_delayed_message_is_seen_too(policy: Policy, brokers: Brokers) -> None:
     # Where no thread polls the schedule syncs itself, so the flush thread's first round need not come.
     interval_ms = SYNC_NEVER.flush_interval_ms if policy.notify == "dispatcher_poll" else 1_000_000
-    broker, client = served(
-        start_broker,
-        connect,
-        policy=policy,
-        store_config=attrs.evolve(SYNC_NEVER, flush_interval_ms=interval_ms),
-    )
-    client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties="DELAY\x011\x02"), b"m")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)).code == 0
+    config = attrs.evolve(SYNC_NEVER, flush_interval_ms=interval_ms)
+    broker, client = brokers.served(policy=policy, store_config=config)
+    client.put("T", b"m", properties="DELAY\x011\x02")
+    wait_visible(broker, "T", 1)
+    assert client.pull("T").code == 0

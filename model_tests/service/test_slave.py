@@ -10,17 +10,15 @@ from typing import Any
 
 import attrs
 import pytest
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_held, wait_visible
 from model_tests.support.broker.raw_client import (
     PATIENCE_S,
     RawClient,
-    pull_fields,
-    records_of,
-    send_fields,
+    bodies_of,
     send_message,
 )
 from model_tests.support.broker.stores import message
-from model_tests.support.service import answer_of, fields_of, served
+from model_tests.support.service import fields_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -37,38 +35,38 @@ StartSlave = Callable[..., Broker]
 
 
 @pytest.fixture
-def start_slave(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> StartSlave:
+def start_slave(brokers: Brokers, tmp_path: Path) -> StartSlave:
     """Fill a master's store with three messages, copy it when the master has stopped, and serve the copy."""
 
     def start(policy: Policy, **settings: Any) -> Broker:
-        master = start_broker(directory=str(tmp_path / "master"))
-        client = connect(master.address)
+        master = brokers.start(directory=str(tmp_path / "master"))
+        client = brokers.connect(master)
         for number in range(3):
             send_message(client, "T", f"m{number}".encode())
         master.stop()
         shutil.copytree(tmp_path / "master", tmp_path / "slave")
         config = BrokerConfig(**{"role": "SLAVE", "broker_id": 1, "scan_period_ms": 20, **settings})
-        return start_broker(directory=str(tmp_path / "slave"), policy=policy, config=config)
+        return brokers.start(directory=str(tmp_path / "slave"), policy=policy, config=config)
 
     return start
 
 
 def ask(client: RawClient, offset: int, timeout_ms: int = 0) -> Command:
-    return client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset, timeout_ms=timeout_ms))
+    return client.pull("T", offset, timeout_ms=timeout_ms)
 
 
 @POLICIES
-def test_what_a_slave_serves(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
+def test_what_a_slave_serves(policy: Policy, start_slave: StartSlave, brokers: Brokers) -> None:
     """It serves what was copied, corrects no offset, and takes no message; since 5.x its messages wake pulls."""
     broker = start_slave(policy, slave_read=True)
-    client = connect(broker.address)
+    client = brokers.connect(broker)
     reply = ask(client, 0)
-    assert [bytes(record.body) for record in records_of(reply)] == [b"m0", b"m1", b"m2"]
+    assert bodies_of(reply) == [b"m0", b"m1", b"m2"]
     assert fields_of(reply)["suggestWhichBrokerId"] == "0"
     reply = ask(client, 99)
     assert (reply.code, fields_of(reply)["nextBeginOffset"]) == (20, "99")
     assert broker.pulling.dispatch_service.notifies == (policy is not ROCKETMQ_4_9)
-    sent = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x")
+    sent = client.put("T")
     assert sent.code == (2 if policy is ROCKETMQ_5 else 14)
     assert client.call(RequestCode.END_TRANSACTION, {}).code == 11
     assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, {}).code == (2 if policy is ROCKETMQ_5 else 1)
@@ -76,9 +74,9 @@ def test_what_a_slave_serves(policy: Policy, start_slave: StartSlave, connect: C
 
 
 @POLICIES
-def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
+def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: StartSlave, brokers: Brokers) -> None:
     broker = start_slave(policy, slave_read=True)
-    client = connect(broker.address)
+    client = brokers.connect(broker)
     topic = {"topic": "U", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
     codes = [
         client.call(code, fields, body).code
@@ -101,13 +99,13 @@ def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: 
 
 @pytest.mark.parametrize(("policy", "told"), [(STRICT, 19), (ROCKETMQ_5, None)], ids=["strict", "5"])
 def test_the_masters_return_without_acting_masters(
-    policy: Policy, told: int | None, start_slave: StartSlave, connect: Connect
+    policy: Policy, told: int | None, start_slave: StartSlave, brokers: Brokers
 ) -> None:
     """`enableSlaveActingMaster` is off by default, and only 5.x needs it; with it: see `test_delete_topic.py`."""
     broker = start_slave(policy, slave_read=True)
-    client, watcher = connect(broker.address), connect(broker.address)
-    opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    client, watcher = brokers.connect(broker), brokers.connect(broker)
+    opaque = client.hold("T", 3)
+    wait_held(broker)
     assert watcher.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 0
     reply = client.reply(opaque, SHORT_S if told is None else PATIENCE_S)
     assert (reply and (reply.code, fields_of(reply)["nextBeginOffset"])) == (told and (told, "3"))
@@ -115,38 +113,38 @@ def test_the_masters_return_without_acting_masters(
 
 @pytest.mark.parametrize(("policy", "woken"), [(ROCKETMQ_4_9, False), (ROCKETMQ_5, True)], ids=["4.9", "5"])
 def test_copied_messages_wake_held_pulls(
-    policy: Policy, woken: bool, start_slave: StartSlave, connect: Connect
+    policy: Policy, woken: bool, start_slave: StartSlave, brokers: Brokers
 ) -> None:
     broker = start_slave(policy, slave_read=True, scan_period_ms=100 * LONG_MS)
-    client = connect(broker.address)
-    opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))
-    wait_until(lambda: len(broker.hold_service) == 1)
+    client = brokers.connect(broker)
+    opaque = client.hold("T", 3)
+    wait_held(broker)
     # As the master's copier appends; when the second is visible, the first has been announced, or never is.
     for end in (4, 5):
         broker.store.put(message("T", 0, b"copied"))
-        wait_until(lambda end=end: broker.store.visible_end("T", 0) == end)  # type: ignore[misc]
+        wait_visible(broker, "T", end)
     assert len(broker.hold_service) == (0 if woken else 1)
     if woken:
-        reply = answer_of(client, opaque)
+        reply = client.answer(opaque)
         assert reply.code == 0
 
 
-def test_a_slave_delivers_nothing_that_is_delayed(start_slave: StartSlave, start_broker: StartBroker) -> None:
+def test_a_slave_delivers_nothing_that_is_delayed(start_slave: StartSlave, brokers: Brokers) -> None:
     slave = start_slave(STRICT, slave_read=True)
     assert "schedule" not in {thread.name for thread in threading.enumerate()}
     slave.stop()
-    start_broker()
+    brokers.start()
     assert "schedule" in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_slave_needs_an_id_of_its_own(start_broker: StartBroker) -> None:
+def test_a_slave_needs_an_id_of_its_own(brokers: Brokers) -> None:
     with pytest.raises(ConfigError, match="brokerId must be above 0"):
-        start_broker(config=BrokerConfig(role="SLAVE"))
+        brokers.start(config=BrokerConfig(role="SLAVE"))
 
 
-def test_who_is_far_behind_is_sent_to_the_slave(start_broker: StartBroker, connect: Connect) -> None:
+def test_who_is_far_behind_is_sent_to_the_slave(brokers: Brokers) -> None:
     store_config = attrs.evolve(SMALL_STORE, memory_size=1, memory_ratio_max=40)
-    _broker, client = served(start_broker, connect, config=BrokerConfig(slave_read=True), store_config=store_config)
+    _broker, client = brokers.served(config=BrokerConfig(slave_read=True), store_config=store_config)
     for _ in range(2):
         send_message(client, "T")
     assert fields_of(ask(client, 0))["suggestWhichBrokerId"] == "1"

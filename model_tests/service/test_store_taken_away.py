@@ -17,14 +17,12 @@ from pathlib import Path
 
 import attrs
 import pytest
-from model_tests.service.commands import StartCommand, commands
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
+from model_tests.support.broker.commands import StartCommand, commands
 from model_tests.support.broker.raw_client import (
     PATIENCE_S,
     RawClient,
-    pull_fields,
     records_of,
-    send_fields,
     send_message,
 )
 from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
@@ -89,7 +87,7 @@ def start() -> Iterator[Callable[..., Broker]]:
 
 
 def code_of_send(client: RawClient, body: bytes = b"x") -> int:
-    return client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), body).code
+    return client.put("T", body).code
 
 
 def health(broker: Broker) -> tuple[str, str]:
@@ -109,7 +107,7 @@ def trouble_metrics(broker: Broker) -> dict[str, float]:
 
 
 def is_readable(client: RawClient, count: int) -> bool:
-    return len(records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))) >= count
+    return len(records_of(client.pull("T"))) >= count
 
 
 @pytest.mark.parametrize("take", TAKEN, ids=lambda take: take.__name__)
@@ -159,7 +157,7 @@ def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: 
     broker.stop()
     again = start(tmp_path / "store")
     with RawClient(again.address) as client:
-        found = [record.body for record in records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))]
+        found = [record.body for record in records_of(client.pull("T"))]
     # The one that was answered 10 may be there: the producer was told that it might not.
     assert found == [*bodies, b"told", b"after"]
 
@@ -202,13 +200,13 @@ def test_no_queue_without_a_store(start: Callable[..., Broker], tmp_path: Path) 
     with RawClient(broker.address) as client:
         send_message(client, "T")
         moved(tmp_path / "store")
-        sent = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("Another"), b"x")
+        sent = client.put("Another")
         assert sent.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert not (tmp_path / "store").exists()
         (tmp_path / "moved").rename(tmp_path / "store")
         send_message(client, "T")
         send_message(client, "Another")
-        assert len(records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields("Another", 0)))) == 1
+        assert len(records_of(client.pull("Another"))) == 1
 
 
 @pytest.mark.parametrize("way", ["file", "directory"])

@@ -17,11 +17,11 @@ from attrs import evolve
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_until, wait_visible
 from model_tests.support.broker.raw_client import RawClient, send_message
 from model_tests.support.broker.simulated_store import DIRECTORY, Ended, StoreRuntime
 from model_tests.support.broker.stores import SMALL, message
-from model_tests.support.service import ShiftedRuntime, answer_of, served, served_two
+from model_tests.support.service import ShiftedRuntime
 from model_tests.support.simulation.disk import Disk
 from model_tests.support.simulation.files import SimulatedFiles
 from model_tests.support.store import killed
@@ -71,7 +71,7 @@ DAMAGES = [
     for name, content in SOUND.items()
     for key, table in content.items()
     for row in WRONG_ROWS[name]
-] + [(name, text) for name in SOUND for text in ("", "[]", "{}", '{"other":{}}', NO_TABLE)]
+] + [(name, text) for name in SOUND for text in ("", "[]", "{}", "\xff", "[" * 5_000, '{"other":{}}', NO_TABLE)]
 
 
 def loaded(directory: Path) -> ConfigFiles:
@@ -108,13 +108,68 @@ def test_the_one_before_is_used_where_a_table_cannot_be(
     config: Path, caplog: pytest.LogCaptureFixture, name: str, text: str
 ) -> None:
     """A log line names the table, and the next save writes it."""
-    (config / name).write_text(text)
+    (config / name).write_bytes(text.encode("latin-1"))
     files = loaded(config)
     assert found(files) == [3] * len(SOUND)
     assert f"{config / name} " in caplog.text
     files.save()
+    assert (config / f"{name}.bak").read_text() == json.dumps(SOUND[name])
     (config / f"{name}.bak").unlink()
     assert found(loaded(config)) == [3] * len(SOUND)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            TOPICS,
+            '{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":1000000000}}}',
+            "1000000000 queues, 0 to 16384",
+        ),
+        (TOPICS, '{"topicConfigTable":{"T":{"topicName":"T","writeQueueNums":16385}}}', "16385 queues, 0 to 16384"),
+        (OFFSETS, '{"offsetTable":{"T@G":{"0":9223372036854775808}}}', "cannot be used"),
+        (OFFSETS, '{"offsetTable":{"T@G":{"0":"x"}}}', "cannot be used"),
+    ],
+)
+def test_a_number_that_nobody_can_serve_is_refused(tmp_path: Path, name: str, content: str, said: str) -> None:
+    """A topic of a billion queues would cost every client minutes and gigabytes."""
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=said):
+        loaded(tmp_path)
+
+
+def test_the_greatest_numbers_are_served(tmp_path: Path) -> None:
+    (tmp_path / TOPICS).write_text('{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":16384}}}')
+    (tmp_path / OFFSETS).write_text('{"offsetTable":{"T@G":{"0":9223372036854775807}}}')
+    files = loaded(tmp_path)
+    assert files.offsets.by_pair["T@G"] == {0: 2**63 - 1}
+    assert files.topics.get("T") is not None
+
+
+def test_a_disk_that_fails_while_a_table_is_repaired_loses_nothing(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config / OFFSETS).write_bytes(b"{")
+    files = loaded(config)
+    write_atomic = files.runtime.files.write_atomic
+
+    def fails_in_the_end(path: str, content: bytes) -> None:
+        if path.endswith(OFFSETS):
+            raise OSError("injected")
+        write_atomic(path, content)
+
+    monkeypatch.setattr(files.runtime.files, "write_atomic", fails_in_the_end)
+    with pytest.raises(OSError, match="injected"):
+        files.save()
+    assert loaded(config).offsets.query("T", "G", 0) == 3
+
+
+def test_a_directory_without_tables_begins_empty(tmp_path: Path) -> None:
+    """It saves nothing until something changes."""
+    loaded(tmp_path).save()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / TOPICS).write_bytes(b'{"dataVersion":{"counter":1},"topicConfigTable":null}')
+    assert loaded(tmp_path).topics.by_name == {}
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -202,10 +257,10 @@ def table_of(store: Path, file: str, key: str) -> dict[str, object]:
 
 
 def test_a_deletion_that_was_not_saved_is_saved_before_the_next_answer(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = start_broker(store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS))
-    client, store = connect(broker.address), Path(broker.store.directory)
+    broker = brokers.start(store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS))
+    client, store = brokers.connect(broker), Path(broker.store.directory)
     assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC).code == 0
     broker.handler.shared.offsets.commit("Made", "G", 0, 5)
     files, write_atomic = broker.runtime.files, RealFiles.write_atomic
@@ -218,9 +273,9 @@ def test_a_deletion_that_was_not_saved_is_saved_before_the_next_answer(
 
     (store / "config" / "consumerOffset.json").write_text('{"offsetTable": {"Made@G": {"0": 5}}}')
     monkeypatch.setattr(type(files), "write_atomic", write)
-    assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Made"}).code == 1
+    assert client.delete_topic("Made") == 1
     fails[0] = False
-    assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Made"}).code == 0
+    assert client.delete_topic("Made") == 0
     assert table_of(store, "consumerOffset.json", "offsetTable") == {}
 
 
@@ -247,22 +302,18 @@ def change(client: RawClient, killed: Path, store: Path) -> list[tuple[list[str]
 
 @pytest.mark.parametrize("waiting_count_max", [0, config_files.WAITING_COUNT_MAX])
 def test_a_change_that_is_answered_outlives_a_kill(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting_count_max: int
+    brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting_count_max: int
 ) -> None:
     monkeypatch.setattr(config_files, "WAITING_COUNT_MAX", waiting_count_max)
     rare = evolve(SMALL_STORE, flush_interval_ms=NEVER_MS)
-    client = connect(start_broker(store_config=rare).address)
+    client = brokers.client(store_config=rare)
     saved = change(client, tmp_path / "killed", tmp_path / "store")
     assert saved == [(["Made"], []), (["Made"], ["Made"]), ([], ["Made"]), ([], [])]
     assert json.loads((tmp_path / "killed" / "17" / "topics.json").read_text())["topicConfigTable"]["Made"]["perm"] == 4
 
 
-def test_a_failed_save_is_reported(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker, admin, bystander = served_two(
-        start_broker, connect, store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS)
-    )
+def test_a_failed_save_is_reported(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, admin, bystander = brokers.served_two(store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS))
     send_message(bystander, "Other")
     stands, goes_on = broker.runtime.event(), broker.runtime.event()
     write_atomic = RealFiles.write_atomic
@@ -281,7 +332,7 @@ def test_a_failed_save_is_reported(
         assert send_message(bystander, "Other", b"meanwhile") == 1
     finally:
         goes_on.set()
-    refused = answer_of(admin, asked)
+    refused = admin.answer(asked)
     assert refused.code == 1
     assert "could not be saved yet: OSError: [Errno 28]" in str(refused.remark)
     assert admin.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP_BODY).code == 0
@@ -344,28 +395,28 @@ def table(store: Path, name: str) -> dict[str, Any]:
 
 
 def test_positions_beyond_an_end_are_corrected_before_anything_is_served(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of groups, delay levels, transaction checks and the timer."""
     runtime = ShiftedRuntime()
     store = tmp_path / "again"
-    broker, client = served(start_broker, connect, runtime=runtime, directory=str(store))
+    broker, client = brokers.served(runtime=runtime, directory=str(store))
     for number in range(2):
         send_message(client, "T", b"%d" % number, properties=DELAYED)
     runtime.ahead_ms = runtime.gone_ms = 10_000
-    wait_until(lambda: broker.store.visible_end("T", 0) == 2)
+    wait_visible(broker, "T", 2)
     broker.stop()
     for name, content in BEYOND.items():
         (store / "config" / name).write_text(json.dumps(content))
-    broker = start_broker(runtime=runtime, directory=str(store))
+    broker = brokers.start(runtime=runtime, directory=str(store))
     assert {name: table(killed(store), name) for name in BEYOND} == CORRECTED
     assert "delay level 1 was at 50 of its queue, which ends at 2" in caplog.text
     assert f"group {GROUP} was at 50 of {HALF_TOPIC} queue 0, which ends at 0" in caplog.text
-    client = connect(broker.address)
+    client = brokers.connect(broker)
     for number in range(4):
         send_message(client, "T", b"%d" % number, properties=DELAYED)
     runtime.ahead_ms = runtime.gone_ms = 20_000
-    wait_until(lambda: broker.store.visible_end("T", 0) == 6)
+    wait_visible(broker, "T", 6)
 
 
 def test_positions_up_to_an_end_stay_and_so_many_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -388,32 +439,30 @@ def offset(client: RawClient, topic: str, group: str) -> str | None:
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_groups_offset_ends_with_its_topic(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, policy: Policy
-) -> None:
+def test_a_groups_offset_ends_with_its_topic(brokers: Brokers, tmp_path: Path, policy: Policy) -> None:
     """4.9 keeps the offset."""
     store = tmp_path / "store"
     config = evolve(SMALL_STORE, flush_interval_ms=10)
-    broker, client = served(start_broker, connect, directory=str(store), policy=policy, store_config=config)
+    broker, client = brokers.served(directory=str(store), policy=policy, store_config=config)
     for topic in ("T", "Other"):
         for number in range(3):
             send_message(client, topic, b"%d" % number)
         broker.groups.find("G")
         broker.offsets.commit(topic, "G", 0, 3)
     wait_until(lambda: (store / "config" / OFFSETS).exists() and "Other@G" in table(store, OFFSETS))
-    assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    assert client.delete_topic("T") == 0
     stays = policy is ROCKETMQ_4_9
     assert ("T@G" in table(store, OFFSETS)) == stays
     # A live consumer commits once more.
     late = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "3"}
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, late).code == (17 if policy is ROCKETMQ_5 else 0)
     send_message(client, "T", b"new")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    wait_visible(broker, "T", 1)
     assert (offset(client, "T", "G"), offset(client, "Other", "G")) == ("3" if stays else "0", "3")
     broker.stop()
-    broker = start_broker(directory=str(store), policy=policy)
+    broker = brokers.start(directory=str(store), policy=policy)
     # One message has come since: a start does not believe the old offset.
-    assert offset(connect(broker.address), "T", "G") == ("1" if stays else "0")
+    assert offset(brokers.connect(broker), "T", "G") == ("1" if stays else "0")
 
 
 class World:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
-from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.broker.brokers import Brokers, wait_until, wait_visible
+from model_tests.support.broker.raw_client import RawClient, records_of, send_fields, send_message
 from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
@@ -38,9 +38,7 @@ from longpoll_protocol.message import (
 from longpoll_protocol.names import TIMER_TOPIC
 from longpoll_protocol.properties import FORM_5, encode_properties, read_properties
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
-
-SEND = RequestCode.SEND_MESSAGE_V2
+from longpoll_spec.policy import ROCKETMQ_5, STRICT, Policy
 
 START_MS = 1_800_000_000_500
 
@@ -58,11 +56,11 @@ class Clock(RealRuntime):
 
 def send(client: RawClient, topic: str = "T", *, key: str = "K", **properties: str) -> Command:
     text = encode_properties({"UNIQ_KEY": key, **properties})
-    return client.call(SEND, send_fields(topic, properties=text), b"x")
+    return client.put(topic, properties=text)
 
 
 def keys(client: RawClient, topic: str = "T") -> list[str]:
-    answer = client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0))
+    answer = client.pull(topic)
     return [properties["UNIQ_KEY"] for properties in stored(answer)]
 
 
@@ -74,20 +72,20 @@ def are_read(broker: Broker, count: int) -> None:
     wait_until(lambda: broker.keeping.timer is not None and broker.keeping.timer._read == count)
 
 
-def started(start_broker: StartBroker, clock: Clock, tmp_path: Path, policy: Policy = ROCKETMQ_5) -> Broker:
+def started(brokers: Brokers, clock: Clock, tmp_path: Path, policy: Policy = ROCKETMQ_5) -> Broker:
     config = BrokerConfig(recall_message=True)
-    return start_broker(runtime=clock, policy=policy, config=config, directory=str(tmp_path / "store"))
+    return brokers.start(runtime=clock, policy=policy, config=config, directory=str(tmp_path / "store"))
 
 
 Timed = tuple[Clock, Broker, RawClient]
 
 
 @pytest.fixture
-def timed(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> Timed:
+def timed(brokers: Brokers, tmp_path: Path) -> Timed:
     """A clock, a broker by it, and a client."""
     clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    return clock, broker, connect(broker.address)
+    broker = started(brokers, clock, tmp_path)
+    return clock, broker, brokers.connect(broker)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +109,7 @@ def test_a_message_waits_until_the_second_it_wished_for(timed: Timed, wishes: Ma
     wait_until(lambda: keys(client) == ["later"])
     clock.now_ms += 1
     wait_until(lambda: keys(client) == ["later", "K"])
-    _later, properties = stored(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))
+    _later, properties = stored(client.pull("T"))
     assert properties["TIMER_OUT_MS"] == str(out_ms)
     assert properties["TIMER_ENQUEUE_MS"] == str(START_MS - 500)
     assert properties["TIMER_DEQUEUE_MS"] == str(clock.now_ms)
@@ -144,21 +142,10 @@ def test_a_wish_that_is_over_is_none_and_one_that_cannot_be_is_refused(
         wait_until(lambda: keys(client) == ["K"])
 
 
-def test_a_delay_level_counts_before_a_time(timed: Timed) -> None:
-    clock, _broker, client = timed
-    assert send(client, TIMER_DELAY_SEC="100", DELAY="1").code == 0
-    clock.now_ms += 1000
-    wait_until(lambda: keys(client) == ["K"])
-    (properties,) = stored(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))
-    assert "TIMER_DELAY_SEC" not in properties
-
-
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_each_send_of_a_burst_waits_for_its_time(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, policy: Policy
-) -> None:
+def test_each_send_of_a_burst_waits_for_its_time(brokers: Brokers, tmp_path: Path, policy: Policy) -> None:
     clock = Clock()
-    client = connect(started(start_broker, clock, tmp_path, policy).address)
+    client = brokers.connect(started(brokers, clock, tmp_path, policy))
     wishes: tuple[dict[str, str], ...] = (
         {},
         {"TIMER_DELAY_SEC": "2"},
@@ -175,14 +162,6 @@ def test_each_send_of_a_burst_waits_for_its_time(
     assert client.call(RequestCode.RECALL_MESSAGE, recall).code == 0
     clock.now_ms += 5_000
     wait_until(lambda: sorted(keys(client)) == ["0", "2", "3", "4"])
-
-
-def test_4_9_does_not_know_of_times(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    client = connect(started(start_broker, Clock(), tmp_path, ROCKETMQ_4_9).address)
-    send(client, TIMER_DELAY_SEC="100")
-    wait_until(lambda: keys(client) == ["K"])
-    for code in (RequestCode.RECALL_MESSAGE, RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS):
-        assert client.call(code).code == 3
 
 
 def test_batches_and_prepared_messages(timed: Timed) -> None:
@@ -224,9 +203,9 @@ def test_a_recalled_message_goes_nowhere(timed: Timed) -> None:
     assert (recall(client, handles["T", "K"]).code, keys(client)) == (604, ["L"])
 
 
-def test_what_recalls_nothing_is_refused(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_what_recalls_nothing_is_refused(brokers: Brokers, tmp_path: Path) -> None:
     clock = Clock()
-    client = connect(started(start_broker, clock, tmp_path).address)
+    client = brokers.connect(started(brokers, clock, tmp_path))
     send_message(client, "T")
     soon = str(clock.now_ms + 1000)
     for handle, topic, code, words in (
@@ -245,7 +224,7 @@ def test_what_recalls_nothing_is_refused(start_broker: StartBroker, connect: Con
         answer = recall(client, handle, topic)
         assert answer.code == code, handle
         assert words in str(answer.remark)
-    forbidding = connect(start_broker(runtime=clock, policy=ROCKETMQ_5, directory=str(tmp_path / "forbidding")).address)
+    forbidding = brokers.client(runtime=clock, policy=ROCKETMQ_5, directory=str(tmp_path / "forbidding"))
     assert recall(forbidding, RecallHandle("T", "broker-a", soon, "K").encode()).code == 16
 
 
@@ -277,19 +256,19 @@ def test_properties_fit_when_it_goes(timed: Timed) -> None:
     taken = [key for key, code in sent.items() if code == 0]
     are_read(broker, len(taken))
     clock.now_ms += 5000
-    wait_until(lambda: broker.store.visible_end("T", 0) == len(taken))
+    wait_visible(broker, "T", len(taken))
 
 
 def test_nobody_sends_to_where_messages_wait(timed: Timed) -> None:
     _clock, _broker, client = timed
-    answer = client.call(SEND, send_fields(TIMER_TOPIC, properties=encode_properties({"REAL_TOPIC": "T"})), b"x")
+    answer = client.put(TIMER_TOPIC, properties=encode_properties({"REAL_TOPIC": "T"}))
     assert answer.code == 16
 
 
-def test_waiting_messages_outlive_a_restart(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_waiting_messages_outlive_a_restart(brokers: Brokers, tmp_path: Path) -> None:
     clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+    broker = started(brokers, clock, tmp_path)
+    client = brokers.connect(broker)
     for key, delay in (("late", "30"), ("first", "1"), ("second", "5"), ("later", "40")):
         send(client, key=key, TIMER_DELAY_SEC=delay)
     are_read(broker, 4)
@@ -299,15 +278,15 @@ def test_waiting_messages_outlive_a_restart(start_broker: StartBroker, connect: 
     kept = json.loads((tmp_path / "store" / "config" / "timerOffset.json").read_text())["offsetTable"]
     assert kept == {"first": 0, "read": 4, "deliveredMs": START_MS - 500 + 1000}
     clock.now_ms += 4000
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+    broker = started(brokers, clock, tmp_path)
+    client = brokers.connect(broker)
     wait_until(lambda: keys(client) == ["first", "second"])
     send(client, key="new", TIMER_DELAY_SEC="1")
     are_read(broker, 5)
     clock.now_ms += 60_000
     wait_until(lambda: keys(client) == ["first", "second", "new", "late", "later"])
     broker.stop()
-    client = connect(started(start_broker, clock, tmp_path).address)
+    client = brokers.connect(started(brokers, clock, tmp_path))
     send(client, key="end")
     wait_until(lambda: keys(client) == ["first", "second", "new", "late", "later", "end"])
 
@@ -402,10 +381,10 @@ def waiting_counts(client: RawClient) -> tuple[dict[str, tuple[int, int]], int]:
     return counts, told["dataVersion"]["counter"]
 
 
-def test_it_is_told_how_many_wait_for_a_topic(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_it_is_told_how_many_wait_for_a_topic(brokers: Brokers, tmp_path: Path) -> None:
     clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+    broker = started(brokers, clock, tmp_path)
+    client = brokers.connect(broker)
     assert waiting_counts(client) == ({}, 0)
     send(client, TIMER_DELAY_SEC="5")
     recalled = present(send(client, key="L", TIMER_DELAY_SEC="7").ext_fields)
@@ -413,8 +392,8 @@ def test_it_is_told_how_many_wait_for_a_topic(start_broker: StartBroker, connect
     are_read(broker, 3)
     assert waiting_counts(client)[0] == {"T": (2, START_MS), "U": (1, START_MS)}
     broker.stop()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+    broker = started(brokers, clock, tmp_path)
+    client = brokers.connect(broker)
     are_read(broker, 3)
     before, version = waiting_counts(client)
     assert before == {"T": (2, START_MS), "U": (1, START_MS)}
@@ -436,18 +415,18 @@ def test_what_is_no_checkpoint_is_refused(body: bytes) -> None:
 
 
 def test_a_timer_that_was_told_of_more_than_there_is_begins_where_its_queue_ends(
-    start_broker: StartBroker, tmp_path: Path, connect: Connect
+    brokers: Brokers, tmp_path: Path
 ) -> None:
     clock = Clock()
 
     def started() -> Broker:
-        return start_broker(runtime=clock, policy=ROCKETMQ_5, directory=str(tmp_path / "store"))
+        return brokers.start(runtime=clock, policy=ROCKETMQ_5, directory=str(tmp_path / "store"))
 
     started().stop()
     kept = {"first": 7, "read": 7, "deliveredMs": START_MS + 50_000}
     (tmp_path / "store" / "config" / "timerOffset.json").write_text(json.dumps({"offsetTable": kept}))
     broker = started()
-    client = connect(broker.address)
+    client = brokers.connect(broker)
     wait_until(lambda: broker.shared.timers.read == 0)
     send(client, key="new", TIMER_DELAY_SEC="1")
     wait_until(lambda: broker.shared.timers.pending_count == 1)

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import msgspec
 import pytest
-from model_tests.service.test_administered import commit, joined, told
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.service.test_administered import joined
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_until, wait_visible
+from model_tests.support.broker.raw_client import RawClient, records_of, send_fields, send_message
 from model_tests.support.broker.stores import result_of
 from model_tests.support.present import present
-from model_tests.support.service import ShiftedRuntime, served
+from model_tests.support.service import ShiftedRuntime
 from model_tests.support.store import Clock
 
 from longpoll_broker.broker import Broker
@@ -40,36 +39,24 @@ DAYS = ("YesterdayMorning", "TodayMorning", "TodayNow")
 POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 
 
-def make_group(client: RawClient, name: str) -> None:
-    body = msgspec.json.encode({"groupName": name})
-    assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == 0
-
-
 def sent(client: RawClient, count: int = 2, topic: str = "T") -> None:
     """Visible messages in queue 0."""
     for _ in range(count):
         send_message(client, topic)
-    fields = {"topic": topic, "queueId": "0"}
-
-    def is_visible() -> bool:
-        found = client.call(RequestCode.GET_MAX_OFFSET, fields).ext_fields
-        return found is not None and int(found["offset"]) >= count
-
-    wait_until(is_visible)
+    asked = {"topic": topic, "queueId": "0"}
+    wait_until(lambda: int((client.call(RequestCode.GET_MAX_OFFSET, asked).ext_fields or {})["offset"]) >= count)
 
 
 @POLICIES
-def test_only_4_9_does_not_know_what_5_added(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    client = connect(start_broker(policy=policy).address)
+def test_only_4_9_does_not_know_what_5_added(brokers: Brokers, policy: Policy) -> None:
+    client = brokers.client(policy=policy)
     for code in CODES_OF_5:
         assert (client.call(code).code == 3) == (policy is ROCKETMQ_4_9), code
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_attributes_of_a_topic_are_kept_or_refused(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, policy: Policy
-) -> None:
-    client = connect(start_broker(policy=policy, directory=str(tmp_path / "store")).address)
+def test_attributes_of_a_topic_are_kept_or_refused(brokers: Brokers, tmp_path: Path, policy: Policy) -> None:
+    client = brokers.client(policy=policy, directory=str(tmp_path / "store"))
     queues = {"topic": "A", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
     for change, code, attributes in (
         ("+message.type=FIFO", 0, {"message.type": "FIFO"}),
@@ -83,12 +70,12 @@ def test_attributes_of_a_topic_are_kept_or_refused(
         ("", 0, {"message.type": "DELAY"}),
     ):
         assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, queues | {"attributes": change}).code == code, change
-        assert told(client, RequestCode.GET_TOPIC_CONFIG, topic="A")["attributes"] == attributes, change
+        assert client.told(RequestCode.GET_TOPIC_CONFIG, topic="A")["attributes"] == attributes, change
     row = {"topicName": "B", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
     for listed, code in (({"+message.type": "FIFO"}, 0), ({"+queue.type": "BatchCQ"}, 1), ({"queue.type": "x"}, 1)):
         body = json.dumps({"topicConfigList": [row | {"attributes": listed}]}).encode()
         assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body).code == code
-    assert told(client, RequestCode.GET_TOPIC_CONFIG, topic="B")["attributes"] == {"message.type": "FIFO"}
+    assert client.told(RequestCode.GET_TOPIC_CONFIG, topic="B")["attributes"] == {"message.type": "FIFO"}
     kept = json.loads((tmp_path / "store" / "config" / "topics.json").read_bytes())["topicConfigTable"]
     assert [kept[name].get("attributes") for name in ("A", "B", "TBW102")] == [
         {"message.type": "DELAY"}, {"message.type": "FIFO"}, None
@@ -96,21 +83,21 @@ def test_attributes_of_a_topic_are_kept_or_refused(
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_lists_of_topics_and_groups_are_created(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    client = connect(start_broker(policy=policy).address)
+def test_lists_of_topics_and_groups_are_created(brokers: Brokers, policy: Policy) -> None:
+    client = brokers.client(policy=policy)
     body = {"topicConfigList": [{"topicName": "A", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6}]}
     made = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps(body).encode())
     assert (made.code, made.remark) == (0, "not set any response code")
-    topic = told(client, RequestCode.GET_TOPIC_CONFIG, topic="A")
+    topic = client.told(RequestCode.GET_TOPIC_CONFIG, topic="A")
     assert topic == body["topicConfigList"][0] | {
         "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False, "attributes": {},
     }  # fmt: skip
     groups = {"groupConfigList": [{"groupName": "G", "retryMaxTimes": 3}, {"groupName": "H"}]}
     assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, json.dumps(groups).encode()).code == 0
-    group = told(client, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G")
+    group = client.told(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G")
     assert (group["groupName"], group["retryMaxTimes"], group["groupRetryPolicy"]) == ("G", 3, {"type": "CUSTOMIZED"})
     assert client.call(RequestCode.GET_TOPIC_CONFIG, {"topic": "none"}).code == 17
-    assert told(client, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="new")["groupName"] == "new"
+    assert client.told(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="new")["groupName"] == "new"
     assert client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g" * 300}).code == 26
 
 
@@ -135,21 +122,21 @@ def test_lists_of_topics_and_groups_are_created(start_broker: StartBroker, conne
         (225, {}, "nothing"),
     ],
 )
-def test_lists_are_atomic(code: int, body: object, kind: str, *, start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(policy=ROCKETMQ_5)
+def test_lists_are_atomic(code: int, body: object, kind: str, *, brokers: Brokers) -> None:
+    broker = brokers.start(policy=ROCKETMQ_5)
     before = set(broker.topics.by_name), set(broker.groups.by_name)
     text = body if isinstance(body, str) else json.dumps(body)
-    made = connect(broker.address).call(code, {}, text.encode())
+    made = brokers.connect(broker).call(code, {}, text.encode())
     assert made.code == {"bad": 29, "unreadable": 1, "nothing": 0}[kind], made.remark
     assert len(made.remark or "") < 400
     assert (set(broker.topics.by_name), set(broker.groups.by_name)) == before
 
 
-def test_the_time_that_a_group_is_at_is_told(start_broker: StartBroker, connect: Connect) -> None:
-    broker, client = served(start_broker, connect)
+def test_the_time_that_a_group_is_at_is_told(brokers: Brokers) -> None:
+    broker, client = brokers.served()
     sent(client)
-    commit(client, "T", "G", 2)
-    spans = told(client, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="G")["consumeTimeSpanSet"]
+    client.commit("T", "G", 2)
+    spans = client.told(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="G")["consumeTimeSpanSet"]
     first, last = (broker.store.store_ms_of("T", 0, offset) for offset in (0, 1))
     assert [span["messageQueue"]["queueId"] for span in spans] == list(range(len(spans)))
     names = ("minTimeStamp", "maxTimeStamp", "consumeTimeStamp", "delayTime")
@@ -158,17 +145,17 @@ def test_the_time_that_a_group_is_at_is_told(start_broker: StartBroker, connect:
     assert first is not None
     when = dt.datetime.fromtimestamp(first / 1000).astimezone()
     assert spans[0]["minTimeStampStr"].startswith(f"{when:%Y-%m-%d#%H:%M:%S}:")
-    behind = told(client, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="nobody")["consumeTimeSpanSet"][0]
+    behind = client.told(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="nobody")["consumeTimeSpanSet"][0]
     assert behind["consumeTimeStamp"] == first
     assert behind["delayTime"] >= 0
     assert client.call(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "none", "group": "G"}).code == 17
 
 
-def test_a_group_begins_where_another_is(broker: Broker, connect: Connect) -> None:
-    client = joined(connect(broker.address))
+def test_a_group_begins_where_another_is(broker: Broker, brokers: Brokers) -> None:
+    client = joined(brokers.connect(broker))
     for topic in ("T", "U"):
         send_message(client, topic)
-        commit(client, topic, "G", 7)
+        client.commit(topic, "G", 7)
     clone = partial(client.call, RequestCode.CLONE_GROUP_OFFSET)
     pair = {"srcGroup": "G", "destGroup": "H"}
     for more in ({}, {"topic": "none", "offline": "true"}, {"topic": "U"}):
@@ -177,7 +164,7 @@ def test_a_group_begins_where_another_is(broker: Broker, connect: Connect) -> No
     assert clone(pair | {"topic": "U", "offline": "true"}).code == 0
     assert clone(pair | {"topic": "T"}).code == 0
     assert [broker.offsets.query(topic, "H", 0) for topic in ("T", "U")] == [7, 7]
-    commit(client, "T", "G", 9)
+    client.commit("T", "G", 9)
     assert broker.offsets.query("T", "H", 0) == 7
     fields = {"srcGroup": "G", "destGroup": "H" * 100_000, "topic": "T", "offline": "true"}
     answer = client.call(RequestCode.CLONE_GROUP_OFFSET, fields)
@@ -185,14 +172,14 @@ def test_a_group_begins_where_another_is(broker: Broker, connect: Connect) -> No
     assert max(map(len, broker.offsets.by_pair)) < 100
 
 
-def test_5_tells_what_a_group_asked_for_last(start_broker: StartBroker, connect: Connect) -> None:
-    client = connect(start_broker(policy=ROCKETMQ_5).address)
+def test_5_tells_what_a_group_asked_for_last(brokers: Brokers) -> None:
+    client = brokers.client(policy=ROCKETMQ_5)
     for _ in range(10):
         send_message(client, "T")
-    make_group(client, "G")
-    commit(client, "T", "G", 2)
+    client.create_group("G")
+    client.commit("T", "G", 2)
     for offset in (2, 7, 10):
-        client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset))
+        client.pull("T", offset)
     (row, *_others) = decode_by_queue(
         client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G", "topic": "T"}).body, "offsetTable"
     ).values()
@@ -202,11 +189,11 @@ def test_5_tells_what_a_group_asked_for_last(start_broker: StartBroker, connect:
 
 
 @POLICIES
-def test_every_groups_progress_is_told(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    client = connect(start_broker(policy=policy).address)
+def test_every_groups_progress_is_told(brokers: Brokers, policy: Policy) -> None:
+    client = brokers.client(policy=policy)
     sent(client)
-    make_group(client, "G")
-    commit(client, "T", "G", 1)
+    client.create_group("G")
+    client.commit("T", "G", 1)
     body = bytes(client.call(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}).body).decode()
     assert '"totalDiff":1' in body
     assert ('"totalInflightDiff":0' in body) == (policy is ROCKETMQ_5)
@@ -214,18 +201,18 @@ def test_every_groups_progress_is_told(start_broker: StartBroker, connect: Conne
     assert row in body
     assert row in bytes(client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"}).body).decode()
     assert ('"pullOffset":1' in body) == (policy is ROCKETMQ_5)
-    ordered = told(client, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="true")
+    ordered = client.told(RequestCode.GET_BROKER_CONSUME_STATS, isOrder="true")
     assert (ordered["totalDiff"], ordered["consumeStatsList"]) == (0, [{"G": []}])
 
 
 def test_the_progress_of_all_groups_is_one_way_through_the_offsets(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = connect(start_broker().address)
+    client = brokers.client()
     sent(client)
     for group in ("G", "G@H"):
-        make_group(client, group)
-        commit(client, "T", group, 1)
+        client.create_group(group)
+        client.commit("T", group, 1)
 
     def never(_offsets: Offsets, _group: str) -> list[str]:
         raise AssertionError("the offsets are gone through for one group")
@@ -239,11 +226,11 @@ def test_the_progress_of_all_groups_is_one_way_through_the_offsets(
     assert "2 groups, over the limit" in str(client.call(RequestCode.GET_BROKER_CONSUME_STATS, {}).remark)
 
 
-def test_answers_have_limits(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = joined(connect(start_broker().address))
+def test_answers_have_limits(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = joined(brokers.client())
     send_message(client, "T")
-    make_group(client, "G")
-    commit(client, "T", "G", 1)
+    client.create_group("G")
+    client.commit("T", "G", 1)
     monkeypatch.setattr(progress_processor, "TOLD_QUEUE_COUNT_MAX", 1)
     monkeypatch.setattr(progress_processor, "TOLD_GROUP_COUNT_MAX", 0)
     monkeypatch.setattr(client_processor, "TOLD_PRODUCER_COUNT_MAX", 0)
@@ -253,31 +240,29 @@ def test_answers_have_limits(start_broker: StartBroker, connect: Connect, monkey
         assert "over the limit" in str(answer.remark)
 
 
-def test_producers_topics_and_subscriptions_are_told(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(policy=ROCKETMQ_5)
+def test_producers_topics_and_subscriptions_are_told(brokers: Brokers) -> None:
+    broker = brokers.start(policy=ROCKETMQ_5)
     before_ms = RealRuntime().unix_ms()
-    client = joined(connect(broker.address))
-    (producer,) = told(client, RequestCode.GET_ALL_PRODUCER_INFO)["data"]["P"]
+    client = joined(brokers.connect(broker))
+    (producer,) = client.told(RequestCode.GET_ALL_PRODUCER_INFO)["data"]["P"]
     assert producer.pop("remoteIP").startswith("/127.0.0.1:")
     assert producer.pop("lastUpdateTimestamp") >= before_ms
     assert producer == {"clientId": "here@1", "language": "JAVA", "version": 407}
     send_message(client, "T")
-    commit(client, "T", "G", 1)
-    listed = told(client, RequestCode.QUERY_TOPICS_BY_CONSUMER, group="G")
+    client.commit("T", "G", 1)
+    listed = client.told(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="G")
     assert (listed["topicList"], listed["brokerAddr"]) == (["T"], "{}:{}".format(*broker.address))
-    wanted = told(client, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="G", topic="T")
+    wanted = client.told(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="G", topic="T")
     assert wanted["subscriptionData"]["subString"] == "a || b"
-    nothing = told(client, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="G", topic="U")
+    nothing = client.told(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="G", topic="U")
     assert nothing == {"group": "G", "topic": "U"}
 
 
-def test_system_topics_are_told_and_nothing_is_to_be_cleaned(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker, client = served(start_broker, connect)
+def test_system_topics_are_told_and_nothing_is_to_be_cleaned(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, client = brokers.served()
     cleaned: list[str] = []
     monkeypatch.setattr(broker.administering.tables, "clean_soon", partial(cleaned.append, "log"))
-    names = told(client, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
+    names = client.told(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
     assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", "DefaultCluster"} <= set(names)
     for name in names:
         fields = {"topic": name, "readQueueNums": "1", "writeQueueNums": "1"}
@@ -288,10 +273,10 @@ def test_system_topics_are_told_and_nothing_is_to_be_cleaned(
     assert (set(broker.topics.by_name), cleaned) == (before, [])
 
 
-def test_expired_files_go_when_it_is_asked_for(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_expired_files_go_when_it_is_asked_for(brokers: Brokers, tmp_path: Path) -> None:
     hour = (dt.datetime.now().astimezone() + dt.timedelta(hours=6)).hour
     config = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=2000, delete_when=f"{hour:02}")
-    broker, client = served(start_broker, connect, store_config=config, directory=str(tmp_path / "store"))
+    broker, client = brokers.served(store_config=config, directory=str(tmp_path / "store"))
     sent(client, 60)
     files = sorted((tmp_path / "store" / "commitlog").iterdir())
     assert client.call(RequestCode.CLEAN_EXPIRED_COMMITLOG).code == 0
@@ -300,8 +285,8 @@ def test_expired_files_go_when_it_is_asked_for(start_broker: StartBroker, connec
     assert [file.exists() for file in files[:2]] == [False, True]
 
 
-def test_the_name_servers_settings_cannot_be_changed(start_broker: StartBroker, connect: Connect) -> None:
-    client = connect(start_broker().name_server_address)
+def test_the_name_servers_settings_cannot_be_changed(brokers: Brokers) -> None:
+    client = brokers.names(brokers.start())
     for text, words in (
         ("clusterTest=false\n", None),
         ("clusterTest=true\n", "'clusterTest'"),
@@ -314,10 +299,10 @@ def test_the_name_servers_settings_cannot_be_changed(start_broker: StartBroker, 
 
 
 @POLICIES
-def test_the_broker_tells_what_cluster_lists_print(start_broker: StartBroker, connect: Connect, policy: Policy) -> None:
-    client = connect(start_broker(policy=policy).address)
+def test_the_broker_tells_what_cluster_lists_print(brokers: Brokers, policy: Policy) -> None:
+    client = brokers.client(policy=policy)
     send_message(client, "T")
-    table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+    table = client.told(RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
     assert table["brokerVersionDesc"] == ("V5_5_0" if policy is ROCKETMQ_5 else "V4_9_7")
     names = {
         "sendThreadPoolQueueSize", "sendThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueSize",
@@ -361,20 +346,23 @@ WHOLE = [
 ]
 
 
-def test_what_the_exporter_reads_of_the_runtime_info(start_broker: StartBroker, connect: Connect) -> None:
-    broker, client = served(start_broker, connect)
+def test_what_the_exporter_reads_of_the_runtime_info(brokers: Brokers) -> None:
+    broker, client = brokers.served()
+    assert client.told(RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["earliestMessageTimeStamp"] == "-1"
     for number in range(3):
         send_message(client, "T", b"x" * number)
-    table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+    table = client.told(RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+    assert (table["longpollPolicy"], int(table["commitLogMaxOffset"])) == ("strict", broker.store.log_end)
+    assert int(table["earliestMessageTimeStamp"]) == broker.store.store_ms_of("T", 0, 0)
     for name, form in [*PARSED.items(), *((name, r"-?\d+") for name in WHOLE)]:
         assert re.fullmatch(form, table[name]), (name, table.get(name))
     assert (int(table["putMessageSizeTotal"]), table["putMessageTimesTotal"]) == (broker.store.log_end, "3")
     assert 0 <= float(table[f"commitLogDiskRatio_{broker.store.directory}/commitlog"]) <= 1
 
 
-def test_what_was_put_is_counted(start_broker: StartBroker, connect: Connect) -> None:
+def test_what_was_put_is_counted(brokers: Brokers) -> None:
     clock = ShiftedRuntime()
-    broker, client = served(start_broker, connect, runtime=clock)
+    broker, client = brokers.served(runtime=clock)
     properties = "UNIQ_KEY\x01K\x02"
     for topic in ("T", "T", "U"):
         send_message(client, topic, properties=properties)
@@ -393,7 +381,7 @@ def test_what_was_put_is_counted(start_broker: StartBroker, connect: Connect) ->
     assert sum(total("TOPIC_PUT_SIZE", topic) for topic in ("T", "U", "SCHEDULE_TOPIC_XXXX")) == broker.store.log_end
     for name, key in (("TOPIC_PUT_NUMS", "T"), ("TOPIC_PUT_SIZE", "U"), ("SNDBCK_PUT_NUMS", "T@G")):
         fields = {"statsName": name, "statsKey": key}
-        assert set(told(client, RequestCode.VIEW_BROKER_STATS_DATA, **fields)) == {
+        assert set(client.told(RequestCode.VIEW_BROKER_STATS_DATA, **fields)) == {
             "statsMinute",
             "statsHour",
             "statsDay",
@@ -403,16 +391,16 @@ def test_what_was_put_is_counted(start_broker: StartBroker, connect: Connect) ->
     assert client.call(RequestCode.VIEW_BROKER_STATS_DATA, asked | {"statsKey": "other"}).code == 1
 
 
-def test_a_new_day_begins_its_counts(start_broker: StartBroker, connect: Connect) -> None:
+def test_a_new_day_begins_its_counts(brokers: Brokers) -> None:
     clock = Clock()
     # No other thread samples.
     rare = attrs.evolve(SMALL_STORE, flush_interval_ms=3_600_000)
-    broker, client = served(start_broker, connect, runtime=clock, store_config=rare)
+    broker, client = brokers.served(runtime=clock, store_config=rare)
     tables = broker.administering.tables
     names = [f"msgPutTotal{when}" for when in DAYS]
 
     def counts() -> list[str]:
-        table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+        table = client.told(RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
         return [table[name] for name in names]
 
     found: list[Any] = []
@@ -436,62 +424,45 @@ def test_the_queue_of_pulls_is_told() -> None:
     assert pool.waiting() == (2, 14) == pool.waiting()
 
 
-def test_what_a_group_got_is_told(start_broker: StartBroker, connect: Connect) -> None:
-    broker, client = served(start_broker, connect)
+def test_what_a_group_got_is_told(brokers: Brokers) -> None:
+    broker, client = brokers.served()
     send_message(client, "T")
-    client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    client.pull("T")
     reply = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@G"})
     assert reply.code == 0
     assert json.loads(bytes(reply.body))["statsMinute"] == {"sum": 0, "tps": 0.0, "avgpt": 0.0}
     broker.shared.statistics.sample(0)
-    client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    client.pull("T")
     broker.shared.statistics.sample(10**9)
     found = present(broker.shared.statistics.snapshots("GROUP_GET_NUMS", "T@G"))
     assert found["statsMinute"].sum == 1
-    unknown = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@H"})
-    assert unknown.code == 1
-    assert "T@H" in (unknown.remark or "")
+    for name, key, code in (
+        ("GROUP_GET_NUMS", "T@H", 1),
+        ("BROKER_GET_NUMS", "DefaultCluster", 0),
+        ("BROKER_GET_NUMS", "T@G", 1),
+        ("GROUP_GET_SIZE", "T@G", 0),
+        ("GROUP_GET_LATENCY", "0@T@G", 0),
+        ("GROUP_GET_LATENCY", "T@G", 1),
+        ("NO_SUCH_NUMS", "T@G", 1),
+    ):
+        answer = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
+        assert (answer.code, key in (answer.remark or "")) == (code, code == 1)
 
 
-def test_what_the_broker_gave_is_told_by_its_clusters_name(start_broker: StartBroker, connect: Connect) -> None:
-    client = connect(start_broker().address)
+@POLICIES
+def test_4_9_stores_an_event_of_a_moved_offset(brokers: Brokers, policy: Policy) -> None:
+    broker, client = brokers.served(policy=policy)
     send_message(client, "T")
-    client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
-    codes = [
-        client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key}).code
-        for name, key in (
-            ("BROKER_GET_NUMS", "DefaultCluster"),
-            ("BROKER_GET_NUMS", "T@G"),
-            ("GROUP_GET_SIZE", "T@G"),
-            ("GROUP_GET_LATENCY", "0@T@G"),
-            ("GROUP_GET_LATENCY", "T@G"),
-            ("NO_SUCH_NUMS", "T@G"),
-        )
-    ]
-    assert codes == [0, 1, 0, 0, 1, 1]
-
-
-def test_4_9_stores_an_event_of_a_moved_offset(start_broker: StartBroker, connect: Connect) -> None:
-    broker, client = served(start_broker, connect, policy=ROCKETMQ_4_9)
-    send_message(client, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 77)).code == 21
-    wait_until(lambda: broker.store.visible_end("OFFSET_MOVED_EVENT", 0) == 1)
-    (record,) = records_of(
-        client.call(RequestCode.PULL_MESSAGE, pull_fields("OFFSET_MOVED_EVENT", 0, subscription="G"))
-    )
+    wait_visible(broker, "T", 1)
+    assert client.pull("T", 77).code == 21
+    if policy is not ROCKETMQ_4_9:
+        assert broker.store.visible_end("OFFSET_MOVED_EVENT", 0) == 0
+        return
+    wait_visible(broker, "OFFSET_MOVED_EVENT", 1)
+    (record,) = records_of(client.pull("OFFSET_MOVED_EVENT", subscription="G"))
     assert json.loads(bytes(record.body)) == {
         "consumerGroup": "G",
         "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "T"},
         "offsetNew": 1,
         "offsetRequest": 77,
     }
-
-
-@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_nobody_else_does(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    broker, client = served(start_broker, connect, policy=policy)
-    send_message(client, "T")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 77)).code == 21
-    assert broker.store.visible_end("OFFSET_MOVED_EVENT", 0) == 0

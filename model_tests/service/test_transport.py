@@ -10,17 +10,14 @@ from pathlib import Path
 
 import pytest
 from model_tests.service.test_logs import values
-from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.brokers import Brokers, wait_until
 from model_tests.support.broker.harness.topics import make_topic
 from model_tests.support.broker.raw_client import (
     PATIENCE_S,
     RawClient,
-    pull_fields,
-    records_of,
     send_fields,
-    send_message,
 )
-from model_tests.support.service import answer_of, fields_of, served, served_two
+from model_tests.support.service import fields_of
 
 from longpoll.options.broker_conf import read_broker_conf
 from longpoll_broker.broker import Broker
@@ -36,39 +33,6 @@ from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealListener, RealRuntime
 
 MAX_OFFSET = {"topic": "T", "queueId": "0"}
-
-
-def test_a_request_in_single_bytes_is_served(start_broker: StartBroker, connect: Connect) -> None:
-    client = connect(start_broker().address)
-    for byte in b"".join(encode(Command(RequestCode.GET_MAX_OFFSET, 77, ext_fields=MAX_OFFSET))):
-        client.send_bytes(bytes((byte,)))
-    reply = answer_of(client, 77)
-    assert reply.code == 0
-
-
-def test_a_slow_reader_gets_every_byte_in_order(start_broker: StartBroker, connect: Connect) -> None:
-    """Two hundred answers of 60 KB."""
-    _broker, client = served(start_broker, connect)
-    body = bytes(range(256)) * 234
-    send_message(client, "T", body)
-    opaques = [client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0)) for _ in range(200)]
-    for opaque in opaques:
-        reply = answer_of(client, opaque)
-        assert [bytes(record.body) for record in records_of(reply)] == [body]
-
-
-def test_silent_connections_are_closed(start_broker: StartBroker, connect: Connect) -> None:
-    broker, silent = served(start_broker, connect, config=BrokerConfig(channel_idle_ms_max=1))
-    loop = broker.loops[0]
-
-    def is_closed() -> bool:
-        loop._idle_check_ns = 0
-        loop.wake()
-        silent.reply(1, 0.01)
-        return silent.closed
-
-    wait_until(is_closed)
-    assert silent.closed
 
 
 class HeldFiles(RealFiles):
@@ -104,17 +68,17 @@ class HeldRuntime(RealRuntime):
 NEW_QUEUES = 64
 
 
-def test_files_of_new_queues_stall_no_other_connection(start_broker: StartBroker, connect: Connect) -> None:
+def test_files_of_new_queues_stall_no_other_connection(brokers: Brokers) -> None:
     runtime = HeldRuntime()
     files = runtime.held_files
-    broker, sender, other = served_two(start_broker, connect, runtime=runtime)
+    broker, sender, other = brokers.served_two(runtime=runtime)
     make_topic(broker.address, "T", NEW_QUEUES)
     sender.send_bytes(sends(b"x"))
     asked = other.send(RequestCode.GET_MAX_OFFSET, MAX_OFFSET)
     files.asked.set()
     assert other.reply(asked) is not None
     files.answered.set()
-    queues = [fields_of(answer_of(sender, number))["queueId"] for number in range(NEW_QUEUES)]
+    queues = [fields_of(sender.answer(number))["queueId"] for number in range(NEW_QUEUES)]
     assert (files.made, files.is_stalled) == (NEW_QUEUES, False)
     assert queues == [str(number) for number in range(NEW_QUEUES)]
 
@@ -128,7 +92,7 @@ def sends(body: bytes) -> bytes:
     return b"".join(b"".join(encode(each)) for each in commands)
 
 
-def test_reads_wait_for_requests(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_wait_for_requests(broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     make_topic(broker.address, "T", NEW_QUEUES)
     body = bytes(64 * 1024)
     left: list[int] = []
@@ -140,7 +104,7 @@ def test_reads_wait_for_requests(broker: Broker, connect: Connect, monkeypatch: 
         return receive_into(channel, buffer)
 
     monkeypatch.setattr(Channel, "receive_into", noted)
-    sender = connect(broker.address)
+    sender = brokers.connect(broker)
     sender.send_bytes(sends(body))
     assert all(sender.reply(number) for number in range(NEW_QUEUES))
     assert len(left) > NEW_QUEUES * len(body) // RECEIVE_SIZE
@@ -148,7 +112,7 @@ def test_reads_wait_for_requests(broker: Broker, connect: Connect, monkeypatch: 
 
 
 def test_a_refused_connection_is_accepted_when_there_is_room_again(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "ACCEPT_PAUSE_S", 0.01)
     refusals = [OSError(errno.EMFILE, "Too many open files")]
@@ -159,9 +123,9 @@ def test_a_refused_connection_is_accepted_when_there_is_room_again(
             raise refusals.pop()
         return accept(listener)
 
-    broker = start_broker()
+    broker = brokers.start()
     monkeypatch.setattr(RealListener, "accept", refused_once)
-    assert connect(broker.address).call(RequestCode.GET_MAX_OFFSET, MAX_OFFSET).code == 0
+    assert brokers.connect(broker).is_served()
     assert not refusals
 
 
@@ -181,9 +145,9 @@ def reached(broker: Broker, limit: ConnectionLimit) -> float:
     return values(broker)["longpoll_limits_reached_total", limit.value]
 
 
-def test_unfinished_frames_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    broker, bystander = served(start_broker, connect, config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
-    modest, *greedy = (connect(broker.address) for _ in range(21))
+def test_unfinished_frames_limit(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+    broker, bystander = brokers.served(config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
+    modest, *greedy = (brokers.connect(broker) for _ in range(21))
     modest.send_bytes(unfinished(100))
     for client in greedy:
         client.send_bytes(unfinished(MIB))
@@ -196,8 +160,8 @@ def test_unfinished_frames_limit(start_broker: StartBroker, connect: Connect, ca
     wait_until(lambda: broker.connection_count <= 6)
 
 
-def test_what_was_counted_is_gone_with_its_frame_or_its_connection(start_broker: StartBroker, connect: Connect) -> None:
-    broker, first, second = served_two(start_broker, connect)
+def test_what_was_counted_is_gone_with_its_frame_or_its_connection(brokers: Brokers) -> None:
+    broker, first, second = brokers.served_two()
     _opaque, content = first._request(RequestCode.GET_MAX_OFFSET, ASKED)
     first.send_bytes(content[:30])
     second.send_bytes(unfinished(50 * KIB))
@@ -210,11 +174,9 @@ def test_what_was_counted_is_gone_with_its_frame_or_its_connection(start_broker:
     wait_until(lambda: broker.totals.connections.count == 1)
 
 
-def test_a_slow_frame_is_ended(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_frame_is_ended(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "IDLE_CHECK_S", 0.02)
-    broker, slow, busy = served_two(
-        start_broker, connect, config=BrokerConfig(frame_ms_max=200, channel_idle_ms_max=60_000)
-    )
+    broker, slow, busy = brokers.served_two(config=BrokerConfig(frame_ms_max=200, channel_idle_ms_max=60_000))
     close, counted = Channel.close, []
 
     def noted(channel: Channel) -> None:
@@ -237,9 +199,9 @@ def test_a_slow_frame_is_ended(start_broker: StartBroker, connect: Connect, monk
     assert broker.connection_count == 1
 
 
-def test_unsent_answers_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    broker, bystander = served(start_broker, connect, config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
-    asking = [connect(broker.address) for _ in range(4)]
+def test_unsent_answers_limit(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+    broker, bystander = brokers.served(config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
+    asking = [brokers.connect(broker) for _ in range(4)]
     for client in asking:
         client.send_bytes(client._request(RequestCode.GET_ALL_TOPIC_CONFIG)[1] * 6_000)
     wait_until(lambda: reached(broker, ConnectionLimit.UNSENT_BYTES) >= len(asking) - 2)
@@ -252,8 +214,8 @@ def test_unsent_answers_limit(start_broker: StartBroker, connect: Connect, caplo
     assert values(broker)["longpoll_unsent_bytes",] == 0
 
 
-def test_an_answer_that_is_read_late_is_read_whole(start_broker: StartBroker, connect: Connect) -> None:
-    broker, client = served(start_broker, connect)
+def test_an_answer_that_is_read_late_is_read_whole(brokers: Brokers) -> None:
+    broker, client = brokers.served()
     opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 3_000)
     wait_until(lambda: values(broker)["longpoll_unsent_bytes",] > 0)
     bodies = {bytes(answer.body) for opaque in opaques if (answer := client.reply(opaque)) is not None}
@@ -261,23 +223,23 @@ def test_an_answer_that_is_read_late_is_read_whole(start_broker: StartBroker, co
     wait_until(lambda: values(broker)["longpoll_unsent_bytes",] == 0)
 
 
-def test_connections_per_address(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    broker = start_broker(config=BrokerConfig(address_connection_count_max=3))
-    clients = [connect(broker.address) for _ in range(3)]
+def test_connections_per_address(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+    broker = brokers.start(config=BrokerConfig(address_connection_count_max=3))
+    clients = [brokers.connect(broker) for _ in range(3)]
     assert all(map(is_served, clients))
-    assert connect(broker.address).wait_closed()
+    assert brokers.connect(broker).wait_closed()
     assert reached(broker, ConnectionLimit.ADDRESS_CONNECTIONS) == 1
     assert "over 3 connections of one address (addressConnectionCountMax)" in caplog.text
     clients[0].close()
     wait_until(lambda: broker.connection_count == 2)
-    assert is_served(connect(broker.address))
+    assert is_served(brokers.connect(broker))
 
 
-def test_several_loops_share_one_limit(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(config=BrokerConfig(connection_count_max=3, io_thread_count=2))
-    clients = [connect(broker.address) for _ in range(3)]
+def test_several_loops_share_one_limit(brokers: Brokers) -> None:
+    broker = brokers.start(config=BrokerConfig(connection_count_max=3, io_thread_count=2))
+    clients = [brokers.connect(broker) for _ in range(3)]
     assert all(map(is_served, clients))
-    assert connect(broker.address).wait_closed()
+    assert brokers.connect(broker).wait_closed()
     assert reached(broker, ConnectionLimit.CONNECTIONS) == 1
 
 

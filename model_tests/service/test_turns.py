@@ -9,8 +9,7 @@ from typing import Any, Final, cast
 
 import pytest
 from attrs import define, field
-from model_tests.service.sockless import Peer, ThreadlessBroker
-from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_held, wait_until
 from model_tests.support.broker.raw_client import (
     PATIENCE_S,
     RawClient,
@@ -19,8 +18,9 @@ from model_tests.support.broker.raw_client import (
     send_fields,
     send_message,
 )
+from model_tests.support.broker.sockless import Peer, ThreadlessBroker
 from model_tests.support.present import present
-from model_tests.support.service import Box, answer_of, served, served_two
+from model_tests.support.service import Box
 from msgspec import json
 
 from longpoll_broker.broker import Broker, limits_of
@@ -54,7 +54,7 @@ WALKED_MAX = 4
 
 
 @pytest.fixture
-def unending(monkeypatch: pytest.MonkeyPatch, start_broker: StartBroker) -> Iterator[list[bool]]:
+def unending(monkeypatch: pytest.MonkeyPatch, brokers: Brokers) -> Iterator[list[bool]]:
     """Searches of the index go on until this list has an item. It gets one before brokers of the test are stopped."""
     ended: list[bool] = []
 
@@ -220,7 +220,7 @@ def test_pulls_for_a_later_pass_wake_the_first_loop(tmp_path: Path, monkeypatch:
 
 
 def test_a_table_that_is_too_long_is_refused_at_the_limit(
-    broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """99,000 groups with long names do not fit into a frame."""
     for number in range(20):
@@ -230,7 +230,7 @@ def test_a_table_that_is_too_long_is_refused_at_the_limit(
         monkeypatch.setattr(module, "ANSWER_SIZE_MAX", 100)
     for peer, code in (
         (client, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
-        (connect(broker.name_server_address), RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
+        (brokers.names(broker), RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
     ):
         answer = peer.call(code)
         assert answer.code == 1
@@ -243,26 +243,26 @@ def queried(client: RawClient) -> int:
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_service_during_a_query(count: int, unending: list[bool], start_broker: StartBroker, connect: Connect) -> None:
-    broker, bystander = served(start_broker, connect)
+def test_service_during_a_query(count: int, unending: list[bool], brokers: Brokers) -> None:
+    broker, bystander = brokers.served()
     send_message(bystander, "T", properties="KEYS\x01k\x02")
-    searching = [connect(broker.address) for _ in range(count)]
+    searching = [brokers.connect(broker) for _ in range(count)]
     asked = [(client, queried(client), client.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"))) for client in searching]  # noqa: E501 - a triple a client  # fmt: skip
     for _ in range(BYSTANDER_COUNT):
         offset = send_message(bystander, "Other")
-        assert len(records_of(bystander.call(RequestCode.PULL_MESSAGE, pull_fields("Other", offset)))) == 1
+        assert len(records_of(bystander.pull("Other", offset))) == 1
     assert searching[0].reply(asked[0][1], 0.0) is None
     assert searching[0].reply(asked[0][2], 0.0) is None
     unending.append(True)
     for client, query, send in asked:
-        found = answer_of(client, query)
+        found = client.answer(query)
         assert len(records_of(found)) == 1
-        sent = answer_of(client, send)
+        sent = client.answer(send)
         assert sent.code == 0
 
 
-def test_a_close_during_a_query(unending: list[bool], start_broker: StartBroker, connect: Connect) -> None:
-    _broker, bystander, leaving = served_two(start_broker, connect)
+def test_a_close_during_a_query(unending: list[bool], brokers: Brokers) -> None:
+    _broker, bystander, leaving = brokers.served_two()
     send_message(bystander, "T", properties="KEYS\x01k\x02")
     queried(leaving)
     assert send_message(bystander, "Other") == 0
@@ -303,10 +303,10 @@ class Passes:
         return [each for each in self.noted[begun - 1 :] if each]
 
 
-def test_many_answers_give_way(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    client, passes = connect(broker.address), Passes(broker, monkeypatch)
+def test_many_answers_give_way(broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, passes = brokers.connect(broker), Passes(broker, monkeypatch)
     opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 200)
-    (size,) = {len(answer_of(client, opaque).body) for opaque in opaques}
+    (size,) = {len(client.answer(opaque).body) for opaque in opaques}
     assert len(passes.noted) > 200 * size // QUEUED_SIZE_MAX
 
 
@@ -320,9 +320,9 @@ LONG_FIELDS: Final = {
 
 @pytest.mark.parametrize("code", LONG_FIELDS, ids=lambda code: code.name)
 def test_a_connection_whose_requests_take_long_gives_way(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: RequestCode
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, code: RequestCode
 ) -> None:
-    broker, client = served(start_broker, connect)
+    broker, client = brokers.served()
     send_message(client, "T")
     passes, original = Passes(broker, monkeypatch), broker.handler._serve
 
@@ -339,15 +339,15 @@ def test_a_connection_whose_requests_take_long_gives_way(
     assert len(passes.noted) > 6
 
 
-def test_many_ends_are_closed_in_turns(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ends_are_closed_in_turns(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "CLOSES_MAX", 4)
-    broker = start_broker()
+    broker = brokers.start()
     loop, closed = broker.loops[0], BrokerHandler.closed
     clients = [RawClient(broker.address) for _ in range(40)]
     send_message(clients[0], "T")
     for client in clients:
-        client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=60_000))
-    wait_until(lambda: len(broker.hold_service) == len(clients))
+        client.send_pull("T", 1, timeout_ms=60_000)
+    wait_held(broker, len(clients))
     passes = Passes(broker, monkeypatch)
 
     def close(handler: BrokerHandler, channel: Channel) -> None:
@@ -432,10 +432,10 @@ PLACE: Final = {"topic": "T", "queueId": "0"}
 
 @pytest.mark.parametrize("body", [b"", bytes(transport.LARGE_SIZE)], ids=["slow before", "large now"])
 def test_who_is_quick_is_served_before_those_that_take_long(
-    body: bytes, broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    body: bytes, broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slow connections have one pass each."""
-    peers = [connect(broker.address) for _ in range(6)]
+    peers = [brokers.connect(broker) for _ in range(6)]
     send_message(peers[-1], "T")
     passes, original = Passes(broker, monkeypatch), broker.handler._serve
 
@@ -455,10 +455,10 @@ def test_who_is_quick_is_served_before_those_that_take_long(
 
 
 def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
-    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand handshakes take a second of the serving thread."""
-    quick, *new = [connect(broker.address) for _ in range(6)]
+    quick, *new = [brokers.connect(broker) for _ in range(6)]
     loop, passes = broker.loops[0], Passes(broker, monkeypatch)
     original, polled = loop._receive, type(loop.poller).poll
 
@@ -486,12 +486,12 @@ def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
     assert order in (sorted(order), sorted(order, reverse=True))
 
 
-def test_slow_once_before_a_flood(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, known = broker.loops[0], connect(broker.address)
+def test_slow_once_before_a_flood(broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, known = broker.loops[0], brokers.connect(broker)
     send_message(known, "T")
     (channel,) = loop._channels
     count = 10 * transport.RESTS_MAX
-    new = [connect(broker.address) for _ in range(count)]
+    new = [brokers.connect(broker) for _ in range(count)]
     wait_until(lambda: loop.channel_count == count + 1)
     passes, serve = Passes(broker, monkeypatch), loop._serve
 

@@ -6,10 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from model_tests.support.broker.brokers import Connect, StartBroker
-from model_tests.support.broker.raw_client import RawClient
 
-from longpoll_broker.broker import Broker
 from longpoll_broker.io.channel import Outbox, Parts
 from longpoll_protocol.frames import Command, Connection
 from longpoll_runtime.real import RealRuntime
@@ -93,26 +90,7 @@ class Box(Outbox):
         self.replies.append(decoded(parts))
 
 
-def answer_of(client: RawClient, opaque: int) -> Command:
-    """Returns the reply to a request; AssertionError without one."""
-    reply = client.reply(opaque)
-    assert reply is not None, "no reply came"
-    return reply
-
-
 def fields_of(reply: Command) -> dict[str, str]:
     """Returns the fields of a reply that must have some."""
     assert reply.ext_fields is not None
     return reply.ext_fields
-
-
-def served(start_broker: StartBroker, connect: Connect, **options: Any) -> tuple[Broker, RawClient]:
-    """Start a broker and a client."""
-    broker = start_broker(**options)
-    return broker, connect(broker.address)
-
-
-def served_two(start_broker: StartBroker, connect: Connect, **options: Any) -> tuple[Broker, RawClient, RawClient]:
-    """Start a broker and two clients."""
-    broker = start_broker(**options)
-    return broker, connect(broker.address), connect(broker.address)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from model_tests.service.cold_conversions import NEVER_DECODED, is_decodable, struct_classes
 from model_tests.service.test_runtime import THREADS
 from model_tests.support.broker import protocol_page
 from model_tests.support.broker.protocol_page import anchor, contents, heading, section_text
+from model_tests.support.struct_classes import NEVER_DECODED, is_decodable, struct_classes
 from model_tests.tidy.duplicates import Pair, pairs, sources
 
 from longpoll_protocol.codes import RequestCode, ResponseCode

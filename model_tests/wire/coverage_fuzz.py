@@ -18,7 +18,7 @@ from typing import Final
 atheris = importlib.import_module("atheris")
 
 with atheris.instrument_imports(include=["longpoll_protocol", "longpoll_broker.shared", "longpoll_broker.hold"]):
-    from model_tests.service.fuzzing import Fuzzer
+    from model_tests.support.broker.fuzzing import Fuzzer
 
     from longpoll_broker.shared.filters import ExpressionError, filter_of
     from longpoll_protocol import bodies, headers

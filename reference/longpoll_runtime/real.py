@@ -228,12 +228,14 @@ class _WakeEvent:
 class RealPoller:
     """Level-triggered epoll with an eventfd by which any thread ends a wait.
 
-    Invariant: `_watched` maps every registered descriptor to its data; the eventfd is not in it.
+    Invariant: `_watched` maps every registered descriptor to its data; the eventfd is not in it. `ring` writes to the
+    eventfd.
     """
 
-    __slots__ = ("_epoll", "_wake", "_watched")
+    __slots__ = ("_epoll", "_ring", "_wake", "_watched")
 
-    def __init__(self) -> None:
+    def __init__(self, ring: Callable[[int, int], None] = os.eventfd_write) -> None:
+        self._ring = ring
         self._epoll = select.epoll()
         self._wake: _WakeEvent | None = _WakeEvent()
         self._epoll.register(self._wake.descriptor, select.EPOLLIN)
@@ -269,7 +271,7 @@ class RealPoller:
         """Make a waiting `poll` return now; does nothing after `close`."""
         wake = self._wake
         if wake is not None:
-            os.eventfd_write(wake.descriptor, 1)
+            self._ring(wake.descriptor, 1)
 
     def close(self) -> None:
         """Release the descriptors; the eventfd after the last running `wake`."""

@@ -1,15 +1,20 @@
-"""Fixture types of tests with a running broker, and their small store."""
+"""Running brokers of a test, on small stores, and raw clients of them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
 
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
+from longpoll_runtime import Address
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT
 
 SMALL_STORE: Final = StoreConfig(
     commit_log_file_size=8 * 1024 * 1024,
@@ -17,17 +22,50 @@ SMALL_STORE: Final = StoreConfig(
     # A disk that others keep busy must not make the broker refuse a send to a new topic.
     sync_flush_timeout_ms=int(PATIENCE_S * 1000),
 )
+POLICIES: Final = (STRICT, ROCKETMQ_4_9, ROCKETMQ_5)
+"""The policies of versions: ours, and Apache's."""
 
-Connect = Callable[[tuple[str, int]], RawClient]
-"""Connects a raw client that is closed at the end of the test."""
 
+class Brokers:
+    """Starts brokers and connects clients; `close` ends all of them."""
 
-class StartBroker(Protocol):
-    """Starts a broker that is stopped at the end of the test."""
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        """The store is `directory / "store"` if a broker is given no other."""
+        self._stack = ExitStack()
 
-    def __call__(self, **options: Any) -> Broker:
-        """Start with any of `Broker.start`'s options; `runtime` and `directory` have defaults."""
-        ...
+    def start(self, **options: Any) -> Broker:
+        """Start a broker with any of `Broker.start`'s options."""
+        runtime = options.pop("runtime", None) or RealRuntime()
+        directory = str(options.pop("directory", self.directory / "store"))
+        options.setdefault("store_config", SMALL_STORE)
+        return self._stack.enter_context(Broker.start(runtime, directory, **options))
+
+    def connect(self, to: Broker | Address) -> RawClient:
+        """Connect to a broker, or to another address."""
+        return self._stack.enter_context(RawClient(to.address if isinstance(to, Broker) else to))
+
+    def names(self, broker: Broker) -> RawClient:
+        """Connect to a broker's name server."""
+        return self.connect(broker.name_server_address)
+
+    def client(self, **options: Any) -> RawClient:
+        """Start a broker, and connect to it."""
+        return self.connect(self.start(**options))
+
+    def served(self, **options: Any) -> tuple[Broker, RawClient]:
+        """Start a broker, and connect to it."""
+        broker = self.start(**options)
+        return broker, self.connect(broker)
+
+    def served_two(self, **options: Any) -> tuple[Broker, RawClient, RawClient]:
+        """Start a broker, and connect to it twice."""
+        broker = self.start(**options)
+        return broker, self.connect(broker), self.connect(broker)
+
+    def close(self) -> None:
+        """Close the clients and stop the brokers, in the opposite order."""
+        self._stack.close()
 
 
 def one_by_one(broker: Broker) -> Broker:
@@ -45,3 +83,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline_s, "it did not become true"
         # Polls, because the state of another thread's broker has no event.
         time.sleep(0.001)
+
+
+def wait_held(broker: Broker, count: int = 1) -> None:
+    """Wait until the broker holds so many pulls."""
+    wait_until(lambda: len(broker.hold_service) == count)
+
+
+def wait_visible(broker: Broker, topic: str, end: int, queue_id: int = 0) -> None:
+    """Wait until a queue's visible end is there."""
+    wait_until(lambda: broker.store.visible_end(topic, queue_id) == end)

@@ -27,11 +27,12 @@ from time import monotonic_ns
 
 import msgspec
 from attrs import define, field, frozen
+from model_tests.support.broker.observed import events_of
 from model_tests.support.broker.raw_client import pull_fields
 
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command, encode
-from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
+from longpoll_spec.history import META_FILE, Meta
 
 LARGE_SIZE = 3 * 1024 * 1024
 CHUNK = 1 << 18
@@ -189,17 +190,15 @@ def read_log(path: Path) -> dict[int, Truth]:
 
 
 @contextmanager
-def truthful_broker(
-    log: Path, *, seed: int, small_size_max: int, large_one_in: int, nodelay: bool
-) -> Iterator[tuple[str, int]]:
+def truthful_broker(log: Path, load: Load, seed: int) -> Iterator[tuple[str, int]]:
     """The broker as a process; its address. LOG is there when this has ended."""
-    words = [str(word) for word in (seed, small_size_max, large_one_in, int(nodelay), log)]
+    words = [str(word) for word in (seed, load.small_size_max, load.large_one_in, int(load.nodelay), log)]
     with subprocess.Popen(
-        [sys.executable, "-m", "model_tests.service.true_moments", *words],
+        [sys.executable, "-m", "model_tests.support.broker.true_moments", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -257,40 +256,42 @@ class TruthfulClient:
 
 
 PULL = RequestCode.PULL_MESSAGE.value
+CONNECTIONS = 3
 
 
 @frozen
 class Load:
-    """A client's load: bursts of pulls, with pauses or slow reads."""
+    """So many pulls in bursts of these sizes; most answers have up to a size, one in `large_one_in` has 3 MB."""
 
     events: int
-    bursts: tuple[int, ...] = (1, 5, 64, 500, 2_000)
-    connections: int = 3
-    pauses: bool = True
+    bursts: tuple[int, ...]
+    small_size_max: int = 2_000
+    large_one_in: int = 0
+    nodelay: bool = True
 
 
 def run_load(door: tuple[str, int], load: Load, seed: int) -> dict[int, int]:
-    """Ask until there were so many answers; when the asking of each request began."""
+    """Ask until there were so many answers, with pauses and slow reads; when the asking of each request began."""
     begun_ns: dict[int, int] = {}
-    clients = [TruthfulClient(door, number * 10_000_000) for number in range(load.connections)]
+    clients = [TruthfulClient(door, number * 10_000_000) for number in range(CONNECTIONS)]
     never = threading.Event()
 
     def work(number: int) -> None:
         chance = random.Random(seed * 1_000 + number)
-        left = load.events // load.connections
+        left = load.events // CONNECTIONS
         while left > 0:
             burst = chance.choice(load.bursts)
             left -= burst
             clients[number].ask(burst)
-            kind = chance.random() if load.pauses else 1.0
+            kind = chance.random()
             if kind < 0.1:
                 never.wait(chance.choice((0.02, 0.1, 0.3)))
             clients[number].read(burst, CHUNK if kind > 0.2 else 20_000)
             if kind > 0.9:
                 never.wait(0.005)
 
-    with ThreadPoolExecutor(load.connections) as threads:
-        for done in [threads.submit(work, number) for number in range(load.connections)]:
+    with ThreadPoolExecutor(CONNECTIONS) as threads:
+        for done in [threads.submit(work, number) for number in range(CONNECTIONS)]:
             done.result()
     for client in clients:
         begun_ns.update(client.begun_ns)
@@ -298,54 +299,29 @@ def run_load(door: tuple[str, int], load: Load, seed: int) -> dict[int, int]:
     return begun_ns
 
 
-@frozen
-class Comparison:
-    """Counts of compared answers and requests, of those outside their interval, and widths of intervals."""
-
-    answers: int
-    requests: int
-    answers_outside: int
-    requests_outside: int
-    worst_ms: float
-    widths_ms: list[float]
-
-    def width_ms(self, quantile: float) -> float:
-        """The width that this share of the intervals does not exceed."""
-        return self.widths_ms[int(quantile * (len(self.widths_ms) - 1))]
-
-    def __str__(self) -> str:
-        return (
-            f"{self.answers} answers, {self.answers_outside} outside (by {self.worst_ms:.1f} ms at most), width p50 "
-            f"{self.width_ms(0.5):.1f} ms, p99 {self.width_ms(0.99):.1f} ms, max {self.width_ms(1.0):.1f} ms; "
-            f"{self.requests} requests, "
-            f"{self.requests_outside} outside"
-        )
-
-
-def compare(history: Path, log: Path, begun_ns: dict[int, int]) -> Comparison:
-    """Hold a history against the truth: an interval must meet that of the call of the kernel, within the uncertainty.
+def outside(history: Path, log: Path, begun_ns: dict[int, int]) -> tuple[int, list[str]]:
+    """How many answers a history has, and the events whose interval misses that of the call of the kernel.
 
     An answer is sent when its first byte is, and not read before its last one was sent.
     """
     truths = read_log(log)
     uncertainty_ns = msgspec.json.decode((history / META_FILE).read_bytes(), type=Meta).sources[0].uncertainty_ns
     numbers: dict[str, int] = {}
-    widths_ms = []
-    outside, requests_outside, worst_ns = 0, 0, 0
-    for part in sorted(history.glob(PART_GLOB)):
-        for event in msgspec.json.Decoder(Event).decode_lines(part.read_bytes()):
-            after_ns, before_ns = event.after_ns - uncertainty_ns, event.before_ns + uncertainty_ns
-            if event.event == "request_received":
-                numbers[event.request] = event.offset
-                truth = truths[event.offset]
-                requests_outside += after_ns > truth.received_ns or before_ns < begun_ns[event.offset]
-            elif event.event == "answer_sent":
-                truth = truths[numbers[event.request]]
-                early_ns = max(after_ns - truth.first_ended_ns, truth.last_begun_ns - before_ns)
-                outside += early_ns > 0
-                worst_ns = max(worst_ns, early_ns)
-                widths_ms.append((event.before_ns - event.after_ns) / 1e6)
-    return Comparison(len(widths_ms), len(numbers), outside, requests_outside, worst_ns / 1e6, sorted(widths_ms))
+    count, found = 0, []
+    for event in events_of(history):
+        after_ns, before_ns = event.after_ns - uncertainty_ns, event.before_ns + uncertainty_ns
+        if event.event == "request_received":
+            numbers[event.request] = event.offset
+            if not begun_ns[event.offset] <= before_ns or after_ns > truths[event.offset].received_ns:
+                found.append(f"request {event.offset}")
+        elif event.event == "answer_sent":
+            truth = truths[numbers[event.request]]
+            count += 1
+            early_ns = max(after_ns - truth.first_ended_ns, truth.last_begun_ns - before_ns)
+            if early_ns > 0:
+                found.append(f"answer {numbers[event.request]}, by {early_ns / 1e6} ms")
+    assert len(numbers) == count
+    return count, found
 
 
 def main() -> None:
