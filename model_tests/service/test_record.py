@@ -15,6 +15,7 @@ from model_tests.support.broker.brokers import Brokers, wait_held, wait_until, w
 from model_tests.support.broker.observed import events_of
 from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields, send_fields, send_message
 
+from longpoll_broker.broker import Broker
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
@@ -27,6 +28,17 @@ from longpoll_spec.history import META_FILE, Event, Meta
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    return tmp_path / "history"
+
+
+def ended(broker: Broker, history: Path) -> list[Event]:
+    """Stop a broker; returns the events that it recorded."""
+    broker.stop()
+    return events_of(history)
+
+
 def one(events: list[Event], kind: str, **fields: Any) -> Event:
     """The one event of this kind with these fields."""
     found = [
@@ -37,9 +49,8 @@ def one(events: list[Event], kind: str, **fields: Any) -> Event:
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
-def test_the_events_of_a_wake(policy: Policy, brokers: Brokers, tmp_path: Path) -> None:
-    directory = tmp_path / "history"
-    broker, puller, sender = brokers.served_two(policy=policy, record_directory=str(directory))
+def test_the_events_of_a_wake(policy: Policy, brokers: Brokers, history: Path) -> None:
+    broker, puller, sender = brokers.served_two(policy=policy, record_directory=str(history))
     send_message(sender, "T", properties="TAGS\x01a\x02")
     opaque = puller.send_pull("T", 1, timeout_ms=10_000, subscription="a || b")
     wait_held(broker)
@@ -47,8 +58,7 @@ def test_the_events_of_a_wake(policy: Policy, brokers: Brokers, tmp_path: Path) 
     assert puller.reply(opaque) is not None
     expired = puller.pull("T", 2, timeout_ms=20)
     assert expired.code == 19
-    broker.stop()
-    events = events_of(directory)
+    events = ended(broker, history)
     assert [event.sequence for event in events] == list(range(len(events)))
     assert all(event.after_ns <= event.before_ns for event in events)
     assert (events[0].event, events[-1].event) == ("source_started", "source_stopped")
@@ -76,13 +86,11 @@ def test_the_events_of_a_wake(policy: Policy, brokers: Brokers, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("flag", [MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_ROLLBACK])
-def test_prepared_messages(flag: MessageSysFlag, brokers: Brokers, tmp_path: Path) -> None:
-    directory = tmp_path / "history"
-    broker, client = brokers.served(record_directory=str(directory))
+def test_prepared_messages(flag: MessageSysFlag, brokers: Brokers, history: Path) -> None:
+    broker, client = brokers.served(record_directory=str(history))
     for sys_flag in (0, int(flag)):
         assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T") | {"f": str(sys_flag)}).code == 0
-    broker.stop()
-    events = events_of(directory)
+    events = ended(broker, history)
     listed, other = (event.request for event in events if event.event == "request_received")
     assert one(events, "append").queue_offset == 0
     assert one(events, "message_acknowledged").request == listed
@@ -90,9 +98,9 @@ def test_prepared_messages(flag: MessageSysFlag, brokers: Brokers, tmp_path: Pat
     assert (answered.request, answered.topic, answered.queue, answered.code) == (other, "T", 0, 0)
 
 
-def test_numbers_beyond_the_schema_are_cut(brokers: Brokers, tmp_path: Path) -> None:
-    directory, beyond = tmp_path / "history", (1 << 63) - 1
-    broker, client = brokers.served(record_directory=str(directory))
+def test_numbers_beyond_the_schema_are_cut(brokers: Brokers, history: Path) -> None:
+    beyond = (1 << 63) - 1
+    broker, client = brokers.served(record_directory=str(history))
     send_message(client, "T")
     fields = pull_fields("T", beyond, timeout_ms=beyond) | {"commitOffset": str(beyond)}
     assert client.call(RequestCode.PULL_MESSAGE, fields).code == 21
@@ -100,10 +108,9 @@ def test_numbers_beyond_the_schema_are_cut(brokers: Brokers, tmp_path: Path) -> 
     group = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
     client.call(RequestCode.UPDATE_CONSUMER_OFFSET, group | {"commitOffset": str(beyond)})
     assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, group).ext_fields == {"offset": str(beyond)}
-    broker.stop()
-    pulls = [event for event in events_of(directory) if event.code == RequestCode.PULL_MESSAGE]
+    pulls = [event for event in ended(broker, history) if event.code == RequestCode.PULL_MESSAGE]
     assert [event.offset for event in pulls] == [NUMBER_MAX, -NUMBER_MAX]
-    assert judge([directory], engine="local").gaps == []
+    assert judge([history], engine="local").gaps == []
 
 
 @pytest.mark.parametrize(
@@ -113,59 +120,52 @@ def test_an_expression_is_told_where_the_broker_goes_by_it(
     policy: Policy,
     codes: Collection[str],
     brokers: Brokers,
-    tmp_path: Path,
+    history: Path,
 ) -> None:
-    directory = tmp_path / "history"
-    broker, client = brokers.served(policy=policy, record_directory=str(directory))
+    broker, client = brokers.served(policy=policy, record_directory=str(history))
     send_message(client, "T", properties="TAGS\x01a\x02")
     hashes = frozenset(map(java_hash, codes))
     wanted = SubscriptionData(topic="T", sub_string="a", sub_version=1, code_set=hashes)
     consumer = ConsumerData(group_name="G", subscription_data_set=[wanted])
     client.call(RequestCode.HEART_BEAT, None, HeartbeatData(client_id="c", consumer_data_set=[consumer]).encode())
     client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0) | {"sysFlag": "0", "subVersion": "1"})
-    broker.stop()
-    asked = one(events_of(directory), "request_received", code=11)
+    asked = one(ended(broker, history), "request_received", code=11)
     is_told = policy is STRICT or codes == {"a"}
     assert (asked.expression_type, asked.expression) == (("TAG", "a") if is_told else ("", ""))
 
 
-def test_a_second_life_is_a_second_source(brokers: Brokers, tmp_path: Path) -> None:
-    directory = tmp_path / "history"
-    first = brokers.start(record_directory=str(directory))
+def test_a_second_life_is_a_second_source(brokers: Brokers, history: Path) -> None:
+    first = brokers.start(record_directory=str(history))
     send_message(brokers.connect(first), "T", queue_id=3)
     first.stop()
-    brokers.start(record_directory=str(directory)).stop()
-    meta = msgspec.json.decode((directory / META_FILE).read_bytes(), type=Meta)
+    brokers.start(record_directory=str(history)).stop()
+    meta = msgspec.json.decode((history / META_FILE).read_bytes(), type=Meta)
     names = [source.name for source in meta.sources]
     assert (len(set(names)), meta.policy) == (2, "strict")
-    told = one(events_of(directory), "make_visible", source=names[1])
+    told = one(events_of(history), "make_visible", source=names[1])
     assert (told.topic, told.queue, told.visible_end) == ("T", 3, 1)
 
 
-def test_a_stop_answers_in_the_history_too(brokers: Brokers, tmp_path: Path) -> None:
-    directory = tmp_path / "history"
-    broker, client = brokers.served(record_directory=str(directory))
+def test_a_stop_answers_in_the_history_too(brokers: Brokers, history: Path) -> None:
+    broker, client = brokers.served(record_directory=str(history))
     send_message(client, "T")
     client.send_pull("T", 1, timeout_ms=10_000)
     wait_held(broker)
-    broker.stop()
-    events = events_of(directory)
+    events = ended(broker, history)
     answered = one(events, "answer_sent", cause="stopped")
     assert (answered.code, answered.offset_next) == (19, 1)
     assert answered.sequence < one(events, "connection_closed").sequence
 
 
-def test_refused_requests_are_answers(brokers: Brokers, tmp_path: Path) -> None:
-    directory = tmp_path / "history"
-    broker, client = brokers.served(record_directory=str(directory))
+def test_refused_requests_are_answers(brokers: Brokers, history: Path) -> None:
+    broker, client = brokers.served(record_directory=str(history))
     assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("a@b")).code == 1
     assert client.pull("U").code == 17
     client.send_pull("U", timeout_ms=10_000, flag=CommandFlag.ONE_WAY)
     client.send(RequestCode.SEND_MESSAGE_V2, send_fields("a@b"), flag=CommandFlag.ONE_WAY)
     client.send(RequestCode.SEND_MESSAGE_V2, send_fields("V"), flag=CommandFlag.ONE_WAY)
     wait_visible(broker, "V", 1)
-    broker.stop()
-    events = events_of(directory)
+    events = ended(broker, history)
     codes = {each.request: each.code for each in events if each.event == "answer_sent"}
     asked = {each.request: each.topic for each in events if each.event == "request_received"}
     assert {asked[request]: code for request, code in codes.items()} == {"a@b": 1, "U": 17}
