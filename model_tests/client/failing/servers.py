@@ -17,10 +17,11 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from model_tests.conformance.java_broker import free_port, listens
 from model_tests.support.broker.raw_client import RawClient, send_fields
@@ -87,82 +88,53 @@ class Process:
                 self._process.stdout.close()
 
 
-class Server(Protocol):
+class Server(ABC):
     """A broker with its name server, where clients would reach them without proxy and relay."""
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """The broker's."""
-        ...
+    address: tuple[str, int]
+    name_server: tuple[str, int]
+    _broker: Process | None = None
 
-    @property
-    def name_server(self) -> tuple[str, int]:
-        """The name server's."""
-        ...
-
+    @abstractmethod
     def start(self) -> None:
         """Start the broker, and the name server if it does not run, and wait until they listen."""
-        ...
 
     def stop(self, number: signal.Signals) -> None:
         """End the broker."""
-        ...
+        if self._broker is not None:
+            self._broker.end(number)
+            self._broker = None
 
     def close(self) -> None:
         """End both."""
-        ...
-
-
-class OurServer:
-    """`longpoll serve`, which is both; `home` is a folder that is there."""
-
-    def __init__(self, home: Path) -> None:
-        self.address: tuple[str, int] = ("127.0.0.1", free_port(()))
-        self.name_server: tuple[str, int] = ("127.0.0.1", free_port(()))
-        self._home = home
-        self._process: Process | None = None
-
-    def start(self) -> None:
-        """As `Server` says."""
-        listen, names = ("{}:{}".format(*address) for address in (self.address, self.name_server))
-        self._process = Process(
-            [
-                LONGPOLL,
-                "serve",
-                "--store",
-                str(self._home / "store"),
-                "--listen",
-                listen,
-                "--name-server",
-                names,
-                "--json",
-            ],
-            self._home / "serve.out",
-            is_telling=True,
-        )
-        self._process.ready()
-
-    def stop(self, number: signal.Signals) -> None:
-        """As `Server` says."""
-        if self._process is not None:
-            self._process.end(number)
-            self._process = None
-
-    def close(self) -> None:
-        """As `Server` says."""
         self.stop(signal.SIGTERM)
 
 
-class JavaServer:
+class OurServer(Server):
+    """`longpoll serve`, which is both; `home` is a folder that is there."""
+
+    def __init__(self, home: Path) -> None:
+        self.address = ("127.0.0.1", free_port(()))
+        self.name_server = ("127.0.0.1", free_port(()))
+        self._home = home
+
+    def start(self) -> None:
+        listen, names = ("{}:{}".format(*address) for address in (self.address, self.name_server))
+        store = str(self._home / "store")
+        command = [LONGPOLL, "serve", "--store", store, "--listen", listen, "--name-server", names, "--json"]
+        self._broker = Process(command, self._home / "serve.out", is_telling=True)
+        self._broker.ready()
+
+
+class JavaServer(Server):
     """A Java broker and a Java name server, a process each."""
 
     def __init__(self, home: Path, class_path: str) -> None:
-        self.address: tuple[str, int] = ("127.0.0.1", free_port((-2, 1)))
-        self.name_server: tuple[str, int] = ("127.0.0.1", free_port(()))
+        self.address = ("127.0.0.1", free_port((-2, 1)))
+        self.name_server = ("127.0.0.1", free_port(()))
         self._home = home
         self._java = ("java", *JVM, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", class_path)
         self._names: Process | None = None
-        self._broker: Process | None = None
         (home / "conf").mkdir(parents=True, exist_ok=True)
         for part in ("broker", "namesrv", "tools"):
             (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
@@ -175,20 +147,12 @@ class JavaServer:
         )
 
     def start(self) -> None:
-        """As `Server` says."""
         if self._names is None:
             self._names = self._started("namesrv.NamesrvStartup", "namesrv.conf", self.name_server[1])
         self._broker = self._started("broker.BrokerStartup", "broker.conf", self.address[1])
 
-    def stop(self, number: signal.Signals) -> None:
-        """As `Server` says."""
-        if self._broker is not None:
-            self._broker.end(number)
-            self._broker = None
-
     def close(self) -> None:
-        """As `Server` says."""
-        self.stop(signal.SIGTERM)
+        super().close()
         if self._names is not None:
             self._names.end()
 
