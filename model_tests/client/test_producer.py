@@ -19,6 +19,7 @@ from model_tests.support.client import (
     STORED,
     Clients,
     Cluster,
+    OneServer,
     mute,
     name_server_of,
     polled,
@@ -104,33 +105,20 @@ def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
         assert server.received == []
 
 
-class Fleet(ExitStack):
-    """A name server and brokers of one topic; each answers sends with its own code."""
-
-    def __init__(self, **codes: int) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-        self.addresses = {name: self._served(name, code) for name, code in codes.items()}
-        self.name_server = self.enter_context(ScriptedServer(self._route)).address
-
-    def _served(self, name: str, code: int) -> str:
-        def answer(peer: Peer, command: Command) -> None:
-            self.asked.append(name)
-            peer.answer(command, code, STORED)
-
-        return self.enter_context(ScriptedServer(answer)).address
-
-    def _route(self, peer: Peer, command: Command) -> None:
-        peer.answer(command, body=route_of(*self.addresses.items(), queue_count=4))
+def busy(peer: Peer, command: Command) -> None:
+    """A broker that takes nothing now."""
+    peer.answer(command, ResponseCode.SYSTEM_ERROR, STORED)
 
 
 def test_a_route_of_a_dead_broker_goes_to_the_living_one() -> None:
     """The name server still names a broker that is down; the message is stored."""
-    with ScriptedServer(mute) as gone, Fleet(b=0) as fleet, Producer(fleet.name_server) as producer:
+    brokers: dict[str, str] = {}
+    server = OneServer(route=lambda _address: route_of(*brokers.items()))
+    with ScriptedServer(mute) as gone, server.served() as living, Producer(living.address) as producer:
         gone.refuse_connections()
-        fleet.addresses = {"a": gone.address, **fleet.addresses}
+        brokers |= {"a": gone.address, "b": living.address}
         assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
-        del fleet.addresses["b"]
+        del brokers["b"]
         producer._instance.forget_route("T")
         with pytest.raises(UnreachableError, match=gone.address):
             producer.send("T", b"x")
@@ -145,15 +133,20 @@ def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
         told.append(outcome)
         raise ValueError("mistake")
 
-    with Fleet(a=ResponseCode.SYSTEM_ERROR, b=0) as fleet:
-        producer = Clients(fleet.name_server, fleet, is_loop=is_loop).producer()
+    brokers: dict[str, str] = {}
+    server = OneServer(route=lambda _address: route_of(*brokers.items(), queue_count=4))
+    with ExitStack() as stack:
+        living = stack.enter_context(server.served())
+        brokers |= {"a": stack.enter_context(ScriptedServer(busy)).address, "b": living.address}
+        producer = Clients(living.address, stack, is_loop=is_loop).producer()
         for _number in range(8):
             producer.send_nowait("T", b"x", callback=tell)
         producer.send_nowait("T", b"x", callback=tell, queue_selector=lambda queues: queues[0])
         with pytest.raises(ConfigError, match="not allowed"):
             producer.send_nowait("a topic", b"x", callback=tell)
         wait_until(lambda: len(told) == 9)
-        fleet.addresses = {"a": fleet.enter_context(ScriptedServer(mute)).address}
+        del brokers["b"]
+        brokers["a"] = stack.enter_context(ScriptedServer(mute)).address
         (producer.client if is_loop else producer)._instance.forget_route("T")
         producer.send_nowait("T", b"x", callback=tell)
         producer.close()
