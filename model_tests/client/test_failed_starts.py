@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from queue import SimpleQueue
@@ -457,21 +457,28 @@ def test_a_client_of_an_event_loop_has_another_name_in_a_child(name_server: str)
     assert named.client_id == in_child(lambda: named.client_id) == "given"
 
 
-def test_a_child_that_closes_a_producer_says_nothing_by_its_connection(name_server: str, topic: str) -> None:
-    """The parent sends its pending data, and its connection stays."""
+@pytest.fixture
+def parent(name_server: str, topic: str) -> Iterator[Producer]:
+    """A producer that has sent a message."""
     with Producer(name_server) as producer:
-        before = producer.send(topic, b"1")
-        (client,) = [each for each in producer._instance._clients.values() if each.address != name_server]
+        assert producer.send(topic, b"1").queue_offset == 0
+        yield producer
 
-        def story() -> bool:
-            client._output.add([b"a half of a frame"])
-            producer.close()
-            return client._output.size > 0
 
-        assert in_child(story)
-        after = producer.send(topic, b"2")
-        assert after.queue_offset == before.queue_offset + 1
-        assert client in producer._instance._clients.values()
+def test_a_child_that_closes_a_producer_says_nothing_by_its_connection(
+    name_server: str, topic: str, parent: Producer
+) -> None:
+    """The parent sends its pending data, and its connection stays."""
+    (client,) = [each for each in parent._instance._clients.values() if each.address != name_server]
+
+    def story() -> bool:
+        client._output.add([b"a half of a frame"])
+        parent.close()
+        return client._output.size > 0
+
+    assert in_child(story)
+    assert parent.send(topic, b"2").queue_offset == 1
+    assert client in parent._instance._clients.values()
 
 
 LOCKS: Final = (
@@ -486,57 +493,51 @@ LOCKS: Final = (
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_s_had(name_server: str, topic: str, name: str) -> None:
+def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_s_had(topic: str, parent: Producer, name: str) -> None:
     """Each for a moment only, but a fork in that moment left it taken for ever: of 20 children 6 never sent."""
-    with Producer(name_server) as producer:
-        producer.send(topic, b"1")
-        producer._instance.doubt_route(topic)
+    parent._instance.doubt_route(topic)
 
-        def story() -> list[object]:
-            told: SimpleQueue[object] = SimpleQueue()
-            outcomes: list[object] = [producer.send(topic, b"2").code]
-            producer.send_nowait(topic, b"3", callback=told.put)
-            outcomes += [type(told.get(timeout=PATIENCE_S)).__name__, producer.metrics().failures]
-            producer.close()
-            return outcomes
+    def story() -> list[object]:
+        told: SimpleQueue[object] = SimpleQueue()
+        outcomes: list[object] = [parent.send(topic, b"2").code]
+        parent.send_nowait(topic, b"3", callback=told.put)
+        outcomes += [type(told.get(timeout=PATIENCE_S)).__name__, parent.metrics().failures]
+        parent.close()
+        return outcomes
 
-        with operator.attrgetter(name)(producer):
-            assert in_child(story) == [0, "SendResult", 0]
-        assert producer.send(topic, b"4").code == 0
+    with operator.attrgetter(name)(parent):
+        assert in_child(story) == [0, "SendResult", 0]
+    assert parent.send(topic, b"4").code == 0
 
 
-def test_a_child_connects_where_a_thread_of_its_parent_s_was_about_to(name_server: str, topic: str) -> None:
+def test_a_child_connects_where_a_thread_of_its_parent_s_was_about_to(topic: str, parent: Producer) -> None:
     """To the same brokers and name servers: whose turn that was is for the parent alone to say."""
-    with Producer(name_server) as producer, ExitStack() as stack:
-        producer.send(topic, b"1")
-        for connecting in producer._instance._connecting.values():
+    with ExitStack() as stack:
+        for connecting in parent._instance._connecting.values():
             stack.enter_context(connecting)
-        assert in_child(lambda: producer.send(topic, b"2").code) == 0
+        assert in_child(lambda: parent.send(topic, b"2").code) == 0
 
 
 def test_a_child_that_asks_for_replies_is_known_to_brokers_for_as_long_as_it_lives(
-    name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
+    parent: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parent had asked before, and its thread sends the heartbeats."""
-    with Producer(name_server) as producer:
-        producer.send(topic, b"1")
-        assert producer._requests is not None
-        requests = producer._requests
-        requests.expect("1", 3600.0, print)
+    requests = parent._requests
+    requests.expect("1", 3600.0, print)
 
-        def story() -> bool:
-            known = threading.Event()
-            monkeypatch.setattr(produce_requests, "HEARTBEAT_S", 0.02)
+    def story() -> bool:
+        known = threading.Event()
+        monkeypatch.setattr(produce_requests, "HEARTBEAT_S", 0.02)
 
-            def heartbeat_all(_heartbeat: object) -> Steps[None]:
-                known.set()
-                yield from ()
+        def heartbeat_all(_heartbeat: object) -> Steps[None]:
+            known.set()
+            yield from ()
 
-            monkeypatch.setattr(type(requests._heartbeat), "heartbeat_all", heartbeat_all)
-            requests.expect("2", 3600.0, print)
-            return known.wait(PATIENCE_S / 4)
+        monkeypatch.setattr(type(requests._heartbeat), "heartbeat_all", heartbeat_all)
+        requests.expect("2", 3600.0, print)
+        return known.wait(PATIENCE_S / 4)
 
-        assert in_child(story) is True
+    assert in_child(story) is True
 
 
 def test_a_timer_of_a_child_waits_for_no_thread_of_its_parent_s() -> None:
@@ -569,7 +570,7 @@ def test_a_child_writes_none_of_the_trace_that_its_parent_is_to_write(name_serve
 
 
 def test_a_child_does_what_its_parent_waits_for_itself_and_tells_nobody_of_the_parent_s(
-    name_server: str, topic: str
+    topic: str, parent: Producer
 ) -> None:
     """The thread that asks for a route is the parent's, and so are those who send by it, and who wait for replies."""
     told: list[object] = []
@@ -579,21 +580,19 @@ def test_a_child_does_what_its_parent_waits_for_itself_and_tells_nobody_of_the_p
         asked.set()
         assert go.wait(PATIENCE_S)
 
-    with Producer(name_server) as producer:
-        producer.send(topic, b"1")
-        producer._instance._single_flight.wait(("route", topic), hold, told.append)
-        assert producer._requests is not None
-        producer._requests.expect("1", 3600.0, told.append)
-        assert asked.wait(PATIENCE_S)
-        producer._instance.doubt_route(topic)
+    parent._instance._single_flight.wait(("route", topic), hold, told.append)
+    parent._requests.expect("1", 3600.0, told.append)
+    assert asked.wait(PATIENCE_S)
+    parent._instance.doubt_route(topic)
 
-        def story() -> list[object]:
-            producer.send(topic, b"2")
-            is_fresh = producer._instance.fresh_route(topic) is not None
-            producer.close()
-            return [is_fresh, *told]
+    def story() -> list[object]:
+        parent.send(topic, b"2")
+        is_fresh = parent._instance.fresh_route(topic) is not None
+        parent.close()
+        return [is_fresh, *told]
 
-        assert in_child(story, go.set) == [True]
+    assert in_child(story, go.set) == [True]
+    parent.close()
     assert len(told) == 2
 
 
