@@ -311,7 +311,7 @@ def test_output_without_room_is_no_verdict(redirected: str, code: Exit, said: st
     assert done.stderr.count("\n") == bool(said)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["properties", "--json"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["--help"], ["policies", "--json"]], ids=" ".join)
 def test_a_reader_who_is_gone_ends_a_command_quietly(words: list[str]) -> None:
     """A closed pipe gives 3 without a message; rich and click would both exit with 1."""
     read, write = os.pipe()

@@ -71,8 +71,6 @@ LEAVES: Final = dict(leaves())
 QUICK_END: Final[dict[str, Sequence[str]]] = {
     "check": ("--policy=none such",),
     "prove": ("--policy=none such",),
-    "ablate": ("--policy=none such",),
-    "properties": ("--policy=none such",),
     "export": ("--policy=none such",),
     "serve": ("--listen=nowhere", "--name-server=nowhere"),
     "verify": ("--broker=nowhere",),

@@ -80,7 +80,7 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """All commands, in the order of `HEADINGS`."""
-        return [name for names in HEADINGS.values() for name in names if name in COMMANDS]
+        return [name for names in HEADINGS.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command of this name; None if it is unknown, or if its extra is missing during completion.
@@ -124,7 +124,7 @@ class LazyGroup(click.Group):
         """Write the list of commands without importing them."""
         for heading, names in HEADINGS.items():
             with formatter.section(heading):
-                formatter.write_dl([(name, COMMANDS[name][1]) for name in names if name in COMMANDS])
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
 
 
 def _not_installed(name: str, needed: str, error: ModuleNotFoundError) -> click.Command:
