@@ -204,7 +204,7 @@ def wrong_next_offset(patch: pytest.MonkeyPatch) -> None:
             return core_pull.Found(read)
         return decision
 
-    patch.setattr(pull_processor, "look", slipped)
+    patch.setattr(pull_runner, "look", slipped)
     patch.setattr(core_pull, "look", slipped)
 
 
@@ -262,7 +262,7 @@ def blind_filter(patch: pytest.MonkeyPatch) -> None:
     def unfiltered(pull: Pull, wanted: object, store: core_pull.Store) -> core_pull.Decision:
         return look(pull, tag_filter("*", "TAG"), store)
 
-    patch.setattr(pull_processor, "look", unfiltered)
+    patch.setattr(pull_runner, "look", unfiltered)
 
 
 def nothing(*_arguments: object) -> None:

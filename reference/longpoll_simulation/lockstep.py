@@ -142,10 +142,10 @@ class FaultyFilter(TagFilter, frozen=True):
 
     world: Any
 
-    def matches(self, tags_code: int | None) -> bool:
+    def matches(self, _tags_code: int | None) -> bool:
         """Accept every tag."""
         self.world.may_throw()
-        return super().matches(tags_code)
+        return True
 
 
 @define(eq=False)
@@ -206,7 +206,7 @@ class Lockstep:
 
     def __attrs_post_init__(self) -> None:
         self.queues = FaultyQueues(world=self)
-        self.wanted = FaultyFilter("*", "TAG", frozenset(), all_tags=True, world=self)
+        self.wanted = FaultyFilter("a", "TAG", frozenset(), all_tags=False, world=self)
         self.service = HoldService(
             self,  # type: ignore[arg-type]
             self.model.policy,

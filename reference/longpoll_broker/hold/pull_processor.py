@@ -131,7 +131,8 @@ class PullProcessor:
         passed, checks, header, store = self._passed, self.checks, command.header, self.runner.store
         topic, queue_id = header.topic, header.queue_id
         if (
-            passed is None
+            store.visible_end(topic, queue_id) <= header.queue_offset
+            or passed is None
             or not passed.takes_all
             or topic != passed.topic.topic_name
             or header.consumer_group != passed.group.group_name
@@ -141,7 +142,6 @@ class PullProcessor:
             or header.max_msg_nums < 0
             or header.subscription != passed.subscription
             or header.expression_type != passed.expression_type
-            or store.visible_end(topic, queue_id) <= header.queue_offset
             or checks.topics.get(topic) is not passed.topic
             or checks.groups.find(header.consumer_group) is not passed.group
         ):

@@ -14,7 +14,7 @@ from attrs import define, field
 
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.send.message_builder import TEXT_SIZE_MAX, WISHES
-from longpoll_broker.send.send_processor import SendProcessor
+from longpoll_broker.send.send_processor import RESPONSE, SendProcessor
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.fast import SendCommand, TypedConnection, encode_send_head
@@ -22,7 +22,6 @@ from longpoll_protocol.frames import Command
 from longpoll_protocol.names import NOT_FOR_SENDING, RETRY_PREFIX
 from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED, TAGS
 
-_RESPONSE: Final = CommandFlag.RESPONSE.value
 _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 BURST_MAX: Final = 256
 """Maximum sends stored together, a few milliseconds of work."""
@@ -79,7 +78,7 @@ class SendBursts:
         """Returns the messages of the first sends, up to one that needs special handling."""
         messages: list[MessageToStore] = []
         for command in following:
-            message = None if command.flag & _RESPONSE else self._plain(channel, command)
+            message = None if command.flag & RESPONSE else self._plain(channel, command)
             if message is None:
                 break
             messages.append(message)
@@ -120,7 +119,7 @@ class SendBursts:
             channel.request_count += count
             heads = [
                 encode_send_head(
-                    command.opaque, _RESPONSE, arrival.queue_id, host_digits,
+                    command.opaque, RESPONSE, arrival.queue_id, host_digits,
                     arrival.physical_offset, arrival.offset_end - 1,
                 )
                 for command, arrival in zip(commands, arrivals, strict=False)

@@ -31,10 +31,10 @@ from longpoll_broker.send.message_builder import REGION_NAME, MessageBuilder, Se
 from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.messages import MessageToStore, PutResult
-from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
-from longpoll_protocol.fast import SendCommand
-from longpoll_protocol.frames import EMPTY, HEADER_SIZE_MAX, Buffer, Command
+from longpoll_protocol.fast import SendCommand, encode_send_head
+from longpoll_protocol.frames import EMPTY, HEADER_SIZE_MAX, Buffer, Command, Serialisation
 from longpoll_protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.message import BATCH_MESSAGE_SIZE_MIN, BatchMessage, read_batch
@@ -54,6 +54,7 @@ from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Lock
 from longpoll_runtime.recoverable import FAULTS
 
+RESPONSE: Final = CommandFlag.RESPONSE.value
 ID_REST_SIZE: Final = 17
 """Characters of a message id after the host part, with the separating comma."""
 OTHER_FIELDS_SIZE: Final = 4_096
@@ -213,9 +214,12 @@ class SendProcessor(Serving):
     _long_batches: LongBatches = field(init=False)
     host_digits: bytes = field(init=False)
     """First part of a message id: the broker's address in hexadecimal."""
+    _answers_at_once: bool = field(init=False)
+    """Whether answers to stored messages are immediate and contain only the message's place."""
 
     def __attrs_post_init__(self) -> None:
         self.host_digits = self.builder.store_host.hex().upper().encode()
+        self._answers_at_once = not self.durability.syncs and not self.traits.returns_transaction_id
         self._long_batches = LongBatches(self.appender.runtime.lock())
         self._batches = BatchLimits.of(self.appender.store.message_size_max, len(self.host_digits), self.traits)
 
@@ -326,7 +330,12 @@ class SendProcessor(Serving):
         self, asked: SendRequest, queue_id: int, stored: Stored, properties: Mapping[str, str], outbox: Outbox
     ) -> Parts | None:
         """Returns the answer to an appended message; None when it follows later."""
-        result = stored[2]
+        command, topic, result = asked.command, asked.header.topic, stored[2]
+        is_plain = self._answers_at_once and command.serialisation is Serialisation.JSON and stored[0].topic == topic
+        if is_plain and topic not in self.topics.unsaved:
+            self.events.acknowledged(asked, (stored,), outbox)
+            place = (result.physical_offset, result.queue_offset)
+            return (encode_send_head(command.opaque, RESPONSE, queue_id, self.host_digits, *place),)
         fields = REGION_FIELDS | {
             "queueId": str(queue_id),
             "msgId": result.msg_id,
