@@ -6,9 +6,10 @@ import os
 import random
 import select
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -182,7 +183,14 @@ class Followed:
         return {name: finding for result in self.results[:-1] for name, finding in certain(result).items()}
 
 
-def follow_pieces(directory: Path, pieces: int, seed: int | None = None, *, whole_events: int = 0) -> Followed:
+def follow_pieces(
+    directory: Path,
+    pieces: int,
+    seed: int | None = None,
+    *,
+    whole_events: int = 0,
+    limits: Mapping[str, float] = MappingProxyType({"wake_ms": LIMITS.wake_ms, "late_ms": LIMITS.late_ms}),
+) -> Followed:
     """Follow a history whose one part grows: by equal pieces or, with a seed, random ones.
 
     By default the new events alone are judged, as of a long history.
@@ -208,8 +216,8 @@ def follow_pieces(directory: Path, pieces: int, seed: int | None = None, *, whol
         [directory],
         engine="local",
         master=None,
-        wake_ms=LIMITS.wake_ms,
-        late_ms=LIMITS.late_ms,
+        wake_ms=limits["wake_ms"],
+        late_ms=limits["late_ms"],
         tell=results.append,
         stops=grow,
         whole_events=whole_events,

@@ -1,0 +1,144 @@
+"""Small histories and the clauses that the judge reports for each: at once, in windows, while they grow, and alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from shutil import rmtree
+from typing import Final
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model_tests.support.judge.histories import certain, follow_pieces, on_spark
+from model_tests.support.judge.stories import (
+    LIMIT_MS,
+    Story,
+    clauses_by_story,
+    clauses_of,
+    stories,
+    together,
+    write_story,
+)
+
+from longpoll_judge.contract.clauses import CLAUSE
+from longpoll_judge.contract.result import Result
+from longpoll_judge.read.source import find
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.pipeline import judge, judge_on
+from longpoll_judge.show.evidence import write_evidence
+from longpoll_spec.history import META_FILE, Event, Meta
+
+FILES: Final = sorted((Path(__file__).parent / "stories").glob("*.txt"))
+STORIES: Final = [one for file in FILES for one in stories(file)]
+TITLES: Final = {
+    (one.file, one.title): [each for each in STORIES if (each.file, each.title) == (one.file, one.title)]
+    for one in STORIES
+}
+MIXED: Final = [one for one in STORIES if not {"policy", "alone"} & one.options.keys() and "broker" not in one.text]
+"""Stories that can be parts of one history."""
+GROWING: Final = [one for one in MIXED if "expire" not in one.text]
+"""The same, without a step that is told before its request; a follower reports that too early."""
+LINKED: Final = "Connections that overlap are of one life"
+"""A third connection links two others: the evidence of the finding lacks its events."""
+MANY: Final = 12
+
+
+def judged(directory: Path) -> Result:
+    """The judgement of a history, with the limits of the stories."""
+    return judge([directory], engine="local", wake_ms=LIMIT_MS, late_ms=LIMIT_MS)
+
+
+@pytest.mark.parametrize("title", TITLES, ids=" ".join)
+def test_the_judge_reports_the_clauses_of_a_story(title: tuple[str, str], tmp_path: Path) -> None:
+    """These and no others; each finding is about the story, and the evidence of a certain one shows it alone."""
+    for number, one in enumerate(TITLES[title]):
+        result = judged(write_story(one, tmp_path / f"{number}"))
+        requests = {"", *(event.get("request", "") for event in one.events)}
+
+        assert clauses_of(result) == sorted(one.expected), one.text
+        assert result.verdict == one.verdict, one.text
+        for finding in result.findings:
+            assert CLAUSE[finding.clause].property == finding.property
+            assert finding.evidence
+            assert finding.why
+            assert finding.request in requests, one.text
+
+
+@pytest.mark.parametrize("number", range(0, len(STORIES), 50))
+def test_the_evidence_alone_shows_a_violation(number: int, tmp_path: Path) -> None:
+    """The events of each certain finding, as a history, are judged to violate the same clause."""
+    for one in (one for one in STORIES[number : number + 50 : 5] if one.title != LINKED):
+        result = judged(write_story(one, tmp_path / "story"))
+        certain = [each for each in result.findings if each.verdict == "violated" and each.meta]
+        for each in certain:
+            rmtree(tmp_path / "alone", ignore_errors=True)
+            write_evidence(tmp_path / "alone", [each])
+            (directory,) = (tmp_path / "alone").iterdir()
+            assert each.clause in {alone.clause for alone in judged(directory).findings}, one.text
+
+
+def write_parts(directory: Path, meta: Meta, events: list[Event], borders: list[int]) -> Path:
+    """Write a history whose parts end at these places."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.iterdir():
+        old.unlink()
+    encoder = msgspec.json.Encoder()
+    (directory / META_FILE).write_bytes(encoder.encode(meta))
+    places = sorted({0, len(events), *(border % (len(events) + 1) for border in borders)})
+    for number, start in enumerate(places[:-1]):
+        lines = encoder.encode_lines(events[start : places[number + 1]])
+        (directory / f"part-{number}.ndjson").write_bytes(lines)
+    return directory
+
+
+@given(
+    st.lists(st.sampled_from(MIXED), min_size=1, max_size=MANY),
+    st.lists(st.integers(0, 10**6), max_size=8),
+    st.tuples(st.integers(1, 40), st.sampled_from(["stories", "time", "shuffled"]), st.randoms(use_true_random=False)),
+)
+def test_windows_parts_and_order_change_nothing(
+    tmp_path_factory: pytest.TempPathFactory,
+    several: list[Story],
+    borders: list[int],
+    how: tuple[int, str, random.Random],
+) -> None:
+    """Stories in one history are judged as each alone, whatever part and window an event lies in."""
+    (size, order, dice), (meta, events) = how, together(several)
+    if order == "time":
+        events.sort(key=lambda event: event.after_ns)
+    elif order == "shuffled":
+        dice.shuffle(events)
+    history = find([write_parts(tmp_path_factory.getbasetemp() / "mixed", meta, events, borders)])
+    engine = LocalEngine(threads=1, window_events=size)
+    result = judge_on(engine, history, wake_ms=LIMIT_MS, late_ms=LIMIT_MS, say=lambda _stage: None)
+
+    assert clauses_by_story(result, len(several)) == [sorted(one.expected) for one in several]
+
+
+@pytest.mark.parametrize("number", range(0, len(GROWING), 60))
+def test_a_growing_history_of_stories_is_judged_as_the_whole(number: int, tmp_path: Path) -> None:
+    """What is reported before the end is certain at the end, and the end is what each story alone has."""
+    several = GROWING[number : number + MANY]
+    meta, events = together(several)
+    events.sort(key=lambda event: event.after_ns)
+    found = follow_pieces(
+        write_parts(tmp_path, meta, events, []), 6, number, limits={"wake_ms": LIMIT_MS, "late_ms": LIMIT_MS}
+    )
+
+    assert clauses_by_story(found.whole, len(several)) == [sorted(one.expected) for one in several]
+    assert {one.clause for one in found.told.values()} <= {clause for one in several for clause in one.expected} | {
+        one.clause for one in certain(found.whole).values()
+    }
+
+
+@on_spark
+def test_spark_reports_the_clauses_of_stories(tmp_path: Path) -> None:
+    """A hundred stories in two histories of several parts."""
+    for number in (0, 1):
+        several = MIXED[number::23][:50]
+        meta, events = together(several)
+        directory = write_parts(tmp_path / str(number), meta, events, [100, 300, 500])
+        result = judge([directory], engine="spark", master="local[2]", wake_ms=LIMIT_MS, late_ms=LIMIT_MS)
+        assert clauses_by_story(result, len(several)) == [sorted(one.expected) for one in several]
