@@ -210,6 +210,22 @@ def test_wrong_ends_of_transactions(wrong: dict[str, str], brokers: Brokers) -> 
     assert broker.store.visible_end("T", 0) == 0
 
 
+def test_a_message_sent_back_comes_again_and_then_dies(brokers: Brokers) -> None:
+    """Each try waits a level longer, from the third level on."""
+    runtime = ShiftedRuntime()
+    broker, client = brokers.served(runtime=runtime)
+    send_message(client, "T", b"bad")
+    (record,) = records_of(client.pull("T"))
+    for times, (topic, end) in enumerate((("%RETRY%G", 1), ("%RETRY%G", 2), ("%DLQ%G", 1)), 1):
+        back = {"offset": record.physical_offset, "group": "G", "delayLevel": 0, "maxReconsumeTimes": 2}
+        assert client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **back).code == 0
+        runtime.ahead_ms += HOUR_MS
+        wait_visible(broker, topic, end)
+        record = records_of(client.pull(topic))[-1]
+        assert (record.reconsume_times, bytes(record.body)) == (times, b"bad")
+    assert [broker.store.visible_end(SCHEDULE, level - 1) for level in (3, 4, 5)] == [1, 1, 0]
+
+
 def test_a_broker_that_may_not_take_messages_takes_none_back(tmp_path: Path, brokers: Brokers) -> None:
     with Broker.start(
         RealRuntime(), str(tmp_path), config=BrokerConfig(permission=4), store_config=SMALL_STORE

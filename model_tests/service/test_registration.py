@@ -478,6 +478,19 @@ def listed(answer: Command) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_an_unknown_code_is_answered_at_once(brokers: Brokers, policy: Policy) -> None:
+    """The name server of 4.9 answers none; the last code does not fit a binary header."""
+    broker = brokers.start(policy=policy)
+    for client, is_silent in ((brokers.connect(broker), False), (brokers.names(broker), policy is ROCKETMQ_4_9)):
+        opaques = {code: client.send(code) for code in (0, -1, 2, 210, 313, 9999, 70_000)}
+        assert not is_silent or client.call(RequestCode.GET_BROKER_CLUSTER_INFO).code == 0
+        for code, opaque in opaques.items():
+            reply = client.reply(opaque, 0.0) if is_silent else client.answer(opaque)
+            told = reply and (reply.code, reply.remark)
+            assert told == (None if is_silent else (3, f" request type {code} not supported"))
+
+
 def test_no_code_waits_for_a_time_out(broker: Broker, brokers: Brokers) -> None:
     for address in (broker.address, broker.name_server_address):
         client = brokers.connect(address)
