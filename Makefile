@@ -34,7 +34,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup run test test-peers nightly mutants bench docs check format release lock clean help
 
-setup: $(STAMP)  ## make .venv with every dependency pinned, or with some extras: make setup EXTRAS=law,testing
+setup: $(STAMP)  ## make .venv with every dependency pinned, or with some extras: make setup EXTRAS=spec,testing
 
 # The stamp says what .venv is for: `dev` for everything, else names of extras. What it lacks is installed.
 COMMA := ,

@@ -1,4 +1,4 @@
-"""Select the locked packages of some extras: `python requirements/extras.py law,testing [HAVE]`.
+"""Select the locked packages of some extras: `python requirements/extras.py spec,testing [HAVE]`.
 
 HAVE names the extras that an environment was made with before. One that is no extra any more is left out.
 

@@ -61,7 +61,7 @@ SECTIONS: Final = (
             "command-line",
             "commands/index",
             "api/index",
-            "law",
+            "model",
             "spec",
             "clauses",
             "contract",

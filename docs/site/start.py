@@ -19,7 +19,7 @@ HOME: Final = '<span id="home">'
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 """The shortest run in which Java 4.9 loses a wakeup: finding (a)."""
 INSTALL: Final = (
-    "make setup EXTRAS=law        # .venv, 200 MB",
+    "make setup EXTRAS=spec        # .venv, 200 MB",
     ".venv/bin/longpoll check --policy rocketmq-4.9 --property no_lost_wakeup --explain",
 )
 """The first commands, as the README has them."""

@@ -107,8 +107,8 @@ def test_a_word_is_one_word_in_all_chinese_pages() -> None:
     assert [word for word in words if word not in lessons + part("zh.json")] == []
 
 
-ENGLISH: Final = "# 1. Lesson\n\nOne word, and [a link](../law.md).\n\n```console\n$ longpoll check\n```\n"
-CHINESE: Final = "# 1. 课\n\n一个词，以及[一个链接](../../law.md)。\n\n```console\n$ longpoll check\n```\n"
+ENGLISH: Final = "# 1. Lesson\n\nOne word, and [a link](../model.md).\n\n```console\n$ longpoll check\n```\n"
+CHINESE: Final = "# 1. 课\n\n一个词，以及[一个链接](../../model.md)。\n\n```console\n$ longpoll check\n```\n"
 
 
 def test_blocks_are_put_in_by_command() -> None:

@@ -60,14 +60,14 @@ OF_A_PART: Final = {
 """Part of `make bench` -> its scripts with smaller numbers; `broker_bench` is typed by the commands below."""
 SETUP: Final = tuple(
     f"make setup EXTRAS={each}"
-    for each in ("law", "judge", "testing", "testing,judge", "law,judge", "law,judge,simulation")
+    for each in ("spec", "judge", "testing", "testing,judge", "spec,judge", "spec,judge,simulation")
 )
 OFFLINE: Final = "--no-index --no-deps --no-build-isolation"
 SHORTER: Final = {
     **{line: line.replace("make", "make --dry-run") for line in SETUP},
     **{
         f"pip install '.[{each}]'": f"pip install --dry-run {OFFLINE} '.[{each}]'"
-        for each in ("testing,judge", "law,judge")
+        for each in ("testing,judge", "spec,judge")
     },
     "pip wheel --no-deps --wheel-dir dist .": f"pip wheel {OFFLINE} --wheel-dir dist .",
     **{f"make bench PART={part}": f"make --dry-run bench PART={part} && {it}" for part, it in OF_A_PART.items()},
@@ -108,7 +108,7 @@ def bare(line: str) -> str:
 
 
 TYPED_BY: Final = {
-    "docs/law.md": {line for page, line in test_spec_page._commands() if page == "law.md"},
+    "docs/model.md": {line for page, line in test_spec_page._commands() if page == "model.md"},
     "docs/findings.md": {line for page, line in test_spec_page._commands() if page == "findings.md"},
     "docs/engines.md": set(test_differences.COMMANDS),
 } | {
@@ -116,7 +116,7 @@ TYPED_BY: Final = {
     for page in test_lessons.PAGES
 }
 """A page whose commands its own test types -> these."""
-OF_THE_LAW: Final = TYPED_BY["docs/law.md"] | TYPED_BY["docs/findings.md"] | TYPED_BY["docs/engines.md"]
+OF_THE_LAW: Final = TYPED_BY["docs/model.md"] | TYPED_BY["docs/findings.md"] | TYPED_BY["docs/engines.md"]
 """They say the same whatever page they stand on."""
 
 

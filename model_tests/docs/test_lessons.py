@@ -28,7 +28,7 @@ from longpoll_spec.mutants.own_action import broken_by, report, rewritten
 from longpoll_spec.policy import preset
 from longpoll_spec.state import state_of
 
-BEGUN: Final = "`make setup EXTRAS=law,judge,simulation`"
+BEGUN: Final = "`make setup EXTRAS=spec,judge,simulation`"
 """What a reader has done before."""
 
 
@@ -219,7 +219,7 @@ def test_a_slide_ends_where_a_reader_does() -> None:
 
 def test_a_deck_needs_nothing_else_and_runs_no_other_script() -> None:
     """A section for each slide, no address but the lesson's, and text that looks like a mark is text."""
-    text = MADE.format("A `<script>alert(1)</script>` & [a link](../law.md) @SCRIPT@.")
+    text = MADE.format("A `<script>alert(1)</script>` & [a link](../model.md) @SCRIPT@.")
     page = slides.deck("1-made", text, "en")
 
     assert page.count("<section ") == len(slides.slides_of(text))

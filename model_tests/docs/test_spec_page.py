@@ -190,7 +190,7 @@ def test_what_is_said_of_both_requests_is_said_once() -> None:
 
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("law.md", "findings.md")
+PAGES = ("model.md", "findings.md")
 TOKEN = re.compile(r"lp1\.[\w-]+")
 CLAIM = re.compile(r"`(\w+)`,? \(?(\d+) steps")
 HAZARDS = {

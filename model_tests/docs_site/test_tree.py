@@ -35,13 +35,13 @@ def test_links_lead_into_the_site(tmp_path: Path) -> None:
     """To an anchor, else to a copy of the file. Broken links are named; blocks are left alone."""
     page = tree.DOCS / "injected.md"
     page_text = (
-        "[a](law.md#why) [b](../README.md) [c](../spec/longpoll_spec/errors.py) [d](../spec/longpoll_spec/terms)"
+        "[a](model.md#why) [b](../README.md) [c](../spec/longpoll_spec/errors.py) [d](../spec/longpoll_spec/terms)"
     )
 
     with pytest.raises(tree.TreeError, match=r"injected\.md: no file \.\./spec/longpoll_spec/terms"):
         tree.linked(page_text, page, "injected.md", tree.places(), tmp_path)
     said = tree.linked(page_text.rpartition(" ")[0], page, "injected.md", tree.places(), tmp_path)
-    assert said == "[a](law.md#why) [b](project/readme.md) [c](files/spec/longpoll_spec/errors.py.txt)"
+    assert said == "[a](model.md#why) [b](project/readme.md) [c](files/spec/longpoll_spec/errors.py.txt)"
     assert "class LongpollError" in (tmp_path / "files/spec/longpoll_spec/errors.py.txt").read_text()
 
 

@@ -65,13 +65,13 @@ def test_the_extras_are_those_that_are_told_of() -> None:
     for name, extra in PACKAGES.items():
         assert name.removeprefix("_") in brought_by(extra)
         assert name.removeprefix("_") not in always
-    assert {name for extra in ("law", "judge", "spark", "testing") for name in brought_by(extra)} <= set(PACKAGES)
+    assert {name for extra in ("spec", "judge", "spark", "testing") for name in brought_by(extra)} <= set(PACKAGES)
 
 
 def test_what_no_extra_brings_is_a_fault() -> None:
     assert missing(ModuleNotFoundError("x", name="longpoll_broker.nothing")) is None
     assert missing(ImportError("x", name="numpy")) is None
-    assert "longpoll[law]" in str(missing(ModuleNotFoundError("x", name="numpy.linalg")))
+    assert "longpoll[spec]" in str(missing(ModuleNotFoundError("x", name="numpy.linalg")))
 
 
 def test_the_help_of_every_command_needs_no_extra() -> None:
@@ -101,10 +101,10 @@ def test_no_help_names_an_extra_that_is_installed() -> None:
 @pytest.mark.parametrize(
     ("words", "extra"),
     [
-        (["check", "--bounds", "tiny"], "law"),
-        (["prove"], "law"),
+        (["check", "--bounds", "tiny"], "spec"),
+        (["prove"], "spec"),
         (["check", "--engine", "spark"], "spark"),
-        (["check", "--ablate"], "law"),
+        (["check", "--ablate"], "spec"),
         (["explain", LOST, "--on", "code"], "simulation"),
     ],
     ids=" ".join,
@@ -141,7 +141,7 @@ for ask in (longpoll.prove, lambda: longpoll.judge("/tmp"), lambda: longpoll.che
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "0"
-    assert re.findall(r"longpoll\[(\w+)\]", done.stdout) == ["law", "judge", "law"]
+    assert re.findall(r"longpoll\[(\w+)\]", done.stdout) == ["spec", "judge", "spec"]
 
 
 def test_a_history_is_judged_without_spark_or_z3(tmp_path: Path) -> None:

@@ -117,7 +117,9 @@ def tried(python: Path, script: str, directory: Path, path: str = "") -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "script"), [("", BROKER), ("law", LAW), ("judge", JUDGE), ("testing", TESTING)], ids=lambda text: text[:8]
+    ("extra", "script"),
+    [("", BROKER), ("spec", LAW), ("judge", JUDGE), ("testing", TESTING)],
+    ids=lambda text: text[:8],
 )
 def test_each_extra_does_what_it_promises(
     extra: str, script: str, installed: Callable[[str], Path], tmp_path: Path

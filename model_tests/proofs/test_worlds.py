@@ -178,9 +178,9 @@ def test_each_world_is_asked_for_what_it_states(
 
 def test_a_world_leaves_out_what_excuses_and_another_has_it() -> None:
     """Of a queue that is cut back less is promised: it is in the whole world, and no other is without it alone."""
-    whole, uncut, plain = (WORLDS[name].aspects for name in ("whole", "uncut", "plain"))
+    whole, uncut, plain = (WORLDS[name].aspects for name in ("whole", "no-truncate", "plain"))
 
-    assert set(WORLDS) == {"plain", "bare", "uncut", "whole"}
+    assert set(WORLDS) == {"plain", "bare", "no-truncate", "whole"}
     assert (set(ASPECTS) - whole, set(whole - uncut), set(plain)) == ({"lateness"}, {"truncate"}, set[str]())
 
 
@@ -291,7 +291,7 @@ def test_a_situation_is_looked_for_in_both_worlds(monkeypatch: pytest.MonkeyPatc
         shown = [name for name in names if is_free != (name == "hold_fires")]
         return SimpleNamespace(verdicts=[SimpleNamespace(name=name, token=f"run {is_free}") for name in shown])
 
-    monkeypatch.setattr(vacuity, "TRIES", ((False, {"runs": 1, "steps": 1}),))
+    monkeypatch.setattr(vacuity, "TRIES", ((False, {"limit_states": 1}),))
     monkeypatch.setattr(vacuity, "explore", scripted)
     monkeypatch.setattr(vacuity, "prover_of", lambda *_all, **_options: ScriptedProver("refuted", []))
     found = {each.name: each for each in situations_of(LAW, attrs.evolve(PLAIN, aspects=frozenset({"limit"})), (), 1.0)}
@@ -677,7 +677,7 @@ def test_ours_are_proved_in_every_world(policy: str) -> None:
     assert {each.whole for each in proofs} == {"proved"}
     assert {each.found.why_not for each in proofs} == {None}
     assert all(each.found.cutoff is not None and 2 < each.found.cutoff < READ for each in proofs)
-    assert "moved_is_told" in missing["uncut"]
+    assert "moved_is_told" in missing["no-truncate"]
     assert missing["whole"] == []
 
 
@@ -737,11 +737,13 @@ def test_worlds_are_chosen_by_name() -> None:
     """The text decides by default; one by its name or its features; one's own begins as the named one; else refused."""
     assert chosen((), any_number=True, changes={}) == {}
     assert list(chosen((), any_number=False, changes={})) == ["plain"]
-    assert chosen(("uncut",), any_number=True, changes={}) == {"uncut": WORLDS["uncut"]}
-    assert chosen(("uncut",), any_number=True, changes={"tags": 1}) == {"own": attrs.evolve(WORLDS["uncut"], tags=1)}
+    assert chosen(("no-truncate",), any_number=True, changes={}) == {"no-truncate": WORLDS["no-truncate"]}
+    assert chosen(("no-truncate",), any_number=True, changes={"tags": 1}) == {
+        "own": attrs.evolve(WORLDS["no-truncate"], tags=1)
+    }
     both = attrs.evolve(PLAIN, queues=2, aspects=frozenset({"crash", *SWITCHES}))
     assert chosen(("crash+queues",), any_number=True, changes={}) == {"crash+queues": both}
-    with pytest.raises(UnknownWorldError, match="known: plain, bare, uncut, whole"):
+    with pytest.raises(UnknownWorldError, match="known: plain, bare, no-truncate, whole"):
         chosen(("nowhere",), any_number=True, changes={})
     with pytest.raises(UnknownWorldError, match="name one world"):
         chosen(("plain", "whole"), any_number=False, changes={})

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import Final
 
 PACKAGES: Final = {
-    "numpy": "law",
-    "z3": "law",
+    "numpy": "spec",
+    "z3": "spec",
     "pyarrow": "judge",
     "jinja2": "judge",
     "pandas": "spark",
@@ -28,7 +28,7 @@ PACKAGES: Final = {
 """A package that may be missing -> the extra that installs it."""
 COMMANDS: Final = {
     "judge": "judge",
-    "verify": "law,spark",
+    "verify": "spec,spark",
 }
 """A command that needs a whole extra -> that extra, whichever package is missing first."""
 HINTS: Final = {"check": "; or use --engine python, which needs no extra"}

@@ -90,7 +90,7 @@ def refuse_unknown(model: Model) -> None:
     if unknown:
         raise NotReplayableError(
             f"this run uses {', '.join(unknown)}, but this simulation has only one plain queue; use a token from "
-            "`longpoll check` without --aspect, --queues and --tags"
+            "`longpoll check` without --feature, --queues and --tags"
         )
 
 

@@ -153,7 +153,7 @@ def check(
       longpoll check --policy strict --bounds tiny --engine python
       longpoll check --policy rocketmq-lmq --property no_orphan
       longpoll check --policy rocketmq-4.9 --queues 2 --tags 2 --requests 1
-      longpoll check --policy rocketmq-5 --bounds tiny --aspect commits --aspect buckets --requests 1
+      longpoll check --policy rocketmq-5 --bounds tiny --feature commits --feature buckets --requests 1
       longpoll check --policy strict --knob recheck_after_hold=none --property no_lost_wakeup
       longpoll check --policy strict-clone --requests 3 --messages 2 --json
       longpoll check --policy strict-clone --bounds wide --symmetry --workers 2
@@ -220,7 +220,7 @@ def _bounds_without_numpy(chosen: str) -> str:
     bounds = SIZES[0] if is_default else chosen
     err.print(
         f"longpoll: numpy is not installed, so the engine python explores bounds {bounds}, about 20 times slower; "
-        f"for the fast engine: {extras.install('law')}",
+        f"for the fast engine: {extras.install('spec')}",
         soft_wrap=True,
     )
     return bounds
@@ -245,11 +245,12 @@ def _explain_worst(found: Survey) -> None:
     help="Number of requests; any proves all numbers, and takes longer.",
 )
 @click.option(
+    "--configuration",
     "--world",
     "world_names",
     multiple=True,
     metavar="NAME",
-    help="Configuration to prove: plain, bare, uncut, whole, or features such as crash+queues; repeatable.  "
+    help="Configuration to prove: plain, bare, no-truncate, whole, or features such as crash+queues; repeatable.  "
     "[default: plain; for any: chosen from the specification]",
 )
 @click.option("--queues", type=int, help="Override the number of queues in the configuration.")
@@ -302,17 +303,18 @@ def prove(
     token for `longpoll explain`. A refuted step without a token shows a state that may be unreachable.
 
     For any number of requests the command proves several configurations. Of these, plain has no features, and bare has
-    two queues. The configuration whole has two queues, two tags and every feature. The configuration uncut is whole
-    without the feature truncate, with which the policy promises fewer properties. The other configurations together
-    cover every three features that occur in one proof obligation. --queues, --tags and --aspect change a configuration.
-    The command also looks for each situation that must occur: if one does not, the proof counts as unknown.
+    two queues. The configuration whole has two queues, two tags and every feature. The configuration no-truncate is
+    whole without the feature truncate, with which the policy promises fewer properties. The other configurations
+    together cover every three features that occur in one proof obligation. --queues, --tags and --feature change a
+    configuration. The command also looks for each situation that must occur: if one does not, the proof counts as
+    unknown.
 
     \b
     Examples:
       longpoll prove --policy strict --requests 8
       longpoll prove --policy strict --requests any
-      longpoll prove --policy strict --requests any --world plain
-      longpoll prove --policy strict --requests 4 --queues 2 --tags 2 --aspect crash --aspect commits
+      longpoll prove --policy strict --requests any --configuration plain
+      longpoll prove --policy strict --requests 4 --queues 2 --tags 2 --feature crash --feature commits
       longpoll prove --policy strict-clone --knob recheck_after_keep=false
       longpoll prove --policy rocketmq-4.9 --property answered_once --json
 

@@ -72,8 +72,8 @@ def bounds_option(default: str) -> Decorator:
 
 
 def aspect_option(said: str = f"Switch on a feature of the model: {', '.join(ASPECTS)}; repeatable.") -> Decorator:
-    """`--aspect`, passed as `aspects`; `said` is its help."""
-    return click.option("--aspect", "aspects", multiple=True, metavar="NAME", help=said)
+    """`--feature`, and its former name `--aspect`, passed as `aspects`; `said` is its help."""
+    return click.option("--feature", "--aspect", "aspects", multiple=True, metavar="NAME", help=said)
 
 
 property_option = click.option(

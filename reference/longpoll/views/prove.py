@@ -1,6 +1,6 @@
 """The output of `longpoll prove`: one JSON object, or a table for people.
 
-Other programs rely on the JSON keys (docs/law.md). The command line: `longpoll.commands.specification`.
+Other programs rely on the JSON keys (docs/model.md). The command line: `longpoll.commands.specification`.
 """
 
 from __future__ import annotations

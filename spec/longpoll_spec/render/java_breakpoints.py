@@ -222,7 +222,7 @@ def presets_of(version: str) -> tuple[str, ...]:
 
 
 SHOWN: Final = ("4.9.7", "5.5.0")
-"""The versions whose locations docs/law.md shows."""
+"""The versions whose locations docs/model.md shows."""
 
 
 def stopped_at(name: str) -> list[str]:

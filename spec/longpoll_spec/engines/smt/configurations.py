@@ -68,14 +68,14 @@ WORLDS: Final[Mapping[str, Bounds]] = MappingProxyType(
     {
         "plain": PLAIN,
         "bare": attrs.evolve(PLAIN, queues=2),
-        "uncut": attrs.evolve(WORLD, aspects=WORLD.aspects - {"truncate"}),
+        "no-truncate": attrs.evolve(WORLD, aspects=WORLD.aspects - {"truncate"}),
         "whole": WORLD,
     }
 )
 """The named worlds. Any other is named by its features, such as `crash+queues`.
 
-`bare` has several queues and no other feature. `uncut` is the whole one without truncation of queues: for truncated
-queues the specification promises less.
+`bare` has several queues and no other feature. `no-truncate` is the whole one without truncation of queues: for
+truncated queues the specification promises less.
 """
 
 

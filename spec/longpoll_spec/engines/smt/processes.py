@@ -70,7 +70,7 @@ def _end(process: ForkProcess) -> None:
     if process.exitcode < 0:
         raise MemoryShortError(
             f"signal {-process.exitcode} ended a process of the proof, probably for lack of memory: "
-            "prove one --world each"
+            "prove one --configuration each"
         )
     if process.exitcode:
         raise RuntimeError("a process of the proof failed; its traceback is on standard error")

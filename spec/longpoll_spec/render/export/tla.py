@@ -157,7 +157,7 @@ class Module:
     def bounds(self) -> Bounds:
         """The bounds of the terms that the text is made from."""
         if self.model.bounds.has("lateness"):
-            raise UserError("TLA+ cannot count lateness; drop --aspect lateness, or use --to promela")
+            raise UserError("TLA+ cannot count lateness; drop --feature lateness, or use --to promela")
         return attrs.evolve(self.model.bounds, requests=SLOTS, queues=SLOTS, messages=MESSAGES_MAX)
 
     @cached_property
