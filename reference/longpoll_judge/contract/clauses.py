@@ -200,7 +200,8 @@ SEND_CLAUSES: Final = (
         "No answer delivers a message before its send was received: not answer.before_ns < the send's "
         "request.after_ns, in one source. Does not apply if a deletion or a gap may lie in between, as in "
         "send.sequential, or if the answer names another queue than its request. Applies only to sends with a unique "
-        "identifier.",
+        "identifier. In two sources of one named broker it is unknown: one may watch another broker of that name. So "
+        "it is by unique id alone: the producer may have sent the message before, past the observer.",
         "cause and effect",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)", "answer_sent(offsets)"),
     ),

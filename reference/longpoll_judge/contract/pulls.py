@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from longpoll_judge.contract.clause import (
+    COMPACTION_MS,
     EARLY_MS,
     LATE_MS,
     RETENTION_MS,
@@ -135,7 +136,8 @@ PULL_CLAUSES: Final = (
         "A FOUND carries as many messages as the history shows to match in [request.offset, offset_next). Unless "
         "every policy is strict or strict-clone, retention may have removed those before the first that it carries: "
         "the finding is unknown. If any answer has an offset_min above them, there is no finding, because retention "
-        "corrects the minimum last.",
+        f"corrects the minimum last. Compaction may have removed some if all were visible {COMPACTION_MS} ms before "
+        "request.after_ns: then it is unknown too.",
         _LOOK,
         (_PULL, _RESULT, "append or message_acknowledged(queue_offset, tag)"),
     ),

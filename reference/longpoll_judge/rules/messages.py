@@ -266,6 +266,22 @@ def committed(view: View) -> Wrong:
     return Wrong(members, events, "a prepared or refused message is delivered, and no commit of it came before", weak)
 
 
+def sent_later(view: View) -> Wrong:
+    """Messages of which every send that their source saw came after they were delivered.
+
+    A producer may have sent one before, past the observer. One whose acknowledgement shows its place is told by that.
+    """
+    got, sent = view.delivered, view.sent
+    own, keys = (_of_message(each) * WEIGHT + each.source for each in (got, sent))
+    place, told = (each.place * WEIGHT + each.values["queue_offset"].astype(np.uint64) for each in (got, view.told))
+    send = first_of(own, keys)
+    is_later = got.before_ns < _least(keys, own, sent.after_ns, BEGINNING)
+    members = np.flatnonzero(is_later & (got.values["id"] != 0) & ~np.isin(place, told))
+    events = ((got, np.arange(len(got))), (sent, send))
+    why = "a message was delivered before its send came, by its id"
+    return Wrong(once(got, members, send), events, why, np.ones(len(got), dtype=np.bool_))
+
+
 def _due_ns(
     view: View, pick: Callable[[Keys, Keys, Integers, int], Integers], moment_ns: Integers, none: int
 ) -> tuple[Integers, Booleans]:

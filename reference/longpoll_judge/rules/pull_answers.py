@@ -27,7 +27,7 @@ from attrs import frozen
 
 from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
 from longpoll_judge.columns.queue_log import NEVER
-from longpoll_judge.contract.clause import PULL_REFUSALS, PULL_RESULTS
+from longpoll_judge.contract.clause import COMPACTION_MS, PULL_REFUSALS, PULL_RESULTS
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_ONCE, FindingVerdict
 from longpoll_judge.evidence.generations import NEITHER
 from longpoll_judge.rules.holding import is_stopping, is_told_to_stop, may_have_stopped
@@ -47,6 +47,7 @@ from longpoll_judge.rules.queue_case import (
     takes_everything,
     wrong_tags,
 )
+from longpoll_judge.rules.queue_columns import MS
 from longpoll_spec.history import ABSENT
 
 SYSTEM_ERROR: Final = 1
@@ -296,6 +297,11 @@ def _found(answers: Answers) -> list[Rule]:
     if is_gone.any():
         is_gone &= matching_counts(answers, from_body, np.maximum(end, from_body))[0] <= answers.body_count
         skipped &= ~(is_gone & (answers.first <= case.removed_end))
+    # Compaction removes messages between others. What is visible last is the newest of them.
+    is_compacted = skipped & (not case.context.is_own)
+    if is_compacted.any():
+        visible_ns = log.visible_for_content(np.maximum(end - 1, 0))[1]
+        is_compacted &= visible_ns < answers.received_after_ns - COMPACTION_MS * MS
 
     def say_next(answer: int) -> str:
         rule = f"the last message is {last[answer]}, so it must be {last[answer] + 1}"
@@ -310,7 +316,8 @@ def _found(answers: Answers) -> list[Rule]:
 
     def say_skipped(answer: int) -> str:
         count = f"{matching_least[answer]} messages in [{first[answer]}, {end[answer]}) match"
-        doubt = "; retention may have removed those before the first that it carries" if is_gone[answer] else ""
+        doubt = "; compaction may have removed some" if is_compacted[answer] else ""
+        doubt = "; retention may have removed those before the first that it carries" if is_gone[answer] else doubt
         return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages although {count}{doubt}"
 
     def carries(clause: str, flags: Booleans, why: str, rests_on: RestsOn, *, needs_whole_record: bool = True) -> Rule:
@@ -329,7 +336,14 @@ def _found(answers: Answers) -> list[Rule]:
         carries("pull.found.appended", absent, "which was never appended", "append"),
         carries("pull.found.tag", wrong_tag, "whose tag does not match", "append", needs_whole_record=False),
         Rule("pull.found.next", back | exact, say_next, messages=lambda answer: [int(last[answer])]),
-        Rule("pull.found.complete", skipped, say_skipped, doubted=is_gone, messages=left_out, rests_on="append"),
+        Rule(
+            "pull.found.complete",
+            skipped,
+            say_skipped,
+            doubted=is_gone | is_compacted,
+            messages=left_out,
+            rests_on="append",
+        ),
     ]
 
 

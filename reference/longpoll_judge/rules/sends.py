@@ -67,6 +67,7 @@ from longpoll_judge.rules.messages import (
     count_of,
     identity,
     outcomes,
+    sent_later,
 )
 from longpoll_judge.rules.queue_columns import MS
 
@@ -170,7 +171,7 @@ def judge_sends(
         *_stored(told, _since_ns(sends, send), messages.appended.all(), context),
         *_shown(told, messages.appended.all(), messages.moved.all(), context),
         *breaches_of(
-            OF_MESSAGES,
+            {"send.delivered.after_request": sent_later, **OF_MESSAGES},
             View(
                 tables, context, sent=messages.sent.all(), ended=messages.ended.all(), told=told,
                 delivered=messages.delivered.all(), appended=messages.appended.all(),
@@ -411,6 +412,41 @@ def _delivered(
         (sends, np.append(send, -1)[acknowledgement]),
     )
     yield breach_of("send.delivered.after_request", early, events, "a message was delivered before its send came")
+    yield _delivered_elsewhere(tables, messages, told.take(mine), send[mine], context)
+
+
+def _delivered_elsewhere(
+    tables: Tables, messages: Messages, told: Gathered, send: Integers, context: Context
+) -> Breach:
+    """The same of messages that another source of the broker saw delivered, by clocks that order both.
+
+    That source may be another broker's of the same name, so nothing of this is certain. `told` is by time of its send.
+    """
+    sends, delivered = messages.sends.all(), messages.delivered.all()
+    steady = hashes_of([name for name, facts in context.sources.items() if facts.is_steady])
+    is_ordered = np.isin(delivered.source, steady) & (delivered.broker != 0)
+    is_ordered &= ~np.isin(delivered.broker, hashes_of(context.unsteady_brokers))
+    mine = np.flatnonzero(np.isin(told.source, steady))
+    keys, wanted = (
+        queue_keys(each) * WEIGHT + each.values["queue_offset"].astype(np.uint64) for each in (told, delivered)
+    )
+    acknowledgement = np.append(mine, -1)[first_of(wanted, keys[mine])]
+    sent_ns = np.append(sends.after_ns[send], BEGINNING)[acknowledgement]
+    is_early = is_ordered & (acknowledgement >= 0) & (delivered.before_ns < sent_ns)
+    early = np.flatnonzero(is_early & (np.append(told.source, np.uint64(0))[acknowledgement] != delivered.source))
+    since, until = delivered.take(early), told.take(acknowledgement[early])
+    anew = np.zeros(len(early), dtype=np.bool_)
+    for about, holes in changes_of(since, context):
+        anew |= about & holes.touch(since.after_ns, until.before_ns)
+    early = early[~anew]
+    early = once(delivered, early[~_asked_elsewhere(tables, delivered.take(early))], acknowledgement)
+    events = (
+        (delivered, np.arange(len(delivered))),
+        (told, acknowledgement),
+        (sends, np.append(send, -1)[acknowledgement]),
+    )
+    why = "a message was delivered before another source saw its send come"
+    return breach_of("send.delivered.after_request", early, events, why, np.ones(len(delivered), dtype=np.bool_))
 
 
 def _asked_elsewhere(tables: Tables, answers: Gathered) -> Booleans:
