@@ -6,30 +6,23 @@ import os
 import random
 import select
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 import pytest
 from attrs import frozen
 from model_tests.support.broker.raw_client import PATIENCE_S
 
 from longpoll_judge.contract.result import Finding, Result
-from longpoll_judge.evidence.survey import Context
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
 from longpoll_judge.recording import Recording, change
 from longpoll_judge.run.follow import follow
 from longpoll_judge.run.incremental.state import Limits
-from longpoll_judge.run.local import judge_windows
 from longpoll_judge.run.pipeline import judge
-from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.window_sweep import WindowReader
-from longpoll_judge.run.windows import WindowPlan, overview_of_table
 from longpoll_spec.history import META_FILE, Event, Meta
 
 RECORDINGS: Final = Path(__file__).parents[2] / "judge" / "recordings"
@@ -42,9 +35,6 @@ def on_spark(test: Any) -> Any:
     """Mark a test that uses the shared Spark session."""
     return pytest.mark.spark(pytest.mark.xdist_group("spark")(test))
 
-
-Row = dict[str, Any]
-Rows = list[Row]
 
 # -- histories as files ------------------------------------------------------------------------------------------------
 
@@ -92,51 +82,6 @@ def violated(result: Result) -> list[tuple[str, str]]:
 def gap_kinds(result: Result) -> set[str]:
     """Returns the kinds of missing evidence."""
     return {gap["kind"] for gap in result.gaps}
-
-
-# -- tables and windows ----------------------------------------------------------------------------------------------
-
-
-def halves(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Each table in two pieces."""
-    return [piece for table in tables for piece in (table.slice(0, len(table) // 2), table.slice(len(table) // 2))]
-
-
-def table_of(rows: Rows) -> pa.Table:
-    """Returns rows as an event table, numbered from 0; a row may give its `width` instead of `before_ns`."""
-    events = []
-    for number, row in enumerate(rows):
-        event = {"sequence": number} | {name: value for name, value in row.items() if name != "width"}
-        events.append(event | ({"before_ns": row["after_ns"] + row["width"]} if "width" in row else {}))
-    return fill(pa.Table.from_pylist(events, schema=PLAIN_SCHEMA)) if events else EVENT_SCHEMA.empty_table()
-
-
-def cut(table: pa.Table, borders: Sequence[int]) -> list[pa.Table]:
-    places = [0, *sorted(border % (len(table) + 1) for border in borders), len(table)]
-    return [table.slice(begin, end - begin) for begin, end in pairwise(places)]
-
-
-def windows_of(splits: list[pa.Table], window_events: int = 1, *, unplaced: bool = False) -> WindowReader:
-    overviews = [overview_of_table(table, []) for table in splits]
-    return WindowReader(WindowPlan(overviews, window_events), splits.__getitem__, unplaced=unplaced)
-
-
-def by_size(table: pa.Table, size: int) -> WindowReader:
-    """Split a table into windows of `size` events."""
-    return windows_of(cut(table, range(0, len(table), size)))
-
-
-def added_up(rows: pa.Table) -> list[tuple[Any, ...]]:
-    """Returns the sums of result rows; queues are only named."""
-    tally = Tally()
-    tally.add(rows)
-    found = [tuple(row.values()) for row in tally.rows().to_pylist()]
-    return sorted((kind, bucket, 1 if kind == "queue" else count, text) for kind, bucket, count, text in found if count)
-
-
-def in_windows(windows: WindowReader, context: Context) -> list[tuple[Any, ...]]:
-    """Judge a history window by window; returns the sums of the result rows."""
-    return added_up(judge_windows(windows, context))
 
 
 # -- following ---------------------------------------------------------------------------------------------------------
