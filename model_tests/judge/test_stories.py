@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.judge.histories import certain, follow_pieces, on_spark
+from model_tests.support.judge.histories import certain, follow_pieces
 from model_tests.support.judge.stories import (
     LIMIT_MS,
     Story,
@@ -139,17 +139,6 @@ def test_a_growing_history_of_stories_is_judged_as_the_whole(number: int, tmp_pa
     assert {one.clause for one in found.told.values()} <= {clause for one in several for clause in one.expected} | {
         one.clause for one in certain(found.whole).values()
     }
-
-
-@on_spark
-def test_spark_reports_the_clauses_of_stories(tmp_path: Path) -> None:
-    """A hundred stories in two histories of several parts."""
-    for number in (0, 1):
-        several = MIXED[number::23][:50]
-        meta, events = together(several)
-        directory = write_parts(tmp_path / str(number), meta, events, [100, 300, 500])
-        result = judge([directory], engine="spark", master="local[2]", wake_ms=LIMIT_MS, late_ms=LIMIT_MS)
-        assert clauses_by_story(result, len(several)) == [sorted(one.expected) for one in several]
 
 
 def some_sends(dice: random.Random) -> Story:
