@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.judge.histories import certain, follow_pieces
+from model_tests.support.judge.histories import certain, follow_pieces, on_spark
 from model_tests.support.judge.stories import (
     LIMIT_MS,
     Story,
@@ -28,6 +28,7 @@ from longpoll_judge.contract.result import Result
 from longpoll_judge.read.source import find
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
+from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.show.evidence import write_evidence
 from longpoll_spec.history import META_FILE, Event, Meta
 
@@ -139,6 +140,17 @@ def test_a_growing_history_of_stories_is_judged_as_the_whole(number: int, tmp_pa
     assert {one.clause for one in found.told.values()} <= {clause for one in several for clause in one.expected} | {
         one.clause for one in certain(found.whole).values()
     }
+
+
+@on_spark
+def test_spark_reports_the_clauses_of_stories(spark_engine: SparkEngine, tmp_path: Path) -> None:
+    """Fifty stories in one history of several parts."""
+    several = MIXED[::23]
+    meta, events = together(several)
+    history = find([write_parts(tmp_path, meta, events, [100, 200])])
+    result = judge_on(spark_engine, history, wake_ms=LIMIT_MS, late_ms=LIMIT_MS, say=lambda _stage: None)
+
+    assert clauses_by_story(result, len(several)) == [sorted(one.expected) for one in several]
 
 
 def some_sends(dice: random.Random) -> Story:
