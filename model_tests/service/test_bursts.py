@@ -13,16 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import SMALL_STORE, Brokers, one_by_one
 from model_tests.support.broker.raw_client import (
+    RawClient,
+    bodies_of,
     pull_fields,
     send_fields,
+    send_message,
 )
 from model_tests.support.broker.sockless import Peer, ThreadlessBroker
 from model_tests.support.broker.stores import StillRuntime
+from msgspec import structs
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
-from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames import Command, Serialisation, encode
 from longpoll_spec.policy import preset
 
@@ -184,3 +188,40 @@ def test_a_pull_among_others_is_what_it_is_alone(brokers: Brokers, tmp_path: Any
         nobodys = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 4, int(CommandFlag.RESPONSE), fields)))
         told.append((twin.told([(0, pulls({}, {}, other) + nobodys + pulls({}))]), broker.offsets.query("T", "G", 0)))
     assert told[0] == told[1]
+
+
+def test_a_pull_like_the_last_one_asks_again_what_may_have_changed(broker: Broker) -> None:
+    with RawClient(broker.address) as client:
+        for tag in ("a", "b", "a"):
+            send_message(client, "T", tag.encode(), properties=f"TAGS\x01{tag}\x02")
+
+        def pull(offset: int = 0, **changes: str) -> tuple[int, list[bytes]]:
+            reply = client.pull("T", offset, **changes)
+            return reply.code, bodies_of(reply)
+
+        for _ in range(2):
+            assert pull() == (0, [b"a", b"b", b"a"])
+        for _ in range(2):
+            assert pull(subscription="a") == (0, [b"a", b"a"])
+        for _ in range(2):
+            assert pull(1) == (0, [b"b", b"a"])
+            assert pull(3)[0] == ResponseCode.PULL_NOT_FOUND
+            assert [pull(offset)[0] for offset in (4, -1)] == [ResponseCode.PULL_OFFSET_MOVED] * 2
+            assert pull(queueId="9")[0] == ResponseCode.SYSTEM_ERROR
+        broker.shared.groups.put(GroupConfig("H", consume_enable=False))
+        assert pull(consumerGroup="H")[0] == ResponseCode.NO_PERMISSION
+        assert [pull()[0], client.pull("none").code] == [0, ResponseCode.TOPIC_NOT_EXIST]
+        assert pull(0, sysFlag="5", commitOffset="2") == (0, [b"a", b"b", b"a"])
+        assert broker.shared.offsets.query("T", "G", 0) == 2
+        topics, groups = broker.shared.topics, broker.shared.groups
+        topic, group = topics.get("T"), groups.find("G")
+        assert topic is not None
+        assert group is not None
+        topics.put(structs.replace(topic, perm=2))
+        assert pull()[0] == ResponseCode.NO_PERMISSION
+        topics.put(topic)
+        assert pull()[0] == 0
+        groups.put(structs.replace(group, consume_enable=False))
+        assert pull()[0] == ResponseCode.NO_PERMISSION
+        groups.put(group)
+        assert pull()[0] == 0
