@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from model_tests.support.broker.brokers import Brokers, wait_held, wait_visible
+from model_tests.support.broker.harness.topics import make_topic
 from model_tests.support.broker.raw_client import (
     RawClient,
     bodies_of,
@@ -195,3 +196,14 @@ def test_the_step_points_are_the_laws_actions(brokers: Brokers, tmp_path: Path) 
         broker.stop()
         passed |= set(runtime.passed)
     assert passed == THE_BROKERS <= set(ACTION_NAMES)
+
+
+def test_a_message_wakes_its_queue_alone(brokers: Brokers) -> None:
+    broker, client, sender = brokers.served_two()
+    make_topic(broker.address, "T", 20)
+    asked = {queue: client.send(PULL, pull_fields("T", 0, queue_id=queue, timeout_ms=LONG_MS)) for queue in range(20)}
+    wait_held(broker, 20)
+    for queue in reversed(range(20)):
+        assert sender.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", queue), b"x").code == 0
+        assert client.answer(asked[queue]).code == 0
+        assert len(broker.hold_service) == queue

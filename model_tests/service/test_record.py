@@ -48,6 +48,22 @@ def one(events: list[Event], kind: str, **fields: Any) -> Event:
     return found[0]
 
 
+def test_each_woken_pull_has_its_events(brokers: Brokers, history: Path) -> None:
+    broker, puller, sender = brokers.served_two(record_directory=str(history))
+    send_message(sender, "T")
+    opaques = [puller.send_pull("T", 1, timeout_ms=10_000) for _ in range(3)]
+    wait_held(broker, 3)
+    send_message(sender, "T")
+    assert all(puller.answer(opaque).code == 0 for opaque in opaques)
+    events = ended(broker, history)
+    asked = [event.request for event in events if event.event == "request_received" and event.may_hold]
+    assert len(set(asked)) == 3
+    for request in asked:
+        assert one(events, "run", request=request)
+        answered = one(events, "answer_sent", request=request)
+        assert (answered.cause, answered.offsets) == ("woken", [1])
+
+
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
 def test_the_events_of_a_wake(policy: Policy, brokers: Brokers, history: Path) -> None:
     broker, puller, sender = brokers.served_two(policy=policy, record_directory=str(history))
