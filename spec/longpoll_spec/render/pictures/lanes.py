@@ -51,7 +51,6 @@ text{{fill:var(--ink);font-size:{SIZE}px}}
 .bad{{fill:var(--bad)}}
 text.bad{{fill:var(--bad)}}
 """,
-    fits=False,
 )
 
 

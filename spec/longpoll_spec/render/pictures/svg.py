@@ -45,16 +45,12 @@ _OTHER: Final = 1_062
 """The greatest width of any other character, in thousandths."""
 
 
-def style_of(kind: str, rules: str, *, light: str = "", dark: str = "", fits: bool = True) -> str:
-    """The CSS of a kind of picture: `rules`, and colours that follow the theme of the system or the page.
-
-    `light` and `dark` add colours. A picture that `fits` shrinks with the page.
-    """
-    light, dark = _LIGHT + light, _DARK + dark
-    size = "max-width:100%;height:auto" if fits else "max-width:none"
+def style_of(kind: str, rules: str) -> str:
+    """The CSS of a kind of picture: `rules`, and colours that follow the theme of the system or the page."""
     return (
-        f"\n.{kind}{{{light};font-family:{FONT};{size}}}\n@media (prefers-color-scheme:dark){{.{kind}{{{dark}}}}}\n"
-        f'body[data-theme="light"] .{kind}{{{light}}}body[data-theme="dark"] .{kind}{{{dark}}}\n'
+        f"\n.{kind}{{{_LIGHT};font-family:{FONT};max-width:none}}\n"
+        f"@media (prefers-color-scheme:dark){{.{kind}{{{_DARK}}}}}\n"
+        f'body[data-theme="light"] .{kind}{{{_LIGHT}}}body[data-theme="dark"] .{kind}{{{_DARK}}}\n'
         + "\n".join(f".{kind} {rule}" for rule in rules.strip().splitlines())
         + "\n"
     )
@@ -87,14 +83,6 @@ def text(kind: str, x: float, y: float, words: str) -> str:
 def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
     """A straight line."""
     return element("line", kind, x1=x1, y1=y1, x2=x2, y2=y2)
-
-
-def tip(x: float, y: float, back: tuple[float, float], half: float) -> str:
-    """The tip of an arrow at (x, y); `back` leads from there to its base, which is twice `half` wide."""
-    along, down = back
-    across = (half, 0.0) if along == 0 else (0.0, half)
-    ends = [(x + along + sign * across[0], y + down + sign * across[1]) for sign in (-1, 1)]
-    return element("polygon", "tip", points=" ".join(f"{one:.1f},{other:.1f}" for one, other in ((x, y), *ends)))
 
 
 def width_of(text: str, size: float, *, bold: bool = False) -> float:
