@@ -207,3 +207,11 @@ def test_a_message_wakes_its_queue_alone(brokers: Brokers) -> None:
         assert sender.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", queue), b"x").code == 0
         assert client.answer(asked[queue]).code == 0
         assert len(broker.hold_service) == queue
+
+
+def test_a_stop_answers_each_held_pull(brokers: Brokers) -> None:
+    broker, client = brokers.served()
+    send_message(client, "T")
+    opaques = [hold(client, broker, "T", 1), hold(client, broker, "T", 1)]
+    broker.stop()
+    assert [client.answer(opaque).code for opaque in opaques] == [19, 19]
