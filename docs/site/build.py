@@ -45,16 +45,16 @@ def _moment_of_commit() -> str:
     return ran.stdout.strip() or "315532800"
 
 
-def main() -> None:
-    """Make the site in `build/site`."""
+def main(site: Path = SITE, source: Path = SOURCE) -> None:
+    """Make the site, in `build/site` unless another folder is given."""
     try:
-        ran = build(SITE, SOURCE)
+        ran = build(site, source)
     except TreeError as error:
         sys.exit(f"docs: {error}")
     sys.stderr.write(ran.stdout)
     if ran.returncode:
         sys.exit("docs: Sphinx reported warnings: fix them, because each warning is an error")
-    sys.stdout.write(f"{SITE / 'index.html'}\n")
+    sys.stdout.write(f"{site / 'index.html'}\n")
 
 
 if __name__ == "__main__":

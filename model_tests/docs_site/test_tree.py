@@ -20,7 +20,7 @@ from longpoll.cli import COMMANDS
     ],
 )
 def test_a_page_or_a_name_without_a_section_ends_the_build(
-    monkeypatch: pytest.MonkeyPatch, changed: Callable[[], dict[Path, str] | None], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: Callable[[], dict[Path, str] | None], said: str
 ) -> None:
     """`make docs` ends with one sentence that names it, before it makes a page."""
     monkeypatch.setattr(longpoll, "__all__", [*longpoll.__all__])
@@ -28,7 +28,7 @@ def test_a_page_or_a_name_without_a_section_ends_the_build(
     monkeypatch.setattr(tree, "places", lambda: found)
 
     with pytest.raises(SystemExit, match=said):
-        build.main()
+        build.main(tmp_path / "site", tmp_path / "source")
 
 
 def test_links_lead_into_the_site(tmp_path: Path) -> None:

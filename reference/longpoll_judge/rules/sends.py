@@ -399,20 +399,35 @@ def _delivered(
     alike = in_order(told, mine[np.isin(keys[mine], wanted[early])])
     alike = alike[np.argsort(sends.after_ns[send[alike]], kind="stable")]
     acknowledgement[early] = np.append(alike, -1)[first_of(wanted[early], keys[alike])]
-    # Where the queue may have begun anew in between the offset is two messages', and another one was delivered.
-    since, until = delivered.take(early), told.take(acknowledgement[early])
+    early = _of_one_queue(tables, early, delivered, told.take(acknowledgement[early]), context)
+    early = once(delivered, early, acknowledgement)
+    events = _delivery_events(delivered, told, sends, send, acknowledgement)
+    yield breach_of("send.delivered.after_request", early, events, "a message was delivered before its send came")
+    yield _delivered_elsewhere(tables, messages, told.take(mine), send[mine], context)
+
+
+def _of_one_queue(tables: Tables, early: Integers, delivered: Gathered, until: Gathered, context: Context) -> Integers:
+    """The early deliveries whose queue certainly did not begin again before their acknowledgements, `until`.
+
+    Otherwise the offset belongs to two messages, and another one was delivered.
+    """
+    since = delivered.take(early)
     anew = np.zeros(len(early), dtype=np.bool_)
     for about, holes in changes_of(since, context):
         anew |= about & holes.touch(since.after_ns, until.before_ns)
     early = early[~anew]
-    early = once(delivered, early[~_asked_elsewhere(tables, delivered.take(early))], acknowledgement)
-    events = (
+    return early[~_asked_elsewhere(tables, delivered.take(early))]
+
+
+def _delivery_events(
+    delivered: Gathered, told: Gathered, sends: Gathered, send: Integers, acknowledgement: Integers
+) -> tuple[tuple[Gathered, Integers], ...]:
+    """Delivery, acknowledgement and send, as the evidence of a breach."""
+    return (
         (delivered, np.arange(len(delivered))),
         (told, acknowledgement),
         (sends, np.append(send, -1)[acknowledgement]),
     )
-    yield breach_of("send.delivered.after_request", early, events, "a message was delivered before its send came")
-    yield _delivered_elsewhere(tables, messages, told.take(mine), send[mine], context)
 
 
 def _delivered_elsewhere(
@@ -434,17 +449,9 @@ def _delivered_elsewhere(
     sent_ns = np.append(sends.after_ns[send], BEGINNING)[acknowledgement]
     is_early = is_ordered & (acknowledgement >= 0) & (delivered.before_ns < sent_ns)
     early = np.flatnonzero(is_early & (np.append(told.source, np.uint64(0))[acknowledgement] != delivered.source))
-    since, until = delivered.take(early), told.take(acknowledgement[early])
-    anew = np.zeros(len(early), dtype=np.bool_)
-    for about, holes in changes_of(since, context):
-        anew |= about & holes.touch(since.after_ns, until.before_ns)
-    early = early[~anew]
-    early = once(delivered, early[~_asked_elsewhere(tables, delivered.take(early))], acknowledgement)
-    events = (
-        (delivered, np.arange(len(delivered))),
-        (told, acknowledgement),
-        (sends, np.append(send, -1)[acknowledgement]),
-    )
+    early = _of_one_queue(tables, early, delivered, told.take(acknowledgement[early]), context)
+    early = once(delivered, early, acknowledgement)
+    events = _delivery_events(delivered, told, sends, send, acknowledgement)
     why = "a message was delivered before another source saw its send come"
     return breach_of("send.delivered.after_request", early, events, why, np.ones(len(delivered), dtype=np.bool_))
 
