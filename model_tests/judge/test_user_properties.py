@@ -143,21 +143,13 @@ def test_what_is_not_certain_is_unknown(tmp_path: Path) -> None:
 def test_an_own_finding_is_in_every_report(mine: Path, tmp_path: Path) -> None:
     """And makes no evidence that would be taken for a history."""
     history = recorded(tmp_path / "history", 0, 0)
-    files = [tmp_path / f"report.{kind}" for kind in ("html", "md", "xml", "json")]
+    files = [tmp_path / f"report.{kind}" for kind in ("html", "json")]
     reports = [word for file in files for word in ("--report", file)]
-    asked = (
-        "--property",
-        f"{mine}:reads_forward",
-        "--evidence",
-        tmp_path / "evidence",
-        "--windows",
-        tmp_path / "windows",
-    )
+    asked = ("--property", f"{mine}:reads_forward", "--evidence", tmp_path / "evidence")
     code, _result, err = command(history, *asked, *reports)
     assert (code, err) == (1, "")
     assert all("own.reads_forward" in file.read_text("utf-8") for file in files)
     assert list((tmp_path / "evidence").iterdir()) == []
-    assert len(list((tmp_path / "windows").iterdir())) == 2
 
 
 @pytest.mark.parametrize("content", ["", "reads_forward = 3\n", "1 / 0\n", "def (\n", "raise SystemExit(0)\n"])
