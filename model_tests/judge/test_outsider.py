@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from model_tests.judge.second.compare import judge_it
+from model_tests.judge.second.judge import weigh
+from model_tests.judge.second.observer import History
 
 from longpoll_judge.contract.result import NO_LOST_WAKEUP, Result
 from longpoll_judge.run.pipeline import judge
@@ -14,6 +19,9 @@ from longpoll_judge.show.report import told_of
 CASES: Final = Path(__file__).parent / "cases"
 RIGHT: Final[dict[str, tuple[str, str]]] = {
     "L_compaction": ("unknown", "pull.found.complete"),
+    "L_kill_behind_proxy": ("unknown", "log.acknowledged.once"),
+    "L_kill_commit_none": ("unknown", "commit.told.some"),
+    "L_kill_max_falls": ("unknown", "pull.max.never_falls"),
     "acked_and_gone": ("unknown", "pull.min.kept"),
     "batch_reversed": ("invalid", "send.batch.gapless"),
     "batch_short": ("invalid", "send.batch.gapless"),
@@ -76,9 +84,6 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
 
 
 MISJUDGED: Final[dict[str, tuple[frozenset[str], str]]] = {
-    "L_kill_behind_proxy": (frozenset({"valid", "unknown"}), "a kill behind a proxy loses offsets and the log's tail"),
-    "L_kill_commit_none": (frozenset({"valid", "unknown"}), "the same: offsets are saved every 5 s"),
-    "L_kill_max_falls": (frozenset({"valid", "unknown"}), "the same: an asynchronous flush may lose the tail"),
     "L_slave_same_name": (frozenset({"unknown"}), "a slave that lags is recorded under its master's name"),
     "ack_other_id": (frozenset({"invalid"}), "a send's own ids are not compared with those of its acknowledgement"),
     "delayed_very_late": (frozenset({"invalid", "unknown"}), "a delay of 1 s is delivered after 42 s"),
@@ -106,6 +111,69 @@ def test_an_outsider_s_history_has_its_verdict(name: str) -> None:
     result = judge([CASES / name], engine="local")
     assert result.verdict == verdict, (result.findings, result.gaps)
     assert not clause or clause in clauses(result)
+
+
+Events = list[dict[str, Any]]
+
+
+def one_stays_open(events: Events) -> Events:
+    """One connection outlives what looked like a kill."""
+    return [one for one in events if (one["event"], one.get("connection")) != ("connection_closed", "d")]
+
+
+def killed_later(events: Events, ms: int = 20_000) -> Events:
+    """The broker is killed so much later."""
+    at = next(place for place, one in enumerate(events) if one["event"] == "connection_closed")
+    later = {"after_ns": ms * 1_000_000, "before_ns": ms * 1_000_000}
+    return [*events[:at], *(one | {name: one[name] + late for name, late in later.items()} for one in events[at:])]
+
+
+def killed_soon(events: Events) -> Events:
+    """The broker is killed almost as long after as its disk is behind at most."""
+    return killed_later(events, 11_900)
+
+
+def back_at_once(events: Events) -> Events:
+    """The next connection opens 0.4 s after the last one closed."""
+    at = next(place for place, one in enumerate(events) if one["event"] == "connection_opened" and place > 4)
+    return [
+        *events[:at],
+        *killed_later([{"event": "connection_closed", "after_ns": 0, "before_ns": 0}, *events[at:]], -5_600)[1:],
+    ]
+
+
+def nothing_lost(events: Events) -> Events:
+    """The group's offset is there."""
+    return [one | {"code": 0, "offset": 100} if one.get("code") == 22 else one for one in events]
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "verdict", "clause"),
+    [
+        ("L_kill_commit_none", one_stays_open, "invalid", "commit.told.some"),
+        ("L_kill_commit_none", back_at_once, "invalid", "commit.told.some"),
+        ("L_kill_commit_none", killed_soon, "unknown", "commit.told.some"),
+        ("L_kill_commit_none", killed_later, "invalid", "commit.told.some"),
+        ("L_kill_commit_none", nothing_lost, "valid", ""),
+        ("L_kill_max_falls", one_stays_open, "invalid", "pull.max.least"),
+        ("L_kill_max_falls", killed_soon, "unknown", "pull.max.never_falls"),
+        ("L_kill_max_falls", killed_later, "invalid", "pull.max.least"),
+        ("L_kill_behind_proxy", one_stays_open, "invalid", "log.acknowledged.once"),
+        ("L_kill_behind_proxy", killed_later, "invalid", "log.acknowledged.once"),
+    ],
+)
+def test_a_broker_may_lose_what_it_had_not_saved(
+    tmp_path: Path, name: str, changed: Callable[[Events], Events], verdict: str, clause: str
+) -> None:
+    """By the connections it was restarted, and what is older than 15 s is on its disk; both judges say so."""
+    told = changed([json.loads(line) for line in (CASES / name / "part-000000.ndjson").read_bytes().splitlines()])
+    meta = json.loads((CASES / name / "meta.json").read_bytes())
+    history = History(meta, [one | {"sequence": number} for number, one in enumerate(told)])
+    first, second = judge_it(history, tmp_path / "history"), weigh(history.meta, history.events)
+
+    assert (first.verdict, second.verdict) == (verdict, verdict), (first.reasons, second.reasons)
+    assert not clause or any(reason.startswith(clause) for reason in first.reasons)
+    assert verdict == "invalid" or not clause or "from 2023-11-14T22:13" in first.reasons[0]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,10 @@ from longpoll_spec.policy import PRESETS
 DELETED_NS: Final = 5_000 * MS
 """Until how long after its receipt a deletion (215) may take effect: nobody tells of its answer."""
 
+RESTART_NS: Final = 1_000 * MS
+"""A broker that has no connection for this long may have been restarted."""
+KEPT_NS: Final = 15_000 * MS
+"""Whoever kills a broker loses nothing that is older: by then it has been written."""
 STOPPING_NS: Final = 5_000 * MS
 """Within this a broker that stops closes the connections of those that it has answered."""
 STOPPED_NS: Final = 15_000 * MS
@@ -143,8 +147,56 @@ def policy_says(record: Record, name: str, value: str, *, unnamed: bool) -> bool
     return True
 
 
+def restarts(record: Record, broker: str) -> list[tuple[int, int]]:
+    """When a broker may have been restarted: for a second or more nobody outside it had a connection."""
+    if broker not in record.restarts:
+        tellers = {one.source for one in record.events if one.broker == broker}
+        inside = any(is_inside(record, source) for source in tellers)
+        record.restarts[broker] = [] if inside else _without_connections(record, tellers)
+    return record.restarts[broker]
+
+
+def _without_connections(record: Record, sources: set[str]) -> list[tuple[int, int]]:
+    """Between which times that some connection is open none is."""
+    moments: list[tuple[int, int, int]] = []
+    for opened in record.of("connection_opened"):
+        if opened.source in sources:
+            mine = (opened.source, opened.connection)
+            ends = [
+                (gone.lo, gone.hi)
+                for gone in record.of("connection_closed")
+                if (gone.source, gone.connection) == mine and gone.lo >= opened.lo
+            ]
+            moments += [(opened.lo, 0, 1), (min(ends)[1] if ends else FAR, 1, -1)]
+    found: list[tuple[int, int]] = []
+    count, since = 0, FAR
+    for moment, _is_end, step in sorted(moments):
+        if count == 0 and moment - since >= RESTART_NS:
+            found.append((since + 1, moment - 1))
+        count += step
+        since = moment if count == 0 else FAR
+    return found
+
+
+def restarted(record: Record, broker: str, first: Seen, second: Seen) -> bool:
+    """Whether a broker may have been restarted between two events, whichever came first."""
+    lo, hi = min(first.lo, second.lo), max(first.hi, second.hi)
+    return any(since <= hi and lo <= until for since, until in restarts(record, broker))
+
+
+def outlives(record: Record, broker: str, old: Seen, new: Seen) -> bool:
+    """Whether an event is so much older than what may have restarted the broker since, that its effect is on disk."""
+    between = [since for since, until in restarts(record, broker) if since <= new.hi and old.lo <= until]
+    return not between or (old.hi < min(between) - KEPT_NS and old.hi < new.lo)
+
+
 def deleted_between(record: Record, queue: Queue, first: Seen, second: Seen) -> bool:
-    """Whether the topic may have been deleted between two events, whichever came first."""
+    """Whether the topic may have been deleted between two events, whichever came first, or the broker restarted."""
+    return restarted(record, queue[0], first, second) or is_other_log(record, queue, first, second)
+
+
+def is_other_log(record: Record, queue: Queue, first: Seen, second: Seen) -> bool:
+    """The same, whatever is lost by a restart."""
     one, other = sorted((first, second), key=lambda event: event.lo)
     # The first to begin may be the last to end.
     end = max(one.hi, other.hi)
@@ -212,10 +264,17 @@ def lasts_until(record: Record, gone: Seen) -> int:
 def messages(record: Record, request: Seen, *kinds: str) -> list[Seen]:
     """Messages of a pull's queue, from any source, in the generation that contains the whole pull."""
     own = [one for one in record.of(*kinds) if one.place == request.place]
-    answer = first_answers(record).get(request.about) or record.last(request.source)
+    mine = (request.source, request.connection)
+    closes = [one for one in record.of("connection_closed") if (one.source, one.connection) == mine]
+    closed = min((one for one in closes if not before(one, request)), key=lambda one: one.lo, default=None)
+    answer = first_answers(record).get(request.about) or closed or record.last(request.source)
     if deleted_between(record, request.place, request, answer):
         return []
-    return [one for one in own if not deleted_between(record, request.place, one, request)]
+    return [
+        one
+        for one in own
+        if not is_other_log(record, request.place, one, request) and outlives(record, request.place[0], one, request)
+    ]
 
 
 def holds(record: Record) -> list[Seen]:

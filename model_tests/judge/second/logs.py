@@ -11,8 +11,11 @@ from model_tests.judge.second.case import (
     absent,
     deleted_between,
     is_after_close,
+    is_other_log,
     lasts_until,
+    outlives,
     read_answers,
+    restarted,
     unknown,
     violated,
 )
@@ -26,9 +29,16 @@ SEND_NS: Final = 10_000 * MS
 
 def _pairs(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
     """Every two events of these kinds of one queue, one source and one life of their topic."""
+    for one, other in _of_one_log(record, *kinds):
+        if not restarted(record, one.broker, one, other):
+            yield one, other
+
+
+def _of_one_log(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
+    """The same, whether the broker was restarted in between or not."""
     for one, other in combinations(record.of(*kinds), 2):
         same = (one.place, one.source) == (other.place, other.source)
-        if same and not deleted_between(record, one.place, one, other):
+        if same and not is_other_log(record, one.place, one, other):
             yield one, other
 
 
@@ -76,8 +86,12 @@ def append_gapless(record: Record) -> Iterator[Said]:
 
 def acknowledged_once(record: Record) -> Iterator[Said]:
     """log.acknowledged.once."""
-    for one in _repeated(record, "message_acknowledged"):
-        yield violated(one, f"{one.place} has two messages acknowledged at {one.queue_offset}")
+    for one, other in _of_one_log(record, "message_acknowledged"):
+        if one.queue_offset == other.queue_offset:
+            old, new = sorted((one, other), key=lambda each: each.hi)
+            is_kept = outlives(record, one.broker, old, new)
+            convict = violated if is_kept else unknown
+            yield convict(one, f"{one.place} has two messages acknowledged at {one.queue_offset}")
 
 
 def visible_monotone(record: Record) -> Iterator[Said]:

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Final
 
 from attrs import frozen
-from model_tests.judge.second.case import Said, deleted_between, is_inside, unknown, violated
+from model_tests.judge.second.case import Said, is_inside, is_other_log, unknown, violated
 from model_tests.judge.second.parts import MS
 from model_tests.judge.second.reading import FAR, SENDS, Queue, Record, Seen, before
 
@@ -51,7 +51,7 @@ def one_value(record: Record) -> Iterator[Said]:
         is_other |= one.body != other.body and -1 not in {one.body, other.body}
         if not is_other or not _are_one_broker(record, one.event, other.event):
             continue
-        if deleted_between(record, one.place, one.event, other.event):
+        if is_other_log(record, one.place, one.event, other.event):
             continue
         first, second = one.event, other.event
         closed = [

@@ -14,6 +14,8 @@ from model_tests.judge.second.case import (
     begun_anew,
     first_answers,
     lasts_until,
+    outlives,
+    restarts,
     unknown,
     violated,
 )
@@ -73,6 +75,11 @@ def commits(record: Record, query: Seen) -> list[Commit]:
     return found
 
 
+def is_lost(record: Record, done: Seen, query: Seen) -> bool:
+    """Whether the broker may have been killed before it saved what it had answered, and before the query came."""
+    return not outlives(record, query.broker, done, query)
+
+
 def reset_after(record: Record, one: Seen, query_answer: Seen) -> bool:
     """Whether what was committed may have been put elsewhere after an event."""
     for place, lo, hi in begun_anew(record):
@@ -108,18 +115,19 @@ def certain(record: Record, query: Seen, answer: Seen) -> list[Commit]:
         and one.request.source == query.source
         and before(one.answer, query)
         and not reset_after(record, one.request, answer)
+        and not is_lost(record, one.answer, query)
     ]
 
 
 def elsewhere(record: Record, query: Seen, answer: Seen) -> list[Commit]:
-    """The same of another observer of the broker, that watched to its end."""
+    """The same of another observer of the broker, that watched to its end, or of before a restart."""
     return [
         one
         for one in commits(record, query)
         if one.answer is not None
-        and one.request.source != query.source
+        and (one.request.source != query.source or is_lost(record, one.answer, query))
         and query.broker
-        and record.last(one.request.source).event == "source_stopped"
+        and (one.request.source == query.source or record.last(one.request.source).event == "source_stopped")
         and before(one.answer, query)
         and not reset_after(record, one.request, answer)
     ]
@@ -160,7 +168,10 @@ def told_most(record: Record) -> Iterator[Said]:
         why = f"{query.request} is told {answer.offset}, which nobody committed"
         earlier = _earlier(record, query)
         lower = [
-            asked for asked, told in earlier if told.code == 22 or (told.code == 0 and told.offset < answer.offset)
+            asked
+            for asked, told in earlier
+            if (told.code == 22 or (told.code == 0 and told.offset < answer.offset))
+            and not is_lost(record, told, query)
         ]
         since = [asked.lo for asked in lower if not reset_after(record, asked, answer)]
         if since:
@@ -242,6 +253,8 @@ def _may_be(record: Record, told: tuple[Seen, Seen], since: int) -> bool:
         is_so = (said.code == 0 and said.offset == value) or (said.code == 22 and value == 0)
         if is_so and asked is not query and _key(asked) == _key(query) and asked.lo <= answer.hi and said.hi >= since:
             return True
+    if any(hi >= since and lo <= answer.hi for lo, hi in restarts(record, query.broker)):
+        return True
     return any(
         _until(record, reset) >= since and not before(answer, reset) and (value == 0 or reset.code not in DELETIONS)
         for reset in record.of("request_received")
@@ -256,7 +269,10 @@ def told_some(record: Record) -> Iterator[Said]:
         there += [
             asked.lo
             for asked, told in _earlier(record, query)
-            if told.code == 0 and told.offset > 0 and not reset_after(record, asked, answer)
+            if told.code == 0
+            and told.offset > 0
+            and not reset_after(record, asked, answer)
+            and not is_lost(record, told, query)
         ]
         if answer.code == 22 and there:
             why = f"{query.request} is told that nothing was committed"

@@ -86,6 +86,8 @@ class Record:
     """Sources whose clock may be set, so their durations are unknown."""
     unwatched: dict[str, list[tuple[int, int]]] = field(factory=dict)
     """Broker -> intervals without an observer, where that was checked."""
+    restarts: dict[str, list[tuple[int, int]]] = field(factory=dict)
+    """Broker -> intervals in which it may have been restarted, where that was checked."""
     anew: list[tuple[Queue, int, int]] | None = None
     """Intervals in which a queue may have been deleted without its observer; None before the check."""
     _of: dict[tuple[str, ...], list[Seen]] = field(factory=dict)

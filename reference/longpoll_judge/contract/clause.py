@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from attrs import frozen
@@ -96,6 +97,17 @@ class Clause:
     unknown."""
     verdict: FindingVerdict = "violated"
     """The strongest verdict; an `observed` finding breaks no promise of a broker."""
+
+
+def moment_text(moment_ns: float) -> str:
+    """Nanoseconds of Unix time as text, UTC."""
+    begin = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment_ns / 1_000)
+    return begin.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def restart_text(since_ns: float) -> str:
+    """What may explain a finding, as a part of its reason."""
+    return f"; all connections were closed from {moment_text(since_ns)} on, so the broker may have been killed then"
 
 
 def are_many_refused(refused: int, count: int) -> bool:

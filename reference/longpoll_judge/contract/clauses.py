@@ -53,7 +53,8 @@ LOG_CLAUSES: Final = (
     Clause(
         "log.acknowledged.once",
         OFFSETS_IN_ORDER,
-        "No two messages are acknowledged with one queue offset.",
+        "No two messages are acknowledged with one queue offset. Unknown if the broker may have lost the first in a "
+        "restart.",
         "ConsumeQueue.putMessagePositionInfo",
         ("message_acknowledged(queue_offset)",),
     ),
@@ -214,7 +215,7 @@ COMMIT_CLAUSES: Final = (
         "No query of a group returns an offset below one that the group had certainly committed (answer.before_ns < "
         "the query's request.after_ns), unless a commit of at most the returned offset may have come after that one: "
         "an update (15) that was not certainly done before, or a pull that was not certainly received before. A "
-        "client may move its own offset back.",
+        "client may move its own offset back. Unknown if the broker may have lost the greater one in a restart.",
         "the specification's commit_never_regresses; ConsumerOffsetManager.commitOffset",
         ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
         whole_record=True,
@@ -234,7 +235,7 @@ COMMIT_CLAUSES: Final = (
         "commit.told.some",
         COMMIT_IS_TOLD,
         "If a group has certainly committed, or a query has certainly returned an offset above 0, no later query "
-        "returns that it has none (22).",
+        "returns that it has none (22). Unknown if the broker may have lost the offset in a restart.",
         "ConsumerManageProcessor.queryConsumerOffset: 22 only if offsetTable has none",
         ("request_received(code, group, commit_offset)", "answer_sent(code)"),
         whole_record=True,

@@ -1,16 +1,17 @@
 """The generations of a queue: within one, its log only grows.
 
-A generation ends when the topic is deleted (215); the next one begins empty. It may also end in a gap of the record: a
-broker that was killed and restarted may have lost messages that were not on disk, and kept messages that no event
-shows. A request that certainly lies within one generation is judged by the events that may belong to it. A request
-that touches a change may have been served in either generation, so only rules that need no log judge it.
+A generation ends when the topic is deleted (215); the next one begins empty. It may also end in a gap of the record, or
+while all connections of an observer outside the broker are closed: a broker that was killed and restarted may have lost
+messages that were not on disk, and kept messages that no event shows. A request that certainly lies within one
+generation is judged by the events that may belong to it. A request that touches a change may have been served in either
+generation, so only rules that need no log judge it.
 
 How changes are found: `survey`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -33,12 +34,26 @@ class Generations:
     """When a life may end and the next one begin."""
     deletions: RecordGaps
     """Those of them that certainly do, and let the next life begin empty."""
+    restarts: RecordGaps = NO_GAPS
+    """Those in which the broker may have been restarted, by its connections: what is older than `KEPT_NS` is kept."""
 
     def number(self, after_ns: Integers, before_ns: Integers) -> Integers:
         """The life that each interval lies in; `NEITHER` where it touches a change."""
         life = np.searchsorted(self.changes.ends, after_ns, side="left")
         next_ns = np.append(self.changes.starts, INTEGER_LIMIT)[life]
         return np.where((before_ns < next_ns) | (life == len(self.changes)), life, NEITHER).astype(np.int64)
+
+    def first_kept(self, number: int) -> int:
+        """The first of the lives before this one from which nothing but restarts led here."""
+        while (
+            number > 0
+            and (
+                (self.restarts.starts == self.changes.starts[number - 1])
+                & (self.restarts.ends == self.changes.ends[number - 1])
+            ).any()
+        ):
+            number -= 1
+        return number
 
     def life(self, number: int) -> Generation:
         """The events of one generation."""
@@ -65,8 +80,13 @@ class Generation:
         return INTEGER_LIMIT if self.emptied_ns is None else 0
 
     def sure(self, after_ns: Integers, before_ns: Integers) -> Booleans:
-        """Which events certainly belong to it."""
-        found: Booleans = (self.lives.number(after_ns, before_ns) == self.number) & (self.number != NEITHER)
+        """Which events certainly belong to it, be it as what a restart cannot have lost."""
+        numbers = self.lives.number(after_ns, before_ns)
+        found: Booleans = (numbers == self.number) & (self.number != NEITHER)
+        first = self.lives.first_kept(self.number)
+        if first < self.number:
+            saved_ns = np.append(self.lives.changes.starts, INTEGER_LIMIT)[numbers] - KEPT_NS
+            found |= (numbers >= first) & (numbers < self.number) & (before_ns < saved_ns)
         return found
 
     def possible(self, after_ns: Integers, before_ns: Integers) -> Booleans:
@@ -82,6 +102,11 @@ class Generation:
         return found & since
 
 
+KEPT_NS: Final = 15_000 * 1_000_000
+"""What a broker was told this long before it was killed is on its disk: it saves offsets every 5 s, first after 10 s,
+and flushes its log at least every 10 s."""
+RESTART_NS: Final = 1_000 * 1_000_000
+"""A broker without any connection for this long may have been restarted."""
 DELETION_NS: Final = 5_000 * 1_000_000
 """How long after its receipt a deletion may take effect; its answer is not recorded."""
 
@@ -169,6 +194,27 @@ def broker_holes(
             ends = zip(holes.starts.tolist(), holes.ends.tolist(), strict=True)
             intervals += [(start, max(min(end, until_ns), start)) for start, end in ends]
         found[broker] = gaps_of((*intervals, *_unwatched(mine, inside)))
+    return found
+
+
+def restarts(
+    sources: Mapping[str, SourceSurvey], connections: Mapping[str, Sequence[Interval]], inside: Collection[str]
+) -> dict[str, RecordGaps]:
+    """When each broker may have been restarted: between two times that it has connections, as seen from outside.
+
+    `connections` says of each source since when each of its connections may have been open, and until when. An observer
+    inside the broker ends with it.
+    """
+    found = {}
+    for broker in {broker for seen in sources.values() for broker in seen.names}:
+        mine = {name for name, seen in sources.items() if broker in seen.names}
+        if not mine.isdisjoint(inside):
+            continue
+        open_ = gaps_of(interval for name in mine for interval in connections.get(name, ()))
+        apart = zip(open_.ends[:-1].tolist(), open_.starts[1:].tolist(), strict=True)
+        closed = gaps_of((end + 1, start - 1) for end, start in apart if start - end >= RESTART_NS)
+        if len(closed):
+            found[broker] = closed
     return found
 
 

@@ -7,7 +7,7 @@ files do not matter. `run.queue_verdict` judges requests with a `Context` from h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -25,6 +25,7 @@ from longpoll_judge.evidence.generations import (
     broker_holes,
     deletions,
     lasting,
+    restarts,
 )
 from longpoll_judge.evidence.observers import (
     DELETE_TOPIC,
@@ -182,6 +183,8 @@ class Context:
     """By broker and topic: when its queues were deleted; the topic is empty if unknown."""
     begun_anew: dict[tuple[str, str, int], RecordGaps] = field(factory=dict)
     """Queue -> when its generation began without a recorded deletion."""
+    restarts: dict[str, RecordGaps] = field(factory=dict)
+    """By broker: when it may have been restarted, of those that may."""
     closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
     """All closes of the connections that have several, in order of time: a name may come again."""
     spans: dict[str, tuple[Integers, Integers]] = field(factory=dict)
@@ -197,13 +200,14 @@ class Context:
         """Whether the history is to be asked this clause."""
         return not self.asked_alone or clause in self.asked_alone
 
-    def lives(self, name: tuple[str, str, int]) -> Generations | None:
-        """The lives of a queue (broker, topic, number); None where it has one for certain."""
+    def lives(self, name: tuple[str, str, int], *, restarts: bool = True) -> Generations | None:
+        """The lives of a queue (broker, topic, number), apart for each restart or not; None where it has one."""
         deleted = [self.deleted.get((name[0], topic), NO_GAPS) for topic in {name[1], ""}]
         unsure = [self.life_holes.get(name[0], NO_GAPS), self.begun_anew.get(name, NO_GAPS)]
-        if not any(map(len, (*deleted, *unsure))):
+        restarted = self.restarts.get(name[0], NO_GAPS) if restarts else NO_GAPS
+        if not any(map(len, (*deleted, *unsure, restarted))):
             return None
-        return Generations(changes=union((*deleted, *unsure)), deletions=union(deleted))
+        return Generations(union((*deleted, *unsure, restarted)), union(deleted), restarted)
 
     def orders(self, source: str, broker: str) -> bool:
         """Whether the timestamps of a source about a broker order anything."""
@@ -488,6 +492,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         asked_alone=frozenset(survey.excerpts),
         deleted=deleted,
         begun_anew=again,
+        restarts=restarts(survey.sources, _open_times(survey.opens, survey.closes), inside),
     )
     return context, gaps
 
@@ -521,16 +526,9 @@ def _spans(
     opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
 ) -> dict[str, tuple[Integers, Integers]]:
     """By source the moments of `Context.spans`."""
-    ends: dict[tuple[str, str], list[int]] = {}
-    for source, connection, after_ns, _before_ns in sorted(closes, reverse=True):
-        ends.setdefault((source, connection), []).append(after_ns)
     found: dict[str, list[Interval]] = {}
-    for source, connection, after_ns, _before_ns in sorted(opens, key=lambda one: one[2]):
-        waiting = ends.get((source, connection))
-        # A close that is earlier than this was another connection's of this name.
-        while waiting and waiting[-1] < after_ns:
-            waiting.pop()
-        found.setdefault(source, []).append((after_ns, waiting.pop() if waiting else INTEGER_LIMIT))
+    for source, opened_ns, (closed_ns, _closed_before_ns) in _connections(opens, closes):
+        found.setdefault(source, []).append((opened_ns, closed_ns))
     return {
         source: (
             np.array([opened for opened, _closed in spans], dtype=np.int64),
@@ -538,6 +536,31 @@ def _spans(
         )
         for source, spans in found.items()
     }
+
+
+def _open_times(
+    opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
+) -> dict[str, list[Interval]]:
+    """By source between which moments each of its connections may have been open."""
+    found: dict[str, list[Interval]] = {}
+    for source, opened_ns, (_closed_ns, closed_before_ns) in _connections(opens, closes):
+        found.setdefault(source, []).append((opened_ns, closed_before_ns))
+    return found
+
+
+def _connections(
+    opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
+) -> Iterator[tuple[str, int, Interval]]:
+    """The source of each connection, when it may have been opened, and between which moments it was closed."""
+    ends: dict[tuple[str, str], list[Interval]] = {}
+    for source, connection, *moments in sorted(closes, reverse=True):
+        ends.setdefault((source, connection), []).append((moments[0], moments[1]))
+    for source, connection, after_ns, _before_ns in sorted(opens, key=lambda one: one[2]):
+        waiting = ends.get((source, connection))
+        # A close that is earlier than this was another connection's of this name.
+        while waiting and waiting[-1][0] < after_ns:
+            waiting.pop()
+        yield source, after_ns, waiting.pop() if waiting else NOT_CLOSED
 
 
 def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], RecordGaps]:

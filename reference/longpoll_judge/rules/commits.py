@@ -40,10 +40,11 @@ from longpoll_judge.contract.clause import (
     UNHELD_MS,
     UPDATE_CODES,
     are_many_refused,
+    restart_text,
 )
 from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import Finding, Gap, Share
-from longpoll_judge.evidence.generations import DELETION_NS
+from longpoll_judge.evidence.generations import DELETION_NS, KEPT_NS
 from longpoll_judge.evidence.source_survey import DISORDER_NS, NO_GAPS, gaps_of, union
 from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE_CONSUMER_OFFSET, Context
 from longpoll_judge.read.schema import EVENT_SCHEMA, REQUIRED, coded, compute, event_dict
@@ -147,6 +148,8 @@ class _Reset:
     """It leaves no offset, and never another one."""
     queue: int = -1
     """-1 for all."""
+    is_restart: bool = False
+    """The broker may have been killed, and lost what it had not saved yet (`KEPT_NS`)."""
 
     @classmethod
     def of(cls, event: dict[str, Any], context: Context) -> _Reset:
@@ -164,10 +167,16 @@ class _Reset:
 
 
 def _unseen(context: Context) -> Iterator[_Reset]:
-    """Deletions that no source tells: a queue that began again had another generation, with other commits."""
+    """Deletions that no source tells: a queue that began again had another generation, with other commits.
+
+    And restarts, by the connections.
+    """
     for (broker, topic, queue), holes in context.begun_anew.items():
         for after_ns, before_ns in zip(holes.starts.tolist(), holes.ends.tolist(), strict=True):
             yield _Reset(broker, "", topic, after_ns, before_ns, deletes=True, queue=queue)
+    for broker, holes in context.restarts.items():
+        for after_ns, before_ns in zip(holes.starts.tolist(), holes.ends.tolist(), strict=True):
+            yield _Reset(broker, "", "", after_ns, before_ns, deletes=False, is_restart=True)
 
 
 Exchanges = tuple[pa.Table, pa.Table, Keys]
@@ -285,21 +294,27 @@ class _Group:
 
     def _told(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
         """The finding about the answer to one query; `resets` may have come before it."""
-        since_ns = max((reset.until_ns for reset in resets), default=-NEVER)
+        since_ns = max((reset.until_ns for reset in resets if not reset.is_restart), default=-NEVER)
         # Answered for certain before the question came, by the same observer, whose clock orders both.
         before = (all_.source == all_.source[question]) & (all_.done_ns < all_.after_ns[question])
         # And asked after every reset had certainly taken effect.
         known = before & (all_.after_ns > since_ns)
+        saved = np.ones_like(known)
+        for reset in resets:
+            if reset.is_restart:
+                saved &= (all_.after_ns > reset.until_ns) | (all_.done_ns < reset.after_ns - KEPT_NS)
+        lost, known = known & ~saved, known & saved
+        killed = restart_text(max((reset.after_ns for reset in resets if reset.is_restart), default=0))
         # By another observer that watched to its end: its broker may have been killed since, and lost it, unseen.
         ended = [context.sources.get(name, UNSEEN).stopped_ns is not None for name in coded(self.asked, "source")[1]]
         elsewhere = np.array(ended, dtype=np.bool_)[all_.source] & (all_.done_ns < all_.after_ns[question])
         elsewhere &= (all_.source != all_.source[question]) & (all_.after_ns > since_ns)
         elsewhere &= bool(self.asked["broker"][0].as_py())
-        for certain, others in ((True, known), (False, elsewhere)):
+        for others, doubt in ((known, ""), (elsewhere, UNWATCHED), (lost, killed)):
             if context.asks("commit.told.kept"):
-                yield from self._too_little(all_, question, others, context, certain=certain)
+                yield from self._too_little(all_, question, others, context, doubt)
             if context.asks("commit.told.some"):
-                yield from self._none(all_, question, others, context, certain=certain)
+                yield from self._none(all_, question, others, context, doubt)
         if context.asks("commit.told.most"):
             yield from self._too_much(all_, question, known, context)
         if context.asks("commit.told.written"):
@@ -307,7 +322,7 @@ class _Group:
             yield from self._outlived(all_, question, resets, context)
 
     def _too_little(
-        self, all_: _Exchanges, question: int, known: Flags, context: Context, *, certain: bool
+        self, all_: _Exchanges, question: int, known: Flags, context: Context, doubt: str
     ) -> Iterator[Finding]:
         told = int(all_.told[question])
         greater = np.flatnonzero(known & all_.took & (all_.value > told))
@@ -328,20 +343,16 @@ class _Group:
             f"{self._name} was told offset {told}, although {all_.value[commit]} was committed before it "
             "asked, and nothing but a pull's older commit can have put that back"
         )
-        why += "" if certain else UNWATCHED
-        yield self._finding("commit.told.kept", [commit, question], why, context, certain=certain)
+        yield self._finding("commit.told.kept", [commit, question], why + doubt, context, certain=not doubt)
 
-    def _none(
-        self, all_: _Exchanges, question: int, known: Flags, context: Context, *, certain: bool
-    ) -> Iterator[Finding]:
+    def _none(self, all_: _Exchanges, question: int, known: Flags, context: Context, doubt: str) -> Iterator[Finding]:
         had = np.flatnonzero(known & (all_.took | (all_.told > 0)))
         if all_.answer_code[question] != QUERY_NOT_FOUND or not len(had):
             return
         one = int(had[-1])
         what = f"{all_.value[one]} was committed" if all_.took[one] else f"it was told {all_.told[one]}"
         why = f"{self._name} was told that it has no offset, although {what} before"
-        why += "" if certain else UNWATCHED
-        yield self._finding("commit.told.some", [one, question], why, context, certain=certain)
+        yield self._finding("commit.told.some", [one, question], why + doubt, context, certain=not doubt)
 
     def _too_much(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
         told = int(all_.told[question])

@@ -236,7 +236,7 @@ def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, R
         yield (mine & (events.topic == _named(topic)) if topic else mine), holes
     for (broker, topic, queue), holes in context.begun_anew.items():
         yield (events.broker == _named(broker)) & (events.topic == _named(topic)) & (events.queue == queue), holes
-    for broker, holes in context.life_holes.items():
+    for broker, holes in (*context.life_holes.items(), *context.restarts.items()):
         if len(holes):
             yield events.broker == _named(broker), holes
 

@@ -29,10 +29,11 @@ from longpoll_judge.columns.batch import Events, QueueName
 from longpoll_judge.columns.keys import Keys, Received
 from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
-from longpoll_judge.contract.clause import PULL_RESULTS, RETENTION_MS, SHOWN_MS
+from longpoll_judge.contract.clause import PULL_RESULTS, RETENTION_MS, SHOWN_MS, restart_text
 from longpoll_judge.contract.clauses import CLAUSE, finding_of
 from longpoll_judge.contract.result import OFFSETS_IN_ORDER, VISIBLE_IS_MONOTONE, Finding, FindingVerdict
-from longpoll_judge.evidence.generations import NEITHER
+from longpoll_judge.evidence.generations import KEPT_NS, NEITHER
+from longpoll_judge.evidence.source_survey import NO_GAPS
 from longpoll_judge.evidence.survey import UNSEEN, Context
 from longpoll_judge.read.schema import order_of
 from longpoll_judge.rules.connections import Spans, generations_of
@@ -182,8 +183,11 @@ def _by_source(events: Events, kind: str, context: Context) -> dict[Of, Integers
 
 
 def _by_life(events: Events, rows: Integers, context: Context) -> list[tuple[int, Integers]]:
-    """The rows apart for each life of the queue, and those of which it is not known which they belong to."""
-    lives = context.lives(_name_of(events, rows))
+    """The rows apart for each life of the queue, and those of which it is not known which they belong to.
+
+    What is in a log is there after a restart too (`_may_be_lost`).
+    """
+    lives = context.lives(_name_of(events, rows), restarts=False)
     if lives is None:
         return [(0, rows)]
     numbers = lives.number(events.integers("after_ns", rows), events.integers("before_ns", rows))
@@ -258,11 +262,23 @@ def _given_twice(events: Events, kind: str, rows: Integers, context: Context) ->
 
     def explain(member: int) -> Explanation:
         why = f"two messages were {WORDS[kind]} with queue offset {offsets[member]}"
+        why += restart_text(int(killed_ns[member])) if lost[member] else ""
         shown = [int(rows[before[member]]), int(rows[member])]
         return Explanation(CLAUSES[kind], why, [], shown, [int(offsets[member])])
 
     has_one_life = context.lives(_name_of(events, rows)) is None
-    return suspects(OFFSETS_IN_ORDER, again, np.zeros_like(again), rows, explain, is_timeless=has_one_life)
+    killed_ns, may_be_lost = _may_be_lost(events, rows[before], rows, context)
+    lost = again & may_be_lost
+    return suspects(OFFSETS_IN_ORDER, again & ~lost, lost, rows, explain, is_timeless=has_one_life)
+
+
+def _may_be_lost(events: Events, rows: Integers, later: Integers, context: Context) -> tuple[Integers, Booleans]:
+    """When a restart may have begun, and which of the rows it may have lost before the later ones came."""
+    restarts = context.restarts.get(events.text("broker", int(rows[0])), NO_GAPS)
+    first_ns = np.minimum(*(events.integers("before_ns", of) for of in (rows, later)))
+    last_ns = np.maximum(*(events.integers("after_ns", of) for of in (rows, later)))
+    killed_ns = restarts.begin_from(first_ns)
+    return killed_ns, restarts.touch(first_ns, last_ns) & (first_ns >= killed_ns - KEPT_NS)
 
 
 def _fallen(events: Events, rows: Integers, column: str, clause: str, words: str) -> list[Suspects]:
@@ -431,7 +447,7 @@ def _unwatched(
     broker. Or a message is gone soon after its acknowledgement. `others` are the answers that certainly show no fall.
     """
     asked, answers = exchanges
-    told = evolve(context, life_holes={})
+    told = evolve(context, life_holes={}, restarts={})
     mine = np.flatnonzero(others & (asked.broker != 0))
     shown_end = np.concatenate([answers.values["shown_end"], acknowledged.values["queue_offset"] + 1])
     ended_ns = np.concatenate([answers.before_ns, acknowledged.before_ns])
@@ -459,7 +475,7 @@ def _unwatched(
             shown.append((clause, [(int(kind.split[place]), int(kind.row[place])) for kind, place in at]))
     events = events_at(tables, (place for _clause, places in shown for place in places))
     for clause, places in shown:
-        yield _doubtful(clause, [events[place] for place in places])
+        yield _doubtful(clause, [events[place] for place in places], context)
 
 
 def _gone(answers: Gathered, own: Keys, acknowledged: Gathered, life: Keys) -> tuple[Integers, Integers]:
@@ -479,7 +495,7 @@ def _gone(answers: Gathered, own: Keys, acknowledged: Gathered, life: Keys) -> t
     return gone, message[gone]
 
 
-def _doubtful(clause: str, evidence: list[dict[str, Any]]) -> Finding:
+def _doubtful(clause: str, evidence: list[dict[str, Any]], context: Context) -> Finding:
     """An answer that the contract cannot decide, with the evidence against it."""
     subject = evidence[1]
     if clause == "pull.min.kept":
@@ -488,7 +504,11 @@ def _doubtful(clause: str, evidence: list[dict[str, Any]]) -> Finding:
         why += ": retention keeps messages for hours, and a full disk removes them earlier"
     else:
         why = f"an answer tells offset_max {subject['offset_max']}, and more was shown before"
-        why += ": no connection shows that the broker was not restarted in between"
+        restarts = context.restarts.get(subject.get("broker", ""), NO_GAPS)
+        (killed_ns,) = restarts.begin_from(np.array([evidence[-1]["before_ns"]])).tolist()
+        is_killed = killed_ns < evidence[0]["after_ns"]
+        unshown = ": no connection shows that the broker was not restarted in between"
+        why += restart_text(killed_ns) if is_killed else unshown
     evidence.sort(key=order_of)
     return finding_of(evidence, subject, clause=clause, verdict="unknown", why=why)
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from longpoll_judge.columns.keys import NO_KEYS, Keys, request_keys
 from longpoll_judge.columns.lookup import Booleans, Integers
@@ -187,7 +187,8 @@ def _appends(view: View, events: Gathered) -> Integers:
 def one_value(view: View) -> Wrong:
     """Messages at one place of one life of a queue that are not the same."""
     all_ = _all(view)
-    life, is_doubtful = numbered_generations(all_, all_, view.context)
+    # What a restart may lose is weak, and what it may not is not.
+    life, is_doubtful = numbered_generations(all_, all_, evolve(view.context, restarts={}))
     place = np.where(all_.broker != 0, queue_keys(all_), all_.place) * WEIGHT + life
     key = place * WEIGHT + all_.values["queue_offset"].astype(np.uint64)
     members, partner = np.zeros(len(all_), dtype=np.bool_), np.full(len(all_), -1, dtype=np.int64)

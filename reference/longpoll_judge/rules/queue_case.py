@@ -343,14 +343,14 @@ def make_cases(name: QueueName, events: Events, log: Log, context: Context) -> I
     if lives is None:
         yield Case(name, events, log.events, log.of(None), pulls(events, context, log.of(None)), context)
         return
-    numbers = _lives_of_requests(events, lives)
+    numbers = _lives_of_requests(events, lives, context)
     for number in np.unique(numbers).tolist():
         part = events.only(np.flatnonzero(numbers == number))
         life = lives.life(number)
         yield Case(name, part, log.events, log.of(life), pulls(part, context, log.of(life)), context, life)
 
 
-def _lives_of_requests(events: Events, lives: Generations) -> Integers:
+def _lives_of_requests(events: Events, lives: Generations, context: Context) -> Integers:
     """The life that the request of each event lies in as a whole: one without an answer goes on for ever."""
     every = np.arange(len(events))
     first_ns, last_ns = events.integers("after_ns", every), events.integers("before_ns", every)
@@ -365,8 +365,13 @@ def _lives_of_requests(events: Events, lives: Generations) -> Integers:
     answered = np.zeros(count, dtype=np.bool_)
     answers = events.rows("answer_sent")
     answered[key[answers[mine[answers]]]] = True
-    # Its answer may come in any later life.
+    # Its answer may come in any later life, if its connection is open in one.
     last_of[~answered] = NEVER
+    received = events.rows("request_received")
+    for row in received[mine[received]].tolist() if context.restarts else ():
+        if not answered[key[row]]:
+            name = events.text("source", row), events.text("connection", row)
+            last_of[key[row]] = context.closed_between(name, int(first_ns[row]))[1]
     first_ns[mine], last_ns[mine] = first_of[key[mine]], last_of[key[mine]]
     return lives.number(first_ns, last_ns)
 

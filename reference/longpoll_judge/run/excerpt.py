@@ -11,7 +11,6 @@ Which events show a fault: the rules. How excerpts are written: `window`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +20,7 @@ from attrs import define, field, frozen
 
 from longpoll_judge.columns.batch import joined, make_batch, taken
 from longpoll_judge.columns.lookup import Integers
+from longpoll_judge.contract.clause import moment_text
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.evidence.source_survey import Run, SourceSurvey
@@ -228,13 +228,12 @@ def _completed(finding: Finding, scene: Scene, survey: Survey, history: History)
     told = _offsets(finding)
     tags = [one.get("tag", "") for one in finding.evidence if one.get("queue_offset") in finding.messages[:1]]
     own = [event for event in finding.evidence if finding.request and event.get("request") == finding.request]
-    begin = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=finding.window_start_ms)
     return msgspec.structs.replace(
         finding,
         evidence=evidence,
         tag=tags[0] if tags else "",
         offsets=told,
-        time=begin.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        time=moment_text(finding.window_start_ms * 1_000_000),
         group=next((event["group"] for event in own if event.get("group")), ""),
         connection=next((event["connection"] for event in own if event.get("connection")), ""),
         codes=_codes(own),

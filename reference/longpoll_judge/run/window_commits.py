@@ -65,7 +65,7 @@ class CommitWatch:
 
     def see(self, table: pa.Table) -> None:
         """Take the events of a split."""
-        self.is_over |= bool(self.context.begun_anew)
+        self.is_over |= bool(self.context.begun_anew or self.context.restarts)
         for _source, part in by_source(table):
             if not self.is_over:
                 self._see(part)

@@ -420,7 +420,13 @@ class Growing:
     def _check_record(self, context: Context) -> None:
         """Note what makes verdicts rest on what may come later: a record that is not whole, or not in order."""
         holes = any(len(facts.holes) for facts in context.sources.values())
-        if holes or any(map(len, context.life_holes.values())) or context.deleted or context.begun_anew:
+        if (
+            holes
+            or any(map(len, context.life_holes.values()))
+            or context.deleted
+            or context.begun_anew
+            or context.restarts
+        ):
             self.doubt("a hole of the record, or a queue that began anew")
         if context.blocked or context.unsteady_brokers or context.asked_alone or self.survey.damages:
             self.doubt("damage, a clock that was set, or a connection that was not read")
