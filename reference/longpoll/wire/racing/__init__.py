@@ -1,1 +1,0 @@
-"""Races messages against waiting pulls over the wire, at any RocketMQ broker."""
