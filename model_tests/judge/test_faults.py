@@ -91,6 +91,7 @@ ELSEWHERE = {
     "pull.stop.answered": "the history ends with a pull that is open",
     **dict.fromkeys(("pull.found.within", "pull.min.kept", "pull.filter.agrees", "pull.step.held"), "test_outsider"),
     **dict.fromkeys(("pull.take.once", "send.code.known", "send.batch.gapless"), "test_outsider"),
+    **dict.fromkeys(("pull.found.identified", "send.acknowledged.identity"), "test_outsider"),
     **dict.fromkeys((each.id for each in MESSAGE_CLAUSES), "test_messages"),
     "commit.told.within": "test_committed_offsets",
     "law.step": "test_conformance",

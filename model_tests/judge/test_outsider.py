@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from model_tests.judge.second.compare import judge_it
+from model_tests.judge.second.compare import Judged, judge_it
 from model_tests.judge.second.judge import weigh
 from model_tests.judge.second.observer import History
 
@@ -22,6 +22,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "L_kill_behind_proxy": ("unknown", "log.acknowledged.once"),
     "L_kill_commit_none": ("unknown", "commit.told.some"),
     "L_kill_max_falls": ("unknown", "pull.max.never_falls"),
+    "ack_other_id": ("invalid", "send.acknowledged.identity"),
     "acked_and_gone": ("unknown", "pull.min.kept"),
     "batch_reversed": ("invalid", "send.batch.gapless"),
     "batch_short": ("invalid", "send.batch.gapless"),
@@ -39,6 +40,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "found_at_max": ("invalid", "pull.found.within"),
     "group_found_busy": ("unknown", "evidence.not_judged"),
     "hold_names_no_queue": ("unknown", "evidence.field_missing"),
+    "id_list_short": ("invalid", "pull.found.identified"),
     "illegal_held": ("invalid", "pull.unheld.prompt"),
     "kept_after_run": ("invalid", "pull.take.once"),
     "kept_twice": ("invalid", "pull.take.once"),
@@ -85,10 +87,8 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
 
 MISJUDGED: Final[dict[str, tuple[frozenset[str], str]]] = {
     "L_slave_same_name": (frozenset({"unknown"}), "a slave that lags is recorded under its master's name"),
-    "ack_other_id": (frozenset({"invalid"}), "a send's own ids are not compared with those of its acknowledgement"),
     "delayed_very_late": (frozenset({"invalid", "unknown"}), "a delay of 1 s is delivered after 42 s"),
     "delivered_before_sent_by_id": (frozenset({"invalid"}), "a message is delivered 3 s before its send, by its id"),
-    "id_list_short": (frozenset({"invalid"}), "an answer lists three offsets and two ids"),
     "recheck_saw_it": (frozenset({"invalid", "unknown"}), "a recheck saw the message, and the pull stayed held"),
     "stored_elsewhere_lost": (frozenset({"invalid", "unknown"}), "a send without an offset is never delivered"),
     "tx_not_woken": (frozenset({"invalid"}), "another group's delivery proves that the message was visible"),
@@ -111,6 +111,18 @@ def test_an_outsider_s_history_has_its_verdict(name: str) -> None:
     result = judge([CASES / name], engine="local")
     assert result.verdict == verdict, (result.findings, result.gaps)
     assert not clause or clause in clauses(result)
+
+
+def neighbour(directory: Path, name: str, changed: Callable[[Events], Events], verdict: str, clause: str) -> Judged:
+    """A changed history, of which both judges say this, and which the first breaks this clause."""
+    told = changed([json.loads(line) for line in (CASES / name / "part-000000.ndjson").read_bytes().splitlines()])
+    meta = json.loads((CASES / name / "meta.json").read_bytes())
+    history = History(meta, [one | {"sequence": number} for number, one in enumerate(told)])
+    first, second = judge_it(history, directory / "history"), weigh(history.meta, history.events)
+
+    assert (first.verdict, second.verdict) == (verdict, verdict), (first.reasons, second.reasons)
+    assert not clause or any(reason.startswith(clause) for reason in first.reasons)
+    return first
 
 
 Events = list[dict[str, Any]]
@@ -166,14 +178,47 @@ def test_a_broker_may_lose_what_it_had_not_saved(
     tmp_path: Path, name: str, changed: Callable[[Events], Events], verdict: str, clause: str
 ) -> None:
     """By the connections it was restarted, and what is older than 15 s is on its disk; both judges say so."""
-    told = changed([json.loads(line) for line in (CASES / name / "part-000000.ndjson").read_bytes().splitlines()])
-    meta = json.loads((CASES / name / "meta.json").read_bytes())
-    history = History(meta, [one | {"sequence": number} for number, one in enumerate(told)])
-    first, second = judge_it(history, tmp_path / "history"), weigh(history.meta, history.events)
-
-    assert (first.verdict, second.verdict) == (verdict, verdict), (first.reasons, second.reasons)
-    assert not clause or any(reason.startswith(clause) for reason in first.reasons)
+    first = neighbour(tmp_path, name, changed, verdict, clause)
     assert verdict == "invalid" or not clause or "from 2023-11-14T22:13" in first.reasons[0]
+
+
+SEND, ACKNOWLEDGEMENT, FOUND = ("request_received", 310), ("message_acknowledged", -1), ("answer_sent", 0)
+OTHER, SHORT = ("ack_other_id", "send.acknowledged.identity"), ("id_list_short", "pull.found.identified")
+
+
+@pytest.mark.parametrize(
+    ("case", "of", "lists", "verdict"),
+    [
+        (OTHER, SEND, {"ids": [1002], "bodies": [5000002]}, "valid"),
+        (OTHER, SEND, {"ids": [1002], "bodies": [5000001]}, "invalid"),
+        (OTHER, SEND, {"ids": [1002]}, "valid"),
+        (OTHER, SEND, {"ids": [1002], "bodies": [-1]}, "valid"),
+        (OTHER, SEND, {"ids": [0], "bodies": [5000001]}, "valid"),
+        (OTHER, SEND, {}, "valid"),
+        (OTHER, ACKNOWLEDGEMENT, {}, "valid"),
+        (OTHER, ACKNOWLEDGEMENT, {"ids": [0], "bodies": [-1]}, "valid"),
+        (SHORT, FOUND, {"ids": [1000, 1001, 1002], "bodies": [5000000, 5000001, 5000002]}, "valid"),
+        (SHORT, FOUND, {"ids": [1000, 1001, 1002]}, "valid"),
+        (SHORT, FOUND, {"bodies": [5000000, 5000001, 5000002]}, "valid"),
+        (SHORT, FOUND, {}, "valid"),
+        (SHORT, FOUND, {"ids": [1000, 1001, 1002], "bodies": [5000000]}, "invalid"),
+        (SHORT, FOUND, {"ids": [1000, 1001, 1002, 0]}, "invalid"),
+    ],
+)
+def test_a_message_is_the_one_that_its_send_lists(
+    tmp_path: Path, case: tuple[str, str], of: tuple[str, int], lists: dict[str, list[int]], verdict: str
+) -> None:
+    """Its ids and bodies are compared as far as both tell them, and a list has all of them or none."""
+
+    def changed(events: Events) -> Events:
+        return [
+            {name: value for name, value in one.items() if name not in {"ids", "bodies"}} | lists
+            if (one["event"], one.get("code", -1)) == of
+            else one
+            for one in events
+        ]
+
+    neighbour(tmp_path, case[0], changed, verdict, case[1] if verdict == "invalid" else "")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from model_tests.judge.second.parts import MS
 from model_tests.judge.second.reading import FAR, SENDS, Record, Seen, before
 from model_tests.judge.second.waits import is_blocked
 
+OWN_TOPICS: Final = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHECK_")
 SHOWN_NS: Final = 5_000 * MS
 SEND_NS: Final = 10_000 * MS
 
@@ -173,11 +174,23 @@ def acknowledged_only_once(record: Record) -> Iterator[Said]:
 
 def acknowledged_place(record: Record) -> Iterator[Said]:
     """send.acknowledged.place."""
-    own = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHECK_")
     for send, one in _told_of(record):
         moved = one.topic != send.topic or send.queue not in {-1, one.queue}
-        if moved and send.topic and not one.topic.startswith(own):
+        if moved and send.topic and not one.topic.startswith(OWN_TOPICS):
             yield violated(one, f"{one.request} is acknowledged elsewhere")
+
+
+def acknowledged_identity(record: Record) -> Iterator[Said]:
+    """send.acknowledged.identity."""
+    for send, one in _told_of(record):
+        (own,), (body,) = one.ids[:1] or [0], one.bodies[:1] or [-1]
+        if own == 0 or not send.ids or 0 in send.ids or one.topic.startswith(OWN_TOPICS):
+            continue
+        listed = [
+            send.bodies[nth] if nth < len(send.bodies) else -1 for nth, each in enumerate(send.ids) if each == own
+        ]
+        if not listed or (body != -1 and body not in listed and -1 not in listed):
+            yield violated(one, f"{one.request} is acknowledged with another message")
 
 
 def send_answered(record: Record) -> Iterator[Said]:
@@ -319,6 +332,7 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "send.acknowledged.open_connection": (KEPT, acknowledged_open_connection),
     "send.acknowledged.once": (KEPT, acknowledged_only_once),
     "send.acknowledged.place": (KEPT, acknowledged_place),
+    "send.acknowledged.identity": (KEPT, acknowledged_identity),
     "send.answered": (KEPT, send_answered),
     "send.code.known": (KEPT, send_code_known),
     "send.batch.gapless": (KEPT, batch_gapless),

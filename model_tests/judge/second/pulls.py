@@ -175,6 +175,14 @@ def found_tag(record: Record) -> Iterator[Said]:
                 yield violated(request, f"{request.request} is given {offset}, whose tag it does not want")
 
 
+def found_identified(record: Record) -> Iterator[Said]:
+    """pull.found.identified."""
+    for one in record.of("answer_sent"):
+        lists = (one.ids, one.bodies) if one.code == 0 and one.offset_min >= 0 else ()
+        if any(told and len(told) != len(one.offsets) for told in lists):
+            yield violated(one, f"{one.request} is given messages of which some have no identity")
+
+
 def found_next(record: Record) -> Iterator[Said]:
     """pull.found.next."""
     for request, answer in read_answers(record):
@@ -494,6 +502,7 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "pull.found.appended": (RIGHT, found_appended),
     "pull.found.tag": (RIGHT, found_tag),
     "pull.found.next": (RIGHT, found_next),
+    "pull.found.identified": (RIGHT, found_identified),
     "pull.found.complete": (RIGHT, found_complete),
     "pull.found.above_min": (RIGHT, found_above_min),
     "pull.next.visible": (RIGHT, next_visible),

@@ -61,6 +61,7 @@ TIMELESS: Final = frozenset(
         *("answer.once", "answer.same_connection", "commit.code.known", "log.append.once", "log.acknowledged.once"),
         *("send.acknowledged.same_connection", "send.acknowledged.tag", "pull.code.known", "pull.found.some"),
         *("pull.none.empty", "pull.found.ordered", "pull.found.from_asked", "pull.found.at_most", "pull.found.next"),
+        *("pull.found.identified", "send.acknowledged.identity"),
         *("pull.found.above_min", "pull.next.within", "pull.none.next", "pull.passed.next", "pull.illegal.outside"),
         *("pull.illegal.next", "pull.min.below_max", "pull.hold.allowed", "pull.hold.once"),
         *("pull.step.allowed", "pull.found.within", "send.code.known", "send.batch.gapless"),

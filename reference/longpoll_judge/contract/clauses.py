@@ -121,6 +121,14 @@ SEND_CLAUSES: Final = (
         ("request_received(code, request, topic, queue)", "message_acknowledged(request, topic, queue)"),
     ),
     Clause(
+        "send.acknowledged.identity",
+        SEND_IS_KEPT,
+        "A send with a unique identifier that lists its messages' ids is acknowledged with one of these, and with the "
+        "body that it lists for this id. The broker's internal topics are exempt.",
+        "SendMessageProcessor.sendMessage: the requested messages",
+        ("request_received(code, request, ids, bodies)", "message_acknowledged(request, ids, bodies)"),
+    ),
+    Clause(
         "send.answered",
         SEND_IS_KEPT,
         "A send that has an identifier is acknowledged or refused, if its connection and its source continue for more "

@@ -131,6 +131,13 @@ PULL_CLAUSES: Final = (
         (_PULL, _RESULT),
     ),
     Clause(
+        "pull.found.identified",
+        ANSWER_IS_RIGHT,
+        "A FOUND lists no ids, or as many as offsets. So it does with bodies.",
+        "PullMessageResponseHeader: each message has its properties and its body",
+        ("answer_sent(code, offset_min, offsets, ids, bodies)",),
+    ),
+    Clause(
         "pull.found.complete",
         ANSWER_IS_RIGHT,
         "A FOUND carries as many messages as the history shows to match in [request.offset, offset_next). Unless "

@@ -112,6 +112,16 @@ def _item(table: pa.Table, name: str, rows: Integers, nth: Integers, none: int) 
     return found
 
 
+def are_unlisted(table: pa.Table, rows: Integers) -> Booleans:
+    """Which rows have some ids or bodies, but not as many as offsets."""
+    counts = [
+        np.diff(table[name].combine_chunks().offsets.to_numpy().astype(np.int64))[rows]
+        for name in ("offsets", "ids", "bodies")
+    ]
+    found: Booleans = np.logical_or.reduce([(count > 0) & (count != counts[0]) for count in counts[1:]])
+    return found
+
+
 def outcomes(table: pa.Table, rows: Integers) -> Integers:
     """The outcome of the transaction of each row, as a number; 0 if it has none."""
     codes, names = coded(table, "transaction")

@@ -63,10 +63,12 @@ from longpoll_judge.rules.messages import (
     IDENTITY,
     OF_MESSAGES,
     View,
+    are_unlisted,
     breaches_of,
     count_of,
     identity,
     outcomes,
+    requests_of,
     sent_later,
 )
 from longpoll_judge.rules.queue_columns import MS
@@ -89,6 +91,8 @@ class Messages:
     delivered: Gathering = field(factory=lambda: Gathering(("queue_offset", *IDENTITY)))
     sent: Gathering = field(factory=lambda: Gathering((*IDENTITY, "delay_ms", "delay_level", "transaction")))
     """A row a message, of sends that tell who their messages are."""
+    unlisted: Gathering = field(factory=lambda: Gathering(()))
+    """Reads that tell the ids or bodies of some of their messages."""
     ended: Gathering = field(factory=lambda: Gathering((*IDENTITY, "transaction")))
     moved: Gathering = field(factory=lambda: Gathering(("visible_end",)))
     received: Received = field(factory=Received)
@@ -128,6 +132,7 @@ class Messages:
         nth = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         offsets = {"queue_offset": lists.values.to_numpy()[bounds[rows] + nth]}
         self.delivered.add(table, number, rows, offsets | identity(table, rows, nth))
+        self.unlisted.add(table, number, found[are_unlisted(table, found)])
 
     def _see_identities(self, table: pa.Table, number: int) -> None:
         """The messages of sends, and the transactions that end."""
@@ -164,6 +169,7 @@ def judge_sends(
         *_joined(sends, told, sure, context),
         *_coded(messages, sends),
         *_torn(messages, told, sure, context),
+        *_misnamed(tables, messages, told, sure),
         *_as_answers(messages, sends, told, sure, context),
         *_unanswered(sends, told, messages.refused.all(), context),
         *_late(sends, told, sure, context),
@@ -306,6 +312,30 @@ def _torn(messages: Messages, told: Gathered, send: Integers, context: Context) 
     members = once(told, np.flatnonzero(is_short), send)
     why = "a batch was acknowledged without some of its messages"
     yield breach_of("send.batch.gapless", members, ((told, every), (sends, send)), why, weak)
+
+
+def _misnamed(tables: Tables, messages: Messages, told: Gathered, send: Integers) -> Iterator[Breach]:
+    """Acknowledgements of other messages than their send's, and reads that tell who some of their messages are."""
+    sent = messages.sent.all()
+    own, other = (each.request * WEIGHT + each.values["id"].astype(np.uint64) for each in (told, sent))
+    mine = (send >= 0) & (told.values["id"] != 0) & (told.values["is_moved"] == 0)
+    is_whole = np.isin(told.request, sent.request) & ~np.isin(told.request, sent.request[sent.values["id"] == 0])
+    is_listed = np.isin(own, other)
+    bodies, sent_bodies = (
+        key * WEIGHT + each.values["body"].astype(np.uint64) for key, each in ((own, told), (other, sent))
+    )
+    is_same = (
+        (told.values["body"] == -1) | np.isin(bodies, sent_bodies) | np.isin(own, other[sent.values["body"] == -1])
+    )
+    members = once(told, np.flatnonzero(mine & is_whole & ~(is_listed & is_same)), send)
+    why = "a message was acknowledged with an id or a body that its send does not list"
+    pair = ((told, np.arange(len(told))), (messages.sends.all(), send))
+    yield breach_of("send.acknowledged.identity", members, pair, why)
+    answers = messages.unlisted.all()
+    asked = requests_of(tables, answers)
+    pair = ((answers, np.arange(len(answers))), (asked, first_of(answers.request, asked.request)))
+    why = "an answer lists ids or bodies of some of its messages"
+    yield breach_of("pull.found.identified", np.arange(len(answers)), pair, why)
 
 
 def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:

@@ -26,7 +26,7 @@ from longpoll_judge.contract.clause import SEND_CODES, SEND_MS, SHOWN_MS
 from longpoll_judge.evidence.survey import UNSEEN, Context
 from longpoll_judge.read.schema import are_named, coded, coded_texts
 from longpoll_judge.rules.cross_queue import WEIGHT, Tables, first_of, hashes, rows_where
-from longpoll_judge.rules.messages import identity, outcomes
+from longpoll_judge.rules.messages import IDENTITY, are_unlisted, identity, outcomes
 from longpoll_judge.rules.queue_columns import MS
 
 Rows = dict[str, NDArray[Any]]
@@ -173,10 +173,18 @@ class SendWatch:
         def named_by(rows: Integers, *names: str) -> Rows:
             return {"key": keys[rows]} | {name: hashes(table, name, rows) for name in names}
 
+        self._suspect(place[found[are_unlisted(table, found)]])
         both = np.concatenate((logged, told))
         more = {"closed_ns": self._closed_ns(table, source)[told], "is_stored": np.zeros(len(told), dtype=np.bool_)}
+        more |= identity(table, told, np.zeros_like(told))
         return {
-            "sent": rows_of(sent, "after_ns", "before_ns", **named_by(sent, "connection")),
+            "sent": rows_of(
+                sent,
+                "after_ns",
+                "before_ns",
+                **named_by(sent, "connection"),
+                **identity(table, sent, np.zeros_like(sent)),
+            ),
             "told": rows_of(told, "after_ns", "before_ns", "offset", **named_by(told, "connection", "tag"), **more),
             "logged": rows_of(logged, "after_ns", "offset", tag=hashes(table, "tag", logged)),
             "shown": rows_of(both, "offset", due_ns=columns["after_ns"][both] + SHOWN_MS * MS),
@@ -329,6 +337,8 @@ class SendWatch:
         wrong |= (asked["place"] != place) | (told["closed_ns"] < after_ns)
         both = (told["connection"] != 0) & (asked["connection"] != 0)
         wrong |= both & (told["connection"] != asked["connection"])
+        for name, none in zip(IDENTITY, (0, -1), strict=True):
+            wrong |= (told[name] != none) & (asked[name] != none) & (told[name] != asked[name])
         # Whatever comes after this split was sent later, has a higher offset, and had not been delivered.
         wrong |= (offset <= numbers["acknowledged"][place]) | (offset <= numbers["ahead"][place])
         wrong |= before_ns < numbers["asked_ns"][place]
