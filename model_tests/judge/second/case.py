@@ -122,6 +122,19 @@ def read_answers(record: Record) -> Iterator[tuple[Seen, Seen]]:
             yield one.request, one.answer
 
 
+def is_own(record: Record) -> bool:
+    """Whether the broker is this project's own design: no law but its own applies, and it has no slaves."""
+    return all(one.split("+")[0] in {"strict", "strict-clone"} for one in record.policies)
+
+
+def may_follow(record: Record, request: Seen) -> bool:
+    """Whether a pull may be at a slave: its observer sees no send to the broker, and another one does."""
+    senders = {one.source for one in record.of("message_acknowledged")}
+    of_master = {one.source for one in record.events if one.broker == request.broker} & senders
+    is_apart = bool(request.broker) and request.source not in senders and not is_inside(record, request.source)
+    return is_apart and bool(of_master) and not is_own(record)
+
+
 def seen_inside(record: Record, queue: Queue) -> bool:
     """Whether a source inside the broker reports ends of this queue."""
     return any(one.place == queue for one in record.of("make_visible"))

@@ -16,8 +16,10 @@ from model_tests.judge.second.case import (
     exchanges,
     first_known,
     is_after_close,
+    is_own,
     lasts_until,
     left_to,
+    may_follow,
     messages,
     possible_end,
     read_answers,
@@ -211,11 +213,6 @@ def found_complete(record: Record) -> Iterator[Said]:
         yield from unless_removed(record, request, first, why, len(later) <= len(answer.offsets))
 
 
-def is_own(record: Record) -> bool:
-    """Whether every policy is one of this project's own design."""
-    return all(one.split("+")[0] in {"strict", "strict-clone"} for one in record.policies)
-
-
 def unless_removed(record: Record, request: Seen, end: int, why: str, at_front: bool) -> Iterator[Said]:
     """Messages passed over before an offset, which retention may have removed if nothing older was delivered."""
     if is_own(record) or not at_front:
@@ -272,7 +269,8 @@ def none_true(record: Record) -> Iterator[Said]:
         denied = [o for o, told in known if request.offset <= o < end and all(takes(request, tag) for tag in told)]
         if wants_all or denied:
             is_measured = request.source in record.loose and not inside
-            convict = unknown if is_measured or stopping == "perhaps" else violated
+            is_doubtful = is_measured or stopping == "perhaps" or may_follow(record, request)
+            convict = unknown if is_doubtful else violated
             yield convict(request, f"{request.request} is denied what was visible to {end}")
 
 
@@ -471,7 +469,7 @@ def max_least(record: Record) -> Iterator[Said]:
     for request, answer in read_answers(record):
         if answer.offset_max < certain_end(record, request):
             is_measured = request.source in record.loose and not seen_inside(record, request.place)
-            convict = unknown if is_measured else violated
+            convict = unknown if is_measured or may_follow(record, request) else violated
             yield convict(request, f"{request.request} is told an offset_max that is too low")
 
 

@@ -15,6 +15,7 @@ from model_tests.judge.second.case import (
     exchanges,
     holds,
     is_inside,
+    may_follow,
     policy_says,
     possible_end,
     read_answers,
@@ -104,7 +105,8 @@ def wake_prompt(record: Record) -> Iterator[Said]:
             if not inside and one.answer is not None and hi + WAKE_NS < request.lo:
                 break  # read at once, and not held
             begun = (max(lo, request.lo), max(hi, request.hi))
-            yield from over(record, one, begun, WAKE_NS, f"{one.name} was woken too late")
+            for said in over(record, one, begun, WAKE_NS, f"{one.name} was woken too late"):
+                yield unknown(request, said.why) if may_follow(record, request) else said
 
 
 def _deadline(request: Seen) -> tuple[int, int]:

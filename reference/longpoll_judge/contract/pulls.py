@@ -153,7 +153,7 @@ PULL_CLAUSES: Final = (
         ANSWER_IS_RIGHT,
         "19 needs a time between receipt and answer at which no message that the pull takes was visible: none was "
         "certainly visible before request.after_ns (from outside: acknowledged --wake-ms before it). A pull that is "
-        "stopped, as in pull.hold.not_early, is exempt.",
+        "stopped, as in pull.hold.not_early, is exempt. Unknown for a possible slave.",
         _LOOK,
         (_PULL, _RESULT, "make_visible or message_acknowledged", "append(tag)"),
     ),
@@ -200,7 +200,7 @@ PULL_CLAUSES: Final = (
         "pull.max.least",
         ANSWER_IS_RIGHT,
         "offset_max is at least the end that was certainly visible before request.after_ns (from outside: "
-        "acknowledged --wake-ms before it).",
+        "acknowledged --wake-ms before it). Unknown for a possible slave.",
         _LOOK,
         (_RESULT, "make_visible or message_acknowledged"),
     ),
@@ -340,7 +340,7 @@ PULL_CLAUSES: Final = (
         "includes a pull without an answer until its connection closes or until its source's last event. Answers 21 "
         "are exempt. The width of the intervals may make it unknown. From outside, a pull does not count as held, and "
         "its answer not as a wakeup, if its message was certainly visible before the pull came: that is a slow read "
-        "(pull.unheld.prompt).",
+        "(pull.unheld.prompt). Unknown for a possible slave.",
         "the specification's no_lost_wakeup; RocketMQ #7358",
         (_PULL, "answer_sent", "make_visible or message_acknowledged", "hold(request) inside"),
     ),

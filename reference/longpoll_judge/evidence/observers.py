@@ -61,6 +61,8 @@ class Seen(msgspec.Struct):
     """How many requests it tells."""
     missing: dict[str, int] = msgspec.field(default_factory=dict)
     """How many events lack a field that they need, by event and field."""
+    acknowledged: int = 0
+    """How many messages it tells to be acknowledged."""
 
 
 @with_table
@@ -99,7 +101,8 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
         found.identified = int(np.count_nonzero(compute.list_value_length(table["ids"]).to_numpy()))
     sequence = table["sequence"].to_numpy()
     is_start, is_stop = are_of(codes, names, {"source_started"}), are_of(codes, names, {"source_stopped"})
-    is_inside, is_request = (np.isin(names, wanted) for wanted in (list(WHITE_BOX), ["request_received"]))
+    wanted_names = (list(WHITE_BOX), ["request_received"], ["message_acknowledged"])
+    is_inside, is_request, is_told = (np.isin(names, wanted) for wanted in wanted_names)
     for code in np.flatnonzero(counts.any(axis=1)).tolist():
         mine: Any = sources == code if len(source_names) > 1 else slice(None)
         found.sources[source_names[code]] = Seen(
@@ -108,6 +111,7 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
             last=int(sequence[mine].max()),
             inside=int(counts[code][is_inside].sum()),
             requests=int(counts[code][is_request].sum()),
+            acknowledged=int(counts[code][is_told].sum()),
             missing={text: int(np.count_nonzero(flags[mine])) for text, flags in missing.items()},
         )
     rows = np.flatnonzero(are_of(codes, names, {"request_received"}))
@@ -170,6 +174,7 @@ def add(whole: Observers, part: Observers) -> None:
         known.last = max(known.last, seen.last)
         known.inside += seen.inside
         known.requests += seen.requests
+        known.acknowledged += seen.acknowledged
         for text, count in seen.missing.items():
             known.missing[text] = known.missing.get(text, 0) + count
 

@@ -189,6 +189,8 @@ class Context:
     """All closes of the connections that have several, in order of time: a name may come again."""
     spans: dict[str, tuple[Integers, Integers]] = field(factory=dict)
     """By source when its connections may have been opened, ascending, and when all of these so far were closed."""
+    followers: frozenset[tuple[str, str]] = frozenset()
+    """Sources, each with a broker whose slave it may stand before: others see its sends, and it sees none."""
     shown: frozenset[tuple[str, str, int]] = frozenset()
     """Queues that are seen from inside: a source tells their visible end."""
     removed: dict[str, int] = field(factory=dict)
@@ -492,6 +494,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         asked_alone=frozenset(survey.excerpts),
         deleted=deleted,
         begun_anew=again,
+        followers=frozenset() if are_own(history.policies) else _followers(survey, inside),
         restarts=restarts(survey.sources, _open_times(survey.opens, survey.closes), inside),
     )
     return context, gaps
@@ -536,6 +539,14 @@ def _spans(
         )
         for source, spans in found.items()
     }
+
+
+def _followers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, str]]:
+    """The values of `Context.followers`: a slave has its master's name, and takes no sends."""
+    senders = {name for name, seen in survey.observers.sources.items() if seen.acknowledged}
+    masters = {broker for name in senders for broker in survey.sources[name].brokers}
+    others = survey.sources.keys() - senders - set(inside)
+    return frozenset((name, broker) for name in others for broker in survey.sources[name].brokers & masters)
 
 
 def _open_times(

@@ -21,7 +21,7 @@ from longpoll_judge.columns.lookup import Booleans, Integers
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import UNHELD_MS
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, ANSWERED_ON_STOP, NO_LOST_WAKEUP, Percentiles
-from longpoll_judge.rules.queue_case import OFFSET_ILLEGAL, Case, Explanation, Suspects, ms, suspects
+from longpoll_judge.rules.queue_case import FOLLOWS, OFFSET_ILLEGAL, Case, Explanation, Suspects, ms, suspects
 from longpoll_judge.rules.queue_columns import MS
 
 _WIDTH: Final = float(np.log(1.01))
@@ -134,10 +134,10 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers, int]:
         limit = f"(allowed {ms(wake_ns)})"
         fits = _fits(visible_after[pull], pulls.received_before_ns[pull]) if pulls.is_answered[pull] else ""
         why = f"{asked} {since} and {outcome} {ms(max(delay_least[pull], 0))}{most} later {limit}{fits}"
-        why += _doubt(missing[pull], unread[pull])
+        why += _doubt(missing[pull], unread[pull]) + (FOLLOWS if case.may_follow[pull] else "")
         return Explanation("pull.wake.prompt", why, _rows(case, pull), case.message_rows(message), [message])
 
-    doubted = missing | unread
+    doubted = missing | unread | case.may_follow
     # An answer from certainly before the message was visible is no wake; from outside neither is one to a pull that
     # certainly came after the message.
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)

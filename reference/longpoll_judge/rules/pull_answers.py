@@ -32,6 +32,7 @@ from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_ONCE, Findi
 from longpoll_judge.evidence.generations import NEITHER
 from longpoll_judge.rules.holding import is_stopping, is_told_to_stop, may_have_stopped
 from longpoll_judge.rules.queue_case import (
+    FOLLOWS,
     FOUND,
     NO_MATCHED_MSG,
     NO_NEW_MSG,
@@ -230,9 +231,9 @@ def _bounds(answers: Answers) -> list[Rule]:
             told & (answers.max < end_least),
             lambda answer: (
                 f"{_name(answers, answer)} says offset_max {answers.max[answer]}, but {end_least[answer]} was "
-                "visible before its request came"
+                f"visible before its request came{_follows(answers, answer)}"
             ),
-            doubted=_measured(answers),
+            doubted=_measured(answers) | answers.case.may_follow[answers.pull],
             messages=lambda answer: [int(end_least[answer]) - 1],
             rests_on="visible",
         ),
@@ -369,9 +370,9 @@ def _not_found(answers: Answers) -> list[Rule]:
             no_new & (visible_before < answers.received_after_ns) & ~is_stopped,
             lambda answer: (
                 f"{_name(answers, answer)} says that there is nothing new, but a matching message was visible "
-                "before the request came"
+                f"before the request came{_follows(answers, answer)}"
             ),
-            doubted=_measured(answers) | perhaps,
+            doubted=_measured(answers) | perhaps | case.may_follow[answers.pull],
             messages=lambda answer: _first_matching(answers, answer),
             rests_on="visible",
         ),
@@ -484,6 +485,11 @@ def _measured(answers: Answers) -> Booleans:
     sources, names = case.events.codes("source", case.pulls.row[answers.pull])
     settable: Booleans = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
     return settable
+
+
+def _follows(answers: Answers, answer: int) -> str:
+    """Why what an answer lacks may be no fault."""
+    return FOLLOWS if answers.case.may_follow[answers.pull[answer]] else ""
 
 
 def _name(answers: Answers, answer: int) -> str:

@@ -279,6 +279,15 @@ class Case:
         found: Booleans = ~orders[sources]
         return found
 
+    @cached_property
+    def may_follow(self) -> Booleans:
+        """Which pulls may have been made at a slave that has the broker's name, and lags behind it."""
+        sources, names = self.events.codes("source", self.pulls.row)
+        found: Booleans = np.array([(name, self.name[0]) in self.context.followers for name in names], dtype=np.bool_)[
+            sources
+        ]
+        return found
+
     def is_timeless(self, clause: str) -> bool:
         """Whether a clause stands here whatever the moments are: those of a log only if it has one life."""
         return clause in TIMELESS and (self.life is None or clause not in LOGGED)
@@ -381,6 +390,7 @@ def ms(duration_ns: int) -> str:
     return f"{duration_ns / MS:.3f} ms"
 
 
+FOLLOWS: Final = "; its source sees no send to this broker, and may stand before a slave of that name"
 PULLS: Final = "pulls"
 
 
