@@ -65,6 +65,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "passed_beyond_seen": ("invalid", "pull.max.never_falls"),
     "queries_refused": ("unknown", "evidence.not_judged"),
     "refuses_nearly_all": ("unknown", "evidence.not_judged"),
+    "recheck_saw_it": ("unknown", "pull.wake.prompt"),
     "refused_then_delivered": ("unknown", "message.committed"),
     "removed_between_20": ("unknown", "pull.filter.agrees"),
     "removed_between_found": ("unknown", "pull.filter.agrees"),
@@ -90,7 +91,6 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
 MISJUDGED: Final[dict[str, tuple[frozenset[str], str]]] = {
     "delayed_very_late": (frozenset({"invalid", "unknown"}), "a delay of 1 s is delivered after 42 s"),
     "delivered_before_sent_by_id": (frozenset({"invalid"}), "a message is delivered 3 s before its send, by its id"),
-    "recheck_saw_it": (frozenset({"invalid", "unknown"}), "a recheck saw the message, and the pull stayed held"),
     "stored_elsewhere_lost": (frozenset({"invalid", "unknown"}), "a send without an offset is never delivered"),
     "tx_not_woken": (frozenset({"invalid"}), "another group's delivery proves that the message was visible"),
     "value_changes_over_restart": (frozenset({"invalid"}), "an orderly restart changes a message"),
@@ -208,6 +208,24 @@ def test_a_source_without_sends_may_stand_before_a_slave(
 ) -> None:
     """What it denies may not have been copied yet."""
     neighbour(tmp_path, "L_slave_same_name", changed, verdict, "pull.none.true")
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "verdict"),
+    [
+        ("recheck", {}, "unknown"),
+        ("recheck", {"visible_end": 5}, "valid"),
+        ("recheck", {"after_ns": 1_700_000_015_450_000_000, "before_ns": 1_700_000_015_450_001_000}, "valid"),
+        ("request_received", {"expression": "a"}, "valid"),
+    ],
+)
+def test_a_recheck_shows_a_message(tmp_path: Path, event: str, fields: dict[str, object], verdict: str) -> None:
+    """A pull that takes it is not held on, although no other event shows the message."""
+
+    def changed(events: Events) -> Events:
+        return [one | (fields if one["event"] == event else {}) for one in events]
+
+    neighbour(tmp_path, "recheck_saw_it", changed, verdict, "pull.wake.prompt" if verdict == "unknown" else "")
 
 
 SEND, ACKNOWLEDGEMENT, FOUND = ("request_received", 310), ("message_acknowledged", -1), ("answer_sent", 0)

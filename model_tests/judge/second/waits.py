@@ -96,6 +96,11 @@ def wake_prompt(record: Record) -> Iterator[Said]:
         is_held = (request.about in held if inside else request.may_hold) or one.answer is None
         if not is_held or one.code == 21 or isinstance(wanted(request), str):
             continue
+        looked = [each for each in record.of("recheck") if each.about == request.about]
+        end = one.answer if one.answer is not None else open_until(record, request)
+        looked = looked[:1] if wanted(request) is None else []
+        if any(each.visible_end > request.offset >= 0 and end.lo - each.hi > WAKE_NS for each in looked):
+            yield unknown(request, f"{one.name} was held although a recheck saw more")
         moments = [
             became_visible(record, request, offset)
             for offset, told in tags(record, request).items()

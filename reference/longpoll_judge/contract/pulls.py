@@ -340,7 +340,8 @@ PULL_CLAUSES: Final = (
         "includes a pull without an answer until its connection closes or until its source's last event. Answers 21 "
         "are exempt. The width of the intervals may make it unknown. From outside, a pull does not count as held, and "
         "its answer not as a wakeup, if its message was certainly visible before the pull came: that is a slow read "
-        "(pull.unheld.prompt). Unknown for a possible slave.",
+        "(pull.unheld.prompt). Unknown for a possible slave. Also unknown if a recheck of a pull that takes every "
+        "message saw an end above its offset, and no other event shows that end.",
         "the specification's no_lost_wakeup; RocketMQ #7358",
         (_PULL, "answer_sent", "make_visible or message_acknowledged", "hold(request) inside"),
     ),

@@ -143,11 +143,37 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers, int]:
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
     if not case.log.is_white_box:
         measured &= visible_before > pulls.received_after_ns
+    found = suspects(NO_LOST_WAKEUP, over & ~doubted, (over & doubted) | (may_be_over & ~over), pulls.row, explain)
     return (
-        suspects(NO_LOST_WAKEUP, over & ~doubted, (over & doubted) | (may_be_over & ~over), pulls.row, explain),
+        [*found, *_rechecked(case, is_judged & ~over & ~may_be_over)],
         np.maximum(delay_most[measured], 0),
         int(np.count_nonzero(over & ~doubted & ~measured)),
     )
+
+
+def _rechecked(case: Case, is_judged: Booleans) -> list[Suspects]:
+    """Pulls for every message that a recheck saw one for, and that were not answered soon after it.
+
+    No event shows when that message became visible, so the log or the recheck is told wrong.
+    """
+    pulls, events = case.pulls, case.events
+    recheck = events.answer_to(events.request_key[pulls.row], "recheck")
+    everything = np.array([known is not None and known.takes_everything for known in pulls.expressions], dtype=np.bool_)
+    lawful = np.array([name in case.context.lawful for name in events.codes("source", pulls.row)[1]], dtype=np.bool_)
+    over = is_judged & (recheck >= 0) & everything[pulls.expression] & ~lawful[events.codes("source", pulls.row)[0]]
+    over &= (pulls.offset >= 0) & (events.integers("visible_end", recheck) > pulls.offset)
+    delay_ns = pulls.answered_after_ns - events.integers("before_ns", recheck)
+    over &= delay_ns > case.context.wake_ns
+
+    def explain(pull: int) -> Explanation:
+        end = int(events.integers("visible_end", recheck[[pull]])[0])
+        why = (
+            f"a recheck for a pull at offset {pulls.offset[pull]} saw the visible end {end}, and no answer came for "
+            f"{ms(delay_ns[pull])} (allowed {ms(case.context.wake_ns)}); no event shows the message"
+        )
+        return Explanation("pull.wake.prompt", why, [*_rows(case, pull), int(recheck[pull])])
+
+    return suspects(NO_LOST_WAKEUP, np.zeros_like(over), over, pulls.row, explain)
 
 
 def _latest(case: Case) -> Integers:
