@@ -135,7 +135,7 @@ def test_java_is_held_to_what_its_policy_declares(java: JavaBroker, request: pyt
     with HostLatency(runtime, java.address, topic) as echo:
         row = races.races(
             runtime, java.address, topic, values.RACE_S, lambda _done, _all: None,
-            known=declared(policy), limits=lambda: limits_of(echo.worst_ms, wake_ms=None, late_ms=None),
+            known=declared(policy), limits=lambda: limits_of(echo.worst_ms),
             process_id=java.process_id,
         )  # fmt: skip
     print(row.detail)  # noqa: T201

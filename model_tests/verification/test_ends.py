@@ -439,7 +439,7 @@ HOSTILE = {
         "judge {nested} --engine local --follow --webhook https://host", "judge {nested} --windows {here}/windows",
         "judge {nested} --engine local --follow --metrics-port 65536",
     ],
-    "verify": [f"verify --broker {NOBODY}", "verify --late-ms x", "verify --wake-ms inf", "verify --race-seconds nan"],
+    "verify": [f"verify --broker {NOBODY}", "verify --late-ms 9", "verify --race-seconds nan"],
 }  # fmt: skip
 """Mistakes of a caller, by command: each is rejected before any work, or gives unknown."""
 

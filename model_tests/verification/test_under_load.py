@@ -32,7 +32,7 @@ from longpoll.options.values import RACE_S
 from longpoll.verification import races, under_load
 from longpoll.verification import stages as verify
 from longpoll.verification.broker_process import ServedBroker
-from longpoll.verification.limits import declared, limits_of
+from longpoll.verification.limits import Limits, declared, limits_of
 from longpoll.verification.report import Row
 from longpoll.verification.under_load import Loaded, Verdicts, see
 from longpoll.wire.load import LoadPlan, LoadReport
@@ -220,7 +220,7 @@ def test_a_clause_is_failed_by_its_own_finding_not_by_the_cause(verdict: Finding
     cause = msgspec.structs.replace(finding("answered_by_deadline"), clause="pull.answered", follows=[follow])
     judged = judged_as("invalid", cause)
     report = LoadReport(1, 1, 1, 0, 1.0, [], [], told_count=1)
-    verdicts = Verdicts(declared(STRICT), limits_of(0, wake_ms=None, late_ms=None), report, judged, judged, {})
+    verdicts = Verdicts(declared(STRICT), limits_of(0), report, judged, judged, {})
 
     result = verdicts.result(IS_TOLD)
     assert (result.outcome, "no offset came" in result.why) == (outcome, True)
@@ -315,7 +315,7 @@ def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) ->
 
 BUSY_MS = 1_000
 """What a machine busy with other tests may delay a good broker."""
-LIMITS = limits_of(0, wake_ms=BUSY_MS, late_ms=BUSY_MS)
+LIMITS = Limits(BUSY_MS, BUSY_MS)
 FOUR = RaceTopic("T", dict.fromkeys(range(4), 1), {})
 
 
@@ -503,7 +503,7 @@ def test_a_machine_that_stands_still_accuses_nobody() -> None:
 def test_a_race_that_shows_little_is_unknown() -> None:
     """Few deliveries, one that was cut short, a broker that does not hold, and echoes of over a second."""
     ours, whole = declared(STRICT), report_of()
-    slow = limits_of(1_500, wake_ms=None, late_ms=None)
+    slow = limits_of(1_500)
     cases = (
         (attrs.evolve(whole, delivered_count=races.DELIVERIES_MIN - 1), LIMITS, "fewer than"),
         (attrs.evolve(whole, trouble="it broke"), LIMITS, "ended early: it broke"),

@@ -32,6 +32,9 @@ GONE: Final = {
 OPTIONS: Final = {
     "judge --webhook": "--findings FILE appends each finding as a line of JSON, from which another program can post",
     "judge --windows": "--report FILE.html draws the events of each finding, and --evidence DIR writes them",
+    "verify --late-ms": "`longpoll judge HISTORY --late-ms N` judges the recorded history by your own limit",
+    "verify --record": "the history is in the directory of the report; --report DIR chooses another directory",
+    "verify --wake-ms": "`longpoll judge HISTORY --wake-ms N` judges the recorded history by your own limit",
 }
 """A former option, after its command -> where a user finds its work now."""
 

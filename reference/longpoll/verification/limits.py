@@ -99,14 +99,10 @@ def declared(policy: Policy) -> Declared:
     return Declared(policy, broken, BrokerConfig().scan_period_ms if policy.expiry == "scan" else 0)
 
 
-def limits_of(echo_ms: float, *, wake_ms: float | None, late_ms: float | None) -> Limits:
-    """The given limits, else the judge's own plus the time of the slowest echoes."""
+def limits_of(echo_ms: float) -> Limits:
+    """The judge's own limits plus the time of the slowest echoes."""
     slack_ms = ECHOES * echo_ms
-    return Limits(
-        are_coarse=echo_ms > COARSE_MS and None in {wake_ms, late_ms},
-        wake_ms=round(WAKE_MS + slack_ms, 1) if wake_ms is None else wake_ms,
-        late_ms=round(LATE_MS + slack_ms, 1) if late_ms is None else late_ms,
-    )
+    return Limits(round(WAKE_MS + slack_ms, 1), round(LATE_MS + slack_ms, 1), are_coarse=echo_ms > COARSE_MS)
 
 
 def by_promises(

@@ -123,5 +123,5 @@ def _doubt(report: RaceReport, known: Declared, limits: Limits) -> str | None:
             f"the broker answered {report.unheld_count:,} pulls at once instead of holding them; it can lose no wakeup"
         )
     if limits.are_coarse and not known.most.wake_ms:
-        return "the host was too slow to measure promptness; set --wake-ms and --late-ms"
+        return "the host was too slow to measure promptness; run it again on an idle host"
     return None

@@ -10,22 +10,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from attrs import define, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 from rich.text import Text
 
 from longpoll import exit_codes
-from longpoll.output import Exit, check_directory, check_file, err, out, styled, table
+from longpoll.output import Exit, err, out, styled, table
 from longpoll_judge.contract.result import Result
 from longpoll_judge.show.report import STYLE as JUDGE_STYLE
-from longpoll_judge.show.report import render_section
+from longpoll_judge.show.report import badge, render_section
+from longpoll_judge.show.report import table as html_table
 from longpoll_spec.errors import LongpollError
 
 Outcome: TypeAlias = Literal["ok", "violated", "unknown", "skipped"]
 MARKS: Final[dict[Outcome, str]] = {"ok": "green", "violated": "bold red", "unknown": "yellow", "skipped": "dim"}
 """The colour of each outcome."""
+HEADS: Final = ("part", "what", "outcome", "what was seen", "s")
 
 
 def _mark(outcome: Outcome) -> Text:
@@ -37,7 +38,7 @@ class Row:
     """The result of one check."""
 
     part: str
-    """law, proof, store, broker, races, suite, client, clauses or history."""
+    """law, proof, store, broker, clauses, races or history."""
     what: str
     outcome: Outcome
     detail: str
@@ -47,14 +48,7 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """The row as one JSON object."""
-        return {
-            "part": self.part,
-            "what": self.what,
-            "outcome": self.outcome,
-            "detail": self.detail,
-            "seconds": round(self.seconds, 3),
-            "token": self.token,
-        }
+        return asdict(self) | {"seconds": round(self.seconds, 3)}
 
 
 @define
@@ -62,6 +56,8 @@ class Page:
     """The rows so far. Invariant: `rows` only grows."""
 
     rows: list[Row] = field(factory=list)
+    result: Result | None = None
+    """The judged history; None until it was judged."""
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add rows, and print each on stderr."""
@@ -70,16 +66,26 @@ class Page:
             said = styled("{}: {} [dim]({} s)[/]", row.part, row.what, f"{row.seconds:.1f}")
             err.print(Text(" ").join([Text(" "), _mark(row.outcome), said]))
 
-    def stage(self, title: str, work: Callable[[], Sequence[Row]], *, part: str) -> None:
-        """Run one stage under a title and add its rows; if it fails, add a row with the reason."""
+    def stage(self, title: str, work: Callable[[], Iterable[Row]], *, part: str) -> None:
+        """Run one stage and add its rows with their seconds; if it fails, add a row with the reason."""
         err.print(styled("[bold]{}[/]", title))
-        watch = Stopwatch()
-        rows = exit_codes.attempted(work)
-        if isinstance(rows, exit_codes.Raised):
-            if not isinstance(rows.error, Exception):
-                raise rows.error  # Ctrl-C, or the end of the command
-            rows = [Row(part, title, "unknown", _why(rows.error), watch.lap())]
-        self.add(rows)
+        since = time.monotonic()
+
+        def add(row: Row) -> None:
+            nonlocal since
+            now = time.monotonic()
+            self.add([evolve(row, seconds=now - since)])
+            since = now
+
+        def run() -> None:
+            for row in work():
+                add(row)
+
+        ended = exit_codes.attempted(run)
+        if isinstance(ended, exit_codes.Raised):
+            if not isinstance(ended.error, Exception):
+                raise ended.error  # Ctrl-C, or the end of the command
+            add(Row(part, title, "unknown", _why(ended.error)))
 
     @property
     def exit_code(self) -> Exit:
@@ -101,7 +107,7 @@ class Page:
         """The page for people, on stdout."""
         out.print(styled("[bold]verdict: {}[/]", self.verdict))
         rows = ((row.part, row.what, _mark(row.outcome), row.detail, f"{row.seconds:.1f}") for row in self.rows)
-        table("longpoll verify", ("part", "what", "outcome", "what was seen", "s"), rows, right=["s"], grouped=True)
+        table("longpoll verify", HEADS, rows, right=["s"], grouped=True)
         for row in self.rows:
             if row.token is not None:
                 out.print(f"{row.what}:\n  longpoll explain {row.token}", soft_wrap=True)
@@ -113,37 +119,16 @@ def _why(error: Exception) -> str:
     return f"it could not be done: {error}" if isinstance(error, expected) else exit_codes.fault(error)
 
 
-class Stopwatch:
-    """Seconds since it was made or last read."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
-
-    def lap(self) -> float:
-        """Seconds since the last lap."""
-        now = time.monotonic()
-        seconds, self._since = now - self._since, now
-        return seconds
-
-
-PAGE: Final = "index.html"
 STYLE: Final = """
 :root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0; color: #1c2733; background: #fff }
 main { max-width: 78rem; margin: 2rem auto; padding: 0 1rem }
-table.rows { border-collapse: collapse; width: 100% }
-table.rows th, table.rows td { text-align: left; vertical-align: top; padding: .35rem .7rem }
-table.rows th, table.rows td { border-bottom: 1px solid #d9e0e6 }
-table.rows td.s { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
-table.rows td.seen { overflow-wrap: anywhere }
-.outcome { padding: .1rem .7rem; border-radius: 1rem; color: #fff }
-.ok { background: #1a7f4b } .violated { background: #b3261e }
-.unknown { background: #8a6100 } .skipped { background: #66727d }
+main td { overflow-wrap: anywhere }
+.judge .ok { background: #1a7f4b } .judge .skipped { background: #66727d }
 figure { margin: 1rem 0; overflow-x: auto } figcaption { margin-bottom: .5rem }
 figure svg { max-width: 100%; height: auto }
 @media (prefers-color-scheme: dark) {
   body { color: #e3e8ec; background: #14191e }
-  table.rows th, table.rows td { border-color: #35404a }
   .judge, .judge th, .judge pre { color: #e3e8ec !important }
   .judge th, .judge pre { background: #1f262d !important }
 }
@@ -153,36 +138,12 @@ figure svg { max-width: 100%; height: auto }
 def render_page(rows: Sequence[Row], charts: Sequence[tuple[str, str]], result: Result | None) -> str:
     """The page; `charts` are (caption, SVG text) pairs, `result` is None if no history was judged."""
     figures = "".join(f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>" for caption, svg in charts)
+    cells = ((row.part, row.what, badge(row.outcome), row.detail, f"{row.seconds:.1f}") for row in rows)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>longpoll verify</title><style>{STYLE}{JUDGE_STYLE}</style></head><body><main>"
-        f"<h1>longpoll verify</h1>{_table(rows)}"
+        f'<h1>longpoll verify</h1><section class="judge">{html_table(HEADS, cells)}</section>'
         f"<h2>The race, step by step</h2>{figures or '<p>No counterexample to draw.</p>'}"
         f"</main>{'' if result is None else render_section(result)}</body></html>\n"
     )
-
-
-def _table(rows: Sequence[Row]) -> str:
-    head = "".join(f"<th>{title}</th>" for title in ("part", "what", "", "what was seen", "s"))
-    body = "".join(
-        f"<tr><td>{escape(row.part)}</td><td>{escape(row.what)}</td>"
-        f'<td><span class="outcome {row.outcome}">{row.outcome}</span></td>'
-        f'<td class="seen">{escape(row.detail)}</td><td class="s">{row.seconds:.1f}</td></tr>'
-        for row in rows
-    )
-    return f'<table class="rows"><tr>{head}</tr>{body}</table>'
-
-
-def check_page(directory: Path) -> None:
-    """Check before the work that the page can be written; raises NotWritableError."""
-    check_directory(directory, "the report into")
-    check_file(directory / PAGE, "the report")
-
-
-def write_page(directory: Path, text: str) -> Path:
-    """Write the page as `index.html` into the directory, created if missing."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / PAGE
-    path.write_text(text, encoding="utf-8")
-    return path

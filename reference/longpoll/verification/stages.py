@@ -9,8 +9,7 @@ import secrets
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -25,8 +24,8 @@ from longpoll.output import err, progress_bar
 from longpoll.verification import races, specification
 from longpoll.verification.broker_process import HostLatency, ServedBroker
 from longpoll.verification.limits import TIMELY, Declared, Limits, by_promises, limits_of, most_of
-from longpoll.verification.report import Outcome, Page, Row, Stopwatch
-from longpoll.wire.load import LoadPlan, LoadReport, drive
+from longpoll.verification.report import Outcome, Page, Row
+from longpoll.wire.load import LoadPlan, drive
 from longpoll_broker.store.verify import verify as verify_store
 from longpoll_conform.capabilities import VERSIONS
 from longpoll_conform.connection import SilentError
@@ -40,7 +39,6 @@ from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Address, Runtime
 from longpoll_runtime.files import RealFiles
-from longpoll_spec.policy import Policy
 
 NAME_SERVER_PORT: Final = 9876
 JAVA_STORE: Final = "store-4.9.7-clean.tar.xz"
@@ -61,9 +59,6 @@ class Job:
     broker: Address | None
     """None for our own broker."""
     name_server: Address | None
-    wake_ms: float | None
-    """None for the judge's own limit plus the time of the broker's echoes."""
-    late_ms: float | None
     race_s: float
     """Seconds of the race between messages and waiting pulls; 0 to skip it."""
     history: Path
@@ -71,30 +66,19 @@ class Job:
     """The directory of temporary files."""
     runtime: Runtime
 
-    @property
-    def policy(self) -> Policy:
-        """The expected policy of the broker."""
-        return self.known.policy
 
-    def limits(self, echo: HostLatency) -> Limits:
-        """The limits for late answers."""
-        return limits_of(echo.worst_ms, wake_ms=self.wake_ms, late_ms=self.late_ms)
-
-
-def run_all(page: Page, job: Job) -> Result | None:
+def run_all(page: Page, job: Job) -> None:
     """Run all stages; Ctrl-C ends them early and adds a row."""
-    results: list[Result] = []
 
     def work() -> None:
         _law(page)
-        (_own_broker if job.broker is None else _named_broker)(page, job, results)
+        (_own_broker if job.broker is None else _named_broker)(page, job)
 
     ended = exit_codes.attempted(work)
     if isinstance(ended, exit_codes.Raised):
         if not isinstance(ended.error, KeyboardInterrupt):
             raise ended.error
         page.add([Row("verify", "the whole of it", "unknown", exit_codes.STOPPED)])
-    return results[0] if results else None
 
 
 def _law(page: Page) -> None:
@@ -105,7 +89,7 @@ def _law(page: Page) -> None:
     page.stage("reading a store of the Java broker", java_store_is_read, part="store")
 
 
-def _own_broker(page: Page, job: Job, results: list[Result]) -> None:
+def _own_broker(page: Page, job: Job) -> None:
     runtime, store_directory = job.runtime, job.scratch / "store"
     asked = [f"--policy={job.policy_name}", *(f"--knob={knob}" for knob in job.knobs)]
     with ServedBroker(store_directory, job.history, *asked) as served:
@@ -118,8 +102,8 @@ def _own_broker(page: Page, job: Job, results: list[Result]) -> None:
         _races(page, job, other.address, "longpoll-verify-races", name="the broker", process_id=other.process_id)
     left = partial(store_row, "store that our broker has left", store_directory)
     page.stage("verifying the broker's store", lambda: [left()], part="store")
-    limits = job.limits(echo)
-    _judge(page, job, limits, results)
+    limits = limits_of(echo.worst_ms)
+    _judge(page, job, limits)
     planted = partial(faults_are_found, job.history, limits, job.scratch)
     page.stage("history: injected faults", planted, part="history")
 
@@ -129,18 +113,20 @@ def _stopped(served: ServedBroker) -> Row:
     return Row("broker", "stops on SIGTERM", "violated" if code else "ok", f"exit code {code}")
 
 
-def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
+def _named_broker(page: Page, job: Job) -> None:
     assert job.broker is not None, "use _own_broker"
     runtime, place = job.runtime, job.broker
     name, topic = name_of(place), f"longpoll-verify-{runtime.unix_ms()}"
-    observing = Observer.start(runtime, brokers=[place], record_directory=str(job.history), policy=job.policy.name)
+    observing = Observer.start(
+        runtime, brokers=[place], record_directory=str(job.history), policy=job.known.policy.name
+    )
     with observing as observer, HostLatency(runtime, place, topic) as echo:
         loading = partial(load, runtime, observer.doors[name], topic)
         _stage(page, "broker", f"load against {name} through the proxy", loading)
     names = job.name_server or (place[0], NAME_SERVER_PORT)
     _stage(page, "clauses", f"recorded conversations with {name}", partial(conversations, job, place, names))
     _races(page, job, place, f"{topic}-races", name=name)
-    _judge(page, job, job.limits(echo), results)
+    _judge(page, job, limits_of(echo.worst_ms))
 
 
 def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, process_id: int | None = None) -> None:
@@ -150,21 +136,19 @@ def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, proce
         return
 
     def work(tell: Progress) -> Sequence[Row]:
-        watch = Stopwatch()
         with HostLatency(job.runtime, place, topic) as echo:
             told = races.races(
                 job.runtime, place, topic, job.race_s, tell,
-                known=job.known, limits=lambda: job.limits(echo), process_id=process_id,
+                known=job.known, limits=lambda: limits_of(echo.worst_ms), process_id=process_id,
             )  # fmt: skip
-        return [Row("races", races.WHAT, told.outcome, told.detail, watch.lap())]
+        return [Row("races", races.WHAT, told.outcome, told.detail)]
 
     _stage(page, "races", f"race of messages and pulls at {name}", work)
 
 
-def _judge(page: Page, job: Job, limits: Limits, results: list[Result]) -> None:
+def _judge(page: Page, job: Job, limits: Limits) -> None:
     def work() -> Sequence[Row]:
-        result, rows = judged(job.history, job.known, limits, partial(err.print, style="dim"))
-        results.append(result)
+        page.result, rows = judged(job.history, job.known, limits, partial(err.print, style="dim"))
         return rows
 
     page.stage("history: judging on Spark", work, part="history")
@@ -172,20 +156,14 @@ def _judge(page: Page, job: Job, limits: Limits, results: list[Result]) -> None:
 
 def _stage(page: Page, part: str, title: str, work: Callable[[Progress], Sequence[Row]]) -> None:
     """Run a stage with a progress bar on stderr."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
 
     def shown() -> Sequence[Row]:
-        with _bar(title) as tell:
-            return work(tell)
+        with progress_bar(*columns) as bar:
+            task = bar.add_task(title, total=None)
+            return work(lambda done, total: bar.update(task, completed=done, total=total))
 
     page.stage(title, shown, part=part)
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[Progress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with progress_bar(*columns) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 # -- the broker ------------------------------------------------------------------------------------------------------
@@ -202,45 +180,38 @@ def java_store_is_read() -> Sequence[Row]:
 
 def store_row(what: str, directory: Path) -> Row:
     """Verify a store directory: all records are intact, and log and queues agree."""
-    watch = Stopwatch()
     verdict = verify_store(RealFiles(), str(directory))
     damage = [problem for problem in verdict.problems if problem.kind == "damage"]
     detail = f"{verdict.messages:,} messages in {len(verdict.queues)} queues"
     if damage:
-        first = damage[0]
-        detail += (
-            f"; damaged in {len(damage)} places, the first: {first.file}, byte {first.offset}: found {first.found}"
-        )
-    return Row("store", what, "violated" if damage else "ok", detail, watch.lap())
+        first = f"{damage[0].file}, byte {damage[0].offset}: found {damage[0].found}"
+        detail += f"; damaged in {len(damage)} places, the first: {first}"
+    return Row("store", what, "violated" if damage else "ok", detail)
 
 
 def load(runtime: Runtime, address: Address, topic: str, progress: Progress) -> Sequence[Row]:
     """Producers and long-polling consumers: every message to every group that asked for it, once, in order."""
-    watch = Stopwatch()
     report = drive(runtime, address, LoadPlan(topic), progress)
-    outcome: Outcome = "violated" if report.problems else "unknown" if report.troubles else "ok"
-    return [Row("broker", "load over real sockets", outcome, _of_load(report), watch.lap())]
-
-
-def _of_load(report: LoadReport) -> str:
     detail = (
         f"{report.sent_count:,} messages sent, {report.delivered_count:,} delivered by {report.pull_count:,} pulls; "
         f"delivery p50 {report.percentile_ms(0.5):.2f} ms, p99 {report.percentile_ms(0.99):.2f} ms"
     )
     if report.problems:
         detail += f"; {len(report.problems)} problems, first: {report.problems[0]}"
-    return detail + (f"; ended early: {report.troubles[0]}" if report.troubles else "")
+    if report.troubles:
+        detail += f"; ended early: {report.troubles[0]}"
+    outcome: Outcome = "violated" if report.problems else "unknown" if report.troubles else "ok"
+    return [Row("broker", "load over real sockets", outcome, detail)]
 
 
 def conversations(job: Job, broker: Address, name_server: Address, progress: Progress) -> Sequence[Row]:
     """Play every recorded conversation of the policy's version, as `longpoll conform` does."""
     what = "recorded conversations"
     if job.policy_name not in VERSIONS:
-        return [
-            Row("clauses", what, "skipped", f"there are no recordings of a broker with the policy {job.policy_name}")
-        ]
-    watch, version = Stopwatch(), VERSIONS[job.policy_name]
-    scans = job.policy.expiry == "scan"
+        why = f"there are no recordings of a broker with the policy {job.policy_name}"
+        return [Row("clauses", what, "skipped", why)]
+    version = VERSIONS[job.policy_name]
+    scans = job.known.policy.expiry == "scan"
     suite = Suite(Place(broker, name_server), job.policy_name, secrets.token_hex(4), scans, makes_smaller=False)
     vectors, played = recorded(version), Counter[str]()
 
@@ -253,9 +224,9 @@ def conversations(job: Job, broker: Address, name_server: Address, progress: Pro
         suite.find()
         results = suite.run(vectors)
     except SilentError as error:
-        return [Row("clauses", what, "unknown", str(error), watch.lap())]
+        return [Row("clauses", what, "unknown", str(error))]
     outcome, detail = _of_clauses(results, suite.silenced_by)
-    return [Row("clauses", f"{what} of {version}", outcome, detail, watch.lap())]
+    return [Row("clauses", f"{what} of {version}", outcome, detail)]
 
 
 def _of_clauses(results: Sequence[Clause], silenced_by: Sequence[str]) -> tuple[Outcome, str]:
@@ -265,9 +236,8 @@ def _of_clauses(results: Sequence[Clause], silenced_by: Sequence[str]) -> tuple[
     detail = f"{len(clauses)} clauses: {', '.join(f'{counts[each]} {each}' for each in OUTCOMES if counts[each])}"
     if silenced_by:
         detail += f"; it stopped responding after {silenced_by[0]}"
-    failed = [result for result in results if result.outcome == "FAIL"]
-    if failed:
-        first = failed[0]
+    first = next((result for result in results if result.outcome == "FAIL"), None)
+    if first is not None:
         detail += f"; first {first.clause.id} ({first.vector.id}): {first.why}; see `longpoll conform` for details"
         return "violated", detail
     return "ok" if counts["PASS"] and not silenced_by else "unknown", detail
@@ -278,7 +248,6 @@ def _of_clauses(results: Sequence[Clause], silenced_by: Sequence[str]) -> tuple[
 
 def judged(history: Path, known: Declared, limits: Limits, say: Callable[[str], None]) -> tuple[Result, Sequence[Row]]:
     """Judge the recorded run on Spark, by the promises of the broker's declared policy."""
-    watch = Stopwatch()
     found = judge([history], engine="spark", wake_ms=limits.wake_ms, late_ms=limits.late_ms, say=say)
     result, excused = by_promises(found, history, known, limits)
     outcome = VERDICTS[result.verdict]
@@ -287,47 +256,33 @@ def judged(history: Path, known: Declared, limits: Limits, say: Callable[[str], 
     detail = _detail(result)
     if outcome == "ok" and limits.are_coarse and not set(TIMELY) <= known.broken.keys():
         outcome = "unknown"
-        detail += "; the host was too slow to measure promptness; set --wake-ms and --late-ms"
-    rows = [Row("history", "recorded run, judged on Spark", outcome, detail, watch.lap())]
+        detail += "; the host was too slow to measure promptness; run it again on an idle host"
+    rows = [Row("history", "recorded run, judged on Spark", outcome, detail)]
     if excused:
-        what = f"not promised by {known.policy.name}"
         counted = ", ".join(f"{known.name_of(name)} {count} times" for name, count in excused)
         detail = f"{counted}, as the policy declares: within {most_of(known, limits)}"
-        rows.append(Row("history", what, "ok", detail))
+        rows.append(Row("history", f"not promised by {known.policy.name}", "ok", detail))
     return result, rows
 
 
 def _detail(result: Result) -> str:
     wake, late = result.latency["wake_ms"], result.latency["late_ms"]
+    limits = ", ".join(f"{name.removesuffix('_ms')} {value:g} ms" for name, value in result.thresholds.items())
     detail = (
         f"{result.events:,} events, {result.requests:,} pulls: {result.verdict}; "
-        f"wake p50 {_ms(wake.p50)}, p99 {_ms(wake.p99)}, late p99 {_ms(late.p99)} "
-        f"(limits {_limits(result)})"
+        f"wake p50 {_ms(wake.p50)}, p99 {_ms(wake.p99)}, late p99 {_ms(late.p99)} (limits {limits})"
     )
-    if result.findings:
-        first = result.findings[0]
-        detail += f"; {first.property} {first.verdict}: {first.why}{_others(result)}"
-    elif result.gaps:
-        detail += f"; {result.gaps[0]['why']}"
-    return detail
-
-
-def _others(result: Result) -> str:
-    """The violated properties, except that of the first finding."""
-    others: dict[str, None] = {}
-    for finding in result.findings:
-        others |= dict.fromkeys([finding.property] if finding.verdict == "violated" else [])
-        others |= dict.fromkeys(each.property for each in finding.follows if each.verdict == "violated")
-    others.pop(result.findings[0].property, None)
-    return f"; also violated: {', '.join(others)}" if others else ""
+    if not result.findings:
+        return detail + (f"; {result.gaps[0]['why']}" if result.gaps else "")
+    first = result.findings[0]
+    told = [one for finding in result.findings for one in finding.told() if one.verdict == "violated"]
+    others = dict.fromkeys(one.property for one in told if one.property != first.property)
+    detail += f"; {first.property} {first.verdict}: {first.why}"
+    return detail + (f"; also violated: {', '.join(others)}" if others else "")
 
 
 def _ms(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f} ms"
-
-
-def _limits(result: Result) -> str:
-    return ", ".join(f"{name.removesuffix('_ms')} {value:g} ms" for name, value in result.thresholds.items())
 
 
 def faults_are_found(history: Path, limits: Limits, scratch: Path) -> Sequence[Row]:
@@ -335,7 +290,6 @@ def faults_are_found(history: Path, limits: Limits, scratch: Path) -> Sequence[R
 
     The limits are at most half of the faults' delay, because wider ones would hide them.
     """
-    watch = Stopwatch()
     limits = Limits(min(limits.wake_ms, WAKE_DELAY_MS / 2), min(limits.late_ms, ALLOWANCE_MS / 2))
 
     def judge_locally(directory: Path) -> Result:
@@ -344,7 +298,7 @@ def faults_are_found(history: Path, limits: Limits, scratch: Path) -> Sequence[R
     clean = judge_locally(history)
     if clean.verdict != "valid":
         why = f"the recorded run is {clean.verdict} with {limits}, so injected faults would show nothing"
-        return [Row("history", FAULTS, "skipped", why, watch.lap())]
+        return [Row("history", FAULTS, "skipped", why)]
     missed = []
     for name in PLANTED:
         directory = scratch / name
@@ -354,4 +308,4 @@ def faults_are_found(history: Path, limits: Limits, scratch: Path) -> Sequence[R
         if result.verdict != fault.verdict or not found or not found <= fault.properties:
             missed.append(f"{name} ({result.verdict}, {', '.join(sorted(found)) or 'no finding'})")
     detail = f"missed: {'; '.join(missed)}" if missed else f"{len(PLANTED)} of {len(PLANTED)}: {', '.join(PLANTED)}"
-    return [Row("history", FAULTS, "violated" if missed else "ok", detail, watch.lap())]
+    return [Row("history", FAULTS, "violated" if missed else "ok", detail)]

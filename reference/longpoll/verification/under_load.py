@@ -78,7 +78,7 @@ def _load(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
         door = observer.doors[name_of(loaded.broker)]
         with HostLatency(loaded.runtime, loaded.broker, topic) as echo:
             report = drive(loaded.runtime, door, LoadPlan(topic, commits=True), lambda _done, _all: None)
-    limits = limits_of(echo.worst_ms, wake_ms=None, late_ms=None)
+    limits = limits_of(echo.worst_ms)
     found = judge([loaded.recorded], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
     kept, excused = by_promises(found, loaded.recorded, loaded.known, limits)
     verdicts = Verdicts(loaded.known, limits, report, found, kept, dict(excused))
@@ -154,7 +154,7 @@ def _race(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
     with HostLatency(loaded.runtime, loaded.broker, topic) as echo:
         told = races.races(
             loaded.runtime, loaded.broker, topic, loaded.race_s, lambda _done, _all: None,
-            known=loaded.known, limits=lambda: limits_of(echo.worst_ms, wake_ms=None, late_ms=None),
+            known=loaded.known, limits=lambda: limits_of(echo.worst_ms),
         )  # fmt: skip
     outcome: Outcome = OF_RACES.get(told.outcome, "UNTESTED")
     if outcome == "PASS" and told.is_declared:

@@ -150,10 +150,10 @@ def render_section(result: Result) -> str:
         ("thresholds", ", ".join(f"{name} {value:g}" for name, value in result.thresholds.items())),
     ]
     parts = [
-        f'<section class="judge"><h2>The history is {_badge(result.verdict)}</h2>',
-        _table((), facts),
+        f'<section class="judge"><h2>The history is {badge(result.verdict)}</h2>',
+        table((), facts),
         "<h3>Latencies (upper bounds, ms)</h3>",
-        _table(("", "count", "p50", "p99", "max"), _latency_rows(result)),
+        table(("", "count", "p50", "p99", "max"), _latency_rows(result)),
         *(
             f"<h4>{escape(LATENCY_NAMES.get(name, name))}</h4>{histogram(bars, name)}"
             for name, bars in result.histogram.items()
@@ -164,7 +164,7 @@ def render_section(result: Result) -> str:
     if broken:
         parts += [
             "<h3>How often (per million, 95 % interval)</h3>",
-            _table(
+            table(
                 ("property", "violated", "of", "per million", "low", "high"),
                 ((name, rate.violated, rate.of, rate.per_million, rate.low, rate.high) for name, rate in broken),
             ),
@@ -172,7 +172,7 @@ def render_section(result: Result) -> str:
     if result.gaps:
         parts += [
             "<h3>Missing evidence</h3>",
-            _table(("clause", "count", "what"), ((gap["clause"], gap["count"], gap["why"]) for gap in result.gaps)),
+            table(("clause", "count", "what"), ((gap["clause"], gap["count"], gap["why"]) for gap in result.gaps)),
         ]
     parts += [
         f"<h3>Findings: {len(result.findings) + result.findings_left_out:,}</h3>",
@@ -189,21 +189,33 @@ def _observations(result: Result) -> list[str]:
     if result.observations:
         rows = ((one.clause, f"{one.topic} / {one.queue}", told_of(one), one.why) for one in result.observations)
         title = f"<h3>Observations: {len(result.observations):,}</h3>"
-        parts += [title, _table(("clause", "queue", "about", "what"), rows)]
+        parts += [title, table(("clause", "queue", "about", "what"), rows)]
     if result.notes:
         rows_ = ((note["clause"], note["count"], note["why"]) for note in result.notes)
-        parts += ["<h3>Not judged</h3>", _table(("clause", "count", "what"), rows_)]
+        parts += ["<h3>Not judged</h3>", table(("clause", "count", "what"), rows_)]
     return parts
 
 
-def _badge(verdict: str) -> str:
-    return f'<span class="verdict {escape(verdict)}">{escape(verdict)}</span>'
+class Html(str):
+    """A cell of a table that is HTML already; other cells are escaped."""
+
+    __slots__ = ()
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+def badge(verdict: str) -> Html:
+    """A verdict on the ground of its colour."""
+    return Html(f'<span class="verdict {escape(verdict)}">{escape(verdict)}</span>')
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table in the page's style; without heads it has no first line."""
     titles = "".join(f"<th>{escape(title)}</th>" for title in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join("<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table>{f'<tr>{titles}</tr>' if titles else ''}{body}</table>"
+
+
+def _cell(value: object) -> str:
+    return value if isinstance(value, Html) else escape(str(value))
 
 
 def _latency_rows(result: Result) -> Iterable[tuple[object, ...]]:
@@ -226,7 +238,7 @@ def _finding(finding: Finding, number: int) -> str:
     window = f"{finding.time} and {finding.window_end_ms - finding.window_start_ms:.3f} ms more"
     place = f"{finding.topic} / {finding.queue}"
     cells = (finding.property, finding.clause, None, place, finding.request, told_of(finding), window)
-    columns = "".join(f"<td>{_badge(finding.verdict) if cell is None else escape(cell)}</td>" for cell in cells)
+    columns = "".join(f"<td>{badge(finding.verdict) if cell is None else escape(cell)}</td>" for cell in cells)
     evidence = "\n".join(_evidence_line(event) for event in finding.shown()[-EVIDENCE_SHOWN_MAX:])
     follows = "".join(f"<br>{escape(text)}" for text in followed_by(finding))
     chart = sequence_chart(finding) if number < CHARTS_MAX else ""
