@@ -66,7 +66,7 @@ def test_a_fault_is_found_where_the_run_leaves_the_law(policy: str, fault: Fault
         assert (finding.property, finding.verdict) == (FOLLOWS_THE_LAW, "violated")
         moment_ns = START_NS + wrong_at * STEP_NS
         assert [event["after_ns"] for event in finding.shown()] == [moment_ns]
-        assert f"after {wrong_at} steps of {policy} this is no step of the law" in finding.why
+        assert f"after {wrong_at} steps of {policy} the specification does not allow this step" in finding.why
         assert " needs " in finding.why or "was seen" in finding.why
 
 

@@ -520,7 +520,7 @@ def test_what_tells_requests_apart_is_refused() -> None:
 
     with pytest.raises(SymmetryError, match="first_only distinguishes requests or queues"):
         explore(model, [stated, partial], symmetry=True)
-    with pytest.raises(SymmetryError, match="the law distinguishes requests or queues"):
+    with pytest.raises(SymmetryError, match="the model distinguishes requests or queues"):
         explore(lame, [stated], symmetry=True)
 
 

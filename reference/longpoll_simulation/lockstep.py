@@ -464,7 +464,7 @@ class Lockstep:
         """The slot of a pull."""
         return next(number for number, slot in enumerate(self.slots) if slot.pull is pull)
 
-    # -- the law -----------------------------------------------------------------------------------------------------
+    # -- the specification -------------------------------------------------------------------------------------------
 
     def successors(self, state: Packed) -> Iterator[tuple[Action, Packed]]:
         """The specification's next states, with their actions."""

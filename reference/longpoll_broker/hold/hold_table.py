@@ -283,7 +283,7 @@ class HoldTable:
         """Returns the time of the next deadline; None when none is armed."""
         return self._deadlines.next_ms()
 
-    # -- hold, take, keep: the law's actions of the same names ------------------------------------------------------
+    # -- hold, take, keep: the specification's actions of the same names --------------------------------------------
 
     def find_bucket(self, key: Key) -> Bucket:
         """Find or create the bucket of a queue, as `suspendPullRequest` does before it inserts a pull."""

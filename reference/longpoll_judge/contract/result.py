@@ -220,7 +220,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     histogram: dict[str, list[tuple[float, int]]] = {}
     """Of each latency, how many lie in each step of 28 %: (upper end in ms, count)."""
     shares: dict[str, Share] = {}
-    """How many pulls, sends, commits (questions for committed offsets) and steps of a law were judged, of how many."""
+    """How many pulls, sends, commits (questions for committed offsets) and steps were judged, of how many."""
     judged: dict[str, int] = {}
     """How many things each property was asked of; 0 is not applicable, and no pass."""
     rates: dict[str, Rate] = {}

@@ -167,7 +167,7 @@ class Context:
     """Every policy that it names leaves held pulls alone when the broker's role or its master's changes."""
     deletions: tuple[Deletion, ...] = ()
     lawful: frozenset[str] = frozenset()
-    """Sources that declare a law: their logs are judged by it, and by nothing else."""
+    """Sources that declare a specification: their logs are judged by it, and by nothing else."""
     broker_holes: dict[str, RecordGaps] = field(factory=dict)
     """By broker: when something may have happened to its queues that no source tells."""
     life_holes: dict[str, RecordGaps] = field(factory=dict)

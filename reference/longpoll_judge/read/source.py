@@ -74,7 +74,7 @@ class History:
     """Sources whose clock may be set: their `clock` is not `monotonic`."""
     policies: frozenset[str]
     laws: dict[str, tuple[str, Law]]
-    """By source: the policy and the law that its history declares."""
+    """By source: the policy and the specification that its history declares."""
     hold_limits: dict[str, int]
     """By source: how many pulls its broker promises to hold at most."""
     sources: dict[str, Source]

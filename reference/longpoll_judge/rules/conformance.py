@@ -1,9 +1,9 @@
-"""Full-model conformance: whether every step of a history that declares its law is one that the law allows.
+"""Full-model conformance: whether every step of a history that declares its specification is allowed.
 
-A source is one run from the law's first state. Findings bear the property `follows_the_law`: violated where no order
-that the moments allow is a run, unknown where events are missing before the step that does not fit, or where more was
-possible at once than is followed. The window begins at the last moment at which one state alone was possible, and ends
-with the step that no state allows: after that nothing is known, so a source has one finding at most.
+A source is one run from the specification's first state. Findings bear the property `follows_the_law`: violated where
+no order that the moments allow is a run, unknown where events are missing before the step that does not fit, or where
+more was possible at once than is followed. The window begins at the last moment at which one state alone was possible,
+and ends with the step that no state allows: after that nothing is known, so a source has one finding at most.
 
 Histories of steps are judged in this process on both engines: a step takes microseconds, and one run is one chain.
 The search: `longpoll_spec.engines.conform`.
@@ -35,9 +35,9 @@ Events: TypeAlias = list[dict[str, Any]]
 
 
 def judge_conformance(history: History, context: Context) -> tuple[list[Finding], list[Gap], Share]:
-    """Judge the sources whose histories declare a law, and name those that declare none that there is.
+    """Judge the sources that declare a specification, and report those whose specification does not exist.
 
-    The share is of steps: those after a step that fits nowhere are not judged, nor those of a law that there is not.
+    The share is of steps: those after a step that fits nowhere are not judged, nor those of an unknown specification.
     """
     findings: list[Finding] = []
     gaps: list[Gap] = []
@@ -48,7 +48,11 @@ def judge_conformance(history: History, context: Context) -> tuple[list[Finding]
         try:
             checker = Checker(model_of(policy, law), frozenset(law.hidden))
         except SpecUserError as error:
-            gaps.append(Gap("unknown law", source, 1, f"source {source!r} declares no law that there is: {error}"))
+            gaps.append(
+                Gap(
+                    "unknown law", source, 1, f"source {source!r} declares a specification that does not exist: {error}"
+                )
+            )
             continue
         facts = context.sources.get(source, UNSEEN)
         found, placed = judge_run(checker, events, is_whole=facts.is_steady and not len(facts.holes))
@@ -58,7 +62,7 @@ def judge_conformance(history: History, context: Context) -> tuple[list[Finding]
 
 
 def _events_by_source(history: History) -> dict[str, Events]:
-    """The steps of every source that declares a law."""
+    """The steps of every source that declares a specification."""
     found: dict[str, Events] = {source: [] for source in history.laws}
     wanted = pa.array(sorted(found), pa.string())
     for part in history.splits:
@@ -75,7 +79,7 @@ def _events_by_source(history: History) -> dict[str, Events]:
 def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> tuple[list[Finding], int]:
     """Judge the steps of one source; `is_whole` unless some of its events are missing.
 
-    The number is of steps that have a place in a run of the law: all of them, or those before what the finding tells.
+    The number counts the steps that fit a run of the specification: all of them, or those before the finding.
     """
     events = sorted(events, key=lambda event: (event["before_ns"], event["after_ns"], event["sequence"]))
     reader = reader_of(checker.model)
@@ -86,7 +90,7 @@ def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> tuple[list
     window = [events[number] for number in range(found.certain, blamed + 1)]
     first, last = window[0], events[blamed]
     is_violated = is_whole and not found.undecided
-    # That a step fits in no state rests on every step before it, from the law's first state on.
+    # That a step fits in no state rests on every step before it, from the specification's first state on.
     shown = events[: blamed + 1] if is_violated else window[-WINDOW_MAX:]
     finding = Finding(
         property=FOLLOWS_THE_LAW,
@@ -118,4 +122,4 @@ def _why(checker: Checker, found: Conformance, blamed: int) -> str:
     reasons = dict.fromkeys(reason(checker.model, refusal) for refusal in found.refusals if refusal.step == blamed)
     told = list(reasons)[:REASONS_MAX]
     more = [f"and {len(reasons) - len(told)} more ways"] if len(reasons) > len(told) else []
-    return f"{place} this is no step of the law: {'; or '.join([*told, *more])}"
+    return f"{place} the specification does not allow this step: {'; or '.join([*told, *more])}"

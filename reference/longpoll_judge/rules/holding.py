@@ -321,7 +321,7 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     # A field that is missing never accuses: neither does the answer of such a pull.
     whole = case.is_watched(pulls.received_after_ns, last_ns) & case.is_sound
     sources, names = events.codes("source", pulls.row)
-    # A law judges its own steps.
+    # A specification judges its own steps.
     lawful = np.array([name in case.context.lawful for name in names], dtype=np.bool_)[sources]
     whole_of, lawful_of = whole[pull], lawful[pull]
     # What is not allowed to be held, not there yet, or answered, is told as that.

@@ -69,7 +69,7 @@ def not_shown(messages: Gathered, moved: Gathered, context: Context) -> tuple[In
     due_ns = messages.before_ns + SHOWN_MS * MS
     goes_on = np.zeros(len(messages), dtype=np.bool_)
     for name, facts in context.sources.items():
-        # A law may take a queue's end back, and judges that itself.
+        # A specification may take a queue's end back, and judges that itself.
         goes_on |= (name not in context.lawful) & (messages.source == hash_of(name)) & (due_ns < facts.last_ns)
     told = first_of(messages.place, moved.place)
     # Only of queues whose visible end some source tells, and while that source goes on.
@@ -163,7 +163,7 @@ def _perhaps(events: Events, appended: dict[Of, Integers], source: int) -> Integ
 
 
 def _by_source(events: Events, kind: str, context: Context) -> dict[Of, Integers]:
-    """The rows of an event, apart for each source that declares no law: a law may take a queue's end back.
+    """The rows of an event, apart for each source that declares no specification: one may take a queue's end back.
 
     Without those that lack their place, of which nothing is concluded.
     """

@@ -39,7 +39,7 @@ _QUEUE: Final = re.compile(r"q([0-9]{1,3})")
 
 
 def model_of(policy: str, law: Law) -> Model:
-    """The law that a history declares, with an open log; raises a `SpecUserError` where there is none such."""
+    """The model that a history declares, with an open log; raises a `SpecUserError` if it does not exist."""
     bounds = Bounds(
         "declared",
         requests=law.requests,

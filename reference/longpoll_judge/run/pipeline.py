@@ -285,7 +285,7 @@ class Others:
 
 
 def _judge_beside(history: History, survey: Survey, context: Context, others: Others) -> list[Gap]:
-    """Judge what few histories have: a declared law, a promised limit; the gaps found there."""
+    """Judge what few histories have: a declared specification, a promised limit; the gaps found there."""
     gaps: list[Gap] = []
     if history.laws:
         found, unknown_laws, others.shares["steps"] = judge_conformance(history, context)

@@ -559,7 +559,7 @@ BROKEN: Final = {
     VISIBLE_IS_MONOTONE: "a visible end went back",
     COMMIT_NEVER_REGRESSES: "a committed offset went back",
     HOLD_LIMIT_KEPT: "more pulls were held than promised",
-    FOLLOWS_THE_LAW: "a step was none of the law",
+    FOLLOWS_THE_LAW: "the specification did not allow a step",
     HELD_AS_ASKED: "a pull was held, or not, against what it asked",
     SEND_IS_KEPT: "an acknowledged message was not kept",
     COMMIT_IS_TOLD: "a committed offset was told wrong",

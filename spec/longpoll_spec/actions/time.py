@@ -18,7 +18,9 @@ def tick(state: State) -> Step:
     is due.
     """
     # GUARD
-    guard = all_of(_can_count(state, each) for each in state.requests)  # the law adds: no urgent action is enabled
+    guard = all_of(
+        _can_count(state, each) for each in state.requests
+    )  # the specification adds: no urgent action is enabled
     # EFFECT
     effect = assign(
         (state.next_scan, down(state.next_scan)),

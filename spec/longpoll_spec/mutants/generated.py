@@ -157,7 +157,7 @@ def mutants_of(policy: Policy, bounds: Bounds) -> Iterator[Mutant]:
 
 def mutated(policy: Policy, bounds: Bounds, name: str, change: Change) -> Model:
     """The model with every instance of action `name` changed; unchanged under bounds that lack it."""
-    assert name in ACTION_NAMES, f"the law has no action {name}"
+    assert name in ACTION_NAMES, f"the specification has no action {name}"
     state = state_of(policy, bounds)
     return assemble(state, [change(state, action) if action.name == name else action for action in actions_of(state)])
 

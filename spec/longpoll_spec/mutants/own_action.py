@@ -60,7 +60,7 @@ def report(family: Family, *, policy: str, bounds: str) -> str:
     if told is not None:
         return "\n".join([*lines, "", story_text(story_of(trace_in(model, told)))])
     if not wrong:
-        lines.append(f"  nothing breaks, and the law has {_pinned(policy, bounds, found)}")
+        lines.append(f"  nothing breaks, and the model has {_pinned(policy, bounds, found)}")
     return "\n".join(lines)
 
 

@@ -188,7 +188,7 @@ def _instances(policy: Policy, bounds: Bounds, name: str) -> tuple[Action, ...]:
 HEAD: Final = """# The specification, in full
 
 This page is generated from the specification by `python -m longpoll_spec.render.spec_page`; a test compares it.
-Introduction and use: [the law](model.md). Results: [findings](findings.md).
+Introduction and use: [the model](model.md). Results: [findings](findings.md).
 """
 KINDS: Final[dict[Kind, str]] = {
     "always": "Always: true in every reachable state. A run that breaks a property about a step ends with that step.",

@@ -230,7 +230,7 @@ def orbits_of(model: Model, properties: Sequence[Property]) -> Orbits:
     decide = Simplifier(ranges_of(model)).simplify  # unreachable cases do not distinguish requests
     if not is_symmetric(model, [decide(item.term) for item in properties]):
         unlike = next((item.name for item in properties if not is_symmetric(model, [decide(item.term)])), "")
-        what = unlike if is_symmetric(model, []) else "the law"
+        what = unlike if is_symmetric(model, []) else "the model"
         raise SymmetryError(f"{what} distinguishes requests or queues under this policy; check it without --symmetry")
     layout, groups, width = grouped_layout_of(model)
     orders = permutations(range(queues))
