@@ -15,6 +15,7 @@ from longpoll_protocol.headers import (
     PullMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
+from longpoll_protocol.names import DEFAULT_TOPIC
 from longpoll_protocol.properties import encode_properties
 from longpoll_runtime import Runtime
 
@@ -22,7 +23,6 @@ BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTR
 """The broker has no room for a request and has not processed it, as when it has waited 200 ms for a thread."""
 BUSY_PAUSE_S: Final = 0.02
 BUSY_TRIES: Final = 500
-DEFAULT_TOPIC: Final = "TBW102"
 BORN_MS: Final = 1_700_000_000_000
 
 
