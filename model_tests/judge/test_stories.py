@@ -81,6 +81,29 @@ def test_the_evidence_alone_shows_a_violation(number: int, tmp_path: Path) -> No
             assert each.clause in {alone.clause for alone in judged(directory).findings}, one.text
 
 
+@pytest.mark.parametrize(
+    ("clause", "events", "shown"),
+    [
+        ("send.sequential", "send b @3; ack b queue_offset=6 @5", [("a", -1), ("a", 7), ("b", -1), ("b", 6)]),
+        (
+            "send.sequential",
+            "send b source=t @3; ack b source=t queue_offset=6 @5",
+            [("a", -1), ("a", 7), ("b", -1), ("b", 6)],
+        ),
+        ("send.batch.gapless", "ack a queue_offset=9 @2", [("a", -1), ("a", 7), ("a", 9)]),
+    ],
+)
+def test_a_finding_about_two_messages_shows_both(
+    clause: str, events: str, shown: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    """The requests, and the acknowledgement of each message with its offset."""
+    one = story(f"{clause}: send a @0; ack a queue_offset=7 @2; {events}")
+    (finding,) = (each for each in judged(write_story(one, tmp_path)).findings if each.clause == clause)
+
+    known = [msgspec.convert(each, Event) for each in finding.evidence]
+    assert sorted((each.request, each.queue_offset) for each in known if each.request) == shown
+
+
 def write_parts(directory: Path, meta: Meta, events: list[Event], borders: list[int]) -> Path:
     """Write a history whose parts end at these places."""
     directory.mkdir(parents=True, exist_ok=True)
