@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import COMMANDS, HEADINGS, main
-from longpoll.commands.gone import GONE, answer
+from longpoll.commands.gone import GONE, OPTIONS, answer
 from longpoll.output import Exit
 
 
@@ -21,6 +21,18 @@ def test_a_former_command_says_where_its_work_went(name: str, words: tuple[str, 
     called = CliRunner().invoke(command, words)
     assert (called.exit_code, called.stdout) == (Exit.USER, "")
     assert called.stderr == f"longpoll: there is no command `longpoll {name}` any more: {GONE[name]}\n"
+
+
+@pytest.mark.parametrize("former", OPTIONS)
+@pytest.mark.parametrize("words", [(), ("1",)])
+def test_a_former_option_says_where_its_work_went(former: str, words: tuple[str, ...]) -> None:
+    """It prints one sentence before the command does anything, with a value or without, and `--help` is silent."""
+    command, name = former.split()
+    called = CliRunner().invoke(main, [command, name, *words])
+
+    assert (called.exit_code, called.stdout) == (Exit.USER, "")
+    assert called.stderr == f"longpoll: `longpoll {command}` has no option {name} any more: {OPTIONS[former]}\n"
+    assert name not in CliRunner().invoke(main, [command, "--help"]).stdout
 
 
 def test_help_lists_each_command_under_one_heading() -> None:

@@ -32,6 +32,9 @@ GONE: Final = {
 OPTIONS: Final = {
     "judge --webhook": "--findings FILE appends each finding as a line of JSON, from which another program can post",
     "judge --windows": "--report FILE.html draws the events of each finding, and --evidence DIR writes them",
+    "serve --ha": "brokers copy no logs; serve a copy of the store with brokerRole=SLAVE in the file of --config",
+    "serve --plain": "the broker has one code path; leave the option out",
+    "serve --slave-of": "brokers copy no logs; serve a copy of the store with brokerRole=SLAVE in the file of --config",
     "verify --late-ms": "`longpoll judge HISTORY --late-ms N` judges the recorded history by your own limit",
     "verify --record": "the history is in the directory of the report; --report DIR chooses another directory",
     "verify --wake-ms": "`longpoll judge HISTORY --wake-ms N` judges the recorded history by your own limit",
@@ -51,7 +54,11 @@ def former_options(command: str) -> Callable[[Callable[..., None]], Callable[...
         for former in OPTIONS:
             owner, name = former.rsplit(" ", 1)
             if owner == command:
-                function = click.option(name, hidden=True, expose_value=False, callback=stop)(function)
+                # Some of them were flags: each may stand with a value or without.
+                option = click.option(
+                    name, hidden=True, expose_value=False, flag_value="", is_flag=False, callback=stop
+                )
+                function = option(function)
         return function
 
     return add

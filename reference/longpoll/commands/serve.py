@@ -18,6 +18,7 @@ import click
 from attrs import evolve
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
+from longpoll.commands.gone import former_options
 from longpoll.exit_codes import printable
 from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
 from longpoll.options.server import ACCESS_KEY, SECRET_KEY, account_of, make_client_tls
@@ -40,19 +41,6 @@ PATH = FilledPath()
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def _refuse_replication(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        fail(
-            "serve no longer copies logs between brokers; copy a store's directory and set brokerRole=SLAVE in the "
-            "file of --config to serve the copy"
-        )
-
-
-def _refuse_plain(_context: click.Context, _option: click.Parameter, value: bool) -> None:
-    if value:
-        fail("serve has one code path; remove --plain")
-
-
 @click.command()
 @click.option("--store", "store_directory", type=PATH, help="Store directory. Default: a temporary one.")
 @policy_option("The broker's long-polling policy; `longpoll policies` lists them.")
@@ -61,7 +49,6 @@ def _refuse_plain(_context: click.Context, _option: click.Parameter, value: bool
 @click.option(
     "--name-server", metavar=ADDRESS, default="127.0.0.1:9876", show_default=True, help="The name server's address."
 )
-@click.option("--ha", "--slave-of", hidden=True, expose_value=False, callback=_refuse_replication)
 @click.option("--register-at", metavar=ADDRESS, help="Also register at these name servers, separated by semicolons.")
 @click.option(
     "--access-key", envvar=ACCESS_KEY, help=f"Access key for the name servers of --register-at. Default: ${ACCESS_KEY}."
@@ -83,7 +70,7 @@ def _refuse_plain(_context: click.Context, _option: click.Parameter, value: bool
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log format."
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True, help="Lowest log level.")
-@click.option("--plain", is_flag=True, hidden=True, expose_value=False, callback=_refuse_plain)
+@former_options("serve")
 @click.option("--with-parent", is_flag=True, hidden=True, help="Stop when standard input ends, as the parent exits.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as one JSON object.")
 @user_mistakes
