@@ -14,8 +14,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.broker.raw_client import PATIENCE_S
-from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.suite import STRICT, EmbeddedBroker, RemoteBroker, RocketMQMachine, run_suite
 from model_tests.support.suite.brokers import SMALL_FILES, expectations_of
 from model_tests.support.suite.machine import RocketMQExample
@@ -29,8 +27,7 @@ from model_tests.support.suite.model import (
     Stored,
     WireQueue,
 )
-from model_tests.support.suite.requests import Draft, PullTerms, Wanted, tag_hash
-from model_tests.support.suite.subject import RocketMQSubject
+from model_tests.support.suite.requests import Draft, PullTerms, Wanted
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -45,10 +42,7 @@ from longpoll_judge.run.pipeline import judge
 from longpoll_kit.errors import ViolationError
 from longpoll_kit.model import Allowances, Ask
 from longpoll_kit.run import KitReport
-from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames import Command
 from longpoll_protocol.log_record import MAGIC_V1
-from longpoll_protocol.properties import word_hash
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT as STRICT_POLICY
 from longpoll_spec.policy import preset, with_knob
@@ -345,29 +339,6 @@ def test_what_a_restart_loses_is_found(tmp_path: Path, between: Callable[[Path],
     assert finding in falsified(report), report
 
 
-@pytest.mark.parametrize(("stalled_ms", "is_patient"), [(0.0, False), (1e6, True)])
-def test_a_machine_that_stood_still_has_more_time(stalled_ms: float, is_patient: bool) -> None:
-    """A reply that comes after its deadline is taken if the machine, and not the broker, was late; else it is not."""
-    late = threading.Event()
-
-    def answer(peer: Peer, command: Command) -> None:
-        assert late.wait(PATIENCE_S)
-        peer.answer(command)
-
-    def stalled(_begin_ns: int, _end_ns: int) -> float:
-        late.set()
-        return stalled_ms
-
-    with ScriptedServer(answer) as server:
-        hurried = attrs.evolve(STRICT, patience_ms=1)
-        subject = RocketMQSubject(RealRuntime(), RemoteBroker((server.host, server.port), hurried))
-        subject.stalled_ms = stalled
-        with nullcontext() if is_patient else pytest.raises(ViolationError, match="none came within"):
-            subject.call(0, RequestCode.HEART_BEAT, {})
-        late.set()
-        subject.close()
-
-
 ALL = Wanted("*")
 SECOND = 10**9
 LATER = 100 * SECOND
@@ -405,24 +376,6 @@ def answer_of(queue: WireQueue, read: Read, end: int) -> Answer:
     ]  # fmt: skip
     bodies = [each.body for each in stored]
     return Answer(bodies, position_next=read.offset_next, code=read.code, offset_min=0, offset_max=end, stored=stored)
-
-
-def nothing_at(offset: int, end: int) -> Answer:
-    """No message was found."""
-    return Answer(position_next=offset, code=NOT_FOUND, offset_min=0, offset_max=end)
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
-def test_the_models_hash_is_javas(tag: str) -> None:
-    """The plain hash of the model and the broker's agree on every text."""
-    assert tag_hash(tag) == word_hash(tag)
-
-
-def test_tags_of_one_hash_are_not_told_apart() -> None:
-    """AaAa and BBBB have the same hash, so either is delivered to who asks for the other."""
-    assert tag_hash("AaAa") == tag_hash("BBBB") == 2_031_744
-    assert Wanted("c||AaAa").matches("BBBB")
-    assert not Wanted("c||AaAa").matches("")
 
 
 @pytest.mark.parametrize(
@@ -502,44 +455,6 @@ def test_a_wrong_message_is_refused(change: dict[str, Any], finding: str) -> Non
     right = answer_of(queue, queue.read(0, ALL, 32, 1), 1)
     with pytest.raises(ViolationError, match=finding):
         judge_answer(queue, pull_of(0), attrs.evolve(right, stored=[attrs.evolve(right.stored[0], **change)]))
-
-
-def test_nothing_is_an_answer_only_after_the_deadline() -> None:
-    """A held pull answered with nothing 100 ms early is a violation, and at its deadline it is right."""
-    queue = queue_of()
-    pull = pull_of(0, timeout_ms=400, begun_ns=0)
-    with pytest.raises(ViolationError, match="too early"):
-        judge_answer(queue, pull, nothing_at(0, 0), 300_000_000)
-    judge_answer(queue, pull, nothing_at(0, 0), 400_000_000)
-
-
-@pytest.mark.parametrize(("acked_ns", "is_lost"), [(1, True), (SECOND, False)])
-def test_nothing_is_no_answer_when_a_message_was_there_before_the_deadline(acked_ns: int, is_lost: bool) -> None:
-    """A pull that expires empty must have had nothing to read until its deadline."""
-    queue = queue_of("a")
-    queue.messages[0].acked_ns = acked_ns
-    with pytest.raises(ViolationError, match="no_lost_wakeup: ") if is_lost else nullcontext():
-        judge_answer(queue, pull_of(0, timeout_ms=400, begun_ns=0), nothing_at(0, 0), SECOND)
-
-
-def test_a_stopping_broker_may_say_nothing_early() -> None:
-    """At a stop a held pull is sent back to its own offset, whatever its deadline."""
-    queue = queue_of("b")
-    pull = pull_of(0, Wanted("a"), timeout_ms=10_000, begun_ns=0)
-    judge_answer(queue, pull, nothing_at(0, 1), 1, cancelled_ns=1)
-    with pytest.raises(ViolationError, match="expected Read"):
-        judge_answer(queue, pull, nothing_at(0, 1), 1)
-
-
-def test_an_answer_is_due_when_there_is_something_to_read() -> None:
-    """A pull may wait while nothing matches at or after its offset, and no longer."""
-    queue = queue_of("b")
-    held = pull_of(1, Wanted("a"), timeout_ms=10_000)
-    assert queue.owed(held) is None
-    for tag, is_owed in (("b", False), ("a", True)):
-        queue.sent(Draft(b"", tag), LATER, LATER + 1)
-        assert (queue.owed(held) is not None) == is_owed
-    assert queue.owed(pull_of(0, Wanted("c"), timeout_ms=10_000)) is queue.messages[0]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,6 @@ from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy, preset
 
 PULL = RequestCode.PULL_MESSAGE
-LONG_MS = 30_000
 
 
 def test_messages_offsets_and_topics_survive_a_restart(broker: Broker, brokers: Brokers, client: RawClient) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 from attrs import define, field
 from model_tests.service.test_bad_input import watching
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
-from model_tests.support.broker.fuzzing import Fuzzer
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient
 from model_tests.support.broker.sequences import Script
 from model_tests.support.broker.stores import read_all
@@ -26,60 +24,15 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames import Command
-from longpoll_runtime import Address
+from longpoll_protocol.frames import Command, Serialisation, encode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import PRESETS, preset
 
-SLOW_PATIENCE_S: Final = 60.0
-TOGETHER: Final = 64
-FRAMES: Final = 600
-ANSWER_SIZE_MIN: Final = 50
-"""Bytes answered for each frame sent, at least: a refusal has over a hundred, and some frames have no answer."""
-
-
-def fuzz(address: Address, seed: int, count: int) -> int:
-    """Send `count` frames, reading what comes; a connection that the broker closes is opened again. Bytes answered."""
-    fuzzer = Fuzzer(seed)
-    answered = 0
-    left = count
-    while left > 0:
-        with socket.create_connection(address, SLOW_PATIENCE_S) as sock:
-            is_open = True
-            while left > 0 and is_open and not fuzzer.spoiled:
-                now = min(left, TOGETHER)
-                left -= now
-                with suppress(ConnectionError):
-                    sock.sendall(b"".join(fuzzer.frame() for _ in range(now)))
-                got, is_open = drained(sock, 0.0)
-                answered += got
-            fuzzer.spoiled = False
-            # When the peer has closed its side too, it has served all that was sent.
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_WR)
-            answered += drained(sock, SLOW_PATIENCE_S)[0]
-    return answered
-
-
-def drained(sock: socket.socket, timeout_s: float) -> tuple[int, bool]:
-    """Read until nothing more comes in time: how many bytes, and whether the peer is still there."""
-    sock.settimeout(timeout_s)
-    read = 0
-    try:
-        while got := len(sock.recv(1 << 20)):
-            read += got
-    except (BlockingIOError, TimeoutError):
-        return read, True
-    except ConnectionError:
-        return read, False
-    finally:
-        sock.settimeout(SLOW_PATIENCE_S)
-    return read, False
-
-
 Queues = dict[tuple[str, int], list[bytes]]
 LIVES: Final = 2
-SEQUENCE_LENGTH: Final = 150
+SEQUENCE_LENGTH: Final = 250
+SPOILED_SHARE: Final = 0.04
+"""How many requests have wrong bytes; most of those end their connection."""
 NAME_SERVER_SHARE: Final = 0.15
 SOON_S: Final = 0.2
 
@@ -111,10 +64,11 @@ class World:
                     return
                 to_names = draw.random() < NAME_SERVER_SHARE
                 line = names if to_names else client
-                self._ask(line, self.script.for_name_server() if to_names else self.script.for_broker())
-            for topic in ("F0", "F1", "F2") if not self.died else ():
-                client.client.create_topic(topic, 4)
-            assert self.died or fuzz(broker.address, self.script.seed, FRAMES) > FRAMES * ANSWER_SIZE_MIN
+                request = self.script.for_name_server() if to_names else self.script.for_broker()
+                if draw.random() < SPOILED_SHARE:
+                    self._spoil(line, request, draw)
+                else:
+                    self._ask(line, request, draw)
             self._assert_serves(broker)
             wait_until(lambda: broker.store.dispatched_end == broker.store.log_end)
             # Listed first, because the timers' and the transactions' threads may add messages meanwhile.
@@ -128,9 +82,20 @@ class World:
             found = verify(RealRuntime().files, str(store_directory)).problems
             self.harm += [f"{problem.file}: {problem.found}" for problem in found]
 
-    def _ask(self, line: Line, request: Command) -> None:
+    def _spoil(self, line: Line, request: Command, draw: random.Random) -> None:
+        """Send a request with wrong bytes, whose length may be wrong, so that nothing may follow it."""
+        content = spoiled(b"".join(encode(request)), draw)
+        self.said.append(repr(content[:200]))
+        with suppress(ConnectionError):
+            line.client.send_bytes(content)
+        line.reconnect()
+
+    def _ask(self, line: Line, request: Command, draw: random.Random) -> None:
         self.said.append(f"{request.code} {request.ext_fields} {bytes(request.body)[:200]!r}")
-        opaque = line.client.send(request.code, request.ext_fields, request.body, flag=request.flag)
+        texts = (request.ext_fields or {}).values()
+        is_short = request.code < 2**15 and all(len(text) < 2**15 for text in texts)
+        kind = Serialisation.ROCKETMQ if is_short and draw.random() < 0.3 else Serialisation.JSON
+        opaque = line.client.send(request.code, request.ext_fields, request.body, flag=request.flag, serialisation=kind)
         # A send is waited for, because of what it stores; another request is only waited for by the next send.
         if request.code in {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE} and not request.is_one_way:
             answer = self._answer(line, opaque)
@@ -158,6 +123,20 @@ class World:
             assert stranger.bodies("SAFE", offset, timeout_ms=9_000, group="STRANGER") == [b"still there"]
             assert names.call(RequestCode.GET_BROKER_CLUSTER_INFO).code == 0
             assert names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="SAFE").code == 0
+
+
+def spoiled(content: bytes, draw: random.Random) -> bytes:
+    """Change, cut or repeat some of the bytes."""
+    changed = bytearray(content)
+    for _ in range(draw.randint(1, 4)):
+        at, how = draw.randrange(len(changed) + 1), draw.random()
+        if how < 0.6:
+            changed[at : at + 1] = draw.randbytes(1)
+        elif how < 0.8:
+            del changed[at:]
+        else:
+            changed[at:at] = changed[at : at + draw.randrange(1, 64)]
+    return bytes(changed)
 
 
 @define

@@ -1,4 +1,4 @@
-"""The hold service step by step: its critical sections, the scanner, and the lost wake-up of RocketMQ issue 7358."""
+"""The hold service step by step: its critical sections and the scanner."""
 
 from __future__ import annotations
 
@@ -9,22 +9,15 @@ import attrs
 import pytest
 from attrs import define, field
 from model_tests.service.test_hold_service import BY_NAME, KEY, Bench
-from model_tests.support.broker.brokers import Brokers, wait_held
-from model_tests.support.broker.gates import GatedRuntime
-from model_tests.support.broker.raw_client import RawClient, send_message
 
-from longpoll_broker.broker import Broker
-from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold import hold_service
 from longpoll_broker.hold.hold_service import NOTIFY, DispatchService, PullEvents, ScanService, Shard
 from longpoll_broker.hold.hold_table import HELD, HoldTable, Pull
 from longpoll_broker.hold.notifier import LARGE_HERD
 from longpoll_broker.io.channel import Outbox
-from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames import Command
 from longpoll_runtime import Lock
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
+from longpoll_spec.policy import ROCKETMQ_5, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
 ANSWERS_ON_RETURN: Final = attrs.evolve(STRICT, on_master_return="answer")
 
@@ -277,83 +270,3 @@ def test_what_cannot_be_made_visible_is_left_for_the_next_run(error: Exception) 
         dispatcher.run(Outbox())
     assert store.notes == ["dispatch"] * 2
     dispatcher.stop()
-
-
-LONG_MS = 30_000
-SHORT_S = 0.3
-"""How long an answer that must not come is waited for."""
-
-
-def lose_the_wakeup(policy: Policy, brokers: Brokers) -> tuple[Broker, RawClient, int]:
-    """Stop a pull between its read and its hold, let a message be stored and notified, let the pull go on."""
-    runtime = GatedRuntime()
-    # Two I/O threads: the first connection is served by one of them and stops there, the others by the other one.
-    config = BrokerConfig(io_thread_count=2, scan_period_ms=1_000_000)
-    broker = brokers.start(runtime=runtime, policy=policy, config=config)
-    puller = brokers.connect(broker)
-    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
-    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("MARK"))
-    gate = runtime.gate("hold")
-    opaque = puller.hold("T")
-    gate.wait_reached()
-    sender = brokers.connect(broker)
-    # The marker's pull is held and woken by a later message, so the notifier of the first one has ended by then.
-    marker = sender.hold("MARK")
-    # Otherwise its own wake-up may be lost as well.
-    wait_held(broker)
-    send_message(sender, "T")
-    send_message(sender, "MARK")
-    assert sender.answer(marker).code == 0
-    gate.open()
-    return broker, puller, opaque
-
-
-def is_found(reply: Command | None) -> bool:
-    return reply is not None and reply.code == 0
-
-
-def test_rocketmq_loses_the_wakeup_until_the_scan(brokers: Brokers) -> None:
-    """The message is visible while the pull is held."""
-    broker, puller, opaque = lose_the_wakeup(ROCKETMQ_4_9, brokers)
-    assert puller.reply(opaque, SHORT_S) is None
-    assert (broker.store.visible_end("T", 0), len(broker.hold_service)) == (1, 1)
-    outbox = Outbox()
-    broker.hold_service.scan(outbox)
-    outbox.flush()
-    assert is_found(puller.reply(opaque))
-
-
-def test_the_recheck_answers_once_when_a_notifier_was_first(brokers: Brokers) -> None:
-    """The notifier takes the pull between insert and recheck."""
-    runtime = GatedRuntime()
-    broker = brokers.start(runtime=runtime, config=BrokerConfig(io_thread_count=2))
-    puller = brokers.connect(broker)
-    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
-    gate = runtime.gate("recheck")
-    opaque = puller.hold("T")
-    gate.wait_reached()
-    sender = brokers.connect(broker)
-    send_message(sender, "T")
-    assert is_found(puller.reply(opaque))
-    gate.open()
-    # The connection's next reply is the next request's: nothing was answered twice.
-    assert puller.is_served()
-    assert puller.reply(opaque, SHORT_S) is None
-    assert len(broker.hold_service) == 0
-
-
-def scan(broker: Broker) -> None:
-    outbox = Outbox()
-    broker.hold_service.scan(outbox)
-    outbox.flush()
-
-
-@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
-def test_a_recheck_answers_at_once(policy: Policy, brokers: Brokers) -> None:
-    broker, puller, opaque = lose_the_wakeup(policy, brokers)
-    assert is_found(puller.reply(opaque))
-    assert len(broker.hold_service) == 0
-
-
-def topic_fields(topic: str) -> dict[str, str]:
-    return {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}

@@ -40,8 +40,6 @@ from longpoll_runtime import Listener, Socket
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
 
-MAX_OFFSET = {"topic": "T", "queueId": "0"}
-
 
 @pytest.fixture(scope="module")
 def shared_upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstream]:

@@ -18,12 +18,12 @@ from typing import Final
 atheris = importlib.import_module("atheris")
 
 with atheris.instrument_imports(include=["longpoll_protocol", "longpoll_broker.shared", "longpoll_broker.hold"]):
-    from model_tests.support.broker.fuzzing import Fuzzer
+    from model_tests.support.broker.fuzzing import SEEDS
 
     from longpoll_broker.shared.filters import ExpressionError, filter_of
     from longpoll_protocol import bodies, headers
     from longpoll_protocol.errors import HeaderError, ProtocolError
-    from longpoll_protocol.frames import Command, Connection, encode
+    from longpoll_protocol.frames import Command, Connection, Serialisation, encode
     from longpoll_protocol.message import decode_batch
     from longpoll_protocol.properties import FORM_5, read_properties, write_properties
 
@@ -31,7 +31,6 @@ HEADERS: Final = [
     kind for kind in vars(headers).values() if isinstance(kind, type) and issubclass(kind, headers.Header)
 ]
 BODIES: Final = [kind for kind in vars(bodies).values() if isinstance(kind, type) and issubclass(kind, bodies.Body)]
-SEED_COUNT: Final = 200
 
 
 def read_command(command: Command, covered: tuple[type[Exception], ...]) -> None:
@@ -78,9 +77,10 @@ def main(arguments: list[str]) -> None:
     """Write whole requests as the first corpus, and fuzz from there."""
     planted = arguments[0] == "planted"
     corpus, *options = arguments[planted:]
-    fuzzer = Fuzzer(1)
-    for number in range(SEED_COUNT):
-        Path(corpus, f"seed-{number}").write_bytes(fuzzer.frame())
+    for number, (code, fields, body) in enumerate(SEEDS):
+        for kind in Serialisation:
+            command = Command(code, number, ext_fields=fields, body=body, serialisation=kind)
+            Path(corpus, f"seed-{number}-{kind.name}").write_bytes(b"".join(encode(command)))
     covered: tuple[type[Exception], ...] = () if planted else (ProtocolError, HeaderError)
     atheris.Setup([sys.argv[0], corpus, *options], lambda content: read_stream(content, covered))
     atheris.Fuzz()

@@ -1,36 +1,14 @@
-"""Invalid requests: every kind with wrong values, wrong bodies and wrong bytes.
-
-A `Fuzzer` draws them from a seed. Its small pools of names bound what a correct broker stores.
-"""
+"""One correct request of each kind, which fuzzers and sweeps change."""
 
 from __future__ import annotations
 
 import json
-import random
 import struct
 from typing import Final
 
-from attrs import define, field
 from model_tests.support.broker.raw_client import pull_fields, send_fields
 
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames import Command, Serialisation, encode
-
-TOPICS: Final = (
-    "F0", "F1", "F2", "%RETRY%FG0", "%DLQ%FG1", "SCHEDULE_TOPIC_XXXX", "TBW102", "no such topic", "", "../x",
-)  # fmt: skip
-GROUPS: Final = ("FG0", "FG1", "", "x" * 300, "%LMQ%a")
-NUMBERS: Final = (
-    "0", "1", "-1", "3", "31", "32", "1023", "2147483647", "2147483648", "-9223372036854775808", "1e3", "NaN", "",
-)  # fmt: skip
-TEXTS: Final = (
-    "", "*", "||", "a || b", "TRUE", "idx > 3 AND (", "\x00", "\u4e3b\U0001f680", "x" * 70_000, "true", "null",
-)  # fmt: skip
-BODIES: Final = (b"", b"x", b"{}", b"[]", b"{", b"\xff" * 100, b'{"consumerDataSet":[null]}', b"[" * 5000, bytes(64))
-CODES: Final = (*(int(code) for code in RequestCode), 0, -1, 9999, 70_000)
-
-SPOILED_SHARE: Final = 0.002
-"""How many frames have wrong bytes; most of those end their connection."""
 
 _HEARTBEAT: Final = {
     "clientID": "fuzz",
@@ -80,70 +58,3 @@ SEEDS: Final[tuple[tuple[int, dict[str, str], bytes], ...]] = (
     (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "F2"}, b""),
     (RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}, b""),
 )  # fmt: skip
-
-
-@define
-class Fuzzer:
-    """An endless sequence of frames, the same for the same seed."""
-
-    seed: int
-    spoiled: bool = False
-    """A frame was spoiled since this was last lowered: its length may be wrong, so that it eats what follows."""
-    _draw: random.Random = field(init=False)
-    _opaque: int = field(default=0, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._draw = random.Random(self.seed)
-
-    def frame(self) -> bytes:
-        draw = self._draw
-        code, fields, body = draw.choice(SEEDS)
-        fields = dict(fields)
-        for _ in range(draw.choice((0, 1, 1, 2, 3))):
-            self._spoil(fields)
-        if draw.random() < 0.15:
-            body = self._spoiled_body(body)
-        if draw.random() < 0.05:
-            code = draw.choice(CODES)
-        self._opaque += 1
-        kind = Serialisation.ROCKETMQ if draw.random() < 0.3 and -(2**15) <= code < 2**15 else Serialisation.JSON
-        short = {name: value[:30_000] for name, value in fields.items()} if kind is Serialisation.ROCKETMQ else fields
-        flag = draw.choice((*[0] * 12, 1, 2, 3))
-        content = b"".join(encode(Command(code, self._opaque, flag, ext_fields=short, body=body, serialisation=kind)))
-        if draw.random() < SPOILED_SHARE:
-            self.spoiled = True
-            return self._spoiled_bytes(content)
-        return content
-
-    def _spoil(self, fields: dict[str, str]) -> None:
-        draw = self._draw
-        name = draw.choice((*fields, "unknown"))
-        if draw.random() < 0.2:
-            fields.pop(name, None)
-            return
-        if name in {"topic", "b", "originTopic"}:
-            fields[name] = draw.choice(TOPICS)
-        elif name in {"consumerGroup", "group", "groupName", "a", "producerGroup"}:
-            fields[name] = draw.choice(GROUPS)
-        else:
-            fields[name] = draw.choice(draw.choice((NUMBERS, NUMBERS, TEXTS)))
-
-    def _spoiled_body(self, body: bytes) -> bytes:
-        draw = self._draw
-        if not body or draw.random() < 0.5:
-            return draw.choice(BODIES)
-        return self._spoiled_bytes(body)
-
-    def _spoiled_bytes(self, content: bytes) -> bytes:
-        draw = self._draw
-        changed = bytearray(content)
-        for _ in range(draw.randint(1, 4)):
-            at = draw.randrange(len(changed)) if changed else 0
-            how = draw.random()
-            if how < 0.6 and changed:
-                changed[at] = draw.randrange(256)
-            elif how < 0.8:
-                del changed[at:]
-            else:
-                changed[at:at] = changed[at : at + draw.randrange(1, 64)]
-        return bytes(changed)

@@ -34,7 +34,7 @@ class RawClient(BrokerConnection):
     def __init__(self, address: Address) -> None:
         """Connect; raises OSError."""
         # A test that sends without reading does so on purpose.
-        super().__init__(RealRuntime(), address, reads_while_writing=False)
+        super().__init__(RealRuntime(), address)
         self._replies: dict[int, Command] = {}
         self._patience_s: dict[int, float] = {}
         """Of long pulls, by opaque."""

@@ -23,14 +23,13 @@ STALL_S: Final = 30.0
 class BrokerConnection(Closeable):
     """A connection. Invariant: until `close`, the socket is registered with the poller."""
 
-    def __init__(self, runtime: Runtime, address: Address, *, reads_while_writing: bool) -> None:
-        """Connect; raises OSError. With `reads_while_writing`, received data is read whenever a write has to wait."""
+    def __init__(self, runtime: Runtime, address: Address) -> None:
+        """Connect; raises OSError. Nothing is read while a write waits."""
         self.closed = False
         """The peer closed the connection; earlier commands have been received."""
         self.written_ns = runtime.monotonic_ns()
         """When bytes were last written."""
         self._runtime = runtime
-        self._reads_while_writing = reads_while_writing
         self._socket = runtime.connect(*address, CONNECT_S)
         self._poller = runtime.poller()
         self._poller.register(self._socket, read=True, write=False, data=self)
@@ -77,13 +76,11 @@ class BrokerConnection(Closeable):
                 self._wait_writable()
 
     def _wait_writable(self) -> None:
-        self._poller.modify(self._socket, read=self._reads_while_writing, write=True, data=self)
+        self._poller.modify(self._socket, read=False, write=True, data=self)
         ready = self._poller.poll(STALL_S)
         self._poller.modify(self._socket, read=True, write=False, data=self)
         if not ready:
             raise TimeoutError(f"no bytes were taken for {STALL_S:g} s")
-        if self._reads_while_writing:
-            self.drain()
 
     def drain(self) -> None:
         """Read everything that has arrived, without waiting; raises RemoteProtocolError for anything but a command."""

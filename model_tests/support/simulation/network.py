@@ -26,7 +26,6 @@ BACKLOG: Final = 1024
 """Connections that wait to be accepted; one more is refused."""
 FIRST_PORT: Final = 40_000
 LOCAL: Final = "127.0.0.1"
-ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared
 
 
 @define(eq=False)

@@ -33,7 +33,7 @@ class Link(BrokerConnection):
 
     def __init__(self, runtime: Runtime, address: Address, number: int) -> None:
         """Connect; raises OSError."""
-        super().__init__(runtime, address, reads_while_writing=False)
+        super().__init__(runtime, address)
         self.number = number
         self.fault: Exception | None = None
         """The first violation that was read."""
