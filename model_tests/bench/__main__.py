@@ -19,10 +19,8 @@ PARTS: Final = {
     "broker": ("broker_bench", "wire_bench"),
     "judge": ("judge_bench", "follow_bench"),
     "polling": ("polling_bench",),
-    "schedules": ("schedules_bench",),
     "oracle": ("oracle_bench",),
     "attacks": ("attacks_bench",),
-    "java": ("java_steps_bench",),
     "client": ("client_bench",),
 }
 """Part -> its scripts, in the order in which they run."""

@@ -1,7 +1,6 @@
 """Our broker beside the Java broker 4.9.7, on real sockets, in one run: every figure of the comparison as a ratio.
 
-    python -m model_tests.bench.broker_bench [--seconds 4] [--rounds 2] [--without-java] [--json | --markdown]
-                                                [--only pull]
+    python -m model_tests.bench.broker_bench [--seconds 4] [--rounds 2] [--without-java] [--json] [--only pull]
 
 Both brokers run during the whole measurement, and each figure is taken of one and then of the other, round by round, so
 that a busy machine disturbs both alike; of rates the best round counts, of latencies all rounds together. The load is
@@ -15,16 +14,16 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from model_tests.bench import leaving
-from model_tests.bench.broker_figures import OURS, POLLING, RECORDING
+from model_tests.bench.broker_figures import OURS, POLLING, RECORDING, SIDES, Value
 from model_tests.bench.broker_measures import Scale, measure
-from model_tests.bench.broker_shown import machine, markdown, missed, show
 from model_tests.bench.broker_sides import Side, java, ours
-from model_tests.bench.served import parser_of, print_json
+from model_tests.bench.served import machine, parser_of, print_json
 from model_tests.conformance.java_broker import JavaUnavailableError
 from rich.console import Console
 from rich.progress import Progress
@@ -34,13 +33,42 @@ from longpoll_client.errors import ClientError
 SECONDS: Final = 4.0
 
 
+def missed(values: Sequence[Value]) -> list[str]:
+    """The figures whose bar is not met."""
+    return [value.name for value in values if value.met is False]
+
+
+def shown(number: float) -> str:
+    """A number with as many digits as mean something."""
+    if number >= 1_000:
+        return f"{number:,.0f}"
+    return f"{number:.3g}" if number else "0"
+
+
+def cells(value: Value, sides: Sequence[str]) -> list[str]:
+    """A figure of each side, and the ratio."""
+    numbers = [shown(value.sides[side]) if side in value.sides else "" for side in sides]
+    return [*numbers, "" if value.ratio is None else f"{value.ratio:.2f}"]
+
+
+def markdown(values: Sequence[Value], about: dict[str, str]) -> str:
+    """The table, for people and for a page."""
+    sides = [side for side in SIDES if any(side in value.sides for value in values)]
+    lines = ["; ".join(f"{name}: {text}" for name, text in about.items()) + ".", ""]
+    lines += [f"| figure | {' | '.join(sides)} | ours / Java | bar |", "| --- |" + " --- |" * (len(sides) + 2)]
+    for value in values:
+        name = f"{value.name}, {value.unit}" if value.unit else value.name
+        missing = " (missed)" if value.met is False else ""
+        lines.append(f"| {name} | {' | '.join(cells(value, sides))} | {value.bar}{missing} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
     """Measure and print."""
     parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("BENCH_SECONDS") or SECONDS))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--without-java", action="store_true")
-    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     parser.add_argument("--only", action="append", help="one kind of work: a method of `broker_measures.Bench`")
     chosen = parser.parse_args()
     if not 0.2 <= chosen.seconds <= 60 or not 1 <= chosen.rounds <= 20:
@@ -65,10 +93,8 @@ def main() -> int:
     if chosen.json:
         told = {"machine": about, "seconds": chosen.seconds, "figures": values, "missed": missed(values)}
         print_json(told)
-    elif chosen.markdown:
-        sys.stdout.write(markdown(values, about))
     else:
-        show(values, about)
+        sys.stdout.write(markdown(values, about))
     return 1 if missed(values) else 0
 
 

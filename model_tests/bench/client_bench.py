@@ -6,9 +6,8 @@ Each client runs in a separate process and takes its measurements one after the 
 without counting, Java three times because of its compiler. The clients alternate, round by round, and the best round of
 each measurement counts. Before the first round the event loop takes one uncounted turn, which warms up the broker.
 
-- `async`: sends of 128 bytes, 64 in flight, with callbacks. `awaited`: 64 tasks that each await one send. `sync`: one
-  send after the other. The output is messages per second, and messages per second of the client's processor time. A
-  plain socket that repeats one prepared frame shows the most that the broker allows any client.
+- `async`: sends of 128 bytes, 64 in flight, with callbacks. `sync`: one send after the other. The output is messages
+  per second, and messages per second of the client's processor time.
 - `latency`: from before a send until a listener of the same process has the message. Then the next one is sent. Each
   message has a number in its body; repeated and late ones are ignored.
 - `drain`: stored messages, one by one to an empty listener, from the first to the last; then again by a second group.
@@ -18,55 +17,310 @@ Exit code 1 if a message failed. Without Java only our broker and clients are me
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
+import queue
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from model_tests.bench import leaving
-from model_tests.bench.client_sides import BODY, Row
 from model_tests.bench.served import parser_of, print_json, serving
 from model_tests.conformance.java_broker import JavaUnavailableError, resolve, running
 from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options
 from rich.console import Console
 from rich.table import Table
 
-from longpoll_client import Admin, OutgoingMessage, Producer
+from longpoll_client import (
+    Admin,
+    AsyncProducer,
+    AsyncPushConsumer,
+    OutgoingMessage,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    SendResult,
+)
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
+from longpoll_client.settings import MemberConfig
 from longpoll_runtime.real import RealRuntime
 
 ROOT: Final = Path(__file__).parents[2]
 JAVA_CLIENT: Final = ROOT / "model_tests" / "peers" / "java" / "ClientBench.java"
 JAVA: Final = "Java's client 4.9.7"
-SIDES: Final = {"event loop": "loop", "threads": "threads", "a plain socket": "socket"}
-MEASURES: Final = ("async", "awaited", "sync", "latency", "drain")
 TO_SEND, TO_TIME, STORED = "client-bench", "client-bench-latency", "client-bench-stored"
 PATIENCE_S: Final = 300.0
 BATCH: Final = 500
+IN_FLIGHT: Final = 64
+BODY: Final = bytes(128)
+
+
+class Row(msgspec.Struct):
+    """The result of one measurement."""
+
+    count: int
+    failed: int
+    wall_s: float
+    cpu_s: float
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+
+    def better(self, known: Row | None) -> Row:
+        """The better of each figure of two rounds."""
+        if known is None:
+            return self
+        best = {
+            name: min(getattr(known, name), getattr(self, name)) for name in ("wall_s", "cpu_s", "p50_ms", "p99_ms")
+        }
+        return msgspec.structs.replace(self, failed=known.failed + self.failed, **best)
+
+    def cells(self, java: Row | None) -> Sequence[str]:
+        """The figures, compared with Java's: more than 1 is better."""
+        if self.p50_ms:
+            ratio = f"{java.p50_ms / self.p50_ms:.2f}, {java.p99_ms / self.p99_ms:.2f}" if java else ""
+            return f"p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms", "", str(self.failed), ratio
+        rate, cpu_rate = self.count / self.wall_s, self.count / self.cpu_s
+        ratio = f"{rate * java.wall_s / java.count:.2f}, {cpu_rate * java.cpu_s / java.count:.2f}" if java else ""
+        return f"{rate:,.0f} a second", f"{cpu_rate:,.0f} a second", str(self.failed), ratio
+
 
 Found = dict[str, dict[str, Row]]
 """Client -> measure -> its best round."""
 
 
-class Shape(msgspec.Struct, frozen=True):
-    """How much is done."""
+class Plan(msgspec.Struct, frozen=True):
+    """How much one process does."""
 
-    rounds: int
+    stored: int
     many: int
     """Asynchronous sends."""
     few: int
     """Synchronous ones."""
     timed: int
     """Messages whose latency is taken."""
-    stored: int
+
+
+class Timer:
+    """Measures wall time and processor time."""
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def row(self, count: int, failed: int = 0) -> Row:
+        """The row for the work since the start."""
+        return Row(count, failed, time.perf_counter() - self.wall, time.process_time() - self.cpu)
+
+
+class Arrivals:
+    """Sees a listener's messages; `put` takes each one's number and time."""
+
+    def __init__(self, put: Callable[[tuple[int, float]], object]) -> None:
+        self._put = put
+
+    def listen(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Take a listener's call."""
+        at = time.perf_counter()
+        for message in messages:
+            self._put((int.from_bytes(message.body[:8], "big"), at))
+
+
+class Drain:
+    """Counts a listener's messages; `put` takes the row. Invariant: `_left` changes under `_lock`, and is 0 once."""
+
+    def __init__(self, count: int, put: Callable[[Row], object]) -> None:
+        self._put = put
+        self._count = self._left = count
+        self._lock = threading.Lock()
+        self._timer: Timer | None = None
+
+    def listen(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Take a listener's call; time begins with the first."""
+        with self._lock:
+            self._timer = self._timer or Timer()
+            self._left -= len(messages)
+            if self._left <= 0 < self._left + len(messages):
+                self._put(self._timer.row(self._count))
+
+
+def numbered(number: int) -> bytes:
+    """A body that contains a message's number."""
+    return number.to_bytes(8, "big") + BODY[8:]
+
+
+def latency_row(took_s: Sequence[float]) -> Row:
+    """The median and the 99th percentile."""
+    found = sorted(took_s)
+    p50_s, p99_s = found[len(found) // 2], found[len(found) * 99 // 100]
+    return Row(len(found), 0, sum(found), 0.0, p50_s * 1e3, p99_s * 1e3)
+
+
+def ignore(_outcome: object) -> None:
+    """Ignore the result of a send whose delivery is measured."""
+
+
+# -- an event loop -----------------------------------------------------------------------------------------------------
+
+
+async def on_loop(name_server: str, plan: Plan, mark: str) -> dict[str, Row]:
+    """Measure callbacks, awaited sends, latencies, and a listener."""
+    rows: dict[str, Row] = {}
+    async with AsyncProducer(name_server) as producer:
+        for _round in range(2):
+            timer = Timer()
+            rows["async"] = timer.row(plan.many, await called_back(producer, plan.many))
+            timer = Timer()
+            for _number in range(plan.few):
+                await producer.send(TO_SEND, BODY)
+            rows["sync"] = timer.row(plan.few)
+        rows["latency"] = latency_row(await loop_latencies(producer, name_server, plan, mark))
+    for group in ("before", "drain"):
+        ended = asyncio.get_running_loop().create_future()
+        async with loop_consumer(name_server, STORED, f"{group}-{mark}", "first", Drain(plan.stored, ended.set_result)):
+            rows["drain"] = await asyncio.wait_for(ended, PATIENCE_S)
+    return rows
+
+
+def loop_consumer(name_server: str, topic: str, group: str, start_at: Any, to: Arrivals | Drain) -> AsyncPushConsumer:
+    """A consumer that is not started."""
+
+    async def listen(messages: Sequence[ReceivedMessage]) -> None:
+        to.listen(messages)
+
+    options = member_options(MemberConfig(group=group, start_at=start_at))
+    return AsyncPushConsumer(name_server, topics=topic, listener=listen, **options)
+
+
+async def called_back(producer: AsyncProducer, count: int) -> int:
+    """Send with callbacks, `IN_FLIGHT` at a time; returns the number of failures."""
+    ended = asyncio.get_running_loop().create_future()
+    left, flying, failed = count, 0, 0
+
+    def begin() -> None:
+        nonlocal left, flying
+        left -= 1
+        flying += 1
+        producer.send_nowait(TO_SEND, BODY, callback=told)
+
+    def told(outcome: object) -> None:
+        nonlocal flying, failed
+        flying -= 1
+        failed += not isinstance(outcome, SendResult)
+        if left:
+            begin()
+        elif not flying:
+            ended.set_result(None)
+
+    for _number in range(min(IN_FLIGHT, count)):
+        begin()
+    await ended
+    return failed
+
+
+async def loop_latencies(producer: AsyncProducer, name_server: str, plan: Plan, mark: str) -> list[float]:
+    """Seconds from a send until the listener has the message, one message at a time."""
+    delivered: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
+
+    async def arrival(number: int) -> float:
+        while (came := await asyncio.wait_for(delivered.get(), PATIENCE_S))[0] != number:
+            pass
+        return came[1]
+
+    took_s = []
+    async with loop_consumer(name_server, TO_TIME, f"latency-{mark}", "last", Arrivals(delivered.put_nowait)):
+        await producer.send(TO_TIME, numbered(0))
+        await arrival(0)
+        for number in range(1, 2 * plan.timed + 1):
+            begun = time.perf_counter()
+            producer.send_nowait(TO_TIME, numbered(number), callback=ignore)
+            took_s.append(await arrival(number) - begun)
+    return took_s[plan.timed :]
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+def on_threads(name_server: str, plan: Plan, mark: str) -> dict[str, Row]:
+    """Measure callbacks from one thread, blocking sends, latencies, and a listener."""
+    rows: dict[str, Row] = {}
+    with Producer(name_server) as producer:
+        producer.send(TO_SEND, BODY)
+        for _round in range(2):
+            timer = Timer()
+            rows["async"] = timer.row(plan.many, thread_sends(producer, plan.many))
+            timer = Timer()
+            for _number in range(plan.few):
+                producer.send(TO_SEND, BODY)
+            rows["sync"] = timer.row(plan.few)
+        rows["latency"] = latency_row(thread_latencies(producer, name_server, plan, mark))
+    for group in ("before", "drain"):
+        ended: queue.SimpleQueue[Row] = queue.SimpleQueue()
+        with thread_consumer(name_server, STORED, f"{group}-{mark}", "first", Drain(plan.stored, ended.put)):
+            rows["drain"] = ended.get(timeout=PATIENCE_S)
+    return rows
+
+
+def thread_consumer(name_server: str, topic: str, group: str, start_at: Any, to: Arrivals | Drain) -> PushConsumer:
+    """A consumer that is not started."""
+    options = member_options(MemberConfig(group=group, start_at=start_at))
+    return PushConsumer(name_server, topics=topic, listener=to.listen, **options)
+
+
+def thread_sends(producer: Producer, count: int) -> int:
+    """Send with callbacks from one thread; returns the number of failures."""
+    room = threading.Semaphore(IN_FLIGHT)
+    failed: list[object] = []
+
+    def told(outcome: object) -> None:
+        if not isinstance(outcome, SendResult):
+            failed.append(outcome)
+        room.release()
+
+    for _number in range(count):
+        room.acquire()
+        producer.send_nowait(TO_SEND, BODY, callback=told)
+    for _number in range(IN_FLIGHT):
+        room.acquire()
+    return len(failed)
+
+
+def thread_latencies(producer: Producer, name_server: str, plan: Plan, mark: str) -> list[float]:
+    """As `loop_latencies`."""
+    delivered: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
+
+    def arrival(number: int) -> float:
+        while (came := delivered.get(timeout=PATIENCE_S))[0] != number:
+            pass
+        return came[1]
+
+    took_s = []
+    with thread_consumer(name_server, TO_TIME, f"latency-{mark}", "last", Arrivals(delivered.put)):
+        producer.send(TO_TIME, numbered(0))
+        arrival(0)
+        for number in range(1, 2 * plan.timed + 1):
+            begun = time.perf_counter()
+            producer.send_nowait(TO_TIME, numbered(number), callback=ignore)
+            took_s.append(arrival(number) - begun)
+    return took_s[plan.timed :]
+
+
+SIDES: Final[dict[str, Callable[[str, Plan, str], dict[str, Row]]]] = {
+    "event loop": lambda *asked: asyncio.run(on_loop(*asked)),
+    "threads": on_threads,
+}
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -85,11 +339,11 @@ def at_ours(directory: Path) -> Iterator[str]:
 
 def prepare(name_server: str, stored: int) -> None:
     """Make the topics, as soon as the broker is known, and store what is to be drained."""
-    with Admin(name_server) as admin:
+    with Admin(name_server) as admin, ClientInstance(RealRuntime(), name_server) as instance:
         for topic in (TO_SEND, TO_TIME, STORED):
             wait_until(partial(succeeds, partial(admin.create_topic, topic, 4)))
+        wait_until(partial(succeeds, partial(instance.route, STORED)))
     with Producer(name_server) as producer:
-        wait_until(partial(succeeds, partial(look_up, name_server)))
         for first in range(0, stored, BATCH):
             producer.send_batch(STORED, [OutgoingMessage(BODY)] * min(BATCH, stored - first))
 
@@ -103,78 +357,40 @@ def succeeds(action: Callable[[], object]) -> bool:
     return True
 
 
-def look_up(name_server: str) -> None:
-    """Raise a ClientError while the topic to be drained has no route."""
-    with ClientInstance(RealRuntime(), name_server) as instance:
-        instance.route(STORED)
-
-
-def rows_of(command: Sequence[str]) -> dict[str, Row]:
-    """The rows that a client's process printed."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
-    if done.returncode:
-        raise RuntimeError(f"{command[:4]} ended with {done.returncode}: {done.stderr[-2000:]}")
-    # Java's client may log that it closes a connection after it has said all.
-    (said,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
-    return msgspec.json.decode(said, type=dict[str, Row])
-
-
-def measure(name_server: str, shape: Shape, java: Sequence[str]) -> Found:
+def measure(name_server: str, plan: Plan, rounds: int, java: Sequence[str]) -> Found:
     """The best round of each measure of each client."""
-    counts = [str(number) for number in (shape.stored, shape.many, shape.few, shape.timed)]
-    commands = {name: [sys.executable, "-m", "model_tests.bench.client_sides", side] for name, side in SIDES.items()}
+    commands = {name: [sys.executable, "-m", "model_tests.bench.client_bench", "--side", name] for name in SIDES}
     if java:
         commands[JAVA] = list(java)
 
     def turn(name: str, mark: str) -> dict[str, Row]:
-        return rows_of([*commands[name], name_server, TO_SEND, TO_TIME, STORED, *counts, mark])
+        words = [name_server, TO_SEND, TO_TIME, STORED, *map(str, msgspec.structs.astuple(plan)), mark]
+        command = [*commands[name], *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
+        if done.returncode:
+            raise RuntimeError(f"{command[:4]} ended with {done.returncode}: {done.stderr[-2000:]}")
+        # Java's client may log that it closes a connection after it has said all.
+        (said,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
+        return msgspec.json.decode(said, type=dict[str, Row])
 
     turn(next(iter(SIDES)), "warming")
     found: Found = {name: {} for name in commands}
-    for number in range(shape.rounds):
-        for name in commands:
-            mark = f"{name.replace(' ', '-')}-{number}".replace("'", "").replace(".", "-")
-            for measured, row in turn(name, mark).items():
-                found[name][measured] = better(measured, found[name].get(measured), row)
+    for number in range(rounds):
+        for place, name in enumerate(commands):
+            for measured, row in turn(name, f"side-{place}-{number}").items():
+                found[name][measured] = row.better(found[name].get(measured))
     return found
-
-
-def better(measured: str, known: Row | None, row: Row) -> Row:
-    """The better of each figure of two rounds."""
-    if known is None:
-        return row
-    if measured == "latency":
-        return msgspec.structs.replace(
-            row, p50_ms=min(known.p50_ms, row.p50_ms), p99_ms=min(known.p99_ms, row.p99_ms)
-        )  # fmt: skip
-    return msgspec.structs.replace(
-        row, failed=known.failed + row.failed, wall_s=min(known.wall_s, row.wall_s), cpu_s=min(known.cpu_s, row.cpu_s)
-    )
 
 
 def show(broker: str, found: Found) -> None:
     """A table of one broker, with ratios to Java's client where it is there."""
-    table = Table(
-        title=f"at {broker}, {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    )
-    for column in ("measure", "client", "figure", "of its processor time", "failed", "beside Java's"):
-        table.add_column(column, justify="left" if column in {"measure", "client"} else "right")
-    for measured in MEASURES:
-        java = found.get(JAVA, {}).get("async" if measured == "awaited" else measured)
+    about = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    heads = ("measure", "client", "figure", "of its processor time", "failed", "next to Java's")
+    table = Table(*heads, title=f"at {broker}, {about}")
+    for measured in next(iter(found.values())):
         for name, rows in found.items():
-            row = rows.get(measured)
-            if row is not None:
-                table.add_row(measured, name, *cells(measured, row, java))
+            table.add_row(measured, name, *rows[measured].cells(found.get(JAVA, {}).get(measured)))
     Console().print(table)
-
-
-def cells(measured: str, row: Row, java: Row | None) -> tuple[str, str, str, str]:
-    """The figures of one measure, compared with Java's: more than 1 is better."""
-    if measured == "latency":
-        ratio = f"{java.p50_ms / row.p50_ms:.2f}, {java.p99_ms / row.p99_ms:.2f}" if java else ""
-        return f"p50 {row.p50_ms:.2f} ms, p99 {row.p99_ms:.2f} ms", "", str(row.failed), ratio
-    ratio = f"{row.rate / java.rate:.2f}, {row.cpu_rate / java.cpu_rate:.2f}" if java else ""
-    return f"{row.rate:,.0f} a second", f"{row.cpu_rate:,.0f} a second", str(row.failed), ratio
 
 
 def main() -> int:
@@ -183,10 +399,15 @@ def main() -> int:
     parser.add_argument("--broker", choices=("java-4.9.7", "ours", "both"), default="both")
     parser.add_argument("--count", type=int, default=20_000, help="asynchronous sends; the others follow from it")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--side", nargs=10, help="be one of the clients, for these topics and counts")
     chosen = parser.parse_args()
+    if chosen.side:
+        side, name_server, *_topics, stored, many, few, timed, mark = chosen.side
+        print_json(SIDES[side](name_server, Plan(int(stored), int(many), int(few), int(timed)), mark))
+        return 0
     if not 1000 <= chosen.count <= 10_000_000 or not 1 <= chosen.rounds <= 20:
         parser.error("give 1000 to 10000000 messages and 1 to 20 rounds")
-    shape = Shape(chosen.rounds, chosen.count, chosen.count // 10, chosen.count // 20, 2 * chosen.count)
+    plan = Plan(2 * chosen.count, chosen.count, chosen.count // 10, chosen.count // 20)
     found: dict[str, Found] = {}
     with tempfile.TemporaryDirectory(prefix="longpoll-client-bench-") as made:
         directory = Path(made)
@@ -203,8 +424,8 @@ def main() -> int:
             if chosen.broker in {name, "both"}:
                 with ExitStack() as stack:
                     name_server = stack.enter_context(broker)
-                    prepare(name_server, shape.stored)
-                    found[name] = measure(name_server, shape, java)
+                    prepare(name_server, plan.stored)
+                    found[name] = measure(name_server, plan, chosen.rounds, java)
                 if not chosen.json:
                     show(name, found[name])
     if chosen.json:

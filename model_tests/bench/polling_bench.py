@@ -26,8 +26,7 @@ from time import perf_counter_ns
 import msgspec
 from attrs import field, frozen
 from model_tests.bench import leaving
-from model_tests.bench.broker_shown import machine
-from model_tests.bench.served import parser_of, print_json, processor_s, serving
+from model_tests.bench.served import machine, parser_of, print_json, processor_s, serving
 from rich.console import Console
 from rich.table import Table
 

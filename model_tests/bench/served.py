@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -99,6 +100,24 @@ def serving(
         finally:
             process.send_signal(ends)
             process.wait(END_S)
+
+
+def machine() -> dict[str, str]:
+    """The machine's properties that affect the figures."""
+    model = "unknown processor"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "processor": model,
+        "cores": str(os.cpu_count()),
+        "memory": f"{memory_gib:.0f} GiB",
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "load before": f"{os.getloadavg()[1]:.1f} over 5 minutes",
+    }
 
 
 def parser_of(text: str | None) -> argparse.ArgumentParser:

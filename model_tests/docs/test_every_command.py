@@ -72,7 +72,6 @@ SHORTER: Final = {
     "pip wheel --no-deps --wheel-dir dist .": f"pip wheel {OFFLINE} --wheel-dir dist .",
     **{f"make bench PART={part}": f"make --dry-run bench PART={part} && {it}" for part, it in OF_A_PART.items()},
     "BENCH_SECONDS=1 make bench PART=broker": f"BENCH_SECONDS=1 {BENCH}broker_bench --rounds 1",
-    f"BENCH_SECONDS=3 {BENCH}broker_bench --markdown": f"BENCH_SECONDS=1 {BENCH}broker_bench --rounds 1 --markdown",
     f"{BENCH}polling_bench --messages 100 --write docs/figures/polling.json": f"{OF_A_PART['polling']} "
     "--write docs/figures/polling.json",
     "longpoll dojo --moves 6 --seed 1 --minutes 5 ./my-program": "longpoll dojo --moves 6 --seed 1 --minutes 0.1 "

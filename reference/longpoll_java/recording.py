@@ -429,7 +429,6 @@ def _events(source: str, topic: str, steps: list[Step]) -> Iterator[Event]:
 
 
 TOPIC: Final = "steps"
-NO_RULES: Final = "# no rules\n"
 
 
 @frozen
