@@ -220,19 +220,6 @@ def test_synced_bytes_survive_a_cut_and_others_by_chance() -> None:
     assert {len(set(head[at : at + SECTOR_SIZE])) for head in heads for at in range(0, PAGE_SIZE, SECTOR_SIZE)} == {1}
 
 
-def test_a_kernel_writes_back_what_it_likes() -> None:
-    """A page may be written between two changes, so a cut can leave the state in between."""
-    disk, files = filled()
-    mapped = files.map("/d/f", 3, writable=True, create=True)
-    mapped.sync(0, 3)
-    files.sync_directory("/d")
-    mapped.view[0] = 1
-    for seed in range(20):
-        disk.write_back(random.Random(seed))
-    mapped.view[0] = 2
-    assert {each.read("/d/f") for each in cuts(disk)} == {b"\1\0\0", b"\2\0\0"}
-
-
 @pytest.mark.parametrize("cleared", [None, 0, 1, 2])
 def test_what_a_failed_sync_left_is_written_once_it_was_cleared(cleared: int | None) -> None:
     """After a failed sync the system considers the page written until it changes; clearing counts as a change."""
@@ -360,24 +347,6 @@ def test_a_kill_leaves_all_but_locks() -> None:
     assert {each.read("/d/f") for each in cuts(left, 5)} == {content}
 
 
-def test_untouched_pages_cost_nothing() -> None:
-    """A sparse file of a gibibyte is as fast as a short one in all operations."""
-    disk, files = filled()
-    size = 1 << 30
-    mapped = files.map("/d/f", size, writable=True, create=True)
-    mapped.view[size - 5] = 1
-    assert mapped.data_from(10) == size - PAGE_SIZE
-    mapped.sync(0, size)
-    files.sync_directory("/d")
-    mapped.view[3] = 2
-    for left in (disk.kill(), disk.cut(random.Random(0))):
-        again = SimulatedFiles(left).map("/d/f", size, writable=True)
-        assert again.view[size - 5] == 1
-        again.clear_from(5)
-        assert again.data_from(5) == size
-        again.close()
-
-
 CALLS: dict[str, Callable[[SimulatedFiles, MappedFile, AppendFile], object]] = {
     "map": lambda files, _mapped, _file: files.map("/d/f", 9, writable=True),
     "create": lambda files, _mapped, _file: files.map("/d/new", 5, writable=True, create=True),
@@ -427,22 +396,3 @@ def test_every_operation_can_fail(operation: str) -> None:
 def test_every_operation_is_told_of() -> None:
     """The table has every operation that may fail."""
     assert {*CALLS} == {*ERRORS}
-
-
-def test_equal_seeds_leave_equal_disks() -> None:
-    """The same calls and seed leave the same names and bytes, whatever the addresses of objects."""
-
-    def run(seed: int) -> list[tuple[str, bytes]]:
-        chance = random.Random(seed)
-        disk, files = filled()
-        for turn in range(30):
-            path = f"/d/{chance.randrange(6)}"
-            if chance.random() < 0.5:
-                files.write_atomic(path, bytes(turn))
-            elif not files.exists(path):
-                files.map(path, 900, writable=True, create=True).view[chance.randrange(900)] = turn
-        left = disk.kill().cut(chance)
-        return [(path, SimulatedFiles(left).read(path)) for path in left.paths()]
-
-    assert [run(seed) for seed in range(20)] == [run(seed) for seed in range(20)]
-    assert len({str(run(seed)) for seed in range(20)}) > 10

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from itertools import count
 from typing import Any, Final, Self
@@ -362,32 +362,3 @@ def test_every_call_of_what_a_store_shares_has_its_lock() -> None:
     with watching() as seen:
         assert of_store() > 0
     assert seen == []
-
-
-@pytest.mark.parametrize("name", ["_append_lock", "_deletion_lock"])
-def test_planted_a_store_without_a_lock_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = MessageStore.__init__
-
-    def unlocked(store: MessageStore, *words: Any) -> None:
-        honest(store, *words)
-        setattr(store, name, nullcontext())
-
-    monkeypatch.setattr(MessageStore, "__init__", unlocked)
-    with watching() as seen:
-        of_store()
-    assert seen
-
-
-@pytest.mark.parametrize(("kind", "name"), [(Channel, "_lock"), (MessageStore, "_append_lock")])
-def test_planted_a_broker_without_a_lock_is_seen(kind: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a connection, and of the log."""
-    honest = kind.__init__
-
-    def unlocked(shared: Any, *words: Any, **more: Any) -> None:
-        honest(shared, *words, **more)
-        setattr(shared, name, nullcontext())
-
-    monkeypatch.setattr(kind, "__init__", unlocked)
-    with watching() as seen:
-        of_broker(3)
-    assert f"{kind.__name__}" in " ".join(seen)

@@ -13,7 +13,6 @@ from model_tests.support.simulation.network import (
     SimulatedSocket,
     Weather,
 )
-from model_tests.support.simulation.runtime import SimulatedRuntime
 from model_tests.support.simulation.strategies import RandomWalk
 
 from longpoll_simulation.world import World
@@ -96,33 +95,6 @@ def test_what_was_sent_on_two_connections_may_come_in_either_order() -> None:
     for seed in range(12):
         in_world(scenario, seed)
     assert firsts == {"first", "second"}
-
-
-def test_a_send_may_take_a_part() -> None:
-    """As much as the weather allows, and never more than fits."""
-
-    def scenario(world: World) -> None:
-        _network, near, _far = pair(world, Storm(random=random.Random(3)))
-        sizes = {near.send(bytes(100)) for _ in range(20)}
-        assert sizes == {1, 2, 100}
-
-    in_world(scenario)
-
-
-def test_sending_and_receiving_are_points() -> None:
-    """Other actors may run before bytes leave and before they are read."""
-
-    def scenario(world: World) -> None:
-        network, near, far = pair(world)
-        noted: list[str] = []
-        world.note = lambda _actor, operation, _thing: noted.append(operation)
-        near.send(b"x")
-        far.recv_into(bytearray(1))
-        SimulatedRuntime(network, process="p").step("make_visible")
-        world.note = None
-        assert noted == ["send", "receive", "make_visible"]
-
-    in_world(scenario)
 
 
 def test_an_end_follows_what_was_sent() -> None:

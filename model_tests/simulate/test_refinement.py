@@ -11,19 +11,15 @@ from typing import Final
 import attrs
 import pytest
 from click.testing import CliRunner
-from model_tests.simulate import exploration
 from model_tests.simulate.exploration import REASONS, coverage_of, explore, wander
-from model_tests.support.simulation.strategies import Replay
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
 from longpoll.cli import main
 from longpoll_broker.hold import notifier
 from longpoll_broker.hold.hold_table import HoldTable
-from longpoll_simulation.lockstep import can_go, run
+from longpoll_simulation.lockstep import run
 from longpoll_simulation.refinement import NotReplayableError, follow, under
-from longpoll_simulation.sync import SimulatedLock
-from longpoll_simulation.world import World
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.evaluate import holds
 from longpoll_spec.engines.python import successors
@@ -130,24 +126,6 @@ def test_planted_a_put_back_without_its_recheck_loses_a_wakeup() -> None:
     assert set(explore(policy, TINIEST).lost) == {"by keep"}
 
 
-def test_a_lock_that_is_never_given_back_is_seen() -> None:
-    """A thread that waits for it cannot continue; the scheduler reports this instead of hanging."""
-    world = World(Replay())
-    lock = SimulatedLock(world)
-
-    def takes() -> None:
-        lock.acquire()
-        world.pause("hold")
-
-    first, second = world.spawn("first", takes), world.spawn("second", takes)
-    world.go(first)
-    world.go(second)
-    assert (first.at, can_go(second)) == ("hold", False)
-    lock.release()
-    assert can_go(second)
-    world.close()
-
-
 ONE: Final = Bounds("one", requests=1, messages=1, hold_ticks=2, scan_ticks=2)
 TWO: Final = Bounds("two", requests=2, messages=1, hold_ticks=2, scan_ticks=2)
 COUNTS: Final = {"strict": (147, 266), "strict-clone": (450, 665), "rocketmq-4.9": (310, 435), "rocketmq-5": (310, 435)}
@@ -175,13 +153,6 @@ def test_every_state_of_two_pulls_is_reached_or_has_a_reason(policy: Policy) -> 
 
     assert found.unreached[""] == 0
     assert found.states > 1000
-
-
-def test_planted_a_schedule_that_is_not_tried_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without faults no schedule stops the broker, so some states have no reason."""
-    monkeypatch.setattr(exploration, "explore", lambda policy, bounds, **_kinds: explore(policy, bounds))
-
-    assert coverage_of(STRICT, ONE).unreached[""] > 5
 
 
 ROCKETMQ: Final = sorted(name for name in PRESETS if name.startswith("rocketmq-"))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from attrs import define, field
@@ -27,7 +27,7 @@ from model_tests.support.simulation.strategies import FewSwitches
 from longpoll_client import remoting
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError
 from longpoll_client.link import exchange
-from longpoll_client.link.exchange import Answer, Callback, Write
+from longpoll_client.link.exchange import Answer
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command, Connection, encode, reply
@@ -211,47 +211,3 @@ def test_a_resting_reader_keeps_no_call_waiting() -> None:
 @pytest.mark.long
 def test_a_resting_reader_keeps_no_call_waiting_in_many_runs() -> None:
     assert first_fault(range(SEEDS, SEEDS_LONG), Stage) is None
-
-
-def looks_and_sleeps_apart(self: RemotingClient) -> float | None:
-    """Injected fault: check for bytes and the deadline, and count as asleep a little later."""
-    with self._lock:
-        if self._output.parts and not self._is_full:
-            self._send_output()
-        left_s = None if self._due_ns is None else max(0.0, (self._due_ns - self._now_ns()) / 1e9)
-    with self._lock:
-        self._is_awake = False
-        return left_s
-
-
-def calls_without_the_lock(
-    self: RemotingClient, code: int, write: Write, callback: Callback, timeout_s: float, *, is_waited_for: bool = False
-) -> None:
-    """Injected fault: leave the bytes to a reader that looks awake, while it may fall asleep in between."""
-    self._begin_now(code, write, callback, timeout_s, is_waited_for)
-
-
-def sleeps_on(self: RemotingClient) -> float | None:
-    """Injected fault: rest after the check instead of before it, so that callers see it awake."""
-    left_s = fall_asleep(self)
-    self._is_awake = True
-    self._runtime.sleep(remoting.GATHER_S)
-    with self._lock:
-        self._is_awake = False
-    return left_s
-
-
-fall_asleep: Final = RemotingClient._fall_asleep
-PLANTED: Final[dict[str, tuple[str, Any]]] = {
-    "it looks and falls asleep apart": ("_fall_asleep", looks_and_sleeps_apart),
-    "callers take no lock": ("begin", calls_without_the_lock),
-    "it rests after the look": ("_fall_asleep", sleeps_on),
-}
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_planted_rests_that_lose_a_wakeup_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RemotingClient, *PLANTED[name])
-    found = first_fault(range(SEEDS), Stage)
-    assert found is not None
-    assert isinstance(found[1], AssertionError)

@@ -20,7 +20,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -521,17 +521,6 @@ def test_many_interleavings_are_right(name: str) -> None:
     """The same checks hold for many more seeds."""
     make, seeds, seeds_long = STAGES[name]
     assert first_fault(range(seeds, seeds_long), make) is None
-
-
-def test_planted_a_connection_without_its_lock_does_not() -> None:
-    """A run fails if two threads send at once."""
-
-    class Unlocked(ChannelStage):
-        def __attrs_post_init__(self) -> None:
-            super().__attrs_post_init__()
-            self.channel._lock = nullcontext()  # type: ignore[assignment]
-
-    assert first_fault(range(120), Unlocked) is not None
 
 
 def test_planted_a_flush_that_syncs_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

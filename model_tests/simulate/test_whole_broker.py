@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-import attrs
 import pytest
 from click.testing import CliRunner
 from model_tests.support.faults import raising
 from model_tests.support.simulation.__main__ import main as command
-from model_tests.support.simulation.checker import PROMISES
 from model_tests.support.simulation.files import DiskFaults, SimulatedFiles, SimulatedMappedFile
 from model_tests.support.simulation.plan import plan_of
-from model_tests.support.simulation.run import Outcome, Run, play, weather_of
+from model_tests.support.simulation.run import Outcome, Run, play
 from model_tests.support.simulation.runtime import SimulatedRuntime
 from model_tests.support.simulation.search import (
     Settings,
@@ -132,21 +130,6 @@ def troubles(seed: int) -> set[str]:
     """Returns the troubles in the run of a seed."""
     plan = plan_of(seed)
     return {mishap.kind for mishap in plan.mishaps} | ({"pieces"} if plan.is_pieced else set())
-
-
-def test_the_weather_is_the_plans() -> None:
-    """Delays up to the maximum, pieces of any size; none if the plan has none."""
-    stormy = attrs.evolve(plan_of(1), delay_ms_max=5.0, is_pieced=True)
-    calm = attrs.evolve(stormy, delay_ms_max=0.0, is_pieced=False)
-    delays_ns = [weather_of(stormy).delay_ns() for _ in range(3)]
-    weather = weather_of(stormy)
-    many_ns = [weather.delay_ns() for _ in range(200)]
-
-    assert len(set(delays_ns)) == 1, "drawn by the plan's seed"
-    assert 4_000_000 < max(many_ns) <= 5_000_000
-    assert min(many_ns) < 1_000_000
-    assert {weather.piece(3) for _ in range(100)} == {1, 2, 3}
-    assert (weather_of(calm).delay_ns(), weather_of(calm).piece(3)) == (0, 3)
 
 
 def test_who_is_killed_leaves_nothing_behind_on_its_way_out() -> None:
@@ -393,17 +376,6 @@ def test_a_failure_is_made_short_and_replayed() -> None:
     assert "peer-" in story
 
 
-def test_a_mended_fault_replays_well() -> None:
-    """Without the injected fault, the same run keeps every promise."""
-    with mock.patch.object(HoldService, "_tell_clock", return_value=None):
-        found = search(Settings(), SEEDS_PLANTED)
-        assert found is not None
-        failure = explain(Settings(), *found)
-        assert story_of(Settings(), failure.plan, failure.turns)[0].failure is not None
-
-    assert story_of(Settings(), failure.plan, failure.turns)[0].failure is None
-
-
 def told(*words: str) -> Any:
     return CliRunner().invoke(command, list(words))
 
@@ -424,28 +396,6 @@ def test_the_command_tells_a_failure() -> None:
     assert done.exit_code == 1
     assert "held without a connection" in done.stdout
     assert "pull queue" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--promise", "lost-wakeup"), "did you mean 'lost wakeup'"),
-        (("--policy", "strickt"), "did you mean 'strict'"),
-        (("--minutes", "0"), "not in the range"),
-    ],
-)
-def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str) -> None:
-    """Exit code 2, and what to do."""
-    done = told(*words)
-
-    assert done.exit_code == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_every_promise_has_a_name_that_can_be_asked_for() -> None:
-    """Names are plain words, each with a sentence."""
-    assert all(name == name.lower() and said and not said.endswith(".") for name, said in PROMISES.items())
 
 
 def test_a_start_after_a_power_cut_may_log_what_it_cuts_off() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 import pytest
@@ -11,7 +10,7 @@ from model_tests.support.simulation import search
 from model_tests.support.simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay
 from model_tests.support.simulation.trace import Notes, tell
 
-from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock, SimulatedQueue, SimulatedThread
+from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock, SimulatedThread
 from longpoll_simulation.world import Grain, LineTracing, Strategy, StuckError, Turn, World
 
 SEEDS: Final = range(200)
@@ -90,11 +89,6 @@ def test_a_seed_gives_the_same_run_and_its_turns_give_it_again(make: Callable[[i
     assert len({added(make(seed), locked=True)[1] for seed in SEEDS}) > 5
 
 
-def test_the_plain_order_has_no_turns() -> None:
-    """An actor runs until it must wait; then the ready one with the lowest number runs."""
-    assert added(Replay(), locked=True) == (6, "aabbcc", ())
-
-
 def test_time_passes_only_when_nobody_can_go_on() -> None:
     """Sleeps end in the order of their deadlines, and take no real time."""
     world = World(RandomWalk(1))
@@ -121,34 +115,6 @@ def test_who_is_stuck_is_told() -> None:
         world.run(spawn_all(world, {"reader": lambda: assert_raised(SimulatedEvent(world))}))
 
 
-def test_an_actor_that_waits_for_itself_is_stuck() -> None:
-    """A lock acquired twice."""
-    world = World(Replay())
-    lock = SimulatedLock(world)
-
-    def twice() -> None:
-        with lock, lock:
-            pass
-
-    with pytest.raises(StuckError, match="waits for its own lock"):
-        world.run(twice)
-
-
-def test_a_run_that_turns_in_circles_ends() -> None:
-    """Two actors that wake each other forever reach the limit of points."""
-    world = World(RandomWalk(1), steps_max=1_000)
-    condition = SimulatedCondition(world)
-
-    def for_ever() -> None:
-        while True:
-            with condition:
-                condition.notify_all()
-                condition.wait(0.001)
-
-    with pytest.raises(StuckError, match="no end after 1000 steps"):
-        world.run(spawn_all(world, {"a": for_ever, "b": for_ever}))
-
-
 @pytest.mark.parametrize("grain", ["operation", "line"])
 def test_a_run_that_never_waits_ends_too(grain: str) -> None:
     """An actor with endless points, at operations or in its code, is ended with the run."""
@@ -163,83 +129,6 @@ def test_a_run_that_never_waits_ends_too(grain: str) -> None:
 
     with pytest.raises(StuckError, match="no end after 500 steps"):
         world.run(for_ever)
-
-
-def test_a_condition_wants_its_lock() -> None:
-    """As in `threading.Condition`: wait and notify without the lock raise."""
-    for use in (lambda condition: condition.notify(), lambda condition: condition.wait(1)):
-        world = World(Replay())
-        with pytest.raises(RuntimeError, match="not the current actor's"):
-            world.run(lambda use=use, world=world: use(SimulatedCondition(world)))  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(("count", "woken"), [(1, ["a"]), (2, ["a", "b"]), (9, ["a", "b", "c"])])
-def test_a_notify_wakes_so_many_and_the_first_first(count: int, woken: list[str]) -> None:
-    """As in `threading.Condition`; actors not woken wait until their timeout."""
-    world = World(Replay())
-    condition = SimulatedCondition(world)
-    told: list[str] = []
-
-    def waits(name: str) -> None:
-        with condition:
-            if condition.wait(5.0):
-                told.append(name)
-
-    def main() -> None:
-        for name in "abc":
-            world.spawn(name, partial(waits, name))
-        world.wait([], "a second", 1.0)
-        with condition:
-            condition.notify(count)
-        world.wait([], "all of them", 10.0)
-
-    world.run(main)
-    assert told == woken
-
-
-def test_a_lock_is_waited_for_as_long_as_asked() -> None:
-    """`acquire(timeout=...)` gives up exactly at its timeout; without waiting it returns at once."""
-    world = World(Replay())
-    lock = SimulatedLock(world)
-    said: list[tuple[bool, int]] = []
-
-    def tries() -> None:
-        begin_ns = world.now_ns
-        said.append((lock.acquire(blocking=False), 0))
-        said.append((lock.acquire(timeout=0.5), round((world.now_ns - begin_ns) / 1e8)))
-        said.append((lock.acquire(timeout=2.0), round((world.now_ns - begin_ns) / 1e8)))
-
-    def main() -> None:
-        with lock:
-            actor = world.spawn("tries", tries)
-            world.wait([], "a second", 1.0)
-        SimulatedThread(world, actor).join()
-
-    world.run(main)
-    assert said == [(False, 0), (False, 5), (True, 10)]
-
-
-@pytest.mark.parametrize("give", ["set", "offer"])
-def test_what_is_given_may_be_taken_before_the_giver_goes_on(give: str) -> None:
-    """Other actors see a set flag, or an offered item, before the giver's next line."""
-
-    def overtaken(seed: int) -> bool:
-        world = World(RandomWalk(seed))
-        flag, queue, order = SimulatedEvent(world), SimulatedQueue[int](world, 1), list[str]()
-
-        def gives() -> None:
-            flag.set() if give == "set" else queue.offer(1)
-            order.append("gave")
-
-        def takes() -> None:
-            assert flag.wait() if give == "set" else queue.take()
-            order.append("took")
-
-        world.run(spawn_all(world, {"takes": takes, "gives": gives}))
-        return order == ["took", "gave"]
-
-    assert any(overtaken(seed) for seed in SEEDS)
-    assert not all(overtaken(seed) for seed in SEEDS)
 
 
 def test_a_failure_ends_the_run_and_everybody_in_it() -> None:
@@ -293,43 +182,6 @@ def test_a_notify_that_comes_too_soon_is_lost_and_seen() -> None:
     assert any(stuck(seed, looks_in_lock=False) for seed in SEEDS)
 
 
-def test_a_queue_gives_each_item_once_and_in_order() -> None:
-    """Two takers, one giver, room for one: nothing is lost or duplicated; a take in vain times out."""
-    for seed in SEEDS:
-        world = World(RandomWalk(seed))
-        queue: SimulatedQueue[int] = SimulatedQueue(world, 1)
-        taken: list[int] = []
-
-        def gives(world: World = world, queue: SimulatedQueue[int] = queue) -> None:
-            for number in range(4):
-                while not queue.offer(number):
-                    world.wait([], "room", 0.001)
-
-        def takes(queue: SimulatedQueue[int] = queue, taken: list[int] = taken) -> None:
-            while (item := queue.take(0.01)) is not None:
-                taken.append(item)
-
-        world.run(spawn_all(world, {"gives": gives, "one": takes, "other": takes}))
-        assert sorted(taken) == [0, 1, 2, 3]
-        assert queue.take_if(lambda _item: True) is None
-
-
-def test_what_is_taken_while_it_is_looked_at_is_not_taken_again() -> None:
-    """`take_if` may reach a scheduling point of its test, at which another actor takes the item."""
-    world = World(Replay())
-    seen: list[int | None] = []
-
-    def main() -> None:
-        queue: SimulatedQueue[int] = SimulatedQueue(world, 2)
-        queue.offer(1)
-        queue.offer(2)
-        seen.append(queue.take_if(lambda item: item == 2 or queue.take(0) == 1))
-        seen.append(queue.take_if(lambda _item: True))
-
-    world.run(main)
-    assert seen == [2, None]
-
-
 @pytest.mark.parametrize("grain", ["line", "access"])
 def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> None:
     """`count += 1` is one line and two accesses: only the finer granularity loses one; on two lines both do."""
@@ -350,36 +202,6 @@ def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> No
 
     assert any(lost(seed, apart=True) for seed in SEEDS)
     assert any(lost(seed, apart=False) for seed in SEEDS) == (grain == "access")
-
-
-def test_points_in_the_code_go_on_after_a_kill() -> None:
-    """If an actor is ended inside of watched code, later actors reach as many points as before."""
-
-    def points_after(*, kill: bool) -> int:
-        # The first actor yields at its second line, and resumes when the victim has reached its first.
-        world = World(Replay([Turn(0, 2, 1), Turn(1, 1, 0)]))
-        LineTracing.of(world, [__file__])
-        operations: list[str] = []
-        counts: list[int] = []
-
-        def endless() -> None:
-            while True:
-                counts.append(0)
-
-        def main() -> None:
-            victim = world.spawn("victim", endless)
-            assert len(world.turns) == 2
-            if kill:
-                world.abandon([victim])
-            world.note = lambda _actor, operation, _thing: operations.append(operation)
-            counts.append(1)
-            counts.append(2)
-            world.note = None
-
-        world.run(main)
-        return operations.count("line")
-
-    assert points_after(kill=True) == points_after(kill=False) > 0
 
 
 def test_giving_a_lock_back_is_a_point_too() -> None:
@@ -413,17 +235,6 @@ def test_a_failing_run_is_made_shorter() -> None:
 
     assert len(short) <= 2 < len(found)
     assert added(Replay(short), locked=False)[0] < 6
-
-
-def test_shortening_stops_after_its_tries() -> None:
-    """A run that cannot be shortened in time stays as it is."""
-    tried: list[int] = []
-
-    def never(parts: object) -> None:
-        tried.append(1)
-
-    assert search.shorten(list(range(100)), never, tries_max=10) == list(range(100))
-    assert len(tried) <= 100
 
 
 def test_a_story_tells_who_did_what_and_where_the_turn_passed() -> None:

@@ -7,17 +7,17 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+import attrs
 import click
 from attrs import define, field
 from model_tests.support.simulation.checker import PROMISES
 from model_tests.support.simulation.plan import GRAINS
 from model_tests.support.simulation.run import Outcome
-from model_tests.support.simulation.search import STRATEGIES, Failure, Settings, explain, search
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from model_tests.support.simulation.search import STRATEGIES, Settings, explain, search
 
 from longpoll.options.specification import knob_option, policy_option
 from longpoll.options.values import SEED_MAX, Amount, Whole
-from longpoll.output import Exit, out, progress_bar, say, styled, user_mistakes
+from longpoll.output import Exit, out, say, styled, user_mistakes
 from longpoll_spec.errors import UserError, not_known
 
 RUNS: Final = 300
@@ -28,21 +28,8 @@ RUNS: Final = 300
 class Done:
     """Counts of the runs so far."""
 
-    runs: int = 0
-    passed_over: int = 0
-    """Runs that ended early because they broke another promise than the selected ones."""
-    points: int = 0
-    answers: int = 0
-    virtual_ms: float = 0
+    outcomes: list[Outcome] = field(factory=list)
     begun_s: float = field(factory=time.monotonic)
-
-    def note(self, outcome: Outcome) -> None:
-        """Count a run."""
-        self.runs += 1
-        self.passed_over += outcome.kind is not None
-        self.points += outcome.step_count
-        self.answers += outcome.answered_count
-        self.virtual_ms += outcome.virtual_ms
 
     @property
     def seconds(self) -> float:
@@ -51,18 +38,19 @@ class Done:
 
     def without_evidence(self) -> str | None:
         """Why runs without a failure do not show that the promises hold; None if they do show it."""
-        if not self.answers:
+        if not any(each.answered_count for each in self.outcomes):
             return "no request got an answer, so nothing was judged; increase --runs"
-        if self.passed_over:
-            return f"{self.passed_over:,} runs ended early because they broke another promise"
-        return None
+        early = sum(each.kind is not None for each in self.outcomes)
+        return f"{early:,} runs ended early because they broke another promise" if early else None
 
     def __str__(self) -> str:
-        rate = self.runs / self.seconds if self.seconds else 0
-        return (
-            f"{self.runs:,} runs ({rate:,.0f}/s), {self.points:,} steps, {self.answers:,} answers, "
-            f"{self.virtual_ms / 60_000:,.1f} min of virtual time"
+        runs = len(self.outcomes)
+        steps, answers = (
+            sum(getattr(each, name) for each in self.outcomes) for name in ("step_count", "answered_count")
         )
+        minutes = sum(each.virtual_ms for each in self.outcomes) / 60_000
+        rate = f"{runs / self.seconds if self.seconds else 0:,.0f}/s"
+        return f"{runs:,} runs ({rate}), {steps:,} steps, {answers:,} answers, {minutes:,.1f} min of virtual time"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -130,26 +118,19 @@ def main(
             raise UserError(not_known("promise", promise, PROMISES))
     done = Done()
     seeds = itertools.islice(itertools.count(seed), runs if runs is not None else None if minutes else RUNS)
-    with progress_bar(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()) as bar:
-        task = bar.add_task("simulating", total=None)
 
-        def told(_seed: int, outcome: Outcome) -> bool:
-            done.note(outcome)
-            bar.update(task, description=str(done))
-            return minutes is None or done.seconds < minutes * 60
+    def told(_seed: int, outcome: Outcome) -> bool:
+        done.outcomes.append(attrs.evolve(outcome, turns=()))
+        return minutes is None or done.seconds < minutes * 60
 
-        found = search(settings, seeds, told, promises=promises)
-        failure = None if found is None else explain(settings, *found)
-    _show(done, failure)
-
-
-def _show(done: Done, failure: Failure | None) -> None:
-    why_unknown = done.without_evidence() if failure is None else None
-    if failure is not None:
+    found = search(settings, seeds, told, promises=promises)
+    if found is not None:
+        failure = explain(settings, *found)
         out.print(styled("[red]broken[/red] (seed {}): {}", failure.seed, failure.said))
         say(f"\n{failure.plan}\n\n{failure.story}\n")
         say(f"Runs until the failure: {done}; shortened from {failure.found_turns} to {len(failure.turns)} steps.")
         raise SystemExit(Exit.VIOLATED)
+    why_unknown = done.without_evidence()
     if why_unknown is not None:
         out.print(styled("[yellow]unknown[/yellow]: {}\n{}", done, why_unknown))
         raise SystemExit(Exit.UNKNOWN)
