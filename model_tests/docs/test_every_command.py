@@ -7,10 +7,8 @@ Slow commands run with smaller numbers (`SHORTER`). Our tests are collected and 
 
 from __future__ import annotations
 
-import http.server
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -42,7 +40,6 @@ JAVA: Final = re.compile(r"longpoll (.* (--on|--inside) java-.*|judge steps --en
 """Takes a Java broker; typed by `test_what_takes_a_java_broker_can_be_typed`."""
 MINE: Final = {"./my-program": "python3 hold-table/right.py"}
 """What stands for a thing of the reader's -> what is taken for it."""
-HOOK: Final = "https://host/path"
 BUCKET: Final = "bucket/history"
 QUERY: Final = "?endpoint_override=127.0.0.1:9000&scheme=http"
 MASTER: Final = "spark://host:7077"
@@ -132,31 +129,6 @@ def code_of(line: str) -> int | tuple[int, ...]:
     return next((code for each, code in ENDS.items() if re.fullmatch(OURS.format(each), line)), 0)
 
 
-class _Hook(http.server.BaseHTTPRequestHandler):
-    """Takes what is posted."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-        """Say nothing."""
-
-
-@contextmanager
-def hook() -> Iterator[str]:
-    """A URL on this machine to which findings can be posted."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hook) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/path"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @contextmanager
 def elsewhere(page: str, directory: Path) -> Iterator[tuple[dict[str, str], dict[str, str], Callable[[], object]]]:
     """A page's needs beyond its folder: replacements, environment, and uploads of `/tmp/history`."""
@@ -164,8 +136,6 @@ def elsewhere(page: str, directory: Path) -> Iterator[tuple[dict[str, str], dict
         instead: dict[str, str] = {}
         environment: dict[str, str] = {}
         upload: Callable[[], object] = dict
-        if HOOK in page:
-            instead[HOOK] = stack.enter_context(hook())
         if BUCKET in page:
             query = stack.enter_context(s3_bucket())
             instead |= {

@@ -255,8 +255,6 @@ class Reader:
             for option in ("--listen", "--name-server"):
                 at = words.index(option) if option in words else len(words)
                 words[at : at + 2] = [option, "127.0.0.1:0"]
-        if "--ha" in words:
-            words[words.index("--ha") + 1] = f"127.0.0.1:{free_port()}"
         self._learn(line, self._start(words, shlex.join(words), "ready|listening")[1])
 
     def _start(self, words: list[str], typed: str, until: str) -> tuple[Program, str]:

@@ -136,25 +136,3 @@ def test_from_the_start_page_to_ones_own_mutant_caught(start: tuple[Browser, Pat
         f"{width} px: a lost wakeup after {CLICKS_TO_LOST} clicks and {to_lost_s:.1f} of {TO_LOST_MAX_S} s, "
         f"a mutant caught after {CLICKS_TO_CAUGHT} and {to_caught_s:.1f} of {TO_CAUGHT_MAX_S} s\n"
     )
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "document.querySelector('#enabled').style.display = 'none'",
-        "document.body.insertAdjacentHTML('beforeend', '<div style=\"position:fixed;inset:0;background:red\"></div>')",
-        "document.querySelectorAll('#enabled button').forEach((each) => { each.disabled = true })",
-    ],
-)
-def test_a_button_that_nobody_can_click_is_seen(start: tuple[Browser, Path], fault: str) -> None:
-    """A hidden, covered or disabled button ends the path."""
-    browser, page = start
-    browser.show(page, width=1_400, dark=False)
-    reader = Reader(browser)
-    reader.click("Open the explorer in its own window")
-    reader.wait("document.readyState === 'complete' && document.querySelector('#enabled button')")
-    browser.run(f"void ({fault})")
-
-    with pytest.raises(AssertionError, match="no button for"):
-        reader.reads("append")
-    assert reader.clicks == 1

@@ -85,17 +85,6 @@ def test_nothing_is_cut_off_and_no_network_is_asked(browser: Browser, site: Path
         assert browser.picture().startswith(b"\x89PNG"), page
 
 
-def test_a_page_that_is_too_wide_is_seen(browser: Browser, site: Path) -> None:
-    """A planted word without spaces, and a text of a picture that is longer than its sheet."""
-    browser.show(site / FINDING, width=390, dark=False)
-    assert browser.run(CUT_OFF) == []
-
-    browser.run("document.querySelector('.lp-lanes text').textContent = 'wide'.repeat(400)")
-    assert any("is cut off" in each for each in browser.run(CUT_OFF))
-    browser.run("document.querySelector('article p').style.width = '2000px'")
-    assert any("too wide" in each or each.startswith("P ") for each in browser.run(CUT_OFF))
-
-
 def lost_on_paper(browser: Browser) -> list[str]:
     """The parts of the page that are cut off in print."""
     browser.call("Emulation.setEmulatedMedia", media="print")

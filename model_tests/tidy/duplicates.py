@@ -2,15 +2,12 @@
 
 Lines are compared as text. Blank lines, comments, lone brackets, imports, and signature parameters are skipped. Lines
 of the same shape with other names do not match (docs/decisions/0001-packages.md).
-
-`python -m model_tests.tidy.duplicates` lists them.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
@@ -89,15 +86,3 @@ def sources(root: Path) -> dict[str, str]:
     """The text of every module of the project, by its path from the root."""
     paths = sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
     return {str(path.relative_to(root)): path.read_text() for path in paths}
-
-
-def main() -> None:
-    """List the pairs, and count them."""
-    found = pairs(sources(ROOT))
-    for pair in found:
-        sys.stdout.write(f"{pair}\n")
-    sys.stdout.write(f"{len(found)} pairs of places share {SHARED_MIN} lines or more\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from contextlib import redirect_stderr
 from pathlib import Path
-from unittest import mock
 
 import msgspec
 import pytest
@@ -17,7 +16,7 @@ from attrs import evolve
 from click.testing import CliRunner
 from model_tests.nightly import __main__ as nightly
 from model_tests.nightly.__main__ import Part, exit_of, main, run_tests
-from model_tests.nightly.plugin import Line, Nightly, Plan
+from model_tests.nightly.plugin import Line
 from model_tests.support.broker.brokers import wait_until
 
 from longpoll.output import Exit
@@ -120,18 +119,6 @@ def test_a_failure_is_shown_before_the_end(suite: list[str], tmp_path: Path, mon
         part = run_tests("shared", 1.0, IN_ORDER, suite)
 
     assert part.failed[0].endswith("test_wrong")
-
-
-def test_a_failure_is_logged_before_it_is_shown(tmp_path: Path) -> None:
-    """A runner that kills pytest when it sees the failure finds it in the log."""
-    log = tmp_path / "log"
-    logged = []
-    reporter = mock.Mock(write_line=lambda _line: logged.append(log.read_bytes()))
-    config = mock.Mock(pluginmanager=mock.Mock(get_plugin=lambda _name: reporter))
-    report = pytest.TestReport("test_wrong", ("", 0, ""), {}, "failed", "assert 1 == 2", "call")
-    Nightly(Plan(seed=1, deadline_s=0.0, select="shared", log=str(log)), config).pytest_runtest_logreport(report)
-
-    assert [b"failed" in lines for lines in logged] == [True]
 
 
 def test_a_worker_that_crashes_is_a_failure(suite: list[str]) -> None:

@@ -93,11 +93,6 @@ def test_a_module_that_is_named_is_there(folder: str) -> None:
     assert homeless("as `shared.names.RETRY` and `shared.topics.Topics` say", hold) == {"shared.names"}
 
 
-if __name__ == "__main__":
-    for name, size in sorted(sizes().items()):
-        print(f"{size:4} {name}")  # noqa: T201 - that is what it is called for
-
-
 STARTERS = {"Thread", "Timer", "start_new_thread", "ThreadPoolExecutor", "ThreadingHTTPServer", "start_http_server"}
 HOMES = {"threading", "_thread", "concurrent.futures", "http.server", "prometheus_client"}
 ALLOWED = {

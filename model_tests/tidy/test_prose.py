@@ -38,13 +38,6 @@ def test_every_marker_has_an_example() -> None:
     assert set(STILTED) == set(prose.MARKERS)
 
 
-def test_a_number_that_grows_is_reported() -> None:
-    found = {"docs": {"marked": 2.1, "long": 3.0}}
-
-    assert len(prose.grown(found, {"docs": {"marked": 2.0, "long": 3.0}})) == 1
-    assert prose.grown(found, found) == []
-
-
 def test_prose_is_read_and_code_is_not() -> None:
     page = (
         f"# Nobody knows what this heading says\n\n{PLAIN}\n\n```sh\nnobody reads this line of code\n```\n\n- {PLAIN}\n"
@@ -53,9 +46,3 @@ def test_prose_is_read_and_code_is_not() -> None:
 
     assert list(prose.of_markdown(page)) == [PLAIN, PLAIN]
     assert list(prose.of_python(module)) == [PLAIN, PLAIN]
-
-
-def test_a_long_sentence_is_counted() -> None:
-    count = prose.counted([" ".join(["word"] * 25), " ".join(["word"] * 26)])
-
-    assert (count.sentences, count.long) == (2, 1)
