@@ -16,7 +16,6 @@ from typing import Final
 import pytest
 from click.shell_completion import get_completion_class
 from click.testing import CliRunner
-from model_tests.support.judge.faults import plant
 from rich.cells import cell_len
 
 from longpoll import output
@@ -28,15 +27,12 @@ from longpoll.verification import stages as verify
 from longpoll.verification.broker_process import ServedBroker, ServeError
 from longpoll.verification.limits import limits_of
 from longpoll.verification.report import Outcome, Page, Row, render_page
-from longpoll.verification.stages import JAVA_STORE, PLANTED, java_store_is_read, store_row
+from longpoll.verification.stages import JAVA_STORE, java_store_is_read, store_row
 from longpoll.wire import load
-from longpoll.wire.load import LoadPlan, drive
+from longpoll.wire.load import LoadPlan
 from longpoll_client.messages import decode_messages
-from longpoll_judge.contract.result import Result
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.read.source import find
-from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS, judge, judge_on
-from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.run.pipeline import judge
 from longpoll_runtime.real import RealRuntime
 
 
@@ -336,28 +332,3 @@ def test_main_job_ends_well_and_writes_its_report(tmp_path: Path) -> None:
     report = (tmp_path / page["report"]).read_text()
     assert report.count("<svg") >= 3
     assert "The history is" in report
-
-
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.xdist_group("spark")
-def test_recorded_run_is_valid_and_planted_faults_are_found_on_spark(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """A real run of at least 50,000 events is valid; with each planted fault it is invalid, rightly named."""
-    recorded = tmp_path / "history"
-    with ServedBroker(tmp_path / "store", recorded) as served:
-        assert drive(RealRuntime(), served.address, LoadPlan("T_recorded")).problems == []
-
-    def judged(history: Path) -> Result:
-        return judge_on(spark_engine, find([history]), wake_ms=WAKE_MS, late_ms=LATE_MS, say=lambda _stage: None)
-
-    clean = judged(recorded)
-
-    assert clean.verdict == "valid", clean.findings
-    assert clean.events >= 50_000
-    for name in PLANTED:
-        fault = plant(recorded, name, tmp_path / name)
-        result = judged(tmp_path / name)
-        found = {finding.property for finding in result.findings}
-        assert result.verdict == "invalid", name
-        assert found, name
-        assert found <= fault.properties, name

@@ -335,7 +335,7 @@ def serving(directory: Path) -> Iterator[Broker]:
 def raced(broker: Broker, seconds: float) -> races.Told:
     return races.races(
         RealRuntime(), broker.address, f"T-{uuid.uuid4().hex}", seconds, lambda _done, _all: None,
-        known=declared(STRICT), limits=lambda: LIMITS,
+        known=declared(STRICT), limits=LIMITS,
     )  # fmt: skip
 
 
@@ -383,7 +383,7 @@ def test_a_lost_wakeup_is_found_in_the_default_time(knobs: tuple[str, ...], is_f
         with ServedBroker(tmp_path / str(number), None, *options) as served:
             row = races.races(
                 RealRuntime(), served.address, "T", RACE_S, lambda _done, _all: None, known=declared(STRICT),
-                limits=lambda: LIMITS, process_id=served.process_id, seed=number,
+                limits=LIMITS, process_id=served.process_id, seed=number,
             )  # fmt: skip
         found.append(row.outcome == "violated")
         if any(found):
@@ -397,7 +397,7 @@ def test_a_declared_loss_is_counted_and_violates_nothing(tmp_path: Path) -> None
     with ServedBroker(tmp_path / "store", None, "--policy=rocketmq-4.9") as served:
         row = races.races(
             RealRuntime(), served.address, "T", 20.0, lambda _done, _all: None, known=declared(ROCKETMQ_4_9),
-            limits=lambda: LIMITS, process_id=served.process_id,
+            limits=LIMITS, process_id=served.process_id,
         )  # fmt: skip
 
     assert row.outcome == "ok", row.detail

@@ -22,7 +22,8 @@ Handler = Callable[["Peer", Command], None]
 class Peer:
     """One connection to the server; any thread may call `send`."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, server: ScriptedServer) -> None:
+        self.server = server
         self._socket = connected
         self._lock = threading.Lock()
 
@@ -89,7 +90,7 @@ class ScriptedServer(Stoppable):
             thread.start()
 
     def _serve(self, connected: socket.socket) -> None:
-        connection, peer = Connection(), Peer(connected)
+        connection, peer = Connection(), Peer(connected, self)
         try:
             while content := connected.recv(65_536):
                 connection.receive_data(content)

@@ -11,7 +11,8 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll.verification.limits import Declared, Limits
+from longpoll.verification.broker_process import HostLatency
+from longpoll.verification.limits import Declared, Limits, limits_of
 from longpoll.verification.report import Outcome
 from longpoll.wire.load import LONG_MS
 from longpoll.wire.race import QUEUE_IDS, Delivery, RacePlan, RaceReport, RaceTopic, prepare, race
@@ -51,32 +52,26 @@ def races(
     progress: Callable[[int, int], None],
     *,
     known: Declared,
-    limits: Callable[[], Limits],
+    limits: Limits | None = None,
     process_id: int | None = None,
     seed: int = 0,
 ) -> Told:
-    """Race for `seconds`; `limits` returns the limits for a wake, once the race is over.
+    """Race for `seconds`; without `limits`, the host's latency during the race sets the limit for a wake.
 
     `topic` must be new to the broker, whose process is `process_id` if known. Raises ClientError if it does not answer
     at all, OSError if it cannot be reached.
     """
-    found = prepare(runtime, address, topic, QUEUE_IDS)
-    plan = RacePlan(
-        topic,
-        seconds,
-        hold_ms=LONG_MS,
-        late_ms=LATE_MS,
-        patience_ms=known.most.wake_ms + limits().wake_ms + PATIENCE_MS,
-        seed=seed,
-    )
-    report = race(
-        address,
-        plan,
-        lambda done_s: progress(min(round(1000 * done_s), round(1000 * seconds)), round(1000 * seconds)),
-        queues=found.first_offsets,
-        process_id=process_id,
-    )
-    return told(report, found, known, limits())
+    with HostLatency(runtime, address, topic) as echo:
+        found = prepare(runtime, address, topic, QUEUE_IDS)
+        patience_ms = known.most.wake_ms + (limits or limits_of(echo.worst_ms)).wake_ms + PATIENCE_MS
+        report = race(
+            address,
+            RacePlan(topic, seconds, hold_ms=LONG_MS, late_ms=LATE_MS, patience_ms=patience_ms, seed=seed),
+            lambda done_s: progress(min(round(1000 * done_s), round(1000 * seconds)), round(1000 * seconds)),
+            queues=found.first_offsets,
+            process_id=process_id,
+        )
+    return told(report, found, known, limits or limits_of(echo.worst_ms))
 
 
 def told(report: RaceReport, topic: RaceTopic, known: Declared, limits: Limits) -> Told:

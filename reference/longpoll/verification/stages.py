@@ -95,21 +95,21 @@ def _own_broker(page: Page, job: Job) -> None:
     with ServedBroker(store_directory, job.history, *asked) as served:
         with HostLatency(runtime, served.address, "longpoll-verify") as echo:
             _stage(page, "broker", "broker: load", partial(load, runtime, served.address, "longpoll-verify"))
-        page.stage("broker: stop", lambda: [_stopped(served)], part="broker")
+        page.stage("broker: stop", lambda: [stop_row(served.stop())], part="broker")
     with ServedBroker(job.scratch / "unrecorded", None, *asked) as other:
         names = address_of(other.name_server)
         _stage(page, "clauses", "recorded conversations", partial(conversations, job, other.address, names))
         _races(page, job, other.address, "longpoll-verify-races", name="the broker", process_id=other.process_id)
-    left = partial(store_row, "store that our broker has left", store_directory)
-    page.stage("verifying the broker's store", lambda: [left()], part="store")
+    what = "store that our broker has left"
+    page.stage("verifying the broker's store", lambda: [store_row(what, store_directory)], part="store")
     limits = limits_of(echo.worst_ms)
     _judge(page, job, limits)
     planted = partial(faults_are_found, job.history, limits, job.scratch)
     page.stage("history: injected faults", planted, part="history")
 
 
-def _stopped(served: ServedBroker) -> Row:
-    code = served.stop()
+def stop_row(code: int) -> Row:
+    """How the broker ended when it was stopped."""
     return Row("broker", "stops on SIGTERM", "violated" if code else "ok", f"exit code {code}")
 
 
@@ -136,11 +136,8 @@ def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, proce
         return
 
     def work(tell: Progress) -> Sequence[Row]:
-        with HostLatency(job.runtime, place, topic) as echo:
-            told = races.races(
-                job.runtime, place, topic, job.race_s, tell,
-                known=job.known, limits=lambda: limits_of(echo.worst_ms), process_id=process_id,
-            )  # fmt: skip
+        runtime, seconds = job.runtime, job.race_s
+        told = races.races(runtime, place, topic, seconds, tell, known=job.known, process_id=process_id)
         return [Row("races", races.WHAT, told.outcome, told.detail)]
 
     _stage(page, "races", f"race of messages and pulls at {name}", work)
