@@ -544,6 +544,7 @@ class RedisSubject(LongPollSubject):
 
     semantics = "consuming"
     durable = True
+    wait_min_ms = 1  # BLPOP takes 0 for ever
 
     def __init__(self, server: RedisServer) -> None:
         self.server = server

@@ -12,8 +12,16 @@ HINTS: Final = {
         "a service that waits for several messages or bytes must wait for one in this test"
     ),
     "answered_by_deadline": "check how a poll's timeout is measured, and what ends its wait",
-    "not_early": "a poll with nothing to read waits until its deadline: check what else ends its wait",
-    "answered_once": "check the removal of a message, or of a poll, from its list after the answer",
+    "not_early": (
+        "a poll with nothing to read waits until its deadline: check what else ends its wait, such as a limit on "
+        "waiting polls or a proxy; a service that counts whole seconds declares wait_unit_ms = 1000"
+    ),
+    "holds": "check that a poll with nothing to read waits at all, and in which unit the service reads its wait",
+    "answered_once": (
+        "check the removal of a message, or of a poll, from its list after the answer; a service that gives an "
+        "unacknowledged message again declares redelivery_ms"
+    ),
+    "given_again": "check what happens to a message whose reader never acknowledges it",
     "nothing_lost": "check where a message is between its removal and the answer to its poll",
     "in_order": "check whether two polls, or a poll and a publish, can change the same queue at once",
     "right_messages": "check whether queue names, bodies and positions are stored unchanged",
@@ -39,4 +47,4 @@ class SubjectError(UserError):
 
 
 class StandstillError(LongpollError):
-    """The host paused for so long that lateness shows nothing; the example ends, and counts as excused."""
+    """The host paused for so long that lateness shows nothing; the example ends."""

@@ -16,9 +16,19 @@ from attrs import define, field
 
 from longpoll_kit.errors import SubjectError, ViolationError
 from longpoll_kit.history import NoHistory
-from longpoll_kit.model import MS, Allowances, Ask, ConsumingQueue, Message, OffsetQueue, Queue, shown
+from longpoll_kit.model import (
+    MS,
+    Allowances,
+    Ask,
+    ConsumingQueue,
+    Message,
+    OffsetQueue,
+    Queue,
+    queue_for,
+    shown,
+)
 from longpoll_kit.polls import Polls, Workers
-from longpoll_kit.subject import LongPollSubject, abilities_of
+from longpoll_kit.subject import LongPollSubject, abilities_of, wait_of
 from longpoll_runtime import Runtime
 from longpoll_runtime.breakpoints import Pause
 from longpoll_runtime.host_pauses import HostPauseWatch
@@ -68,16 +78,37 @@ GIVEN_UP_MS: Final = 5_000
 """A poll without an answer this long after it was late is never answered."""
 HELD_MS: Final = 5
 """A poll sent this long before its message's publish began was already waiting, as far as known."""
+HELD_SHARE: Final = 0.1
+"""A poll that ends empty before this share of its wait was not held."""
+HELD_WAIT_MS: Final = 100
+"""A shorter wait shows little of how the service measures it."""
+UNHELD_MAX: Final = 5
+"""Polls in a row that were not held, although nothing was there for them: the service holds none."""
+REDELIVERY_MS_MAX: Final = 10_000
+"""A longer redelivery time is not waited for."""
+BRINK_MS: Final = 4
+"""A poll's deadline and its message differ by at most this, where they are to meet."""
 NOTHING_DONE: Final = "nothing to do"
 
 FOUND: Final = "answered at once"
 WOKEN: Final = "held and woken"
 EXPIRED: Final = "held until its deadline"
+TIMED: Final = "held until a deadline that is far enough to measure"
+EARLY: Final = "answered empty before its deadline"
+REPEATED: Final = "given again because nobody acknowledged"
 CROSSED: Final = "met by its message on the way"
 CANCELLED: Final = "cancelled"
 RESTARTED: Final = "under a restart"
 ONCE: Final = "checked for a second answer"
-NEEDED: Final = {FOUND: "", WOKEN: "", EXPIRED: "", CANCELLED: "cancel", RESTARTED: "restart", ONCE: "answered_again"}
+NEEDED: Final = {
+    FOUND: "",
+    WOKEN: "",
+    EXPIRED: "",
+    CANCELLED: "cancel",
+    RESTARTED: "restart",
+    ONCE: "answered_again",
+    REPEATED: "acknowledge",
+}
 """What must occur at least once -> the ability that it needs."""
 
 
@@ -105,7 +136,7 @@ class Example:
     queues: list[Queue] = field(init=False)
     polls: Polls = field(init=False)
     abilities: frozenset[str] = field(init=False)
-    excused: int = 0
+    excused: Counter[str] = field(factory=Counter)
     """Delays for which the service is not blamed, because the host paused."""
     _asks: list[Ask] = field(factory=list)
     _past: list[Queue] = field(factory=list)
@@ -113,20 +144,31 @@ class Example:
     _moments: list[Moment] = field(factory=list)
     """Other events on the timeline."""
     _answered: list[Ask] = field(factory=list)
+    _quiet: list[Ask] = field(factory=list)
+    """The polls of a silence that has begun."""
     _lives: int = 0
+
+    @property
+    def tried(self) -> frozenset[str]:
+        """The abilities that the steps try: no message comes again in time if the service does not promise it."""
+        again_ms = getattr(self.subject, "redelivery_ms", None)
+        is_waited_for = again_ms is not None and again_ms <= REDELIVERY_MS_MAX
+        return self.abilities if is_waited_for else self.abilities - {"acknowledge"}
 
     def __attrs_post_init__(self) -> None:
         self.abilities = abilities_of(self.subject)
-        process_id = getattr(self.subject, "process_id", None)
-        if process_id is not None:
-            self.watch.add(process_id)
+        self._watch_process()
         self.polls = Polls(self.runtime, self.subject, self.watch, self.workers, self.told.sent)
         self._make_queues()
 
+    def _watch_process(self) -> None:
+        process_id = getattr(self.subject, "process_id", None)
+        if process_id is not None:
+            self.watch.add(process_id)
+
     def _make_queues(self) -> None:
-        kind = OffsetQueue if self.subject.semantics == "offsets" else ConsumingQueue
         names = [f"{self.name}-{self._lives}-{index}" for index in range(QUEUE_COUNT)]
-        self.queues = [kind(name, self.allowances) for name in names]
+        self.queues = [queue_for(self.subject, name, self.allowances) for name in names]
         self._past += self.queues
         self._lives += 1
 
@@ -169,7 +211,113 @@ class Example:
         ask = self._expire(queue, timeout_ms, place, other)
         if ask.is_suspected:
             self._expire(queue, timeout_ms, place, other)  # a service that is late is late again
+        tried = 1
+        while self._was_not_held(ask):
+            if tried == UNHELD_MAX:
+                raise ViolationError(
+                    "holds",
+                    f"{tried} polls in a row ended empty within a tenth of their {ask.timeout_ms:,} ms, although "
+                    "nothing was there for them",
+                )
+            ask = self._expire(queue, timeout_ms, place)
+            tried += 1
         return str(ask)
+
+    def herd(self, queue: Queue, count: int, place: Any = "end") -> str:
+        """Hold many polls of a queue at once, serve the other queue meanwhile, and wake them all."""
+        other = self.queues[self.queues.index(queue) - 1]
+        first, is_shared = self._first(queue, place), isinstance(queue, OffsetQueue)
+        self._first(other, place)
+        for ask in [self._begin(queue, first, GIVEN_UP_MS) for _ in range(count)]:
+            self.polls.wait_sent(ask)
+        self.publish(other, b"")
+        self._read_up(other)
+        return self.publish(queue, b"", 1 if is_shared else count)
+
+    def herd_ends(self, queue: Queue, count: int, timeout_ms: int, place: Any = "end") -> str:
+        """Hold many polls until their deadlines; halfway one gets a message, of their queue if it takes only one."""
+        other = queue if isinstance(queue, ConsumingQueue) else self.queues[self.queues.index(queue) - 1]
+        first = self._first(queue, place)
+        asks = [self._begin(queue, first, timeout_ms) for _ in range(count)]
+        for ask in asks:
+            self.polls.wait_sent(ask)
+        self.polls.let_pass(asks[0].timeout_ms * 500)  # half of it
+        self._publish(other, b"")
+        for ask in asks:
+            self._wait_over(ask)
+        self.settle()
+        return f"{sum(ask.answer is not None and not ask.answer.bodies for ask in asks)} of {count} got nothing"
+
+    def begin_silence(self, timeout_ms: int) -> None:
+        """Begin to hold one poll of each queue for long, while nothing happens to them."""
+        self._quiet = [self._begin(queue, self._first(queue, "end"), timeout_ms) for queue in self.queues]
+
+    def silence(self, timeout_ms: int) -> str:
+        """Hold a poll through a long silence until its deadline, and wake another shortly before its own."""
+        if not self._quiet:
+            self.begin_silence(timeout_ms)
+        woken, expired = self._quiet
+        left_ms = woken.timeout_ms - self.allowances.wake_ms - (self.runtime.monotonic_ns() - woken.begun_ns) / MS
+        if left_ms > 0:
+            self.polls.wait_ended(woken, self.runtime.monotonic_ns(), left_ms)
+        self.settle()
+        self.publish(self._queue(woken), b"")
+        self._wait_over(expired)
+        self.settle()
+        return f"{woken.timeout_ms:,} ms"
+
+    def beyond(self, queue: Queue, count: int = 3) -> str:
+        """Poll from a position behind the end: any answer will do, if it comes in time."""
+        other = self.queues[self.queues.index(queue) - 1]
+        if not (isinstance(queue, OffsetQueue) and isinstance(other, OffsetQueue)):
+            return NOTHING_DONE
+        for _ in range(count):
+            self._publish(other, b"")
+        self._read_up(other)
+        beyond, position = len(queue.messages) + count, other.positions[other.end]
+        wait_ms = wait_of(self.subject, self.short_ms)
+        ask = Ask(len(self._asks) + 1, queue.name, beyond, position, wait_ms, self.runtime.monotonic_ns())
+        ask.is_stray = True
+        self._asks.append(ask)
+        self.polls.begin(ask)
+        self.polls.wait_sent(ask)
+        self._wait_over(ask)
+        self._judge_ended()
+        return str(ask)
+
+    def brink(self, queue: Queue, payload: bytes, rounds: int, timeout_ms: int) -> str:
+        """Publish a message just when a poll's time is up, repeatedly, some before and some after the deadline."""
+        for number in range(rounds):
+            ask = self._begin(queue, self._first(queue, "end"), timeout_ms)
+            self.polls.wait_sent(ask)
+            beside_ms = BRINK_MS * (2 * number / max(1, rounds - 1) - 1)
+            self.polls.let_pass(int((ask.timeout_ms + beside_ms) * 1000))
+            self._publish(queue, payload)
+            self._wait_over(ask)
+            self.settle()
+        return f"{rounds} times"
+
+    def redeliver(self, queue: Queue, payload: bytes) -> str:
+        """Take a message without acknowledging it: it must come again after the redelivery time."""
+        again_ms = getattr(self.subject, "redelivery_ms", None)
+        if again_ms is None or "acknowledge" not in self.tried:
+            return NOTHING_DONE
+        self._end_polls(queue)
+        self._read_up(queue)
+        message = self._publish(queue, payload)
+        kept = self._begin(queue, 0, self.long_ms)
+        kept.is_kept = True
+        self.polls.wait_sent(kept)
+        self.settle()
+        again = self._begin(queue, 0, again_ms + self.allowances.wake_ms + self.long_ms)
+        self.polls.wait_sent(again)
+        self._wait_over(again)
+        self.settle()
+        if again.answer is None or message.body not in again.answer.bodies:
+            what = f"{message} was given to {kept}, which did not acknowledge it, and {again} did not get it again"
+            raise ViolationError("given_again", f"{what} (redelivery_ms is {again_ms:,})")
+        self.counts[REPEATED] += 1
+        return str(message)
 
     def cross(self, queue: Queue, payload: Any, rounds: int, gap_us: int, place: Any = "end") -> str:
         """Poll and publish at the same time, repeatedly, with gaps up to `gap_us`; with 0 either may be first."""
@@ -223,6 +371,7 @@ class Example:
             queue.restarted_ns = now_ns
         self._note("the service restarts")
         self.subject.restart()
+        self._watch_process()
         for ask in held:
             self._wait_over(ask)
         self._judge_ended()
@@ -237,13 +386,24 @@ class Example:
         """Wait for all polls, read everything, and check that nothing more comes."""
         self.settle()
         for queue in self.queues:
-            while any(ask.queue == queue.name for ask in self.polls.under_way):
-                self.publish(queue, b"")
+            self._end_polls(queue)
         self._read_all()
-        for queue in self.queues:
-            while (ask := self._expire(queue, self.short_ms)).answer is None or ask.answer.bodies:
-                pass  # a message in doubt may come after all
+        left = list(self.queues)
+        while left:
+            asks = [self._begin(queue, self._first(queue, "end"), self.short_ms) for queue in left]
+            for ask in asks:
+                self.polls.wait_sent(ask)
+            for ask in asks:
+                self._wait_over(ask)
+            self.settle()
+            # a message in doubt may come after all
+            left = [self._queue(ask) for ask in asks if ask.answer is None or ask.answer.bodies]
         self._look_for_second_answers()
+
+    def _end_polls(self, queue: Queue) -> None:
+        """Give every poll in flight a message."""
+        while any(ask.queue == queue.name for ask in self.polls.under_way):
+            self.publish(queue, b"")
 
     def close(self) -> None:
         """Close the subject."""
@@ -272,7 +432,9 @@ class Example:
 
     def _begin(self, queue: Queue, first: Any, timeout_ms: int, pause: Pause | None = None) -> Ask:
         number, position = self._position(queue, first)
-        ask = Ask(len(self._asks) + 1, queue.name, number, position, timeout_ms, self.runtime.monotonic_ns())
+        wait_ms = wait_of(self.subject, timeout_ms)
+        ask = Ask(len(self._asks) + 1, queue.name, number, position, wait_ms, self.runtime.monotonic_ns())
+        ask.is_stopped = pause is not None
         self._asks.append(ask)
         self.polls.begin(ask, pause)
         return ask
@@ -310,9 +472,13 @@ class Example:
         if place == "end":
             self._read_up(queue)
             return queue.end if isinstance(queue, OffsetQueue) else 0
-        if place == "start" or not isinstance(queue, OffsetQueue):
+        if not isinstance(queue, OffsetQueue):
             return 0
         known = sorted(queue.positions)
+        if queue.is_confirming:
+            return known[-1]
+        if place == "start":
+            return 0
         return known[len(known) // 2]
 
     def _read_up(self, queue: Queue) -> None:
@@ -333,10 +499,9 @@ class Example:
             if not isinstance(queue, OffsetQueue):
                 self._read_up(queue)
                 continue
-            first = 0
+            first = self._first(queue, "start")
             while first < queue.end:
-                ask = self._read(queue, first)
-                first += len(ask.answer.bodies) if ask.answer else 0
+                first = max(first, self._read(queue, first).reached)
 
     def _read(self, queue: Queue, first: int) -> Ask:
         """Poll for an available message."""
@@ -349,11 +514,19 @@ class Example:
         ask = self._begin(queue, self._first(queue, place), timeout_ms)
         self.polls.wait_sent(ask)
         if other is not None:
-            self.polls.let_pass(timeout_ms * 500)  # half of it
+            self.polls.let_pass(ask.timeout_ms * 500)  # half of it
             self._publish(other, b"")
         self._wait_over(ask)
         self.settle()
         return ask
+
+    def _was_not_held(self, ask: Ask) -> bool:
+        """Whether a poll ended empty long before its deadline, where it may; other services are accused for it."""
+        if not self.allowances.may_answer_early or ask.timeout_ms < HELD_WAIT_MS:
+            return False
+        if ask.answer is None or ask.answer.bodies or ask.ended_ns is None:
+            return False
+        return (ask.ended_ns - ask.begun_ns) / MS < HELD_SHARE * ask.timeout_ms
 
     def _cancel(self, ask: Ask) -> None:
         self.told.abandoned(ask)
@@ -384,6 +557,9 @@ class Example:
 
     def _judge(self, ask: Ask) -> None:
         queue = self._queue(ask)
+        if ask.is_stray:
+            self.told.abandoned(ask)
+            return
         if ask.error is not None:
             if ask.cancelled_ns is None or isinstance(ask.error, SubjectError | ViolationError):
                 ask.error.add_note(f"raised for {ask}, which was neither cancelled nor in flight during a restart")
@@ -400,7 +576,17 @@ class Example:
             raise
         self._tell_answered(queue, ask, is_doubted=ask.is_suspected)
         self._answered.append(ask)
+        if "acknowledge" in self.abilities and ask.answer is not None and ask.answer.bodies and not ask.is_kept:
+            self._acknowledge(queue, ask)
         self._count(ask, queue)
+
+    def _acknowledge(self, queue: Queue, ask: Ask) -> None:
+        assert ask.answer is not None
+        self.subject.acknowledge(ask.handle)
+        now_ns, bodies = self.runtime.monotonic_ns(), set(ask.answer.bodies)
+        for message in queue.messages:
+            if message.body in bodies:
+                message.read_ns = now_ns
 
     def _tell_answered(self, queue: Queue, ask: Ask, *, is_doubted: bool) -> None:
         """Record an answer in the history; a delay that may be the machine's is recorded as none."""
@@ -414,13 +600,19 @@ class Example:
 
     def _count(self, ask: Ask, queue: Queue) -> None:
         assert ask.answer is not None
+        assert ask.ended_ns is not None
+        if ask.is_suspected or ask.is_excused:
+            return  # it shows nothing
         if not ask.answer.bodies:
-            self.counts[EXPIRED] += ask.cancelled_ns is None and ask.timeout_ms > 0
+            is_early = ask.ended_ns < self.allowances.deadline_ns(ask)
+            if ask.cancelled_ns is None and ask.timeout_ms > 0:
+                self.counts[EARLY if is_early else EXPIRED] += 1
+                self.counts[TIMED] += not is_early and ask.timeout_ms >= HELD_WAIT_MS
             return
         message = next(each for each in queue.messages if each.body == ask.answer.bodies[0])
         if message.is_sure(ask.begun_ns):
             self.counts[FOUND] += 1
-        elif ask.sent_ns is not None and message.begun_ns - ask.sent_ns >= HELD_MS * MS:
+        elif ask.sent_ns is not None and message.begun_ns - ask.sent_ns >= HELD_MS * MS and not ask.is_stopped:
             self.counts[WOKEN] += 1
         else:
             self.counts[CROSSED] += 1
@@ -443,7 +635,7 @@ class Example:
 
     def _excuse_wait(self, since_ns: int) -> None:
         """Count a wait that would have been too long without the host pause."""
-        self.excused += (self.runtime.monotonic_ns() - since_ns) / MS > self.allowances.wake_ms
+        self.excused[WOKEN] += (self.runtime.monotonic_ns() - since_ns) / MS > self.allowances.wake_ms
 
     def _wait_lost(self, ask: Ask, message: Message) -> None:
         """Wait for an overdue poll: one that is answered before its deadline was only late."""
@@ -494,7 +686,7 @@ class Example:
             return False
         if self.polls.awake_ms(ask.sent_ns, moment_ns) > allowed_ms:
             return True
-        self.excused += not ask.is_excused
+        self.excused[TIMED] += not ask.is_excused
         ask.is_excused = True
         return False
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, Concatenate, Final, ParamSpec, get_args
@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
-from longpoll_kit.example import POLLS_MAX, QUEUE_COUNT, Example, Order, Place, Who
+from longpoll_kit.example import QUEUE_COUNT, Example, Order, Place, Who
 from longpoll_kit.history import History, history_for
 from longpoll_kit.model import Allowances
 from longpoll_kit.run import SETTINGS, Failure, KitReport, Run, TestCases, run_examples
-from longpoll_kit.subject import LongPollSubject
+from longpoll_kit.subject import LongPollSubject, wait_of
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.recoverable import FAULTS
 
@@ -51,6 +51,9 @@ def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concat
 
 LARGE_COUNT: Final = 24
 """The number of the largest messages published in a row."""
+HERDS: Final = (12, 40)
+"""Waiting polls at once, before as many as there may be: a fault is shown with few of them."""
+BRINK_ROUNDS: Final = 5
 queues = st.integers(0, QUEUE_COUNT - 1)
 gaps_us = st.sampled_from([0, 0, 100, 500, 1_000, 2_000, 5_000])
 payloads = st.text("abc\N{SPACE}xyz0189", max_size=20).map(str.encode)
@@ -83,6 +86,10 @@ class LongPollMachine(RuleBasedStateMachine):
     """The number of messages published in a row, once in a run."""
     body_max: ClassVar[int] = 65_536
     """Bytes of the largest published body; a service may reject larger ones."""
+    polls_max: ClassVar[int] = 200
+    """The number of polls that wait at once, once in a run."""
+    silence_ms: ClassVar[int] = 6_000
+    """The longest wait, once in a run, in which nothing happens; 0 for none."""
     may_answer_early: ClassVar[bool] = False
     """Whether a poll may get an empty answer at any time, unless a message was there before it."""
     seed: ClassVar[int | None] = None
@@ -102,7 +109,7 @@ class LongPollMachine(RuleBasedStateMachine):
         self._is_sound = True
         with self._kept("subject()"):
             self.example = self._new_example()
-        self.run.abilities = self.example.abilities
+        self.run.abilities = self.example.tried
 
     def _new_example(self) -> Example:
         subject = self._new_subject()
@@ -164,6 +171,7 @@ class LongPollMachine(RuleBasedStateMachine):
         with cls._new_run(seed, history) as run:
             try:
                 cls._run_short(run)
+                run.judged.update(run.counts)
                 run.examples = 0
                 run.counts.clear()
                 run.rule_counts.clear()
@@ -181,30 +189,59 @@ class LongPollMachine(RuleBasedStateMachine):
     @classmethod
     def _run_short(cls, run: Run) -> None:
         """Run each kind of step alone, and extremes that no random example has; a failure needs no shrinking."""
-        waits_ms = [1] + [2 * cls.late_ms] * (2 * cls.late_ms <= cls.long_ms)
-        waits = ", ".join(f"{wait_ms:,}" for wait_ms in sorted({*waits_ms, *cls.short_ms}))
+        quiet = cls(run)
+        subject, silence_ms = quiet.example.subject, cls.silence_ms
+        waits_ms = [0, 1] + [2 * cls.late_ms] * (2 * cls.late_ms <= cls.long_ms)
+        waits_ms = sorted({wait_of(subject, wait_ms) for wait_ms in waits_ms})
+        all_waits_ms = sorted({*waits_ms, *(wait_of(subject, wait_ms) for wait_ms in cls.short_ms)})
+        herds = sorted({count for count in HERDS if count < cls.polls_max} | {cls.polls_max})
+        silence = f"a silence of {wait_of(subject, silence_ms):,} ms; " if silence_ms else ""
         run.bounds = (
-            f"waits of {waits} ms to their deadlines; {cls.burst:,} messages in a row; bodies of up to "
-            f"{cls.body_max:,} bytes; {POLLS_MAX} polls at once; {QUEUE_COUNT} queues"
+            f"waits of {', '.join(f'{wait_ms:,}' for wait_ms in all_waits_ms)} ms to their deadlines; "
+            f"{silence}{cls.burst:,} messages in a row; "
+            f"bodies of up to {cls.body_max:,} bytes; {cls.polls_max} polls at once; {QUEUE_COUNT} queues"
         )
+        is_done = False
+        try:
+            if silence_ms:
+                with quiet._kept(f"silence(timeout_ms={silence_ms})"):
+                    quiet.example.begin_silence(silence_ms)
+            cls._run_extremes(run, waits_ms, herds)
+            if silence_ms:
+                quiet.silence(timeout_ms=silence_ms)
+            is_done = True
+        finally:
+            quiet._is_sound = quiet._is_sound and is_done  # after a failure, the silence is not waited for
+            quiet.teardown()
+        by_ability: dict[str, list[Callable[[LongPollMachine], None]]] = {
+            "acknowledge": [partial(cls.redeliver, queue=0, payload=b"")],
+            "cancel": [partial(cls.cancel, queue=0, payload=b"", order=order, gap_us=0) for order in get_args(Order)],
+            "restart": [cls.restart],
+        }
+        for ability in sorted(run.abilities & by_ability.keys()):
+            for each in by_ability[ability]:
+                cls._run_alone(run, each)
+
+    @classmethod
+    def _run_extremes(cls, run: Run, waits_ms: Sequence[int], herds: Sequence[int]) -> None:
         steps: list[Callable[[LongPollMachine], None]] = [
             partial(cls.wake, queue=0, payload=b"", count=2),
             partial(cls.preempt, queue=0, payload=b"", who="poll"),
             partial(cls.preempt, queue=0, payload=b"", who="publish"),
             partial(cls.cross, queue=0, payload=b"", rounds=4, gap_us=0),
             *(partial(cls.wait, queue=0, timeout_ms=wait_ms) for wait_ms in waits_ms),
+            partial(cls.brink, queue=0, payload=b"", rounds=BRINK_ROUNDS, timeout_ms=50),
+            partial(cls.beyond, queue=0),
+            *(partial(cls.herd, queue=0, count=count) for count in herds),
+            *(
+                partial(cls.herd_ends, queue=0, count=count, timeout_ms=min(2 * cls.late_ms, cls.long_ms))
+                for count in herds
+            ),
             partial(cls.send_burst, queue=0, count=cls.burst, size=0),
             partial(cls.send_burst, queue=0, count=LARGE_COUNT, size=cls.body_max),
         ]
-        by_ability: dict[str, list[Callable[[LongPollMachine], None]]] = {
-            "cancel": [partial(cls.cancel, queue=0, payload=b"", order=order, gap_us=0) for order in get_args(Order)],
-            "restart": [cls.restart],
-        }
         for each in steps:
             cls._run_alone(run, each)
-        for ability in sorted(run.abilities & by_ability.keys()):
-            for each in by_ability[ability]:
-                cls._run_alone(run, each)
 
     @classmethod
     def _run_alone(cls, run: Run, body: Callable[[LongPollMachine], None]) -> None:
@@ -225,7 +262,7 @@ class LongPollMachine(RuleBasedStateMachine):
             with self._kept(call):
                 result = body()
         except StandstillError:
-            self.run.excused += 1
+            self.run.standstills += 1
             return
         self._steps.append(call if result is None else f"{call}: {result}")
         self._calls.append(call)
@@ -252,7 +289,7 @@ class LongPollMachine(RuleBasedStateMachine):
         try:
             self.do("end", {}, self.example.end)
         finally:
-            self.run.excused += self.example.excused
+            self.run.excused.update(self.example.excused)
             try:
                 with self._kept("close()"):
                     self.example.close()
@@ -268,6 +305,36 @@ class LongPollMachine(RuleBasedStateMachine):
         """Let a poll with any timeout wait until its deadline, although another queue gets a message."""
         queues = self.example.queues
         return self.example.expire(queues[queue], timeout_ms, other=queues[queue - 1])
+
+    @step
+    def silence(self, timeout_ms: int) -> str:
+        """Let polls wait for long while nothing happens; one is woken near its deadline, one is not."""
+        return self.example.silence(timeout_ms)
+
+    @step
+    def herd(self, queue: int, count: int) -> str:
+        """Let many polls wait at once, and wake them."""
+        return self.example.herd(self.example.queues[queue], count)
+
+    @step
+    def herd_ends(self, queue: int, count: int, timeout_ms: int) -> str:
+        """Let many polls wait at once until their deadlines."""
+        return self.example.herd_ends(self.example.queues[queue], count, timeout_ms)
+
+    @step
+    def beyond(self, queue: int) -> str:
+        """Poll from a position behind the end."""
+        return self.example.beyond(self.example.queues[queue])
+
+    @step
+    def brink(self, queue: int, payload: bytes, rounds: int, timeout_ms: int) -> str:
+        """Publish just when a poll's time is up."""
+        return self.example.brink(self.example.queues[queue], payload, rounds, timeout_ms)
+
+    @step
+    def redeliver(self, queue: int, payload: bytes) -> str:
+        """Leave a message unacknowledged, and wait until it comes again."""
+        return self.example.redeliver(self.example.queues[queue], payload)
 
     @step
     def send_burst(self, queue: int, count: int, size: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from attrs import define, field, frozen
 
 from longpoll_kit.errors import SubjectError, ViolationError
-from longpoll_kit.subject import Polled
+from longpoll_kit.subject import LongPollSubject, Polled
 
 MS: Final = 1_000_000
 """Nanoseconds of a millisecond."""
@@ -63,6 +63,8 @@ class Message:
     """Of a consuming service: the poll that got it."""
     in_doubt: bool = False
     """A poll that ended without an answer may have taken it, so it may never be delivered."""
+    read_ns: int | None = None
+    """Of a consuming service with `acknowledge`: when its reader's acknowledgement returned."""
 
     def is_sure(self, moment_ns: int | None = None) -> bool:
         """Whether it was acknowledged, optionally before a given time."""
@@ -96,6 +98,14 @@ class Ask:
     """It was already reported as late."""
     is_excused: bool = False
     """It was late, but not by more than the host paused."""
+    is_stopped: bool = False
+    """It was stopped on its way, so it may have reached the service long after it was sent."""
+    is_stray: bool = False
+    """Its position is not one of its queue, so any answer is right if it comes in time."""
+    is_kept: bool = False
+    """Its messages are not acknowledged, to see whether they come again."""
+    reached: int = 0
+    """The number after the last message of its answer."""
 
     def __str__(self) -> str:
         start = f" from message {self.first}" if self.first else ""
@@ -181,6 +191,8 @@ class OffsetQueue(Queue):
     """A queue that is read by position. Invariant: `positions[n]` leads to message n."""
 
     positions: dict[int, Any] = field(factory=lambda: {0: None})
+    is_confirming: bool = False
+    """Whether a position confirms what is before it, so that no earlier one can be read again."""
 
     def owed(self, ask: Ask) -> Message | None:
         """The message that it asks for, once it is there."""
@@ -190,18 +202,23 @@ class OffsetQueue(Queue):
         """The answer must be the messages from the requested one on, in order and without gaps."""
         assert ask.answer is not None
         self.judge_moment(ask)
-        bodies = ask.answer.bodies
-        if not bodies:
+        if not ask.answer.bodies:
             self._judge_nothing(ask)
             return
-        for number, body in enumerate(bodies, ask.first):
-            self._judge_body(ask, number, body)
-        self.judge_after_cancel(ask, self.messages[ask.first : ask.first + len(bodies)])
+        messages = self._judge_bodies(ask, ask.answer.bodies)
+        self.judge_after_cancel(ask, messages)
         if ask.answer.position_next is None:
             raise SubjectError(
                 "an answer with messages needs a position_next; pass the next position to longpoll.Polled"
             )
-        self.positions[ask.first + len(bodies)] = ask.answer.position_next
+        ask.reached = messages[-1].number + 1
+        self.positions[ask.reached] = ask.answer.position_next
+
+    def _judge_bodies(self, ask: Ask, bodies: Sequence[bytes]) -> Sequence[Message]:
+        """The messages of an answer; raises ViolationError."""
+        for number, body in enumerate(bodies, ask.first):
+            self._judge_body(ask, number, body)
+        return self.messages[ask.first : ask.first + len(bodies)]
 
     def _judge_nothing(self, ask: Ask) -> None:
         message = self.messages[ask.first] if ask.first < len(self.messages) else None
@@ -215,12 +232,43 @@ class OffsetQueue(Queue):
             return
         known = [message.number for message in self.messages if message.body == body]
         if not known:
-            raise ViolationError("right_messages", f"{ask} got {shown(body)}, which was never published to its queue")
+            raise never_published(ask, body)
         expected = f"message {number}" if number < len(self.messages) else "nothing more"
         if ask.first <= known[0] < number:
             raise ViolationError("answered_once", f"{ask} got message {known[0]} a second time instead of {expected}")
         prop = "nothing_lost" if known[0] > number else "in_order"
         raise ViolationError(prop, f"{ask} got message {known[0]} instead of {expected}")
+
+
+@define(eq=False)
+class NewestQueue(OffsetQueue):
+    """A queue whose polls get the newest message after their position, and perhaps some before it."""
+
+    def _judge_bodies(self, ask: Ask, bodies: Sequence[bytes]) -> Sequence[Message]:
+        """They rise from the position on, to a message that is not older than what was there before the poll."""
+        by_body = {message.body: message for message in self.messages}
+        found: list[Message] = []
+        for body in bodies:
+            message = by_body.get(body)
+            if message is None:
+                raise never_published(ask, body)
+            if message.number < (found[-1].number + 1 if found else ask.first):
+                raise ViolationError("in_order", f"{ask} got {message}, which is not after the one that it knew")
+            found.append(message)
+        newest = max((each for each in self.messages if each.is_sure(ask.begun_ns)), default=None, key=_number)
+        if newest is not None and found[-1].number < newest.number:
+            what = f"{ask} got {found[-1]} as the newest, although {newest} was acknowledged before it was begun"
+            raise ViolationError("nothing_lost", what)
+        return found
+
+
+def _number(message: Message) -> int:
+    return message.number
+
+
+def never_published(ask: Ask, body: bytes) -> ViolationError:
+    """The violation: a poll got a message of another queue, or of none."""
+    return ViolationError("right_messages", f"{ask} got {shown(body)}, which was never published to its queue")
 
 
 @define(eq=False)
@@ -231,6 +279,9 @@ class ConsumingQueue(Queue):
     message before `_first_free` is assigned or in doubt.
     """
 
+    is_ordered: bool = True
+    redelivery_ms: int | None = None
+    """From a message's answer until it may come again; None: it may not."""
     _by_body: dict[bytes, Message] = field(factory=dict)
     _answers: list[tuple[Ask, int]] = field(factory=list)
     """With the highest number that each took."""
@@ -264,9 +315,13 @@ class ConsumingQueue(Queue):
             if ask.cancelled_ns is None:
                 self._nothings.append(ask)
             return
+        repeated = {body for body in ask.answer.bodies if body in self._by_body and self._by_body[body].taken_by}
         taken = [self._take(ask, body) for body in ask.answer.bodies]
         self.judge_after_cancel(ask, taken)
-        sure = [message.number for message in taken if not message.in_doubt]
+        ask.reached = len(taken)
+        if not self.is_ordered:
+            return
+        sure = [each.number for each in taken if not each.in_doubt and each.body not in repeated]
         if sure != sorted(sure):
             raise ViolationError("in_order", f"{ask} got messages in the order {sure}")
         if sure:
@@ -284,9 +339,11 @@ class ConsumingQueue(Queue):
     def _take(self, ask: Ask, body: bytes) -> Message:
         message = self._by_body.get(body)
         if message is None:
-            raise ViolationError("right_messages", f"{ask} got {shown(body)}, which was never published to its queue")
+            raise never_published(ask, body)
         if message.taken_by is not None:
-            raise ViolationError("answered_once", f"{ask} got {message}, which {message.taken_by} got before")
+            self._judge_again(ask, message, message.taken_by)
+            message.taken_by = ask
+            return message
         for nothing in self._nothings:
             assert nothing.ended_ns is not None
             if nothing.ended_ns < ask.begun_ns and self.must_have_seen(nothing, message) and not message.in_doubt:
@@ -294,11 +351,38 @@ class ConsumingQueue(Queue):
         message.taken_by = ask
         return message
 
+    def _judge_again(self, ask: Ask, message: Message, earlier: Ask) -> None:
+        """Check that a message that was given before may be given again."""
+        what = f"{ask} got {message}, which {earlier} got before"
+        if self.redelivery_ms is None or earlier is ask:
+            raise ViolationError("answered_once", what)
+        if message.read_ns is not None and ask.begun_ns > message.read_ns:
+            raise ViolationError("answered_once", f"{what}, and which was acknowledged since")
+        assert ask.ended_ns is not None
+        after_ms = (ask.ended_ns - earlier.begun_ns) / MS
+        if after_ms < self.redelivery_ms - self.allowances.early_ms:
+            raise ViolationError(
+                "answered_once", f"{what}, {after_ms:.0f} ms ago at most (redelivery_ms is {self.redelivery_ms:,})"
+            )
+
     def _judge_order(self, ask: Ask, lowest: int) -> None:
         for earlier, highest in self._answers:
             assert earlier.ended_ns is not None
             if earlier.ended_ns < ask.begun_ns and lowest < highest:
                 raise ViolationError("in_order", f"{ask} got message {lowest} after {earlier} got {highest}")
+
+
+def queue_for(subject: LongPollSubject, name: str, allowances: Allowances) -> Queue:
+    """A new queue as a service's documentation describes it."""
+    match subject.semantics:
+        case "consuming":
+            is_ordered = getattr(subject, "order", "total") == "total"
+            redelivery_ms = getattr(subject, "redelivery_ms", None)
+            return ConsumingQueue(name, allowances, is_ordered=is_ordered, redelivery_ms=redelivery_ms)
+        case "newest":
+            return NewestQueue(name, allowances)
+        case kind:
+            return OffsetQueue(name, allowances, is_confirming=kind == "confirming")
 
 
 def shown(body: bytes) -> str:

@@ -17,7 +17,7 @@ from hypothesis import seed as with_seed
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from longpoll_kit.errors import ViolationError
-from longpoll_kit.example import NEEDED
+from longpoll_kit.example import NEEDED, TIMED, WOKEN
 from longpoll_kit.history import History
 from longpoll_kit.polls import Workers
 from longpoll_runtime import Runtime
@@ -26,6 +26,8 @@ from longpoll_runtime.host_pauses import HostPauseWatch
 Verdict = Literal["valid", "invalid", "unknown"]
 WATCH_S: Final = 0.005
 """The interval of checks for host pauses; the allowances are much longer."""
+EXCUSED_SHARE: Final = 0.5
+"""If more wakes or deadlines than this were excused, the others do not speak for the service."""
 SHRINK_MS: Final = 5_000
 """How long a failing example is shrunk."""
 
@@ -69,7 +71,8 @@ class KitReport:
             lines += ["run it again:", *(f"    {line}" for line in self.code.splitlines())]
         lines += [f"examples: {self.examples}; polls: {seen or 'none'}", f"bounds: {self.bounds}"]
         lines += [f"not tried, because the method is missing: {', '.join(self.left_out)}"] if self.left_out else []
-        lines += [f"excused, because the host paused: {self.excused} delays"] if self.excused else []
+        if self.excused:
+            lines.append(f"excused, because the host paused: {self.excused:,} late answers, which count for nothing")
         return "\n".join(lines)
 
 
@@ -104,7 +107,12 @@ class Run:
     """Examples up to the first failure."""
     started: int = 0
     """All examples, so that no two have the same queues."""
-    excused: int = 0
+    excused: Counter[str] = field(factory=Counter)
+    """Late answers during host pauses, by the kind of poll: WOKEN or TIMED."""
+    standstills: int = 0
+    """Examples that ended because the host paused for too long."""
+    judged: Counter[str] = field(factory=Counter)
+    """The counts of the steps that were tried alone, which `counts` leaves out."""
     bounds: str = ""
     suspicions: list[ViolationError] = field(factory=list)
     """Answers that were late, but came."""
@@ -159,7 +167,7 @@ class Run:
             dict(self.rule_counts),
             left_out,
             self.examples,
-            self.excused,
+            self.excused.total(),
             self.seed,
             self.bounds,
             failure.timeline,
@@ -171,10 +179,20 @@ class Run:
         if self.failure is not None:
             assert isinstance(self.failure.error, ViolationError), "the subject's own exceptions are raised"
             return "invalid", str(self.failure.error), self.failure.error.property
-        if self.excused:
-            return "unknown", f"{self.excused} delays were excused because the host paused; run on an idle host", ""
+        judged = self.judged + self.counts
+        if self.standstills or any(late > EXCUSED_SHARE * (late + judged[kind]) for kind, late in self.excused.items()):
+            why = (
+                f"while the host paused, {self.excused[WOKEN]:,} wakes and {self.excused[TIMED]:,} deadlines were "
+                f"late, next to {judged[WOKEN]:,} and {judged[TIMED]:,} that count, and {self.standstills:,} examples "
+                "ended; run it on a host that is less busy, or with larger wake_ms and late_ms"
+            )
+            return "unknown", why, ""
         if self.suspicions:
-            return "unknown", f"once, which can be the machine's doing: {self.suspicions[0]}", ""
+            why = (
+                f"once, which can be the machine's doing: {self.suspicions[0]}; run it again: a second such answer in "
+                "one run is a violation"
+            )
+            return "unknown", why, ""
         missing = [name for name, can in NEEDED.items() if not self.counts[name] and can not in left_out]
         if missing:
             return "unknown", f"no poll was seen {', or '.join(missing)}; run more examples", ""

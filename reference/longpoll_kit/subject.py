@@ -15,10 +15,14 @@ from attrs import field, frozen
 
 from longpoll_kit.errors import SubjectError
 
-Semantics = Literal["consuming", "offsets"]
+Semantics = Literal["consuming", "offsets", "confirming", "newest"]
 """consuming: a message goes to one poll, which removes it from the queue (like BLPOP of Redis). offsets: a poll names
-the position from which it reads, and removes nothing (like an event feed over HTTP).
+the position from which it reads, and removes nothing (like an event feed over HTTP). confirming: as offsets, but a
+poll's position confirms everything before it, which may then be gone (like getUpdates of Telegram). newest: a poll
+names the position that it knows, and gets the newest value after it; values in between may be left out (like a watch
+of Consul).
 """
+MessageOrder = Literal["total", "none"]
 
 
 @frozen
@@ -38,13 +42,28 @@ def _not_written(method: str) -> SubjectError:
 class LongPollSubject(Protocol):
     """A service under test. Derive from it, and write `semantics`, `publish`, `start_poll` and `finish_poll`.
 
-    Leave out `cancel`, `answered_again`, `restart` and `close` if the service cannot do them: the kit then
-    never calls them, and the report lists them. Several threads call `start_poll`, `finish_poll` and `cancel` at once.
-    An exception from any of them ends the test, except from `finish_poll` of a poll that was cancelled or in flight
-    during a restart.
+    The attributes declare what the service's documentation promises, and the kit tests that it keeps it.
+
+    Leave out `acknowledge`, `cancel`, `answered_again`, `restart` and `close` if the service cannot do them: the kit
+    then never calls them, and the report lists them. Several threads call `start_poll`, `finish_poll` and `cancel` at
+    once. An exception from any of them ends the test, except from `finish_poll` of a poll that was cancelled or in
+    flight during a restart.
     """
 
     semantics: Semantics
+    order: MessageOrder = "total"
+    """none: a consuming service may give messages in any order, like a standard queue of SQS."""
+    redelivery_ms: int | None = None
+    """A consuming service may give a message again this long after it gave it; None: never. 0: at any time.
+
+    With `acknowledge`, only an unacknowledged message may come again, and must.
+    """
+    wait_unit_ms: int = 1
+    """Waits are multiples of it: 1,000 for a service that counts whole seconds."""
+    wait_min_ms: int = 0
+    """The shortest wait that the service accepts; 1 or more if 0 means to wait for ever, as for BLPOP of Redis."""
+    wait_max_ms: int | None = None
+    """The longest wait that the service accepts; None: any."""
     durable: bool = False
     """Whether acknowledged messages survive a restart; otherwise they may be lost."""
     process_id: int | None = None
@@ -66,6 +85,10 @@ class LongPollSubject(Protocol):
         """Wait for the answer of a poll."""
         ...
 
+    def acknowledge(self, handle: Any) -> None:  # noqa: ARG002 - who derives takes it
+        """Acknowledge the messages of a poll's answer, which then never come again; called after `finish_poll`."""
+        raise _not_written("acknowledge")
+
     def cancel(self, handle: Any) -> None:  # noqa: ARG002 - who derives takes it
         """Cancel a poll; returns when the service gives it no further message.
 
@@ -86,7 +109,7 @@ class LongPollSubject(Protocol):
         raise _not_written("close")
 
 
-OPTIONAL: Final = ("cancel", "answered_again", "restart", "close")
+OPTIONAL: Final = ("acknowledge", "cancel", "answered_again", "restart", "close")
 NEEDED: Final = ("publish", "start_poll", "finish_poll")
 
 
@@ -106,6 +129,14 @@ def abilities_of(subject: object) -> frozenset[str]:
 def _has(subject: object, method: str) -> bool:
     written = getattr(type(subject), method, None)
     return written is not None and written is not getattr(LongPollSubject, method)
+
+
+def wait_of(subject: LongPollSubject, wanted_ms: int) -> int:
+    """A wait that the service accepts, the next one from `wanted_ms` on if there is one, milliseconds."""
+    unit_ms = max(1, getattr(subject, "wait_unit_ms", 1))
+    whole_ms = -(-max(wanted_ms, getattr(subject, "wait_min_ms", 0)) // unit_ms) * unit_ms
+    most_ms = getattr(subject, "wait_max_ms", None)
+    return whole_ms if most_ms is None else min(whole_ms, most_ms)
 
 
 def polled_of(answer: object, subject: object) -> Polled:
