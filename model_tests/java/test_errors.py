@@ -32,10 +32,20 @@ def ran(*words: object) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder that is the PATH, the cache and the place of temporary files, with a Java that does nothing."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program(tmp_path, "java", "exit 0")
+    return tmp_path
+
+
 def program(folder: Path, name: str, text: str) -> None:
-    """A program of that name on the PATH of the folder."""
+    """A program of that name in the folder."""
     path = folder / name
-    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.write_text(f"#!/bin/sh\nPATH=/bin:/usr/bin\n{text}\n")
     path.chmod(0o755)
 
 
@@ -54,65 +64,46 @@ def assert_mistake(done: Result, *said: str) -> None:
         assert each in lines[0]
 
 
-def test_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No Java on PATH: it says to install one."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    both = ran("explain", TOKEN, "--on", "java-4.9.7")
-    assert_mistake(both, "there is no java on PATH", "install a JDK (11 or later), and Maven unless --jars")
-    assert_mistake(ran("explain", TOKEN, "--jars", tmp_path), "there is no java on PATH", "install a JDK (11 or later)")
+def start_broker(jars: Jars | None = None) -> None:
+    """Start a broker of jars that nobody has."""
+    with Breakpoints() as stage:
+        JavaBroker(jars or Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
 
 
-def test_without_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Java and no Maven: it names the other way."""
-    program(tmp_path, "java", "exit 0")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert_mistake(
-        ran("explain", TOKEN, "--on", "java-4.9.7"),
-        "there is no mvn on PATH",
-        "install Maven, or name a folder with --jars",
-    )
+def test_without_java_or_maven(alone: Path) -> None:
+    """The sentence says what to install, or that a folder will do."""
+    to_play = ("explain", TOKEN, "--on", "java-4.9.7")
+    assert_mistake(ran(*to_play), "there is no mvn on PATH", "install Maven, or name a folder with --jars")
+    (alone / "java").unlink()
+    assert_mistake(ran(*to_play), "there is no java on PATH", "install a JDK (11 or later), and Maven unless --jars")
+    assert_mistake(ran("explain", TOKEN, "--jars", alone), "there is no java on PATH", "install a JDK (11 or later)")
 
 
-def test_maven_that_resolves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    program(tmp_path, "java", "exit 0")
-    program(tmp_path, "mvn", "echo no network; exit 1")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert_mistake(ran("explain", TOKEN, "--on", "java-5.5.0"), "Maven cannot resolve the jars of 5.5.0", "no network")
-
-
-def test_one_maven_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_maven_that_resolves_nothing_runs_alone(alone: Path) -> None:
     """While it runs, no other process gets to run one: two that fill one repository spoil each other's files."""
-    lock = tmp_path / "cache" / "longpoll" / "maven.lock"
-    program(tmp_path, "java", "exit 0")
-    program(tmp_path, "mvn", f"flock -n {lock} true && echo not alone; exit 1")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lock = alone / "cache" / "longpoll" / "maven.lock"
+    program(alone, "mvn", f"flock -n {lock} true && echo not alone; echo no network; exit 1")
     told = ran("explain", TOKEN, "--on", "java-5.5.0")
-    assert_mistake(told, "Maven cannot resolve")
+    assert_mistake(told, "Maven cannot resolve the jars of 5.5.0", "no network")
     assert "not alone" not in told.stderr
     with lock.open() as free:
         fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_folders_that_are_no_jars(alone: Path) -> None:
     """An empty folder, a jar that is none, one of an unknown version, one that is not the version asked for."""
-    program(tmp_path, "java", "exit 0")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert_mistake(ran("explain", TOKEN, "--jars", tmp_path / "absent"), "is not a folder", "lib")
-    assert_mistake(ran("explain", TOKEN, "--jars", tmp_path), "no rocketmq-broker-*.jar", "lib")
-    (tmp_path / "rocketmq-broker-x.jar").write_bytes(b"no jar")
-    assert_mistake(ran("explain", TOKEN, "--jars", tmp_path), "has no version")
-    jar_of(tmp_path, "4.2.0")
-    assert_mistake(ran("explain", TOKEN, "--jars", tmp_path), "4.2.0", "4.9.7, 5.4.0, 5.5.0")
-    jar_of(tmp_path, "4.9.7")
-    (tmp_path / "byteman-4.0.24.jar").write_bytes(b"")
-    assert_mistake(
-        ran("explain", TOKEN, "--jars", tmp_path, "--on", "java-5.5.0"), "has the jars of 4.9.7", "use --on java-4.9.7"
-    )
-    jar_of(tmp_path, "5.5.0", "rocketmq-broker-y.jar")
-    assert_mistake(ran("explain", TOKEN, "--jars", tmp_path), "2 of rocketmq-broker-*.jar")
+    to_play = ("explain", TOKEN, "--jars", alone)
+    assert_mistake(ran("explain", TOKEN, "--jars", alone / "absent"), "is not a folder", "lib")
+    assert_mistake(ran(*to_play), "no rocketmq-broker-*.jar", "lib")
+    (alone / "rocketmq-broker-x.jar").write_bytes(b"no jar")
+    assert_mistake(ran(*to_play), "has no version")
+    jar_of(alone, "4.2.0")
+    assert_mistake(ran(*to_play), "4.2.0", "4.9.7, 5.4.0, 5.5.0")
+    jar_of(alone, "4.9.7")
+    (alone / "byteman-4.0.24.jar").write_bytes(b"")
+    assert_mistake(ran(*to_play, "--on", "java-5.5.0"), "has the jars of 4.9.7", "use --on java-4.9.7")
+    jar_of(alone, "5.5.0", "rocketmq-broker-y.jar")
+    assert_mistake(ran(*to_play), "2 of rocketmq-broker-*.jar")
 
 
 @pytest.mark.parametrize(
@@ -127,35 +118,30 @@ def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         ("Could not find or load main class", "checker gave no result: Could not find"),
     ],
 )
-def test_jars_of_a_folder_are_asked_whether_the_rules_fit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str, says: str
-) -> None:
+def test_jars_of_a_folder_are_asked_whether_the_rules_fit(alone: Path, told: str, says: str) -> None:
     """The checker's message appears before anything starts; no message counts as a failure."""
-    program(tmp_path, "java", f"echo '{told}'")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    with Breakpoints() as stage, pytest.raises(JavaUnavailableError, match=says):
-        JavaBroker(Jars("4.9.7", "nothing.jar", "byteman.jar", as_published=False), stage)
+    program(alone, "java", f"echo '{told}'")
+    with pytest.raises(JavaUnavailableError, match=says):
+        start_broker(Jars("4.9.7", "nothing.jar", "byteman.jar", as_published=False))
 
 
-def test_a_broker_that_ends_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A Java that says something and ends: what it said is in the sentence, and its folder is gone."""
-    program(tmp_path, "java", "echo Agent JAR not found; exit 3")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with Breakpoints() as stage, pytest.raises(JavaUnavailableError, match="ended with 3: Agent JAR not found"):
-        JavaBroker(Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
-    assert not list(tmp_path.glob("longpoll-java-*"))
+def test_a_broker_that_ends_at_once(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Java said is in the sentence, and its folder is gone; another listener is not taken for the broker."""
+    program(alone, "java", "sleep 0.2; echo Agent JAR not found; exit 3")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setattr(java_broker, "_free_port", lambda: other.getsockname()[1])
+        with pytest.raises(JavaUnavailableError, match="ended with 3: Agent JAR not found"):
+            start_broker()
+    assert not list(alone.glob("longpoll-java-*"))
 
 
-def test_a_broker_that_never_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_broker_that_never_listens(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is ended when its time is over."""
-    program(tmp_path, "java", f"echo $$ > {tmp_path}/pid; exec sleep 600")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    program(alone, "java", f"echo $$ > {alone}/pid; exec sleep 600")
     monkeypatch.setattr(java_broker, "START_S", 0.5)
-    with Breakpoints() as stage, pytest.raises(JavaUnavailableError, match=r"did not listen within 0\.5 s"):
-        JavaBroker(Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+    with pytest.raises(JavaUnavailableError, match=r"did not listen within 0\.5 s"):
+        start_broker()
+    assert not Path(f"/proc/{(alone / 'pid').read_text().strip()}").exists()
 
 
 def test_a_token_of_another_law() -> None:
@@ -167,19 +153,6 @@ def test_a_token_of_another_law() -> None:
     assert_mistake(
         ran("explain", changed, "--on", "java-4.9.7"), "another version of the specification", "longpoll check"
     )
-
-
-def test_a_port_that_is_taken_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Another listener is not taken for the broker, and Java's message is in the sentence."""
-    program(tmp_path, "java", "sleep 0.2; echo Address already in use; exit 255")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        monkeypatch.setattr(java_broker, "_free_port", lambda: other.getsockname()[1])
-        with (
-            Breakpoints() as stage,
-            pytest.raises(JavaUnavailableError, match="ended with 255: Address already in use"),
-        ):
-            JavaBroker(Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
 
 
 def test_what_does_not_go_together() -> None:

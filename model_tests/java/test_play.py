@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 
 from longpoll_java import replay as player
 from longpoll_java.breakpoints import Arrival, Breakpoints
@@ -20,7 +21,7 @@ from longpoll_java.byteman_rules import GO, THROW
 from longpoll_java.replay import Played, play
 from longpoll_java.schedule import Move, Schedule, Step
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames import Command, Connection, Signal, encode, reply
+from longpoll_protocol.frames import Command
 
 WITHIN_S = 10.0
 
@@ -114,64 +115,33 @@ class Fake:
 
     def __init__(self, stage: Breakpoints, answers: Callable[[str], int | None]) -> None:
         self._stage, self._answers = stage, answers
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = self._listener.getsockname()
-        self._sockets: list[socket.socket] = [self._listener]
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
+        self._pulls: list[threading.Thread] = []
+        self._server = ScriptedServer(self._do)
+        self.address = (self._server.host, self._server.port)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                asking, _ = self._listener.accept()
-            except OSError:
-                return
-            self._sockets.append(asking)
-            self._threads.append(threading.Thread(target=self._serve, args=(asking,)))
-            self._threads[-1].start()
-
-    def _serve(self, asking: socket.socket) -> None:
-        received = Connection()
-        while True:
-            try:
-                data = asking.recv(65536)
-            except OSError:
-                return
-            if not data:
-                return
-            received.receive_data(data)
-            while not isinstance(command := received.next_event(), Signal):
-                self._do(asking, command)
-
-    def _do(self, asking: socket.socket, command: Command) -> None:
+    def _do(self, peer: Peer, command: Command) -> None:
         if command.code != RequestCode.PULL_MESSAGE:
-            asking.sendall(b"".join(map(bytes, encode(reply(command, 0, ext_fields={"offset": "0"})))))
+            peer.answer(command, fields={"offset": "0"})
             return
-        topic = (command.ext_fields or {})["topic"]
-        self._threads.append(threading.Thread(target=self._pull, args=(asking, command, topic)))
-        self._threads[-1].start()
+        self._pulls.append(threading.Thread(target=self._pull, args=(peer, command)))
+        self._pulls[-1].start()
 
-    def _pull(self, asking: socket.socket, command: Command, topic: str) -> None:
+    def _pull(self, peer: Peer, command: Command) -> None:
+        told = {"thread": "Pull_1", "request": command.opaque, "suspends": "true", "queue": 0}
+        told["topic"] = (command.ext_fields or {})["topic"]
         # The replay may have ended, and hung up, while this thread was on its way.
         with suppress(OSError):
-            self._go(asking, command, topic)
-
-    def _go(self, asking: socket.socket, command: Command, topic: str) -> None:
-        told = {"thread": "Pull_1", "request": command.opaque, "suspends": "true"}
-        for gate in ("read", "hold", "put"):
-            asked(self._stage.port, gate, **told, topic=topic, queue=0)
-            code = self._answers(gate)
-            if code is not None:
-                asking.sendall(b"".join(map(bytes, encode(reply(command, code)))))
-        asked(self._stage.port, "held", **told, topic=topic, queue=0)
+            for gate in ("read", "hold", "put"):
+                asked(self._stage.port, gate, **told)
+                code = self._answers(gate)
+                if code is not None:
+                    peer.answer(command, code)
+            asked(self._stage.port, "held", **told)
 
     def end(self) -> None:
         """Close every connection, and wait for its threads."""
-        for each in self._sockets:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        for thread in self._threads:
+        self._server.stop()
+        for thread in self._pulls:
             thread.join(WITHIN_S)
 
 

@@ -10,14 +10,14 @@ from typing import get_args
 
 import pytest
 from click.testing import CliRunner
-from model_tests.java.findings import PAGE, SHOWN_4, Finding, findings, token_of
+from model_tests.java.findings import SHOWN_4, Finding, findings, token_of
 
 from longpoll.cli import main
 from longpoll_java.byteman_rules import TRACED, rules_of, tracing_of
 from longpoll_java.errors import NotOnJavaError
 from longpoll_java.exported import files_of
 from longpoll_java.recording import PullSeen, Seen, SendSeen, lines_of, steps_of, write_history
-from longpoll_java.schedule import IMPOSSIBLE, Kind, Move, schedule_of, with_after
+from longpoll_java.schedule import IMPOSSIBLE, Kind, schedule_of, with_after
 from longpoll_java.violations import breaks, sentence_of, shown_by
 from longpoll_spec.actions import FAMILIES
 from longpoll_spec.engines.python import successors
@@ -95,18 +95,6 @@ def test_every_finding_is_a_schedule_or_says_why_not(finding: Finding) -> None:
     assert sentence_of(finding.property_name)
 
 
-def test_every_token_of_a_report_can_be_played() -> None:
-    """The runs that the page of reports names are runs of the findings, with moves that show them."""
-    text = (PAGE.parent / "upstream.md").read_text(encoding="utf-8")
-    called = re.findall(r"longpoll explain (lp1\.\S+) --on java-([\d.]+)", text)
-    assert called
-    for token, version in called:
-        trace = replay(token)
-        assert token in {finding.token for finding in findings()}
-        assert shown_by(trace)
-        assert schedule_of(trace, breakpoints_of(version)).steps
-
-
 def test_a_run_that_keeps_its_property_shows_nothing() -> None:
     """Its last step left out, a counterexample breaks nothing, and nothing is claimed of it."""
     whole = replay(token_of("rocketmq-4.9", "lost_by_hold"))
@@ -176,12 +164,6 @@ def test_exported_files_hold_the_schedule() -> None:
     assert "{" not in re.sub(r"\{(home|port)\}", "", made["broker.conf"])
 
 
-def test_a_move_is_one_line() -> None:
-    """Names and numbers, and nothing of what is not said."""
-    move = Move("pull", slot=0, queue=1, number=2, commits=0, word="prime")
-    assert str(move) == "pull word=prime slot=0 queue=1 number=2 commits=0"
-
-
 LOST_BY_HOLD = """read 70 120 - - 7 true
 hold 70 130 steps 0 7 -
 dispatch 61d 140 steps 0 - -
@@ -239,11 +221,6 @@ def test_a_trace_as_steps(tmp_path: Path) -> None:
     assert known["make_visible"] == (-1, 1, -1)
     assert known["run"] == (-1, -1, 1)
     assert {step.name for step in steps} <= {family.name for family in FAMILIES}
-
-
-def test_a_lost_wakeup_follows_the_law_that_loses_it(tmp_path: Path) -> None:
-    """It is a run of rocketmq-4.9."""
-    assert judged(history(tmp_path, LOST_BY_HOLD)) == ("valid", 11)
 
 
 SCANNED_BEFORE = LOST_BY_HOLD.replace("hold 70 130", "hold 70 131").replace(

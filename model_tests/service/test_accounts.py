@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -28,7 +28,6 @@ from longpoll_broker.rocketmq.accounts.access import Right, Rules
 from longpoll_broker.rocketmq.accounts.access_control import LOOK_S, AccessControl, AccountFile, read_rules
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import Credentials, OutgoingMessage, Producer, PullConsumer
-from longpoll_client.errors import RefusedError
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command
 from longpoll_runtime.files import RealFiles
@@ -287,19 +286,6 @@ def may_send(broker: Broker, topic: str, who: Credentials) -> bool:
         return client.call(RequestCode.SEND_MESSAGE_V2, who.signed(send_fields(topic, 0), b"x"), b"x").code == 0
 
 
-def test_an_account_that_is_made_counts_at_once_and_so_does_its_change_and_its_end(broker: Broker) -> None:
-    new = Credentials("newcomer", "new-secret")
-    assert not may_send(broker, "T", new)
-    made = put(broker, accessKey="newcomer", secretKey="new-secret", topicPerms="T=PUB,U=PUB|SUB")
-    assert made.code == 0, made.remark
-    assert may_send(broker, "T", new)
-    put(broker, accessKey="newcomer", secretKey="new-secret", topicPerms="U=PUB")
-    assert not may_send(broker, "T", new)
-    assert ask(broker, RequestCode.DELETE_ACL_CONFIG, {"accessKey": "newcomer"}).code == 0
-    assert not may_send(broker, "U", new)
-    assert may_send(broker, "open", USER)
-
-
 def test_the_file_holds_what_was_changed_and_everything_else_to_the_letter(broker: Broker, accounts: Path) -> None:
     """A changed account stands last, as in Java, and only the owner can read the file."""
     put(broker, accessKey="RocketMQ", secretKey="01234567", admin="false", defaultGroupPerm="SUB", whiteRemoteAddress="10.0.0.*")  # noqa: E501  # fmt: skip
@@ -459,7 +445,6 @@ accounts:
     admin: true
 """
 CONSUMER = Credentials("RocketMQ", "12345678")
-OPERATOR = Credentials("administrator", "87654321")
 
 
 @pytest.fixture
@@ -485,35 +470,6 @@ def consume(guarded: Broker, credentials: Credentials, topic: str = "open", grou
         name_server_of(guarded), topics=topic, group=group, start_at="first", credentials=credentials
     ) as consumer:
         return consumer.poll(PATIENCE_S)[0].body
-
-
-def test_the_right_key_is_let_in(guarded: Broker) -> None:
-    send(guarded, CONSUMER)
-    assert consume(guarded, CONSUMER) == b"x"
-    send(guarded, CONSUMER, "writable")
-    send(guarded, OPERATOR, "secret")
-    assert consume(guarded, OPERATOR, "secret", "closed") == b"x"
-
-
-@pytest.mark.parametrize(
-    ("act", "words"),
-    [
-        (lambda guarded: send(guarded, None), "No accessKey is configured"),
-        (lambda guarded: send(guarded, Credentials("stranger", "12345678")), "No acl config for stranger"),
-        (lambda guarded: send(guarded, Credentials("RocketMQ", "12345679")), "Check signature failed for accessKey="),
-        (lambda guarded: send(guarded, CONSUMER, "secret"), "No default permission for topic:secret"),
-        (lambda guarded: send(guarded, CONSUMER, "readable"), "No default permission for topic:readable"),
-        (lambda guarded: consume(guarded, CONSUMER, "writable"), "No default permission for topic:writable"),
-        (lambda guarded: consume(guarded, CONSUMER, "open", "closed"), "No default permission for group:closed"),
-    ],
-)
-def test_everyone_else_is_refused_in_rocketmqs_words(
-    guarded: Broker, act: Callable[[Broker], None], words: str
-) -> None:
-    with pytest.raises(RefusedError, match=words) as caught:
-        act(guarded)
-    assert caught.value.code == 1
-    assert (caught.value.remark or "").startswith("org.apache.rocketmq.acl.common.AclException: ")
 
 
 def test_what_is_signed_is_every_field_and_the_body(guarded: Broker) -> None:

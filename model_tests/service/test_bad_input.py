@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import pytest
 from attrs import frozen
-from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_until, wait_visible
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_visible
 from model_tests.support.broker.fuzzing import SEEDS
 from model_tests.support.broker.raw_client import (
     RawClient,
     bodies_of,
     pull_fields,
-    records_of,
     send_fields,
     send_message,
 )
@@ -26,11 +25,10 @@ from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.io.channel import Channel, ConnectionLimit
+from longpoll_broker.io.channel import Channel
 from longpoll_broker.rocketmq.delay_levels import ScheduleService
 from longpoll_broker.rocketmq.name_server.name_server import NameServer
-from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command, Connection, Serialisation, frame_head
 from longpoll_protocol.log_record import as_int32
 from longpoll_runtime.real import RealRuntime
@@ -135,33 +133,6 @@ def test_a_path_in_a_name_makes_no_file(brokers: Brokers, tmp_path: Path) -> Non
         client.pull(name, group=name, timeout_ms=10)
     assert broker.runtime.files.list(f"{tmp_path}/inner") == ["store"]
     assert broker.runtime.files.list(str(tmp_path)) == ["inner"]
-
-
-def test_a_one_way_request_is_done_and_not_answered(broker: Broker, client: RawClient) -> None:
-    client.put("T", b"m")
-    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "5"}
-    opaque = client.send(RequestCode.UPDATE_CONSUMER_OFFSET, fields, flag=CommandFlag.ONE_WAY)
-    asked = client.call(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "G", "topic": "T", "queueId": "0"})
-    assert asked.ext_fields == {"offset": "5"}
-    assert client.reply(opaque, 0.05) is None
-
-
-def test_a_peer_that_does_not_read_is_closed_and_others_are_served(brokers: Brokers) -> None:
-    broker, client = brokers.served(config=BrokerConfig(output_bytes_max=100_000))
-    send_message(client, "T", b"x" * 100_000)
-    deaf = brokers.connect(broker)
-    try:
-        for _ in range(400):
-            deaf.send_pull("T")
-    except ConnectionError:
-        pass
-    # Only then: waiting for the end is reading.
-    wait_until(lambda: broker.totals.reached[ConnectionLimit.OUTPUT_BYTES] == 1)
-    assert deaf.wait_closed()
-    assert still_serves(broker, brokers)
-
-
-SCAN_COUNT, SLOW_COUNT = 300, 300
 
 
 def is_closed_after(client: RawClient, content: bytes) -> bool:
@@ -309,7 +280,6 @@ def test_no_edge_of_any_field_raises(tmp_path: Path, policy: str) -> None:
 
 
 POLICIES: Final = ("strict", "rocketmq-4.9", "rocketmq-5")
-EDGE_TIMES: Final = (2**31 - 1, 2**31 - 2, -1, -3, -5, -(2**31))
 RAISED: Final[tuple[Callable[[], Exception], ...]] = (
     lambda: struct.error("'i' format requires -2147483648 <= number <= 2147483647"),
     MemoryError,
@@ -327,33 +297,6 @@ def assert_serves(broker: Broker, brokers: Brokers) -> None:
     reply = client.answer(client.send_pull("SAFE", offset, timeout_ms=9_000))
     assert bodies_of(reply) == [b"still there"]
     assert names.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "SAFE"}).code == 0
-
-
-def sent_back(client: RawClient, times: int, **fields: str) -> int:
-    """Send a message that was tried so often, send it back, and return the answer's code."""
-    reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T") | {"j": str(times)}, b"poison")
-    assert reply.ext_fields is not None, reply
-    offset = int(reply.ext_fields["msgId"][16:], 16)
-    return client.call(
-        RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": str(offset), "group": "G", "delayLevel": "0"} | fields
-    ).code
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_count_of_tries_that_overflows(brokers: Brokers, policy: str) -> None:
-    broker, client = brokers.served(policy=preset(policy))
-    for times in EDGE_TIMES:
-        assert [sent_back(client, times), sent_back(client, times, maxReconsumeTimes=str(2**31 - 1))] == [0, 0]
-    wait_until(lambda: broker.store.dispatched_end == broker.store.log_end)
-    found = [record.reconsume_times for topic in ("%DLQ%G", "%RETRY%G") for record in records_of(client.pull(topic))]
-    # What is tried as often as allowed is dead; a negative level is no delay, and a level above 0 waits.
-    assert -(2**31) in found
-    assert set(found) <= {as_int32(times + 1) for times in EDGE_TIMES}
-    assert_serves(broker, brokers)
-    broker.stop()
-    again = brokers.start(policy=preset(policy))
-    assert sent_back(brokers.connect(again), 2**31 - 1) == 0
-    assert_serves(again, brokers)
 
 
 @frozen
@@ -431,26 +374,6 @@ def test_what_reading_raises_costs_the_connection_only(
         assert victim.wait_closed()
     assert f"what {channel} sent cannot be" in caplog.text
     assert bystander.is_served()
-    assert_serves(broker, brokers)
-
-
-def test_faults_beside_requests(broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    raised: list[str] = []
-
-    def once(name: str, then: Callable[..., Any]) -> Callable[..., Any]:
-        def fails(*arguments: object) -> Any:
-            if name not in raised:
-                raised.append(name)
-                raise struct.error(name)
-            return then(*arguments)
-
-        return fails
-
-    monkeypatch.setattr(BrokerHandler, "closed", once("closed", BrokerHandler.closed))
-    monkeypatch.setattr(BrokerHandler, "end_pass", once("pass", BrokerHandler.end_pass))
-    monkeypatch.setattr(type(broker.hold_service), "run", once("clock", type(broker.hold_service).run))
-    brokers.connect(broker).close()
-    wait_until(lambda: len(raised) == 3)
     assert_serves(broker, brokers)
 
 

@@ -165,31 +165,6 @@ def test_what_was_checked_before_is_checked_again(
     assert after(quick, change) == after(plain, change)
 
 
-OTHERS: list[dict[str, str]] = [
-    {"expressionType": "SQL92"},
-    {"subscription": "a ||"},
-    {"queueId": "4"},
-    {"queueId": "-1"},
-    {"consumerGroup": "refused"},
-    {"topic": "other"},
-    {"sysFlag": "7", "commitOffset": "5"},
-    {"sysFlag": "4"},
-]
-
-
-@pytest.mark.parametrize("other", OTHERS, ids=str)
-def test_a_pull_among_others_is_what_it_is_alone(brokers: Brokers, tmp_path: Any, other: dict[str, str]) -> None:
-    told = []
-    for twin in pair(brokers, tmp_path):
-        broker = twin.broker
-        broker.topics.put(TopicConfig("T", 4, 4))
-        broker.groups.put(GroupConfig("refused", consume_enable=False))
-        fields = pull_fields("T", 0, timeout_ms=LONG_MS)
-        nobodys = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 4, int(CommandFlag.RESPONSE), fields)))
-        told.append((twin.told([(0, pulls({}, {}, other) + nobodys + pulls({}))]), broker.offsets.query("T", "G", 0)))
-    assert told[0] == told[1]
-
-
 def test_a_pull_like_the_last_one_asks_again_what_may_have_changed(broker: Broker) -> None:
     with RawClient(broker.address) as client:
         for tag in ("a", "b", "a"):

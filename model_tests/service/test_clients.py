@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any, Final
 
-import msgspec
 import pytest
 from model_tests.support.broker.brokers import Brokers, wait_until, wait_visible
 from model_tests.support.broker.client_scenarios import member_options
@@ -16,14 +15,12 @@ from model_tests.support.broker.raw_client import RawClient, heartbeat_of, send_
 from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Parts
 from longpoll_broker.rocketmq.admin import client_calls, client_processor, lock_processor
 from longpoll_broker.rocketmq.admin.client_processor import MemberNotifications
 from longpoll_broker.shared.subscription import Clients
-from longpoll_client import Listener, PullConsumer, PushConsumer, Retry
+from longpoll_client import Listener, PushConsumer
 from longpoll_client.consume.broker_requests import read_reset
-from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue, decode_by_queue
 from longpoll_protocol.codes import RequestCode
@@ -33,54 +30,7 @@ from longpoll_protocol.message import message_id
 from longpoll_protocol.properties import encode_properties
 from longpoll_runtime.real import RealRuntime
 
-ROUTE, MEMBERS = RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_CONSUMER_LIST_BY_GROUP
-
-
-def test_a_route_names_the_broker_and_its_queues(broker: Broker, client: RawClient, brokers: Brokers) -> None:
-    """TBW102 is there from the start, another topic once it is made; integer keys are quoted."""
-    names = brokers.names(broker)
-    assert [names.call(ROUTE, asked).code for asked in ({"topic": "T"}, {})] == [17, 17]
-    assert names.told(ROUTE, topic="TBW102")["queueDatas"][0]["perm"] == 7
-    send_message(client, "T")
-    route = names.told(ROUTE, topic="T")
-    address = {"brokerAddrs": {"0": "{}:{}".format(*broker.address)}, "enableActingMaster": False}
-    assert route["brokerDatas"] == [{"cluster": "DefaultCluster", "brokerName": "broker-a"} | address]
-    assert [(data["readQueueNums"], data["perm"]) for data in route["queueDatas"]] == [(4, 6)]
-
-
-def test_members_of_a_group_are_listed_and_told(broker: Broker, brokers: Brokers) -> None:
-    """Request 40 goes to all members after each join and leave."""
-    first, second = brokers.connect(broker), brokers.connect(broker)
-    assert first.ask(MEMBERS, consumerGroup="G").code == 1
-    assert first.beat("c1", consumers={"G": ["T"]}).code == 0
-    assert first.wait_push().ext_fields == {"consumerGroup": "G"}
-    assert second.beat("c2", consumers={"G": ["T"]}).code == 0
-    assert {each.wait_push().code for each in (first, second)} == {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
-    assert first.told(MEMBERS, consumerGroup="G") == {"consumerIdList": ["c1", "c2"]}
-    second.close()
-    assert first.wait_push().code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-    assert first.ask(RequestCode.UNREGISTER_CLIENT, clientID="c1", consumerGroup="G").code == 0
-    assert broker.shared.clients.group("G") is None
-
-
-@pytest.mark.parametrize(
-    ("property_filter", "kind", "expression", "code"),
-    [
-        (True, "SQL92", "a > 3", 0),
-        (True, "SQL92", "a >", 23),
-        (True, "FOO", "a > 3", 23),
-        (True, "TAG", "a >", 0),
-        (False, "TAG", "a", 0),
-        (False, "SQL92", "a > 3", 1),
-    ],
-)
-def test_a_client_may_ask_whether_its_filter_will_do(
-    *, property_filter: bool, kind: str, expression: str, code: int, brokers: Brokers
-) -> None:
-    client = brokers.client(config=BrokerConfig(property_filter=property_filter))
-    wanted = {"topic": "T", "subString": expression, "expressionType": kind}
-    asked = msgspec.json.encode({"clientId": "me", "group": "G", "subscriptionData": wanted})
-    assert [client.ask(RequestCode.CHECK_CLIENT_CONFIG, body).code for body in (asked, b"{}", b"")] == [code, 0, 0]
+MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 
 
 NOTICES_MAX = 8
@@ -168,11 +118,6 @@ def test_a_burst_of_changes_is_told_together(brokers: Brokers) -> None:
     assert 1 <= notices_of_a_burst(brokers) <= 20
 
 
-def test_a_small_group_is_told_of_each_change_as_java_does(brokers: Brokers) -> None:
-    """Shows what merging notices saves."""
-    assert notices_of_a_burst(brokers) > 20
-
-
 QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
 RESET = {"topic": "T", "group": "G", "timestamp": "0", "isForce": "true"}
 ASKED = {"consumerGroup": "G", "clientId": "here@1"}
@@ -218,18 +163,6 @@ def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(
     assert replier.answer(opaque).code == 0
 
 
-def test_a_member_is_asked_and_its_answer_passed_on(client: RawClient, member: RawClient) -> None:
-    """The member does not see the caller's access key."""
-    opaque = client.send(INFO, ASKED | {"AccessKey": "secret", "Signature": "x"})
-    request = member.pushed(INFO)
-    assert request.ext_fields == ASKED | {"jstackEnable": "false"}
-    member.reply_to(request, b"{}")
-    member.reply_to(request, b"again")
-    answer = client.answer(opaque)
-    assert (answer.code, bytes(answer.body), answer.ext_fields) == (0, b"{}", {"a": "b"})
-    assert client.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
-
-
 def test_a_message_is_taken_to_a_member(broker: Broker, client: RawClient, member: RawClient) -> None:
     one_queue(broker, client, 1)
     opaque = client.send(DIRECTLY, ASKED | {"msgId": message_id("127.0.0.1", 1, 0)})
@@ -260,16 +193,6 @@ def test_who_cannot_be_asked_is_told_of(
     assert (late.code, "no answer" in str(late.remark)) == (207, True)
     broker.administering.calls.quota.size_max = 0
     assert client.call(INFO, ASKED).code == 2
-
-
-def test_an_asker_that_goes_is_forgotten(broker: Broker, member: RawClient, brokers: Brokers) -> None:
-    asker = brokers.connect(broker)
-    asker.send(INFO, ASKED)
-    request = member.pushed(INFO)
-    asker.close()
-    wait_until(lambda: not broker.administering.calls.quota.used)
-    member.reply_to(request, b"{}")
-    assert member.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
 
 
 STATUS, WHERE = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
@@ -465,66 +388,6 @@ def running(broker: Broker, listen: Listener, *, is_orderly: bool = False) -> Pu
         **member_options(config),
         orderly=is_orderly,
     )
-
-
-@pytest.mark.parametrize("is_orderly", [False, True])
-def test_a_running_group_goes_on_from_where_it_is_told(broker: Broker, client: RawClient, is_orderly: bool) -> None:
-    """The consumed messages come once more."""
-    one_queue(broker, client, 5)
-    got: list[int] = []
-
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        got.extend(message.queue_offset for message in messages)
-        return None
-
-    with running(broker, listen, is_orderly=is_orderly):
-        wait_until(lambda: len(got) == 5 and broker.offsets.query("T", "G", 0) == 5)
-        assert client.call(SET, RESET).code == 0
-        wait_until(lambda: len(got) == 10 and broker.offsets.query("T", "G", 0) == 5)
-        assert sorted(got) == sorted([*range(5), *range(5)])
-        send_message(client, "T")
-        wait_until(lambda: len(got) == 11)
-        wait_until(lambda: list(by_client(client.call(STATUS, OF_GROUP)).values()) == [6])
-
-
-def test_a_running_member_answers_for_itself(broker: Broker, client: RawClient) -> None:
-    one_queue(broker, client, 2)
-    got: list[int] = []
-
-    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-        got.extend(message.queue_offset for message in messages)
-        return Retry() if len(got) > 3 else None
-
-    with running(broker, listen):
-        wait_until(lambda: len(got) == 2)
-        asked = {"consumerGroup": "G", "clientId": broker.shared.clients.client_ids("G")[0]}
-        info = client.call(INFO, asked)
-        assert info.code == 0
-        assert decode_by_queue(info.body, "mqTable")[QUEUE]["droped"] is False
-        fields = asked | {"msgId": message_id("127.0.0.1", 1, 0)}
-        results = [client.call(DIRECTLY, fields) for _ in range(2)]
-        told = [json.loads(bytes(result.body))["consumeResult"] for result in results]
-        assert (told, got[2:]) == (["CR_SUCCESS", "CR_LATER"], [0, 0])
-
-
-def test_a_pull_consumer_goes_on_elsewhere_and_has_no_listener(broker: Broker, client: RawClient) -> None:
-    one_queue(broker, client, 2)
-    name_server = "{}:{}".format(*broker.name_server_address)
-    with PullConsumer(name_server, group="G", topics="T") as consumer:
-        got: list[int] = []
-
-        def has(count: int) -> bool:
-            got.extend(message.queue_offset for message in consumer.poll(0.1))
-            return len(got) >= count
-
-        wait_until(lambda: has(2))
-        consumer.commit()
-        asked = {"consumerGroup": "G", "clientId": broker.shared.clients.client_ids("G")[0]}
-        refused = client.call(DIRECTLY, asked | {"msgId": message_id("127.0.0.1", 1, 0)})
-        assert (refused.code, "no listener" in str(refused.remark)) == (1, True)
-        assert client.call(SET, RESET).code == 0
-        wait_until(lambda: has(4))
-        assert got == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Hashable, Iterator
@@ -13,10 +12,9 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_held, wait_until, wait_visible
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_until, wait_visible
 from model_tests.support.broker.raw_client import (
     RawClient,
-    records_of,
     send_fields,
     send_message,
 )
@@ -26,9 +24,8 @@ from model_tests.support.service import ShiftedRuntime
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.rocketmq.admin import client_processor
 from longpoll_broker.rocketmq.admin.client_processor import Producers
-from longpoll_broker.rocketmq.delay_levels import SEEN_PARTS, _Seen
+from longpoll_broker.rocketmq.delay_levels import SEEN_PARTS
 from longpoll_broker.rocketmq.transactions import GIVEN_UP_TOPIC, GROUP, OP_TOPIC
 from longpoll_broker.send.append import HALF_TOPIC
 from longpoll_broker.store.message_store import MessageStore
@@ -38,50 +35,10 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 HOUR_MS = 3_600_000
 NOTED_MS = 2 * HOUR_MS // SEEN_PARTS
-policies = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-
-
-def saved(store: Path) -> dict[str, int]:
-    table: dict[str, int] = json.loads((store / "config" / "delayOffset.json").read_text())["offsetTable"]
-    return table
-
-
-@policies
-def test_a_delayed_message_wakes_a_held_pull(policy: Policy, brokers: Brokers) -> None:
-    runtime = ShiftedRuntime()
-    broker, puller, sender = brokers.served_two(policy=policy, runtime=runtime)
-    for number in range(3):
-        assert send_message(sender, "T", b"%d" % number, properties="DELAY\x0118\x02TAGS\x01a\x02") == number
-    wait_visible(broker, SCHEDULE, 3, 17)
-    opaque = puller.hold("T", subscription="a")
-    wait_held(broker)
-    assert broker.store.visible_end("T", 0) == 0
-    runtime.ahead_ms = 2 * 3600 * 1000
-    reply = puller.answer(opaque)
-    assert reply.code == 0
-    wait_visible(broker, "T", 3)
-    assert sender.bodies("T") == [b"0", b"1", b"2"]
-
-
-def test_delivery_goes_on_where_it_stood(brokers: Brokers, tmp_path: Path) -> None:
-    runtime = ShiftedRuntime()
-    directory = str(tmp_path / "again")
-    broker, client = brokers.served(runtime=runtime, directory=directory)
-    send_message(client, "T", b"first", properties="DELAY\x011\x02")
-    wait_visible(broker, "T", 1)
-    runtime.ahead_ms = 0
-    send_message(client, "T", b"second", properties="DELAY\x0118\x02")
-    broker.stop()
-    assert saved(tmp_path / "again") == {"1": 1}
-    runtime.ahead_ms = 3 * 3600 * 1000
-    broker = brokers.start(runtime=runtime, directory=directory)
-    wait_visible(broker, "T", 2)
-    assert brokers.connect(broker).bodies("T") == [b"first", b"second"]
 
 
 def test_a_clock_that_is_set_changes_no_delay(brokers: Brokers) -> None:
@@ -105,26 +62,6 @@ def test_a_clock_that_is_set_changes_no_delay(brokers: Brokers) -> None:
     wait_visible(broker, "T", 3)
     bodies = set(client.bodies("T"))
     assert bodies == {b"before", b"after", b"other"}
-
-
-def test_when_a_level_was_seen_is_noted_now_and_then() -> None:
-    seen = _Seen(6_400)
-    for moment_ms in range(0, 6_400, 10):
-        seen.note(moment_ms * 1_000_000, 0, moment_ms // 10 + 1)
-    assert len(seen.notes) == 64
-    assert [seen.waited_ms(6_400 * 1_000_000, offset) for offset in (0, 1, 10, 11, 20)] == [
-        6_400,
-        6_300,
-        6_300,
-        6_200,
-        6_200,
-    ]
-    assert (len(seen.notes), seen.waited_ms(6_400 * 1_000_000, 1_000)) == (62, 0)
-    seen.note(6_450 * 1_000_000, 1_000, 1_000)
-    assert not seen.notes
-    seen.note(6_500 * 1_000_000, 1_000, 1_001)
-    seen.note(6_900 * 1_000_000, 1_000, 1_001)
-    assert seen.waited_ms(7_000 * 1_000_000, 1_000) == 500
 
 
 def test_levels_of_ones_own_are_waited_for(brokers: Brokers, tmp_path: Path) -> None:
@@ -180,50 +117,6 @@ def prepare(client: RawClient) -> dict[str, str]:
         "fromTransactionCheck": "false",
         "msgId": "U",
     }
-
-
-@policies
-def test_a_prepared_message_is_seen_once_committed(policy: Policy, brokers: Brokers) -> None:
-    broker, client = brokers.served(policy=policy)
-    kept, dropped = prepare(client), prepare(client)
-    wait_visible(broker, "RMQ_SYS_TRANS_HALF_TOPIC", 2)
-    assert broker.store.visible_end("T", 0) == 0
-    assert client.call(RequestCode.END_TRANSACTION, dropped | {"commitOrRollback": "12"}).code == 0
-    assert client.call(RequestCode.END_TRANSACTION, kept | {"commitOrRollback": "8"}).code == 0
-    wait_visible(broker, "T", 1)
-    (found,) = records_of(client.pull("T"))
-    assert (bytes(found.body), found.sys_flag, found.prepared_offset) == (b"half", 8, int(kept["commitLogOffset"]))
-    wait_visible(broker, "RMQ_SYS_TRANS_OP_HALF_TOPIC", 2)
-    ends = [broker.store.unit("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, offset) for offset in range(2)]
-    bodies = [bytes(record.body) for end in ends if end and (record := broker.store.read_record(end[0]))]
-    assert bodies == [b"1", b"0"]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"producerGroup": "other"}, {"tranStateTableOffset": "7"}, {"commitLogOffset": "1"}], ids=str
-)
-def test_wrong_ends_of_transactions(wrong: dict[str, str], brokers: Brokers) -> None:
-    """A wrong group or place is refused and delivers nothing."""
-    broker, client = brokers.served()
-    fields = prepare(client) | {"commitOrRollback": "8"} | wrong
-    assert client.call(RequestCode.END_TRANSACTION, fields).code == 1
-    assert broker.store.visible_end("T", 0) == 0
-
-
-def test_a_message_sent_back_comes_again_and_then_dies(brokers: Brokers) -> None:
-    """Each try waits a level longer, from the third level on."""
-    runtime = ShiftedRuntime()
-    broker, client = brokers.served(runtime=runtime)
-    send_message(client, "T", b"bad")
-    (record,) = records_of(client.pull("T"))
-    for times, (topic, end) in enumerate((("%RETRY%G", 1), ("%RETRY%G", 2), ("%DLQ%G", 1)), 1):
-        back = {"offset": record.physical_offset, "group": "G", "delayLevel": 0, "maxReconsumeTimes": 2}
-        assert client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **back).code == 0
-        runtime.ahead_ms += HOUR_MS
-        wait_visible(broker, topic, end)
-        record = records_of(client.pull(topic))[-1]
-        assert (record.reconsume_times, bytes(record.body)) == (times, b"bad")
-    assert [broker.store.visible_end(SCHEDULE, level - 1) for level in (3, 4, 5)] == [1, 1, 0]
 
 
 def test_a_broker_that_may_not_take_messages_takes_none_back(tmp_path: Path, brokers: Brokers) -> None:
@@ -350,17 +243,6 @@ def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, brokers: Br
         assert (client.pushes, client.bodies("T")) == ([], [b"1", b"0", b"3"])
 
 
-def test_expiring_messages_are_given_up(checking: Broker, brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
-    client = joined(checking, brokers)
-    with caplog.at_level(logging.WARNING):
-        fields = send_fields("T", 0, HALF.format(group="PG"))
-        assert client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == 0
-        check_now(checking)
-        wait_until(lambda: "after 0 questions" in caplog.text)
-    wait_visible(checking, GIVEN_UP_TOPIC, 1)
-    assert client.pushes == []
-
-
 def test_a_message_without_room(checking: Broker, brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
     client = joined(checking, brokers)
     full = HALF.format(group="PG") + "filler\x01"
@@ -441,15 +323,3 @@ def test_the_table_of_producers_is_that_of_a_plain_set(steps: list[tuple[str, in
         for own in "xy":
             assert table.find(own) == next((each for each, id_ in reversed(clients.items()) if id_ == own), None)
         assert (table._client_of, sum(map(len, table._clients.values()))) == (clients, len(clients))
-
-
-def test_there_is_an_end_to_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_processor, "PRODUCER_COUNT_MAX", 1)
-    table = Producers()
-    table.register("a", "g", "x")
-    table.register("b", "g", "x")
-    assert [table.pick("g"), table.pick("g")] == ["a", "a"]
-    table.close("a")
-    table.register("a", "g" * 256, "x")
-    assert table.pick("g" * 256) is None
-    assert table.find("x") is None

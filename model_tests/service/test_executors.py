@@ -9,26 +9,24 @@ from typing import cast
 
 import attrs
 import pytest
-from model_tests.support.broker.brokers import Brokers, one_by_one, wait_held, wait_until, wait_visible
-from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_message
+from model_tests.support.broker.brokers import Brokers, wait_held, wait_until, wait_visible
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, send_message
 from model_tests.support.present import present
 from model_tests.support.service import HeldLock
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.hold import pull_runner
-from longpoll_broker.hold.hold_service import HERD_PART
 from longpoll_broker.hold.hold_table import ANSWERED, QUEUED, Cause, Pull
 from longpoll_broker.hold.pull_pool import PoolExecutor
 from longpoll_broker.hold.pull_processor import PullProcessor
-from longpoll_broker.hold.pull_runner import RUN_COST, InlineExecutor, LaterRuns, Leaving, PullRunner
+from longpoll_broker.hold.pull_runner import RUN_COST, InlineExecutor, LaterRuns, Leaving
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames import Command
 from longpoll_runtime import Lock
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
 
 def any_pull() -> Pull:
@@ -216,8 +214,6 @@ def test_a_woken_pull_that_finds_the_pool_full(
 AT_ONCE = 5
 """Pulls by themselves that a pass may run, here."""
 CLIENTS, EACH = 4, 10
-MOST = 2 * AT_ONCE + HERD_PART
-"""At once, the last of them as a part of a herd, and in turns."""
 
 
 @pytest.fixture(autouse=True)
@@ -367,31 +363,6 @@ def test_a_herd_is_one_also_where_it_waited() -> None:
 # -- a broker ----------------------------------------------------------------------------------------------------------
 
 
-@attrs.define
-class Counted:
-    """How many pulls each pass of a broker's loop has run."""
-
-    passes: list[int] = attrs.field(factory=lambda: [0])
-
-    def of(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-        runner = broker.pulling.runner
-        end, kind = BrokerHandler.end_pass, type(runner)
-        run = kind.run
-
-        def count_run(self: PullRunner, pull: Pull, cause: Cause, outbox: Outbox) -> None:
-            counted.passes[-1] += 1
-            run(self, pull, cause, outbox)
-
-        def end_pass(handler: BrokerHandler, outbox: Outbox) -> None:
-            end(handler, outbox)
-            counted.passes.append(0)
-
-        counted = self
-        monkeypatch.setattr(BrokerHandler, "end_pass", end_pass)
-        inline = present(broker.pulling.inline)
-        monkeypatch.setattr(inline, "run", lambda *asked: count_run(runner, *asked))
-
-
 def held(broker: Broker, brokers: Brokers) -> list[tuple[RawClient, list[int]]]:
     """Have pulls held that differ, so that none can be answered as another one was; who asked, and their opaques."""
     clients = [brokers.connect(broker) for _ in range(CLIENTS)]
@@ -406,31 +377,6 @@ def held(broker: Broker, brokers: Brokers) -> list[tuple[RawClient, list[int]]]:
 
 def fields_of(client: int, number: int) -> dict[str, str]:
     return pull_fields("T", 1, timeout_ms=60_000) | {"maxMsgNums": str(1 + client * EACH + number)}
-
-
-def most_in_a_pass(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, policy: Policy, *, reuses: bool) -> int:
-    """Wake a herd and check that each has its answer; how many one pass ran at most."""
-    broker = brokers.start(policy=policy)
-    assert broker.pulling.runner.reuses_answers
-    if not reuses:
-        one_by_one(broker)
-    asked, counted = held(broker, brokers), Counted()
-    counted.of(broker, monkeypatch)
-    assert send_message(brokers.connect(broker), "T") == 1
-    for client, opaques in asked:
-        for opaque in opaques:
-            reply = client.answer(opaque)
-            assert [record.queue_offset for record in records_of(reply)] == [1]
-    assert sum(counted.passes) == CLIENTS * EACH
-    return max(counted.passes)
-
-
-@pytest.mark.parametrize("reuses", [True, False])
-@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE])
-def test_a_herd_is_run_in_several_passes(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, policy: Policy, reuses: bool
-) -> None:
-    assert most_in_a_pass(brokers, monkeypatch, policy, reuses=reuses) <= MOST
 
 
 def test_who_was_let_go_and_not_run_is_answered_when_the_broker_stops(

@@ -6,7 +6,6 @@ import struct
 from pathlib import Path
 
 import attrs
-import msgspec
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_held, wait_visible
 from model_tests.support.broker.observed import events_of, observing
@@ -22,7 +21,6 @@ from model_tests.support.broker.stores import message
 from model_tests.support.broker.subscription_script import play, play_strict
 from model_tests.support.store import killed
 
-from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.message_store import MessageStore
@@ -79,49 +77,6 @@ def test_a_group_name_that_is_too_long_is_refused(version: str, brokers: Brokers
     assert all(len(pair) < 512 for pair in broker.offsets.by_pair)
 
 
-def test_only_4_9_takes_a_group_of_300_characters(version: str, brokers: Brokers) -> None:
-    client = brokers.client(policy=preset(version))
-    send_message(client, "T")
-    assert (client.create_group("g" * 300).code == 0) == (version == OLD)
-    pulled = client.pull("T", group="h" * 300).code
-    assert pulled in ({0, 19} if version == OLD else {26})  # what was sent may not be visible yet
-    assert (client.create_group("g" * 121).code == 0) == (version != NEW)
-    assert (client.create_group("a b").code == 0) == (version != NEW)
-    pulled = client.pull("T", group="c d").code
-    assert pulled in ({26} if version == NEW else {0, 19})
-
-
-@pytest.mark.parametrize("field", ["removeOffset", "cleanOffset"])
-def test_a_group_goes_with_its_offsets(field: str, version: str, brokers: Brokers) -> None:
-    broker, client = brokers.served(policy=preset(version))
-    send_message(client, "T")
-    for name in ("G", "GG"):
-        assert (client.create_group(name).code, client.commit("T", name, 7)) == (0, 0)
-    asked = {"groupName": "G", field: "true"}
-    assert client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, asked).code == 0
-    own = {OLD: "removeOffset", NEW: "cleanOffset", STRICT_NAME: field}[version]
-    assert broker.offsets.query("T", "G", 0) == (None if field == own else 7)
-    assert broker.offsets.query("T", "GG", 0) == 7
-    assert client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "GG"}).code == 0
-    assert broker.offsets.query("T", "GG", 0) == 7
-
-
-def test_a_client_on_two_connections_is_listed(version: str, brokers: Brokers) -> None:
-    broker = brokers.start(policy=preset(version))
-    for client in (brokers.connect(broker), brokers.connect(broker)):
-        assert client.beat(consumers={"G": []}).code == 0
-    listed = client.told(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
-    assert listed["consumerIdList"] == ["c"] * (1 if version == STRICT_NAME else 2)
-
-
-@pytest.mark.parametrize(("unit", "flags"), [("true", (1, 2)), ("false", (0, 0))])
-def test_the_flag_of_a_unit(unit: str, flags: tuple[int, int], brokers: Brokers) -> None:
-    broker, client = brokers.served()
-    for topic, flag in zip(("New", "%RETRY%G"), flags, strict=True):
-        assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic) | {"k": unit}, b"x").code == 0
-        assert broker.topics.by_name[topic].topic_sys_flag == flag
-
-
 CONFIG = BrokerConfig(property_filter=True)
 
 
@@ -130,34 +85,6 @@ def test_heartbeats_count_as_in_rocketmq(policy: Policy, brokers: Brokers) -> No
     """The strict policy parses the tags itself."""
     played = play_strict if policy is STRICT else play
     assert played(brokers.client(policy=policy, config=CONFIG)) == []
-
-
-@pytest.mark.parametrize(
-    ("policy", "codes"), [(STRICT, (23, 0, 27)), (ROCKETMQ_4_9, (23, 0, 27)), (ROCKETMQ_5, (0, 0, 0))],
-    ids=["strict", "4.9", "5.x"],
-)  # fmt: skip
-def test_parts_of_texts_are_compared_where_the_version_does(
-    policy: Policy, codes: tuple[int, int, int], brokers: Brokers
-) -> None:
-    broker, client = brokers.served(policy=policy, config=CONFIG)
-    expression = "TAGS NOT CONTAINS 'blue' AND TAGS STARTSWITH 're'"
-    assert client.create_group("G").code == 0
-    for tag in ("blue", "red"):
-        send_message(client, "T", tag.encode(), properties=f"TAGS\x01{tag}\x02")
-    wait_visible(broker, "T", 2)
-    wanted = {"topic": "T", "subString": expression, "expressionType": "SQL92", "subVersion": 1}
-    asked = {"clientId": "me", "group": "G", "subscriptionData": wanted}
-    brought = pull_fields("T", 0) | {"subscription": expression, "expressionType": "SQL92"}
-    checked = client.call(RequestCode.CHECK_CLIENT_CONFIG, {}, msgspec.json.encode(asked))
-    assert client.beat(consumers={"G": [wanted]}).code == 0
-    known = pull_fields("T", 0) | {"sysFlag": "0", "subVersion": "1"}
-    found = [client.call(RequestCode.PULL_MESSAGE, fields) for fields in (brought, known)]
-    assert (checked.code, *(each.code for each in found)) == codes
-    # A pull whose own expression cannot be read is given everything, as in RocketMQ.
-    wanted_bodies = [b"blue", b"red"] if codes[0] else [b"red"]
-    assert bodies_of(found[0]) == wanted_bodies
-    if found[1].code == 0:
-        assert bodies_of(found[1]) == [b"red"]
 
 
 LIGHT = attrs.evolve(SMALL_STORE, multi_dispatch=True, light_queues=True)
@@ -244,18 +171,6 @@ def test_which_names_are_taken(names: str, code: int, brokers: Brokers) -> None:
     assert broker.store.visible_end("T", 0) == (code == 0)
 
 
-def test_without_the_settings_nothing_of_it_is_there(broker: Broker, client: RawClient) -> None:
-    send_message(client, "T", properties=NAMES)
-    assert broker.store.visible_end("%LMQ%a", 0) == 0
-    assert client.pull("%LMQ%a").code == 17
-
-
-def test_a_delayed_message_names_no_further_queue(brokers: Brokers) -> None:
-    broker = brokers.start(store_config=LIGHT)
-    send_message(brokers.connect(broker), "T", properties=f"{NAMES}DELAY\x0118\x02")
-    assert broker.store.visible_end("%LMQ%a", 0) == 0
-
-
 def test_what_became_visible_before_a_failure_is_announced(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk has no room for the second queue."""
     broker = brokers.start(store_config=LIGHT)
@@ -286,42 +201,6 @@ def fill(store: MessageStore) -> None:
     for queue_id in (0, 1, 3):
         store.put_batch([message("T", queue_id)] * 8)
     store.dispatch(100)
-
-
-def test_a_light_group_has_one_offset_a_topic(brokers: Brokers, tmp_path: Path) -> None:
-    """Java's file has both tables."""
-    broker = brokers.start(store_config=LIGHT)
-    broker.store.put_batch([message("T", 3)] * 8)
-    client = brokers.connect(broker)
-    client.create_topic("T", 4)
-    assert client.commit("T", "%LMQ%g", 8, 3) == 0
-    assert client.commit("T", "G", 5, 3) == 0
-    assert [committed(client, "%LMQ%g", queue_id) for queue_id in (0, 3, 7)] == [8, 8, 8]
-    broker.stop()
-    config = tmp_path / "store" / "config"
-    assert msgspec.json.decode((config / "lmqConsumerOffset.json").read_bytes()) == {
-        "lmqOffsetTable": {"T@%LMQ%g": 8},
-        "offsetTable": {"T@G": {"3": 5}},
-    }
-    assert not (config / "consumerOffset.json").exists()
-    client = brokers.client(store_config=LIGHT)
-    assert (committed(client, "%LMQ%g", 1), committed(client, "G", 3)) == (8, 5)
-
-
-def test_without_light_queues_the_name_means_nothing(
-    broker: Broker, brokers: Brokers, client: RawClient, tmp_path: Path
-) -> None:
-    fill(broker.store)
-    client.create_topic("T", 4)
-    assert client.commit("T", "%LMQ%g", 8, 0) == 0
-    assert client.commit("T", "%LMQ%g", 5, 3) == 0
-    assert [committed(client, "%LMQ%g", queue_id) for queue_id in (0, 3)] == [8, 5]
-    broker.stop()
-    config = tmp_path / "store" / "config"
-    assert msgspec.json.decode((config / "consumerOffset.json").read_bytes()) == {
-        "offsetTable": {"T@%LMQ%g": {"0": 8, "3": 5}}
-    }
-    assert committed(brokers.client(store_config=LIGHT), "%LMQ%g", 3) == 8
 
 
 def test_javas_file_of_offsets_is_read(brokers: Brokers, tmp_path: Path) -> None:
@@ -363,15 +242,6 @@ def places_after_a_crash(store_config: StoreConfig, brokers: Brokers, directory:
         assert client.call(RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, batch).code == 0
     store = brokers.start(store_config=LIGHT, directory=str(killed(directory / "0", "1"))).store
     return {(topic, queue_id, store.visible_end(topic, queue_id)) for topic, queue_id in store.queues()}
-
-
-def test_offsets_that_a_producer_makes_up_count_nowhere(brokers: Brokers, tmp_path: Path) -> None:
-    """They are not stored."""
-    assert places_after_a_crash(LIGHT, brokers, tmp_path) == {
-        ("T", 0, 5),
-        ("SCHEDULE_TOPIC_XXXX", 17, 2),
-        ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1),
-    }
 
 
 def test_names_stored_by_a_broker_without_light_queues_become_no_paths(brokers: Brokers, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
-from model_tests.support.broker.client_scenarios import new_topic
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
@@ -27,7 +26,6 @@ from longpoll_broker import metrics
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.metrics import BrokerCollector
-from longpoll_client import OutgoingMessage, Producer, PullConsumer
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime import log_stream
 from longpoll_runtime.log_stream import LINES_PER_SECOND_MAX, Format, logging_to
@@ -246,29 +244,6 @@ def values(broker: Broker) -> Values:
     registry = CollectorRegistry()
     registry.register(BrokerCollector(broker))
     return told(generate_latest(registry).decode())
-
-
-def test_the_values_are_those_of_what_happened(tmp_path: Path) -> None:
-    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
-        name_server = "{}:{}".format(*broker.name_server_address)
-        assert values(broker)["longpoll_connections",] == 0
-        with new_topic(name_server, 1) as topic, Producer(name_server) as producer:
-            producer.send_batch(topic, [OutgoingMessage(b"x")] * 10)
-            producer.send(topic, b"y")
-            with PullConsumer(name_server, group="G", topics=topic) as consumer:
-                assert len(consumer.poll(PATIENCE_S)) == 11
-                consumer.commit()
-                # Of the topic, and of the retry topic of its group.
-                wait_until(lambda: values(broker)["longpoll_held_pulls",] == 2)
-                assert values(broker)["longpoll_connections",] >= 4
-            producer.send_batch(topic, [OutgoingMessage(b"x")] * 5)
-            found = values(broker)
-            assert found["longpoll_requests_total", "SEND_BATCH_MESSAGE"] == 2
-            assert found["longpoll_requests_total", "SEND_MESSAGE_V2"] == 1
-            assert found["longpoll_group_lag_messages", "G", topic] == 5
-            assert found["longpoll_log_end_bytes", "appended"] == broker.store.log_end > 0
-            assert found["longpoll_log_end_bytes", "visible"] == broker.store.log_end
-        wait_until(lambda: values(broker)["longpoll_connections",] == 0)
 
 
 def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

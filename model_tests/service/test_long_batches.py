@@ -99,18 +99,6 @@ def test_others_are_served_during_long_batches(
     assert broker.store.visible_end("T", 0) >= max(ends) + 1
 
 
-def test_what_a_batch_that_waits_still_needs_is_counted(
-    unending: list[bool], broker: Broker, client: RawClient
-) -> None:
-    send_message(client, "T")
-    batch = asked(client)
-    wait_until(lambda: broker.totals.unfinished.total == len(BODY))
-    unending.append(True)
-    assert client.reply(batch) is not None
-    wait_until(lambda: broker.totals.unfinished.total == 0)
-    assert broker.totals.unfinished.by_peer == {}
-
-
 @pytest.fixture
 def nothing_collected() -> Iterator[None]:
     gc.disable()
@@ -132,15 +120,6 @@ def test_a_batch_whose_connection_is_given_up_is_not_stored_and_holds_up_nobody(
     stored = stays.answer(batch)
     count = len((stored.ext_fields or {})["msgId"].split(","))
     assert broker.store.visible_end("T", 0) == 1 + count
-
-
-def test_a_batch_whose_peer_closes_is_stored(short_turns: None, broker: Broker, brokers: Brokers) -> None:
-    gone = brokers.connect(broker)
-    asked(gone, 20)
-    gone.close()
-    wait_visible(broker, "T", 20 * COUNT)
-    wait_until(lambda: broker.totals.unfinished.total == 0)
-    assert broker.totals.unfinished.by_peer == {}
 
 
 def answered(broker: Broker, client: RawClient) -> tuple[Any, ...]:

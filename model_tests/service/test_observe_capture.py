@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import struct
 from pathlib import Path
@@ -131,27 +130,6 @@ def test_every_kind_of_link_gives_the_proxys_history(link: str, tmp_path: Path, 
     assert (result.verdict, result.requests, result.gaps) == ("valid", 2, [])
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        pcap(captured(spoken()), order=">"),
-        pcap(captured(spoken()), nanoseconds=False),
-        pcapng(captured(spoken())),
-        pcapng(captured(spoken()), order=">"),
-    ],
-    ids=["big endian", "microseconds", "pcapng", "pcapng, big endian"],
-)
-def test_every_kind_of_file_gives_the_same(content: bytes, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
-    read(tmp_path, content)
-    events = events_of(tmp_path / "history")
-    assert [bare(event) for event in events] == expected
-    other = tmp_path / "other"
-    other.mkdir()
-    read(other, pcap(captured(spoken())))
-    for event, same in zip(events, events_of(other / "history"), strict=True):
-        assert abs(event.before_ns - same.before_ns) < 1_000
-
-
 def test_moments_hold_what_happened(tmp_path: Path) -> None:
     sent = captured(spoken())
     read(tmp_path, pcap(sent))
@@ -200,20 +178,6 @@ def test_a_lost_packet_is_never_valid_and_convicts_nobody(number: int, tmp_path:
     assert report.gaps == 1
     assert [event.event for event in events_of(tmp_path / "history")].count("lost") >= 1
     assert judged(tmp_path).verdict == "unknown"
-
-
-@pytest.mark.parametrize("first", range(1, 9))
-def test_a_connection_that_was_there_is_followed_from_its_next_frame(first: int, tmp_path: Path) -> None:
-    sent = captured(spoken())[3:]
-    report = read(tmp_path, pcap(sent[first:]))
-    assert report.partly_seen == 1
-    events = events_of(tmp_path / "history")
-    assert "connection_opened" not in [event.event for event in events]
-    assert [event.offset for event in events if event.event == "request_received" and event.code == PULL][-1:] == [2]
-    result = judged(tmp_path)
-    assert result.requests >= 1
-    begins_between = first in {3, 4, 7, 8}
-    assert result.verdict == ("valid" if begins_between else "unknown")
 
 
 def leapt() -> list[Sent]:
@@ -282,30 +246,9 @@ def test_the_same_ports_again_are_another_connection(tmp_path: Path) -> None:
     assert read(tmp_path / "unseen", pcap([*sent[:-3], *again])).connections == 2
 
 
-def test_files_are_read_in_the_order_of_their_packets(tmp_path: Path, expected: list[dict[str, Any]]) -> None:
-    sent = captured(spoken())
-    files = [
-        written(tmp_path / str(number), pcap(sent[start:stop]))
-        for number, (start, stop) in enumerate(((20, None), (0, 9), (9, 20)))
-    ]
-    read_captures(RealRuntime(), files, brokers=[BROKER], record_directory=str(tmp_path / "history"))
-    assert [bare(event) for event in events_of(tmp_path / "history")] == expected
-
-
 def command(*words: str | Path) -> tuple[int, str, str]:
     done = CliRunner().invoke(main, ["observe", *map(str, words)])
     return done.exit_code, done.stdout, done.stderr
-
-
-def test_the_command_says_what_it_read(tmp_path: Path) -> None:
-    file = written(tmp_path, pcap(captured(spoken())))
-    asked = ("--capture", file, "--broker", BROKER_NAME)
-    code, out, _err = command(*asked, "--record", tmp_path / "one")
-    assert (code, "4 requests, 4 answers" in out.replace("\n", " ")) == (0, True)
-    code, out, _err = command(*asked, "--record", tmp_path / "two", "--json")
-    assert (code, json.loads(out)["connections"]) == (0, 1)
-    code, _out, err = command(*asked, "--record", tmp_path / "two")
-    assert (code, "is not empty" in err) == (2, True)
 
 
 def test_a_torn_file_is_read_to_its_tear(tmp_path: Path) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import select
-import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,10 +25,9 @@ from model_tests.support.ports import closed_port
 from longpoll.cli import main
 from longpoll.output import begin_recording
 from longpoll_broker.broker import Broker
-from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer, relay_loop
 from longpoll_observe.links import Door, Link, Tap, Visitor
-from longpoll_observe.name_lookup import NameLookup, is_literal
+from longpoll_observe.name_lookup import NameLookup
 from longpoll_observe.relay_loop import CHUNK_SIZE
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.frames import Command, encode
@@ -84,40 +79,6 @@ def test_bytes_pass_unchanged_in_both_directions(shared_upstream: Upstream, said
             assert read_exactly(reader, len(expected)) == expected
         client.close()
         assert behind.recv(1) == b""
-
-
-def test_what_was_sent_before_the_end_still_arrives(upstream: Upstream) -> None:
-    content = bytes(range(256)) * 4096
-    client, behind = upstream.connect()
-    with client, behind:
-
-        def write_and_close() -> None:
-            behind.sendall(content)
-            behind.close()
-
-        writer = threading.Thread(target=write_and_close)
-        writer.start()
-        assert read_exactly(client, len(content) + 1) == content
-        writer.join()
-
-
-def test_an_unreadable_frame_is_relayed_and_reported(upstream: Upstream, caplog: pytest.LogCaptureFixture) -> None:
-    client, behind = upstream.connect()
-    with client, behind:
-        client.sendall(b"\xff" * 100)
-        assert read_exactly(behind, 100) == b"\xff" * 100
-        behind.sendall(b"what?")
-        assert read_exactly(client, 5) == b"what?"
-        client.sendall(b"more")
-        assert read_exactly(behind, 4) == b"more"
-    upstream.close()
-    events = events_of(upstream.history)
-    lost = [event for event in events if event.event == "lost"]
-    # What was not read, and all that passed until the end.
-    assert ([event.lost_count for event in lost], lost[1].after_ns) == ([1, 1], lost[0].after_ns)
-    assert lost[1].before_ns > lost[0].before_ns
-    assert len([event for event in events if event.event == "connection_closed"]) == 1
-    assert ["could not be read" in record.message for record in caplog.records] == [True]
 
 
 def test_tls_is_refused_with_one_line(upstream: Upstream, caplog: pytest.LogCaptureFixture) -> None:
@@ -192,33 +153,6 @@ def stuff(into: socket.socket, is_stuck: Callable[[], object]) -> int:
     return sent
 
 
-@pytest.mark.parametrize("direction", ["answers", "requests"])
-def test_a_side_that_does_not_read_is_told_of(direction: str, upstream: Upstream) -> None:
-    client, behind = upstream.connect()
-    with client, behind:
-        link = link_of(upstream)
-        writer, reader = (behind, client) if direction == "answers" else (client, behind)
-        stopped_side = link.client if direction == "answers" else link.broker
-        begun_ns = time.monotonic_ns()
-        sent = stuff(writer, lambda: stopped_side.stuck_told)
-        stuffed_ns = time.monotonic_ns()
-        reading_ns = time.monotonic_ns()
-        assert len(read_exactly(reader, sent)) == sent
-        wait_until(lambda: not upstream.observer.loop._stuck)
-        rest = FRAME[sent % len(FRAME) :]
-        writer.sendall(rest)
-        assert read_exactly(reader, len(rest)) == rest
-    upstream.close()
-    told = [event for event in events_of(upstream.history) if event.direction]
-    pair = [("blocked", direction), ("unblocked", direction)]
-    assert [(event.event, event.direction) for event in told] == pair * max(len(told) // 2, 1)
-    blocked, unblocked = told[0], told[-1]
-    assert begun_ns <= blocked.after_ns <= blocked.before_ns <= stuffed_ns
-    assert blocked.before_ns <= unblocked.after_ns
-    assert reading_ns <= unblocked.before_ns
-    assert blocked.connection == unblocked.connection == "1"
-
-
 def test_answers_that_a_closing_client_leaves_unread_are_told_of(upstream: Upstream) -> None:
     client, behind = upstream.connect()
     with client, behind:
@@ -231,21 +165,6 @@ def test_answers_that_a_closing_client_leaves_unread_are_told_of(upstream: Upstr
     told = [event for event in events_of(upstream.history) if event.event in {"blocked", "connection_closed"}]
     assert [event.event for event in told] == ["blocked", "connection_closed"]
     assert begun_ns - 100_000_000 < told[0].after_ns
-
-
-def test_a_client_that_reads_is_told_of_by_nothing(upstream: Upstream) -> None:
-    client, behind = upstream.connect()
-    with client, behind:
-        for _ in range(50):
-            behind.sendall(FRAME)
-            assert read_exactly(client, len(FRAME)) == FRAME
-        wait_until(lambda: not upstream.observer.loop._stuck)
-        (link,) = upstream.observer.loop._links
-        read = link.broker.arrivals
-        wait_until(lambda: read.since_ns > 0 and upstream.observer.loop._quiet_ns - read._permits[-1][0] > 10_000_000)
-    wait_until(lambda: upstream.observer.loop.link_count == 0)
-    upstream.close()
-    assert [event.event for event in events_of(upstream.history) if event.direction] == []
 
 
 def send_and_half_close(client: socket.socket, content: bytes) -> None:
@@ -425,15 +344,6 @@ def test_who_waited_for_long_waits_no_more_and_the_end_closes_the_others() -> No
     assert [cast("Line", one.socket).is_closed for one in (early, late)] == [False, True]
 
 
-def test_addresses_need_no_look_up() -> None:
-    assert all(is_literal(host) for host in ("127.0.0.1", "::1", "fe80::1%lo"))
-    assert not any(is_literal(host) for host in ("localhost", "127.1", "", "10.0.0.1.example"))
-
-
-ALLOWED_MS = 3_600_000.0
-"""Nothing is late here, however busy the machine is."""
-
-
 @pytest.fixture
 def observe() -> Iterator[StartCommand]:
     with commands("observe") as start:
@@ -445,36 +355,6 @@ def address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def ready_words(process: subprocess.Popen[str]) -> dict[str, str]:
-    """The words of the ready line; of a broker the proxy's address."""
-    assert process.stdout is not None
-    first, *words = process.stdout.readline().split()
-    assert first == "ready"
-    return {name: value.rsplit("@", 1)[-1] for name, value in (word.split("=", 1) for word in words)}
-
-
-def test_a_signal_ends_it_with_the_whole_history(
-    observe: StartCommand, broker: Broker, brokers: Brokers, tmp_path: Path
-) -> None:
-    broker_text = "{}:{}".format(*broker.address)
-    history = tmp_path / "history"
-    process = observe("--listen", "127.0.0.1:0", "--broker", broker_text, "--record", str(history))
-    ready = ready_words(process)
-    assert ready["record"] == str(history)
-    client = brokers.connect(address(ready["broker"]))
-    assert send_message(client, "T") == 0
-    assert client.pull("T").code == 0
-    assert client.pull("T", 1, timeout_ms=50).code == 19
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate()
-    assert (process.returncode, out, err) == (0, "", f"recorded {history}; next: longpoll judge {history}\n")
-    assert client.wait_closed()
-    events = events_of(history)
-    assert [event.event for event in events[-2:]] == ["connection_closed", "source_stopped"]
-    result = judge([history], engine="local", wake_ms=ALLOWED_MS, late_ms=ALLOWED_MS)
-    assert (result.verdict, result.requests) == ("valid", 2)
-
-
 def test_an_earlier_history_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     begin_recording(None)
     begin_recording(tmp_path)
@@ -482,26 +362,6 @@ def test_an_earlier_history_is_noted(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "part-broker-00000.ndjson").write_text("")
     begin_recording(tmp_path)
     assert capsys.readouterr().err == f"{tmp_path} has an earlier history, and `longpoll judge` reads both\n"
-
-
-def test_a_killed_proxy(observe: StartCommand, broker: Broker, brokers: Brokers, tmp_path: Path) -> None:
-    history = tmp_path / "history"
-    process = observe(
-        "--listen", "127.0.0.1:0", "--broker", "{}:{}".format(*broker.address), "--record", str(history), "--json"
-    )
-    assert process.stdout is not None
-    ready = json.loads(process.stdout.readline())
-    assert ready["name-server"] is None
-    client = brokers.connect(address(ready["brokers"]["{}:{}".format(*broker.address)]))
-    send_message(client, "T")
-    client.send_pull("T", 1, timeout_ms=60_000)
-    assert client.pull("T", 1, timeout_ms=500).code == 19
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    result = judge([history], engine="local", wake_ms=ALLOWED_MS, late_ms=ALLOWED_MS)
-    assert result.verdict == "unknown"
-    # Of the answered pull the killed proxy may have written nothing.
-    assert {gap["kind"] for gap in result.gaps} - {"nothing judged"} == {"source end", "not judged"}
 
 
 def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:

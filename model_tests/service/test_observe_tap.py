@@ -19,7 +19,6 @@ from model_tests.support.broker.brokers import Brokers, wait_until
 from model_tests.support.broker.observed import events_of, observing
 from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields, send_fields, send_message
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
-from model_tests.support.ports import closed_port
 from model_tests.support.present import present
 
 from longpoll_judge.run.pipeline import judge
@@ -626,16 +625,3 @@ def test_a_broker_that_a_route_names_is_measured(brokers: Brokers, tmp_path: Pat
 
         wait_until(lambda: uncertainty_ns() != UNCERTAINTY_NS_UNMEASURED)
         assert uncertainty_ns() >= UNCERTAINTY_NS_MIN
-
-
-def test_a_name_server_that_is_down(brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        closed_port() as address,
-        Observer.start(
-            RealRuntime(), brokers=[], name_server=address, record_directory=str(tmp_path / "history")
-        ) as proxy,
-    ):
-        assert proxy.name_server_address is not None
-        for _ in range(2):
-            assert brokers.connect(proxy.name_server_address).wait_closed()
-    assert ["cannot be reached" in record.message for record in caplog.records] == [True]

@@ -20,7 +20,7 @@ from longpoll_observe import Observer, arrival_time
 from longpoll_observe import relay_loop as loop
 from longpoll_observe.arrival_time import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, ArrivalTimes
 from longpoll_observe.links import PIECE_SIZE, TapQueue
-from longpoll_observe.relay_loop import BLOCKED_NS, LOOK_NS, RelayLoop
+from longpoll_observe.relay_loop import RelayLoop
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames import Command, encode
 from longpoll_runtime.real import RealRuntime
@@ -234,16 +234,6 @@ def test_looks_and_acknowledgements(relay_loop: RelayLoop, come: int, looks: obj
     assert (noted.looks, noted.acknowledgements) == (looks, acknowledgements)
 
 
-@pytest.mark.parametrize(("passes_ago", "looks"), [(0, []), (1, []), (2, [(1_000, 50)])])
-def test_only_a_poll_that_watched_a_side_and_did_not_report_it_has_seen_it_empty(
-    relay_loop: RelayLoop, passes_ago: int, looks: list[tuple[int, int]]
-) -> None:
-    relay_loop._pass, relay_loop._quiet_ns = 10, 1_000
-    side: Any = Part(busy_pass=10 - passes_ago, look_ns=0, arrivals=Noted(50))
-    relay_loop._note_quiet(side)
-    assert (side.arrivals.looks, side.look_ns) == (looks, 1_000 + LOOK_NS if looks else 0)
-
-
 @pytest.mark.parametrize(("since_ns", "is_over"), [(0, False), (19, False), (20, True)])
 def test_a_side_has_caught_up_when_what_came_meanwhile_is_seen(
     relay_loop: RelayLoop, since_ns: int, is_over: bool
@@ -259,47 +249,6 @@ def test_a_side_has_caught_up_when_what_came_meanwhile_is_seen(
     relay_loop.untold.tell_all()
     assert told == ([("answers", 20, 900)] if is_over else [])
     assert (side in relay_loop._stuck) == (not is_over)
-
-
-@pytest.mark.parametrize(("for_ns", "is_told"), [(BLOCKED_NS, False), (BLOCKED_NS + 1, True)])
-def test_a_side_that_has_not_caught_up_for_long_is_told_of_once(
-    relay_loop: RelayLoop, for_ns: int, is_told: bool
-) -> None:
-    told: list[tuple[object, ...]] = []
-    side: Any = Part(stuck=(10, 20), stuck_told=False, out=b"waits")
-    tap = Part(blocked=lambda *what: told.append(what))
-    side.link = Part(client=None, broker=side, tap=tap)
-    relay_loop._stuck[side] = None
-    relay_loop._now_ns = lambda: 20 + for_ns
-    for _look in range(2):
-        relay_loop._look_at_stuck()
-    relay_loop.untold.tell_all()
-    assert told == ([("requests", 10, 20)] if is_told else [])
-
-
-def test_since_when_a_side_does_not_read_is_told_by_the_first_send(relay_loop: RelayLoop) -> None:
-    clock = Kernel(0, 0)
-    relay_loop._now_ns = lambda: clock.now_ns
-    socket = Part(send=lambda _content: 1)
-    side: Any = Part(socket=socket, out=b"waits", stuck=None)
-    side.link = Part(client=side, broker=None)
-    for now_ns in (100, 200):
-        clock.now_ns = now_ns
-        assert relay_loop._send(side)
-    assert (side.stuck, bytes(side.out), list(relay_loop._stuck)) == ((100, 100), b"its", [side])
-
-
-@pytest.mark.parametrize(("is_told", "for_ns", "said"), [(False, 1, 1), (False, 0, 0), (True, 1, 0)])
-def test_a_connection_that_ends_unseen(relay_loop: RelayLoop, is_told: bool, for_ns: int, said: int) -> None:
-    told: list[tuple[object, ...]] = []
-    broker = Part(busy_pass=relay_loop._pass, look_ns=0, arrivals=Noted(50, 70))
-    tap = Part(blocked=lambda *what: told.append(what))
-    link: Any = Part(client=Part(stuck_told=is_told), broker=broker, tap=tap)
-    now_ns = 70 + BLOCKED_NS + for_ns
-    relay_loop._now_ns = lambda: now_ns
-    relay_loop._tell_unseen(link)
-    relay_loop.untold.tell_all()
-    assert told == [("answers", 70, now_ns)] * said
 
 
 LOADS = {
@@ -349,25 +298,6 @@ def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> N
     assert all(len(piece) <= PIECE_SIZE for piece, _after, _before in told)
     assert [after for _piece, after, _before in told] == sorted(after for _piece, after, _before in told)
     assert (len(untold.calls), untold.size) == (0, 0)
-
-
-def test_a_turn_ends_when_its_time_is_over() -> None:
-    untold, calls, now_ns = TapQueue(), list[int](), 0
-
-    def call(number: int) -> None:
-        nonlocal now_ns
-        calls.append(number)
-        now_ns += 400
-
-    for number in range(10):
-        untold.add(lambda number=number: call(number))  # type: ignore[misc]
-    untold.tell(lambda: now_ns, 1_000)
-    first = len(calls)
-    untold.tell(lambda: now_ns, 0)
-    assert 1 < first < 6
-    assert first < len(calls) < 10
-    untold.tell_all()
-    assert calls == list(range(10))
 
 
 def test_answers_are_read_while_others_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

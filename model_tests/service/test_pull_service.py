@@ -29,7 +29,6 @@ from longpoll_broker.shared.topics import GroupConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE
 
 PULL = RequestCode.PULL_MESSAGE
@@ -168,34 +167,6 @@ def test_deadlines_are_monotonic(policy: object, step_ms: int, brokers: Brokers)
     assert time.monotonic_ns() - began_ns >= 200_000_000
     assert reply is not None
     assert reply.code == 19
-
-
-THE_BROKERS = {
-    "append", "make_visible", "pull_read", "hold", "recheck", "expire", "run", "stop",
-    "notify_start", "notify_each", "notify_end", "scan_start", "scan_each", "scan_end",
-}  # fmt: skip
-"""The step points that the broker's own threads pass in the scenario below."""
-
-
-def test_the_step_points_are_the_laws_actions(brokers: Brokers, tmp_path: Path) -> None:
-    passed: set[str] = set()
-    for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9):
-        runtime, config = Counting(), BrokerConfig(scan_period_ms=20)
-        broker, puller, sender = brokers.served_two(
-            runtime=runtime, directory=str(tmp_path / policy.name), policy=policy, config=config
-        )
-        send_message(sender, "T")
-        wait_visible(broker, "T", 1)
-        opaque = puller.hold("T", 1)
-        wait_held(broker)
-        send_message(sender, "T")
-        assert puller.reply(opaque) is not None
-        assert puller.pull("T", 2, timeout_ms=50).code == 19
-        puller.hold("T", 2)
-        wait_held(broker)
-        broker.stop()
-        passed |= set(runtime.passed)
-    assert passed == THE_BROKERS <= set(ACTION_NAMES)
 
 
 def test_a_message_wakes_its_queue_alone(brokers: Brokers) -> None:

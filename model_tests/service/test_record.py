@@ -162,17 +162,6 @@ def test_a_second_life_is_a_second_source(brokers: Brokers, history: Path) -> No
     assert (told.topic, told.queue, told.visible_end) == ("T", 3, 1)
 
 
-def test_a_stop_answers_in_the_history_too(brokers: Brokers, history: Path) -> None:
-    broker, client = brokers.served(record_directory=str(history))
-    send_message(client, "T")
-    client.send_pull("T", 1, timeout_ms=10_000)
-    wait_held(broker)
-    events = ended(broker, history)
-    answered = one(events, "answer_sent", cause="stopped")
-    assert (answered.code, answered.offset_next) == (19, 1)
-    assert answered.sequence < one(events, "connection_closed").sequence
-
-
 def test_refused_requests_are_answers(brokers: Brokers, history: Path) -> None:
     broker, client = brokers.served(record_directory=str(history))
     assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("a@b")).code == 1

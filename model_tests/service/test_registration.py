@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import tracemalloc
 import zlib
@@ -16,7 +15,6 @@ from typing import Any, Final, cast
 import pytest
 from attrs import evolve
 from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_until
-from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.broker.raw_client import RawClient, send_fields, send_message
 from model_tests.support.broker.stores import result_of
 from model_tests.support.present import present
@@ -30,8 +28,7 @@ from longpoll_broker.rocketmq.name_server import name_server, routes
 from longpoll_broker.rocketmq.name_server.name_server import NameServer, OwnBroker, topic_names
 from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes
 from longpoll_broker.shared.topics import TopicConfig, Topics
-from longpoll_client import Credentials, Producer, PullConsumer
-from longpoll_client.settings import MemberConfig
+from longpoll_client import Credentials
 from longpoll_protocol.bodies import BODY_SIZE_MAX, ConsumerData, HeartbeatData, SubscriptionData, TopicList
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
@@ -163,31 +160,6 @@ def test_what_cannot_be_taken_in_is_told(brokers: Brokers, fields: dict[str, Any
     assert answer.code == 1
     assert words in str(answer.remark)
     assert route(client, "T") == {}
-
-
-def test_a_dead_broker_of_a_topic_keeps_nobody_from_the_living_one(
-    broker: Broker, brokers: Brokers, caplog: pytest.LogCaptureFixture
-) -> None:
-    name_server = "{}:{}".format(*broker.name_server_address)
-    with new_topic(name_server, 2) as topic, Producer(name_server) as producer:
-        for number in range(4):
-            producer.send(topic, b"%d" % number)
-        registrar = brokers.names(broker)
-        assert register(registrar, table(topic), address="127.0.0.1:1") == 0
-        config = MemberConfig(group="G", start_at="first")
-        with (
-            PullConsumer(name_server, topics=topic, **member_options(config)) as consumer,
-            caplog.at_level(logging.WARNING),
-        ):
-            found: list[bytes] = []
-            while len(found) < 4:
-                messages = consumer.poll(10.0)
-                assert messages
-                found += [message.body for message in messages]
-            assert {queue.broker_name for queue in consumer.queues} == {"broker-a"}
-    assert sorted(found) == [b"0", b"1", b"2", b"3"]
-    assert "the other brokers have it" in caplog.text
-    assert "rebalance of" in caplog.text
 
 
 def registered(address: str, name: str = "b", broker_id: int = 0, heard_ms: int = 0) -> RegisteredBroker:
@@ -351,22 +323,6 @@ def test_registrations_and_permissions_of_many_topics_take_turns(monkeypatch: py
         assert {told._permission(broker.name, topic) for topic in broker.topics.values()} == {expected}
     told.routes.forget_topic("A", None)
     assert broker.topics.keys() == set("BCDEFGHIJ")
-
-
-def test_lists_of_topics_in_turns(monkeypatch: pytest.MonkeyPatch, brokers: Brokers) -> None:
-    monkeypatch.setattr(name_server, "TURN_COUNT", 1)
-    client = brokers.names(brokers.start())
-    for number in range(3):
-        assert register(client, table(f"T{number}", "S"), name=f"b{number}", address=f"10.0.0.8:{number}") == 0
-    asked = [
-        client.send(code, {"cluster": "C"})
-        for code in (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_TOPICS_BY_CLUSTER)
-        for _ in range(2)
-    ]
-    for opaque in asked:
-        told = client.answer(opaque)
-        names = TopicList.decode(told.body).topic_list
-        assert (len(names), {"T0", "T1", "T2", "S"} - set(names)) == (len(set(names)), set())
 
 
 def at(address: Address) -> str:
@@ -579,22 +535,6 @@ def test_the_limit_of_topics(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_a_deleted_topic_keeps_its_route(brokers: Brokers, policy: Policy) -> None:
-    broker = brokers.start(policy=policy)
-    client, admin = brokers.names(broker), brokers.connect(broker)
-    kept = {} if policy is STRICT else {"broker-a": 6}
-    admin.create_topic("T", 4)
-    assert admin.delete_topic("T") == 0
-    assert permissions(client, "T") == kept
-    listing = listed(client.call(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "DefaultCluster"}))
-    assert ("T" in listing) == bool(kept)
-    assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}).code == 0
-    assert permissions(client, "T") == {}
-    admin.create_topic("T", 4)
-    assert permissions(client, "T") == {"broker-a": 6}
-
-
-@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_request_216_hides_a_live_topic(brokers: Brokers, policy: Policy) -> None:
     broker = brokers.start(policy=policy)
     client, admin = brokers.names(broker), brokers.connect(broker)
@@ -620,8 +560,3 @@ def test_topics_are_listed_by_cluster(brokers: Brokers) -> None:
     system = client.call(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     assert listed(system) == ["C", "DefaultCluster", "broker-a", "other"]
     assert json.loads(bytes(system.body))["brokerAddr"].startswith("127.0.0.1:")
-
-
-def test_the_name_servers_settings_are_properties(brokers: Brokers) -> None:
-    body = bytes(brokers.names(brokers.start()).call(RequestCode.GET_NAMESRV_CONFIG).body).decode()
-    assert dict(line.split("=") for line in body.splitlines())["brokerChannelExpiredTime"] == "120000"

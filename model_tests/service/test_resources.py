@@ -198,13 +198,6 @@ def test_a_request_is_refused_for_what_it_uses(broker: Broker, brokers: Brokers)
             assert broker.administering.clients.producers.channels("theirs") == []
 
 
-@pytest.mark.parametrize("properties", ["DELAY\x019\x02", "REAL_TOPIC\x01open\x02"])
-def test_a_message_that_waits_is_not_read_by_its_place(properties: str, broker: Broker, brokers: Brokers) -> None:
-    client = brokers.connect(broker)
-    place, _offset = place_of(client, "secret", properties)
-    assert is_refused(call(client, VIEW, {"offset": place}), "topic:secret")
-
-
 def test_a_transaction_of_others_is_not_ended(broker: Broker, brokers: Brokers) -> None:
     """Request 37 needs a right to the prepared message's topic."""
     client = brokers.connect(broker)
@@ -226,46 +219,6 @@ def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, broke
     client = brokers.connect(broker)
     for account, refusal in (("readers", False), ("writers", True)):
         assert is_refused(call(client, SEND, send_fields("%RETRY%mine"), b"x", account), "group:mine") == refusal
-
-
-@pytest.mark.parametrize("delay_level", ["-1", "1"])
-def test_retries_and_dead_letters_by_their_place(delay_level: str, broker: Broker, brokers: Brokers) -> None:
-    client = brokers.connect(broker)
-    place, _offset = place_of(client, "open")
-    for account, group, refusal in (
-        ("curious", "theirs", True),
-        ("curious", "others", False),
-        ("stranger", "theirs", True),
-        ("stranger", "mine", False),
-        ("readers", "mine", False),
-        ("readers", "others", True),
-    ):
-        copy = str(broker.store.log_end)
-        assert call(client, BACK, back(place, group) | {"delayLevel": delay_level}, b"", "administrator").code == 0
-        answer = call(client, VIEW, {"offset": copy}, account=account)
-        assert (is_refused(answer, f"group:{group}"), answer.code == 0) == (refusal, not refusal)
-
-
-DEAD: Final = {"topic": "%DLQ%theirs", "queueId": "0", "timestamp": "0"}
-
-
-@pytest.mark.parametrize(
-    ("code", "fields"),
-    [
-        (RequestCode.PULL_MESSAGE, pull_fields("%DLQ%theirs", 0, group="mine")),
-        (RequestCode.QUERY_MESSAGE, DEAD | {"key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": "9"}),
-        (RequestCode.GET_MAX_OFFSET, DEAD),
-        (SEND, send_fields("%DLQ%theirs")),
-    ],
-)
-def test_dead_letters_of_a_denied_group(code: int, fields: dict[str, str], broker: Broker, brokers: Brokers) -> None:
-    client = brokers.connect(broker)
-    place, _offset = place_of(client, "open")
-    dead = back(place, "theirs") | {"delayLevel": "-1"}
-    assert call(client, BACK, dead, account="administrator").code == 0
-    assert is_refused(call(client, code, fields, account="curious"), "group:theirs")
-    others = {name: value.replace("theirs", "others") for name, value in fields.items()}
-    assert "No default permission" not in (call(client, code, others, account="curious").remark or "")
 
 
 @pytest.mark.parametrize(
@@ -318,41 +271,6 @@ def member(brokers: Brokers, broker: Broker, account: str, body: bytes) -> RawCl
     client = brokers.connect(broker)
     assert call(client, BEAT, body=body, account=account).code == 0
     return client
-
-
-def test_a_producer_is_asked_about_messages_that_it_may_send_alone(tmp_path: Path, brokers: Brokers) -> None:
-    """Request 39 carries the message's body."""
-    quick = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
-    with opened(tmp_path, quick) as broker:
-        others = [member(brokers, broker, "stranger", heartbeat("P")) for _ in range(60)]
-        allowed = member(brokers, broker, "curious", heartbeat("P"))
-        sent = send_fields("secret", properties=PREPARED) | {"f": "4", "g": str(RealRuntime().unix_ms())}
-        assert call(allowed, SEND, sent, b"secret", "curious").code == 0
-        checks = broker.sending.checks
-        for _round in range(3):
-            checks._due_ns = 0
-            wait_until(lambda: checks._due_ns != 0)
-            assert allowed.wait_push().code == RequestCode.CHECK_TRANSACTION_STATE
-        for each in others:
-            assert (call(each, RequestCode.GET_BROKER_RUNTIME_INFO).code, each.pushes) == (0, [])
-
-
-def test_a_message_is_taken_to_members_that_may_read_it_alone(broker: Broker, brokers: Brokers) -> None:
-    """Request 309 with a message of another topic."""
-    client = member(brokers, broker, "stranger", heartbeat(mine=["open"]))
-    assert client.wait_push().code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-    admin = brokers.connect(broker)
-    for topic, is_there in (("secret", False), ("open", True)):
-        place, _offset = place_of(admin, topic)
-        asked = {"consumerGroup": "mine", "clientId": "c", "msgId": message_id("127.0.0.1", 1, int(place))}
-        signed = asked | {ACCESS_KEY: "administrator"}
-        signed[SIGNATURE] = sign(signed, b"", SECRETS["administrator"])
-        opaque = admin.send(RequestCode.CONSUME_MESSAGE_DIRECTLY, signed)
-        if is_there:
-            assert client.wait_push().code == RequestCode.CONSUME_MESSAGE_DIRECTLY
-        else:
-            assert "not online" in str(admin.answer(opaque).remark)
-            assert client.pushes == []
 
 
 BODY_AT: Final = FIXED_SIZE - 3

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import pathlib
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,48 +19,24 @@ from model_tests.support.broker.harness.topics import make_topic
 from model_tests.support.broker.raw_client import (
     PATIENCE_S,
     RawClient,
-    bodies_of,
     send_fields,
     send_message,
 )
 from model_tests.support.broker.sockless import Peer, ThreadlessBroker
 from model_tests.support.broker.stores import StillRuntime
-from model_tests.support.present import present
-from model_tests.support.store import killed
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.io.channel import NO_END_NS
-from longpoll_broker.send.send_bursts import SendBursts
-from longpoll_broker.shared.topics import TopicConfig
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.upkeep.config_files import ConfigFiles
 from longpoll_broker.upkeep.flush_service import QUEUES_EVERY, QUEUES_SIZE, FlushService
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_protocol.fast import SendCommand, read_send
 from longpoll_protocol.frames import Command, encode
 from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
-
-
-@pytest.mark.parametrize(("policy", "answered"), [(STRICT, True), (ROCKETMQ_4_9, False), (ROCKETMQ_5, False)])
-def test_wrong_ends_of_transactions(policy: Policy, answered: bool, brokers: Brokers) -> None:
-    client = brokers.client(policy=policy)
-    fields = {"producerGroup": "PG", "tranStateTableOffset": "0", "commitLogOffset": "0"}
-
-    def end(how: str) -> int:
-        return client.send(RequestCode.END_TRANSACTION, fields | {"commitOrRollback": how})
-
-    undecided = end("0")
-    for how in ("4", "-1", "31"):
-        reply = client.answer(end(how))
-        assert reply.code == 1
-    # Answers come in the order of the requests.
-    assert (client.reply(undecided, 0.01) is not None) is answered
-
 
 STORE = evolve(SMALL_STORE, commit_log_file_size=16_384, message_size_max=2_000, multi_dispatch=True)
 """Files so small that bursts meet their ends."""
@@ -112,15 +86,6 @@ def test_a_burst_is_served_as_its_sends_are(peers: tuple[Peer, Peer], content: b
     assert bursts.told(content) == single.told(content)
 
 
-def plain_burst(count: int) -> bytes:
-    """So many plain sends with different opaques."""
-    fields = send_fields("T", 0, "TAGS\x01a\x02")
-    return b"".join(
-        b"".join(encode(Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=fields, body=b"x" * number)))
-        for number in range(count)
-    )
-
-
 @pytest.fixture
 def bursts(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of messages of each burst that the store gets."""
@@ -133,77 +98,6 @@ def bursts(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(broker.store, "put_burst", noted)
     return stored
-
-
-def test_a_burst_is_stored_in_one_go(broker: Broker, bursts: list[int]) -> None:
-    peer = Peer(broker)
-    peer.tell(plain_burst(1))
-    peer.tell(plain_burst(10))
-    assert bursts == [9]
-
-
-def test_a_broker_with_more_to_do_for_each_send_serves_no_bursts(brokers: Brokers, tmp_path: Path) -> None:
-    recording = brokers.start(record_directory=str(tmp_path / "history"))
-    waiting = brokers.start(directory=str(tmp_path / "waiting"), store_config=evolve(STORE, flush_disk_sync=True))
-    plain = brokers.start(directory=str(tmp_path / "plain"))
-    assert [recording.handler.send_bursts, waiting.handler.send_bursts] == [None, None]
-    assert plain.handler.send_bursts is not None
-
-
-def test_pipelined_sends_wake_a_held_pull(brokers: Brokers) -> None:
-    broker, sender, puller = brokers.served_two()
-    sender.send_bytes(plain_burst(1))
-    assert sender.reply(0) is not None
-    pulled = puller.hold("T", 1)
-    wait_held(broker)
-    sender.send_bytes(plain_burst(40))
-    replies = [sender.reply(number) for number in range(40)]
-    answer = puller.answer(pulled)
-    bodies = bodies_of(answer)
-    assert bodies == [b"x" * number for number in range(len(bodies))]
-    assert bodies
-    assert [reply.ext_fields["queueOffset"] for reply in replies if reply and reply.ext_fields] == [
-        str(1 + number) for number in range(40)
-    ]
-
-
-def test_sends_that_cannot_be_stored_together_after_all_are_served(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SendBursts, "_put", lambda *_: 0)
-    broker, client = brokers.served()
-    opaques = client.send_burst(
-        RequestCode.SEND_MESSAGE_V2, [(send_fields("T"), b"%d" % number) for number in range(9)]
-    )
-    answers = [client.reply(opaque) for opaque in opaques]
-    assert [answer and answer.code for answer in answers] == [0] * 9
-    wait_visible(broker, "T", 9)
-    pulled = client.pull("T")
-    assert bodies_of(pulled) == [b"%d" % number for number in range(9)]
-
-
-@pytest.mark.parametrize(
-    ("properties", "reads_max"), [([f"{DELAY}\x011\x02"], 2), ([""], 2), (["", "", f"{DELAY}\x011\x02"], 20)]
-)
-def test_few_sends_are_read_for_nothing(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, properties: list[str], reads_max: int
-) -> None:
-    count = [0]
-
-    def counted(header: bytes, body: memoryview) -> SendCommand | None:
-        count[0] += 1
-        return read_send(header, body)
-
-    monkeypatch.setattr("longpoll_protocol.fast.read_send", counted)
-    broker = brokers.start()
-    bursts = present(broker.handler.send_bursts)
-    moments = itertools.cycle([0, NO_END_NS + 1])
-    bursts.now_ns = lambda: next(moments)
-    client = brokers.connect(broker)
-    texts = (properties * 200)[:200]
-    opaques = client.send_burst(RequestCode.SEND_MESSAGE_V2, [(send_fields("T", 0, text), b"x") for text in texts])
-    assert all(client.reply(opaque) is not None for opaque in opaques)
-    assert 200 <= count[0] <= 200 * reads_max
 
 
 SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True, flush_interval_ms=1_000_000)
@@ -291,19 +185,6 @@ def saved_by_the_committer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConfigFiles, "save", lambda _files: None)
 
 
-@pytest.mark.usefixtures("saved_by_the_committer_alone")
-@pytest.mark.parametrize("config", [SYNC, SMALL_STORE], ids=["SYNC", "ASYNC"])
-def test_a_topic_that_a_send_made_outlives_a_kill(
-    brokers: Brokers, tmp_path: pathlib.Path, config: StoreConfig
-) -> None:
-    """The topic is saved before the send is answered."""
-    broker = brokers.start(store_config=config)
-    assert send_first(brokers.connect(broker)) == ResponseCode.SUCCESS
-    restarted = brokers.start(store_config=config, directory=str(killed(tmp_path / "store")))
-    topic = present(restarted.topics.get("New"))
-    assert topic.write_queue_nums == 8
-
-
 def made_by(properties: str) -> tuple[int, dict[str, str]]:
     return RequestCode.SEND_MESSAGE_V2, send_fields("New", 1, properties) | {"d": "8"}
 
@@ -345,29 +226,6 @@ def test_a_topic_outlives_a_kill_whatever_message_made_it(
     send_message(client, "T")
     assert {client.call(code, fields, b"x").code for code, fields in requests} == {ResponseCode.SUCCESS}
     assert f'"{made}"'.encode() in (tmp_path / "store" / "config" / "topics.json").read_bytes()
-
-
-@pytest.mark.usefixtures("saved_by_the_committer_alone")
-def test_only_sends_to_saved_topics_are_stored_in_bursts(
-    broker: Broker, bursts: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The system's topics count as saved: each start finds them."""
-    assert broker.topics.unsaved == {}
-    peer = Peer(broker)
-    peer.tell(plain_burst(1))
-    monkeypatch.setattr(broker.sending.commits, "save_topics", lambda: None)
-    broker.topics.put(TopicConfig("T"))
-    peer.tell(plain_burst(10))
-    assert bursts == []
-
-
-def test_a_topic_is_saved_before_the_table_is_marked_as_changed(brokers: Brokers) -> None:
-    """Another thread may send to the topic in between."""
-    broker = brokers.start(store_config=SYNC)
-    broker.topics.put(TopicConfig("New", 8, 8))
-    broker.topics.changed = False
-    broker.sending.commits.save_topics()
-    assert broker.topics.unsaved == {}
 
 
 def test_a_topic_that_cannot_be_saved_fails_only_its_own_sends(
@@ -470,15 +328,6 @@ def test_who_sees_a_message_that_is_not_durable(policy: Policy, seen: bool, brok
     disk.works.set()
     assert (early is not None, (early or puller.answer(opaque)).code) == (seen, 0)
     assert sender.answer(acknowledged).code == 0
-
-
-def test_async_flush_never_waits(brokers: Brokers, disk: Disk) -> None:
-    broker = brokers.start(policy=STRICT)
-    disk.sticks()
-    client = brokers.connect(broker)
-    client.put("T", b"m")
-    assert client.pull("T").code == 0
-    disk.works.set()
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)

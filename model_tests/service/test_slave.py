@@ -12,7 +12,6 @@ import attrs
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_held, wait_visible
 from model_tests.support.broker.raw_client import (
-    PATIENCE_S,
     RawClient,
     bodies_of,
     send_message,
@@ -29,7 +28,6 @@ from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 LONG_MS = 30_000
-SHORT_S = 0.2
 
 StartSlave = Callable[..., Broker]
 
@@ -95,20 +93,6 @@ def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: 
     assert codes == [0 if changes else 1] * len(codes)
     assert (broker.topics.get("U") is not None, broker.topics.get("T") is None) == (changes, changes)
     assert (broker.topics.get("V") is not None) == changes
-
-
-@pytest.mark.parametrize(("policy", "told"), [(STRICT, 19), (ROCKETMQ_5, None)], ids=["strict", "5"])
-def test_the_masters_return_without_acting_masters(
-    policy: Policy, told: int | None, start_slave: StartSlave, brokers: Brokers
-) -> None:
-    """`enableSlaveActingMaster` is off by default, and only 5.x needs it; with it: see `test_delete_topic.py`."""
-    broker = start_slave(policy, slave_read=True)
-    client, watcher = brokers.connect(broker), brokers.connect(broker)
-    opaque = client.hold("T", 3)
-    wait_held(broker)
-    assert watcher.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 0
-    reply = client.reply(opaque, SHORT_S if told is None else PATIENCE_S)
-    assert (reply and (reply.code, fields_of(reply)["nextBeginOffset"])) == (told and (told, "3"))
 
 
 @pytest.mark.parametrize(("policy", "woken"), [(ROCKETMQ_4_9, False), (ROCKETMQ_5, True)], ids=["4.9", "5"])

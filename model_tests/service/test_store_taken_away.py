@@ -17,7 +17,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from model_tests.support.broker.brokers import SMALL_STORE, wait_until
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_until
 from model_tests.support.broker.commands import StartCommand, commands
 from model_tests.support.broker.raw_client import (
     PATIENCE_S,
@@ -31,7 +31,7 @@ from longpoll.wire.requests import topic_header
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.metrics import BrokerCollector, with_health
-from longpoll_broker.store.segment import make_beside
+from longpoll_broker.store.consume_queue import OTHER_MAPS
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.files import RealFiles, RealMappedFile
 from longpoll_runtime.real import RealRuntime
@@ -162,18 +162,6 @@ def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: 
     assert found == [*bodies, b"told", b"after"]
 
 
-def test_nothing_is_made_where_a_store_was(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    make_beside(RealFiles(), f"{tmp_path}/store/index")
-    make_beside(RealFiles(), f"{tmp_path}/store/index")
-    moved(tmp_path / "store")
-    for name in ("index", "config"):
-        with pytest.raises(FileNotFoundError, match="the store no longer exists"):
-            make_beside(RealFiles(), f"{tmp_path}/store/{name}")
-    assert not (tmp_path / "store").exists()
-    assert (tmp_path / "moved" / "index").is_dir()
-
-
 def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(
     start: Callable[..., Broker], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,20 +181,6 @@ def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(
     again = start(tmp_path / "store")
     with RawClient(again.address) as client:
         assert is_readable(client, 1)
-
-
-def test_no_queue_without_a_store(start: Callable[..., Broker], tmp_path: Path) -> None:
-    broker = start(tmp_path / "store", attrs.evolve(SMALL_STORE, flush_interval_ms=3_600_000))
-    with RawClient(broker.address) as client:
-        send_message(client, "T")
-        moved(tmp_path / "store")
-        sent = client.put("Another")
-        assert sent.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert not (tmp_path / "store").exists()
-        (tmp_path / "moved").rename(tmp_path / "store")
-        send_message(client, "T")
-        send_message(client, "Another")
-        assert len(records_of(client.pull("Another"))) == 1
 
 
 @pytest.mark.parametrize("way", ["file", "directory"])
@@ -261,6 +235,63 @@ def test_after_a_failed_sync_sends_are_refused_until_the_broker_is_started_again
         assert is_readable(client, 2)
         assert code_of_send(client) == ResponseCode.SUCCESS
         assert health(again) == ("200 OK", "ok\n")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])
+def test_pulls_go_on_where_sends_cannot(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """On a full or read-only disk sends get 14."""
+    _broker, client = brokers.served(store_config=attrs.evolve(SMALL_STORE, commit_log_file_size=16_384))
+    for _ in range(3):
+        send_message(client, "T", b"x" * 100)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealMappedFile, "reserve", refuse)
+        patch.setattr(RealFiles, "_map", refuse)
+        patch.setattr(RealFiles, "write_atomic", refuse)
+        refused = stored = 0
+        while refused < 3:
+            reply = client.put("T", b"x" * 1000)
+            assert reply.code in {ResponseCode.SUCCESS, ResponseCode.SERVICE_NOT_AVAILABLE}
+            refused += reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            stored += reply.code == ResponseCode.SUCCESS
+            assert stored < 20
+        pulled = client.pull("T")
+        assert len(records_of(pulled)) == min(3 + stored, 32)
+    offset = send_message(client, "T")
+    assert offset == 3 + stored
+
+
+def test_a_pull_without_a_map_is_told_and_nothing_is_passed_over(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pull gets code 1 while the queue's file cannot be opened."""
+    monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
+    broker = brokers.start()
+    client, other = brokers.connect(broker), brokers.connect(broker)
+    for queue_id in range(3):
+        send_message(client, "T", queue_id=queue_id)
+        client.pull("T", queue_id=queue_id)
+    map_file = RealFiles._map
+
+    def refuse(files: RealFiles, path: str, size: int, *, writable: bool, create: bool) -> RealMappedFile:
+        if "/consumequeue/T/" in path and not create:
+            raise OSError(errno.EMFILE, "too many open files", path)
+        return map_file(files, path, size, writable=writable, create=create)
+
+    broker.store.flush_queues()
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "_map", refuse)
+        codes = [client.pull("T", queue_id=queue_id).code for queue_id in range(3)]
+        assert codes.count(ResponseCode.SYSTEM_ERROR) >= 2
+        # One of the three queues may have the map there is.
+        assert set(codes) <= {ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS}
+        send_message(other, "Fresh")
+        assert len(records_of(other.pull("Fresh"))) == 1
+    for queue_id in range(3):
+        assert len(records_of(client.pull("T", queue_id=queue_id))) == 1
 
 
 def test_the_command_tells_its_health_and_how_it_ended(tmp_path: Path) -> None:

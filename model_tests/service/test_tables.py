@@ -138,14 +138,6 @@ def test_a_number_that_nobody_can_serve_is_refused(tmp_path: Path, name: str, co
         loaded(tmp_path)
 
 
-def test_the_greatest_numbers_are_served(tmp_path: Path) -> None:
-    (tmp_path / TOPICS).write_text('{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":16384}}}')
-    (tmp_path / OFFSETS).write_text('{"offsetTable":{"T@G":{"0":9223372036854775807}}}')
-    files = loaded(tmp_path)
-    assert files.offsets.by_pair["T@G"] == {0: 2**63 - 1}
-    assert files.topics.get("T") is not None
-
-
 def test_a_disk_that_fails_while_a_table_is_repaired_loses_nothing(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,14 +154,6 @@ def test_a_disk_that_fails_while_a_table_is_repaired_loses_nothing(
     with pytest.raises(OSError, match="injected"):
         files.save()
     assert loaded(config).offsets.query("T", "G", 0) == 3
-
-
-def test_a_directory_without_tables_begins_empty(tmp_path: Path) -> None:
-    """It saves nothing until something changes."""
-    loaded(tmp_path).save()
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / TOPICS).write_bytes(b'{"dataVersion":{"counter":1},"topicConfigTable":null}')
-    assert loaded(tmp_path).topics.by_name == {}
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -251,34 +235,6 @@ TOPIC = {
 GROUP_BODY = json.dumps({"groupName": "Made", "consumeEnable": False}).encode()
 
 
-def table_of(store: Path, file: str, key: str) -> dict[str, object]:
-    table: dict[str, object] = json.loads((store / "config" / file).read_text())[key]
-    return table
-
-
-def test_a_deletion_that_was_not_saved_is_saved_before_the_next_answer(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker = brokers.start(store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS))
-    client, store = brokers.connect(broker), Path(broker.store.directory)
-    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC).code == 0
-    broker.handler.shared.offsets.commit("Made", "G", 0, 5)
-    files, write_atomic = broker.runtime.files, RealFiles.write_atomic
-    fails = [True]
-
-    def write(own: RealFiles, path: str, content: bytes) -> None:
-        if path.endswith("consumerOffset.json") and fails[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        write_atomic(own, path, content)
-
-    (store / "config" / "consumerOffset.json").write_text('{"offsetTable": {"Made@G": {"0": 5}}}')
-    monkeypatch.setattr(type(files), "write_atomic", write)
-    assert client.delete_topic("Made") == 1
-    fails[0] = False
-    assert client.delete_topic("Made") == 0
-    assert table_of(store, "consumerOffset.json", "offsetTable") == {}
-
-
 def change(client: RawClient, killed: Path, store: Path) -> list[tuple[list[str], list[str]]]:
     """The topics and groups of the directory as a kill leaves it after each change was answered."""
     found = []
@@ -338,29 +294,6 @@ def test_a_failed_save_is_reported(brokers: Brokers, monkeypatch: pytest.MonkeyP
     assert admin.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP_BODY).code == 0
     table = json.loads(Path(broker.store.directory, "config", "topics.json").read_text())["topicConfigTable"]
     assert table["Made"]["readQueueNums"] == 3
-
-
-class ChangedMeanwhile:
-    """A table that changes right after a look at its flag."""
-
-    def __init__(self) -> None:
-        self.stands = False
-
-    @property
-    def changed(self) -> bool:
-        stood, self.stands = self.stands, True
-        return stood
-
-    @changed.setter
-    def changed(self, value: bool) -> None:
-        self.stands = value
-
-
-def test_a_change_while_the_flag_is_looked_at_is_saved_the_next_time() -> None:
-    table = ChangedMeanwhile()
-    with config_files._taken(table) as has_changed:  # type: ignore[arg-type] # what is asked of a table it has
-        assert not has_changed
-    assert table.stands
 
 
 @given(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import Brokers, wait_until, wait_visible
-from model_tests.support.broker.raw_client import RawClient, records_of, send_fields, send_message
+from model_tests.support.broker.raw_client import RawClient, records_of, send_message
 from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
@@ -30,15 +30,12 @@ from longpoll_protocol.frames import Command
 from longpoll_protocol.message import (
     HANDLE_SIZE_MAX,
     PROPERTIES_SIZE_MAX,
-    BatchMessage,
     RecallHandle,
-    encode_batch,
     read_handle,
 )
-from longpoll_protocol.names import TIMER_TOPIC
 from longpoll_protocol.properties import FORM_5, encode_properties, read_properties
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_5, STRICT, Policy
+from longpoll_spec.policy import ROCKETMQ_5, Policy
 
 START_MS = 1_800_000_000_500
 
@@ -142,47 +139,6 @@ def test_a_wish_that_is_over_is_none_and_one_that_cannot_be_is_refused(
         wait_until(lambda: keys(client) == ["K"])
 
 
-@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_each_send_of_a_burst_waits_for_its_time(brokers: Brokers, tmp_path: Path, policy: Policy) -> None:
-    clock = Clock()
-    client = brokers.connect(started(brokers, clock, tmp_path, policy))
-    wishes: tuple[dict[str, str], ...] = (
-        {},
-        {"TIMER_DELAY_SEC": "2"},
-        {"TIMER_DELAY_MS": "1500"},
-        {"TIMER_DELIVER_MS": str(START_MS + 9)},
-        {},
-    )
-    texts = [encode_properties({"UNIQ_KEY": str(number)} | wish) for number, wish in enumerate(wishes)]
-    burst = [(send_fields("T", properties=text), b"x") for text in texts]
-    answers = [client.answer(opaque).ext_fields or {} for opaque in client.send_burst(310, burst)]
-    assert ["recallHandle" in fields for fields in answers] == [False, True, True, True, False]
-    wait_until(lambda: keys(client) == ["0", "4"])
-    recall = {"topic": "T", "recallHandle": answers[1]["recallHandle"]}
-    assert client.call(RequestCode.RECALL_MESSAGE, recall).code == 0
-    clock.now_ms += 5_000
-    wait_until(lambda: sorted(keys(client)) == ["0", "2", "3", "4"])
-
-
-def test_batches_and_prepared_messages(timed: Timed) -> None:
-    clock, broker, client = timed
-    fields = send_fields("T", properties=encode_properties({"TIMER_DELAY_SEC": "9"})) | {"m": "true"}
-    batch = encode_batch([BatchMessage(b"x", encode_properties({"UNIQ_KEY": "B", "TIMER_DELAY_SEC": "9"}))])
-    assert client.call(RequestCode.SEND_BATCH_MESSAGE, fields, batch).code == 0
-    wait_until(lambda: keys(client) == ["B"])
-    prepared = present(send(client, TIMER_DELAY_SEC="9", TRAN_MSG="true", PGROUP="P").ext_fields)
-    assert "recallHandle" not in prepared
-    end = {
-        "producerGroup": "P", "tranStateTableOffset": "0", "commitOrRollback": "8",
-        "commitLogOffset": str(int(prepared["msgId"][16:], 16)), "msgId": "K",
-    }  # fmt: skip
-    assert client.call(RequestCode.END_TRANSACTION, end).code == 0
-    are_read(broker, 1)
-    assert keys(client) == ["B"]
-    clock.now_ms += 11_000
-    wait_until(lambda: keys(client) == ["B", "K"])
-
-
 def recall(client: RawClient, handle: str, topic: str = "T") -> Command:
     return client.call(RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle})
 
@@ -242,11 +198,6 @@ def test_a_handle_is_read_as_it_was_written(topic: str, broker_name: str, time: 
     assert read_handle(text) == (None if has_blank or not whole else handle)
 
 
-@given(st.text() | st.binary().map(lambda each: base64.b64encode(each).decode()))
-def test_any_text_is_read_without_an_exception(text: str) -> None:
-    assert read_handle(text) is None or text
-
-
 def test_properties_fit_when_it_goes(timed: Timed) -> None:
     """The delivery adds two properties, so a message without room is refused."""
     clock, broker, client = timed
@@ -257,12 +208,6 @@ def test_properties_fit_when_it_goes(timed: Timed) -> None:
     are_read(broker, len(taken))
     clock.now_ms += 5000
     wait_visible(broker, "T", len(taken))
-
-
-def test_nobody_sends_to_where_messages_wait(timed: Timed) -> None:
-    _clock, _broker, client = timed
-    answer = client.put(TIMER_TOPIC, properties=encode_properties({"REAL_TOPIC": "T"}))
-    assert answer.code == 16
 
 
 def test_waiting_messages_outlive_a_restart(brokers: Brokers, tmp_path: Path) -> None:
@@ -412,24 +357,3 @@ def test_it_is_told_how_many_wait_for_a_topic(brokers: Brokers, tmp_path: Path) 
 def test_what_is_no_checkpoint_is_refused(body: bytes) -> None:
     with pytest.raises(HeaderError, match="TimerCheckpoint"):
         TimerCheckpoint.decode(body)
-
-
-def test_a_timer_that_was_told_of_more_than_there_is_begins_where_its_queue_ends(
-    brokers: Brokers, tmp_path: Path
-) -> None:
-    clock = Clock()
-
-    def started() -> Broker:
-        return brokers.start(runtime=clock, policy=ROCKETMQ_5, directory=str(tmp_path / "store"))
-
-    started().stop()
-    kept = {"first": 7, "read": 7, "deliveredMs": START_MS + 50_000}
-    (tmp_path / "store" / "config" / "timerOffset.json").write_text(json.dumps({"offsetTable": kept}))
-    broker = started()
-    client = brokers.connect(broker)
-    wait_until(lambda: broker.shared.timers.read == 0)
-    send(client, key="new", TIMER_DELAY_SEC="1")
-    wait_until(lambda: broker.shared.timers.pending_count == 1)
-    clock.now_ms += 5000
-    wait_until(lambda: keys(client) == ["new"])
-    assert broker.store.visible_end(TIMER_TOPIC, 0) == 1

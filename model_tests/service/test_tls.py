@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
 import threading
@@ -25,8 +24,6 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io import transport
 from longpoll_client import (
     Admin,
-    AsyncProducer,
-    AsyncPullConsumer,
     OutgoingMessage,
     Producer,
     PullConsumer,
@@ -104,23 +101,6 @@ def test_large_bodies_pass_whole(broker: Broker, secure: RealRuntime) -> None:
         admin.create_topic("T", 1)
         producer.send_batch("T", [OutgoingMessage(body) for body in bodies])
     assert consume(secure, broker, 10) == bodies
-
-
-def test_many_threads_share_one_connection(broker: Broker, secure: RealRuntime) -> None:
-    """The library does not support concurrent calls."""
-    with Producer(name_server(broker), runtime=secure) as producer:
-        producer.send("T", b"first")
-
-        def send() -> None:
-            for _number in range(50):
-                producer.send("T", b"x" * 3_000)
-
-        threads = [threading.Thread(target=send) for _number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(consume(secure, broker, 201)) == 201
 
 
 def test_a_certificate_that_is_not_trusted_is_told_of(broker: Broker, tmp_path: Path) -> None:
@@ -285,21 +265,3 @@ def test_certificates_of_clients_that_cannot_be_used_are_told_of(certificates: P
         server_context(server, key, str(tmp_path / "none.pem"))
     with pytest.raises(ConfigError, match="use two PEM files"):
         client_context(authority, str(tmp_path / "none.pem"), key)
-
-
-def test_an_event_loop_sends_and_polls_over_tls(broker: Broker, secure: RealRuntime) -> None:
-    name_server = "{}:{}".format(*broker.name_server_address)
-    body = bytes(range(256)) * 4096
-
-    async def story() -> None:
-        consumer = AsyncPullConsumer(name_server, group="G", topics="loop", runtime=secure)
-        async with AsyncProducer(name_server, compression=None, runtime=secure) as producer:
-            await producer.send("loop", body, queue_id=0)
-            async with consumer:
-                assert [message.body for message in await consumer.poll(PATIENCE_S)] == [body]
-        stranger = RealRuntime(client_tls=ssl.create_default_context())
-        async with AsyncProducer(name_server, runtime=stranger) as doubting:
-            with pytest.raises(UnreachableError, match="cannot connect"):
-                await doubting.send("loop", b"x")
-
-    asyncio.run(story())

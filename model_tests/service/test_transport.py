@@ -11,76 +11,23 @@ from pathlib import Path
 import pytest
 from model_tests.service.test_logs import values
 from model_tests.support.broker.brokers import Brokers, wait_until
-from model_tests.support.broker.harness.topics import make_topic
 from model_tests.support.broker.raw_client import (
-    PATIENCE_S,
     RawClient,
     send_fields,
 )
-from model_tests.support.service import fields_of
 
 from longpoll.options.broker_conf import read_broker_conf
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io import transport
 from longpoll_broker.io.channel import BytesByPeer, Channel, ConnectionLimit, Connections, address_of
-from longpoll_broker.io.transport import RECEIVE_SIZE
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command, encode
-from longpoll_protocol.sizes import KIB, MIB
+from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Address, Socket
-from longpoll_runtime.files import RealFiles
-from longpoll_runtime.real import RealListener, RealRuntime
-
-MAX_OFFSET = {"topic": "T", "queueId": "0"}
-
-
-class HeldFiles(RealFiles):
-    """The directories of topic T's queues, which come with their first files, wait for another connection.
-
-    The first until that has asked, the one in the middle until it is answered.
-    """
-
-    def __init__(self) -> None:
-        self.made = 0
-        self.asked, self.answered = threading.Event(), threading.Event()
-        self.is_stalled = False
-        """Whether the other connection was not answered while the one in the middle waited."""
-
-    def make_directory(self, path: str) -> None:
-        if "/consumequeue/T/" in path:
-            self.made += 1
-            if self.made == 1:
-                assert self.asked.wait(PATIENCE_S)
-            if self.made == NEW_QUEUES // 4:
-                self.is_stalled = not self.answered.wait(PATIENCE_S)
-        super().make_directory(path)
-
-
-class HeldRuntime(RealRuntime):
-    """A runtime with such files."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._files = self.held_files = HeldFiles()
-
+from longpoll_runtime.real import RealListener
 
 NEW_QUEUES = 64
-
-
-def test_files_of_new_queues_stall_no_other_connection(brokers: Brokers) -> None:
-    runtime = HeldRuntime()
-    files = runtime.held_files
-    broker, sender, other = brokers.served_two(runtime=runtime)
-    make_topic(broker.address, "T", NEW_QUEUES)
-    sender.send_bytes(sends(b"x"))
-    asked = other.send(RequestCode.GET_MAX_OFFSET, MAX_OFFSET)
-    files.asked.set()
-    assert other.reply(asked) is not None
-    files.answered.set()
-    queues = [fields_of(sender.answer(number))["queueId"] for number in range(NEW_QUEUES)]
-    assert (files.made, files.is_stalled) == (NEW_QUEUES, False)
-    assert queues == [str(number) for number in range(NEW_QUEUES)]
 
 
 def sends(body: bytes) -> bytes:
@@ -90,25 +37,6 @@ def sends(body: bytes) -> bytes:
         for number in range(NEW_QUEUES)
     ]
     return b"".join(b"".join(encode(each)) for each in commands)
-
-
-def test_reads_wait_for_requests(broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_topic(broker.address, "T", NEW_QUEUES)
-    body = bytes(64 * 1024)
-    left: list[int] = []
-    receive_into = Channel.receive_into
-
-    def noted(channel: Channel, buffer: bytearray) -> int:
-        frames = channel.connection._frames
-        left.append(len(frames._chunk) - frames._start + sum(map(len, frames._waiting)))
-        return receive_into(channel, buffer)
-
-    monkeypatch.setattr(Channel, "receive_into", noted)
-    sender = brokers.connect(broker)
-    sender.send_bytes(sends(body))
-    assert all(sender.reply(number) for number in range(NEW_QUEUES))
-    assert len(left) > NEW_QUEUES * len(body) // RECEIVE_SIZE
-    assert max(left) < len(body)
 
 
 def test_a_refused_connection_is_accepted_when_there_is_room_again(
@@ -143,35 +71,6 @@ def is_served(client: RawClient) -> bool:
 
 def reached(broker: Broker, limit: ConnectionLimit) -> float:
     return values(broker)["longpoll_limits_reached_total", limit.value]
-
-
-def test_unfinished_frames_limit(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
-    broker, bystander = brokers.served(config=BrokerConfig(unfinished_bytes_max=BYTES_MAX))
-    modest, *greedy = (brokers.connect(broker) for _ in range(21))
-    modest.send_bytes(unfinished(100))
-    for client in greedy:
-        client.send_bytes(unfinished(MIB))
-    wait_until(lambda: reached(broker, ConnectionLimit.UNFINISHED_BYTES) >= 16)
-    assert values(broker)["longpoll_unfinished_bytes",] <= BYTES_MAX
-    assert is_served(bystander)
-    assert not modest.reply(1, 0.0)
-    assert not modest.closed
-    assert "unfinishedBytesMax" in caplog.text
-    wait_until(lambda: broker.connection_count <= 6)
-
-
-def test_what_was_counted_is_gone_with_its_frame_or_its_connection(brokers: Brokers) -> None:
-    broker, first, second = brokers.served_two()
-    _opaque, content = first._request(RequestCode.GET_MAX_OFFSET, ASKED)
-    first.send_bytes(content[:30])
-    second.send_bytes(unfinished(50 * KIB))
-    wait_until(lambda: values(broker)["longpoll_unfinished_bytes",] == 30 + 50 * KIB)
-    first.send_bytes(content[30:])
-    second.close()
-    wait_until(lambda: values(broker)["longpoll_unfinished_bytes",] == 0)
-    assert first.reply(1) is not None
-    assert broker.totals.unfinished.by_peer == {}
-    wait_until(lambda: broker.totals.connections.count == 1)
 
 
 def test_a_slow_frame_is_ended(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,15 +111,6 @@ def test_unsent_answers_limit(brokers: Brokers, caplog: pytest.LogCaptureFixture
         client.close()
     wait_until(lambda: broker.connection_count == 1)
     assert values(broker)["longpoll_unsent_bytes",] == 0
-
-
-def test_an_answer_that_is_read_late_is_read_whole(brokers: Brokers) -> None:
-    broker, client = brokers.served()
-    opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 3_000)
-    wait_until(lambda: values(broker)["longpoll_unsent_bytes",] > 0)
-    bodies = {bytes(answer.body) for opaque in opaques if (answer := client.reply(opaque)) is not None}
-    assert len(bodies) == 1
-    wait_until(lambda: values(broker)["longpoll_unsent_bytes",] == 0)
 
 
 def test_connections_per_address(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:

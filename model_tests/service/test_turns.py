@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 from attrs import define, field
-from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_held, wait_until
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_until
 from model_tests.support.broker.raw_client import (
     PATIENCE_S,
     RawClient,
-    pull_fields,
-    records_of,
-    send_fields,
     send_message,
 )
 from model_tests.support.broker.sockless import Peer, ThreadlessBroker
-from model_tests.support.present import present
 from model_tests.support.service import Box
 from msgspec import json
 
 from longpoll_broker.broker import Broker, limits_of
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.hold.pull_runner import PASS_COST_MAX
 from longpoll_broker.io import processors, transport
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Turns, in_turns
@@ -45,11 +40,9 @@ from longpoll_broker.store import index
 from longpoll_broker.store.index import IndexFile
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command, encode
-from longpoll_runtime import Poller
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_5
 
-BYSTANDER_COUNT = 3
 WALKED_MAX = 4
 
 
@@ -197,28 +190,6 @@ def test_a_fault_between_turns_is_answered() -> None:
     assert channel.rest is None
 
 
-def test_the_end_of_a_pass_renews_the_budget_of_pulls(broker: Broker) -> None:
-    later = present(broker.pulling.inline).later
-    assert later.spend(PASS_COST_MAX)
-    broker.handler.end_pass(Outbox())
-    assert later.spent == 0
-
-
-def test_pulls_for_a_later_pass_wake_the_first_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    woken: list[IoLoop] = []
-
-    def wake(loop: IoLoop) -> None:
-        woken.append(loop)
-
-    monkeypatch.setattr(IoLoop, "wake", wake)
-    with ThreadlessBroker.start(RealRuntime(), str(tmp_path), store_config=SMALL_STORE) as broker:
-        later, pull = present(broker.pulling.inline).later, SimpleNamespace(channel=7)
-        for _ in range(2):
-            later.add([(cast("Any", pull), "expired")])
-        assert woken == [broker.loops[0]]
-        later.waiting.clear()
-
-
 def test_a_table_that_is_too_long_is_refused_at_the_limit(
     broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,25 +211,6 @@ def test_a_table_that_is_too_long_is_refused_at_the_limit(
 def queried(client: RawClient) -> int:
     fields = {"topic": "T", "key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": str(2**60)}
     return client.send(RequestCode.QUERY_MESSAGE, fields)
-
-
-@pytest.mark.parametrize("count", [1, 20])
-def test_service_during_a_query(count: int, unending: list[bool], brokers: Brokers) -> None:
-    broker, bystander = brokers.served()
-    send_message(bystander, "T", properties="KEYS\x01k\x02")
-    searching = [brokers.connect(broker) for _ in range(count)]
-    asked = [(client, queried(client), client.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"))) for client in searching]  # noqa: E501 - a triple a client  # fmt: skip
-    for _ in range(BYSTANDER_COUNT):
-        offset = send_message(bystander, "Other")
-        assert len(records_of(bystander.pull("Other", offset))) == 1
-    assert searching[0].reply(asked[0][1], 0.0) is None
-    assert searching[0].reply(asked[0][2], 0.0) is None
-    unending.append(True)
-    for client, query, send in asked:
-        found = client.answer(query)
-        assert len(records_of(found)) == 1
-        sent = client.answer(send)
-        assert sent.code == 0
 
 
 def test_a_close_during_a_query(unending: list[bool], brokers: Brokers) -> None:
@@ -310,77 +262,6 @@ def test_many_answers_give_way(broker: Broker, brokers: Brokers, monkeypatch: py
     assert len(passes.noted) > 200 * size // QUEUED_SIZE_MAX
 
 
-LONG_FIELDS: Final = {
-    RequestCode.GET_MAX_OFFSET: {"topic": "T", "queueId": "0"},
-    # A delayed message is stored by itself, also where sends come side by side.
-    RequestCode.SEND_MESSAGE_V2: send_fields("T", 0, "DELAY\x011\x02"),
-    RequestCode.PULL_MESSAGE: pull_fields("T", 5),
-}
-
-
-@pytest.mark.parametrize("code", LONG_FIELDS, ids=lambda code: code.name)
-def test_a_connection_whose_requests_take_long_gives_way(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, code: RequestCode
-) -> None:
-    broker, client = brokers.served()
-    send_message(client, "T")
-    passes, original = Passes(broker, monkeypatch), broker.handler._serve
-
-    def serve(*arguments: object) -> None:
-        passes.now_ns += TURN_NS_MAX // 2
-        original(*arguments)  # type: ignore[arg-type] # as it is called
-
-    monkeypatch.setattr(broker.handler, "_serve", serve)
-    bursts = broker.handler.send_bursts
-    monkeypatch.setattr(bursts, "serve_one", serve)
-    monkeypatch.setattr(bursts, "now_ns", lambda: passes.now_ns)
-    opaques = client.send_burst(code, [(LONG_FIELDS[code], b"x")] * 20)
-    assert all(client.reply(opaque) is not None for opaque in opaques)
-    assert len(passes.noted) > 6
-
-
-def test_many_ends_are_closed_in_turns(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "CLOSES_MAX", 4)
-    broker = brokers.start()
-    loop, closed = broker.loops[0], BrokerHandler.closed
-    clients = [RawClient(broker.address) for _ in range(40)]
-    send_message(clients[0], "T")
-    for client in clients:
-        client.send_pull("T", 1, timeout_ms=60_000)
-    wait_held(broker, len(clients))
-    passes = Passes(broker, monkeypatch)
-
-    def close(handler: BrokerHandler, channel: Channel) -> None:
-        passes.noted[-1].append(channel.number)
-        closed(handler, channel)
-
-    def leave() -> list[tuple[RawClient, int]]:
-        for client in clients:
-            client.close()
-        return []
-
-    monkeypatch.setattr(BrokerHandler, "closed", close)
-    passes.after_a_halt(leave)
-    wait_until(lambda: loop.channel_count == 0 and not len(broker.hold_service))
-    assert not loop._leaving
-    assert max(map(len, passes.noted)) == 4
-
-
-def test_a_stop_closes_those_that_wait(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = broker.loops[0]
-    clients = [RawClient(broker.address) for _ in range(5)]
-    wait_until(lambda: loop.channel_count == len(clients))
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "_close_those_leaving", lambda: setattr(loop, "_closes_left", 0))
-        for client in clients:
-            client.close()
-        wait_until(lambda: len(loop._leaving) == len(clients))
-        assert all(channel.has_left and not channel.closed for channel in loop._channels)
-        loop._stopping = True
-    broker.stop()
-    assert (loop.channel_count, len(loop._leaving)) == (0, 0)
-
-
 @define(eq=False)
 class Faulty:
     """The clock and the end of a pass, which raise; the second pass is the last."""
@@ -426,64 +307,8 @@ def test_turns_are_shorter_the_more_are_ready(ready: int, turn_ns: int) -> None:
     loop.stop()
 
 
-SLOW, QUICK = RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET
+QUICK = RequestCode.GET_MIN_OFFSET
 PLACE: Final = {"topic": "T", "queueId": "0"}
-
-
-@pytest.mark.parametrize("body", [b"", bytes(transport.LARGE_SIZE)], ids=["slow before", "large now"])
-def test_who_is_quick_is_served_before_those_that_take_long(
-    body: bytes, broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Slow connections have one pass each."""
-    peers = [brokers.connect(broker) for _ in range(6)]
-    send_message(peers[-1], "T")
-    passes, original = Passes(broker, monkeypatch), broker.handler._serve
-
-    def serve(channel: Channel, command: Command, outbox: Outbox) -> None:
-        passes.noted[-1].append(command.code)
-        passes.now_ns += PASS_NS + 1 if command.code == SLOW else 1
-        original(channel, command, outbox)
-
-    def ask(code: int, content: bytes = b"") -> list[tuple[RawClient, int]]:
-        *slow, quick = peers
-        return [*((peer, peer.send(code, PLACE, content)) for peer in slow), (quick, quick.send(QUICK, PLACE))]
-
-    monkeypatch.setattr(broker.handler, "_serve", serve)
-    assert all(peer.reply(opaque) is not None for peer, opaque in ask(QUICK if body else SLOW))
-    found = passes.after_a_halt(lambda: ask(SLOW, body))
-    assert (found[0][0], [each.count(SLOW) for each in found if SLOW in each]) == (QUICK, [1] * 5)
-
-
-def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
-    broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thousand handshakes take a second of the serving thread."""
-    quick, *new = [brokers.connect(broker) for _ in range(6)]
-    loop, passes = broker.loops[0], Passes(broker, monkeypatch)
-    original, polled = loop._receive, type(loop.poller).poll
-
-    def poll(poller: Poller, timeout_s: float | None) -> list[tuple[object, bool, bool]]:
-        # The poller reports all of them in the opposite order each time.
-        return polled(poller, timeout_s)[:: 1 if len(passes.noted) % 2 else -1]
-
-    def receive(channel: Channel, now_ns: int) -> int:
-        # A read of a new connection takes as long as a TLS handshake.
-        passes.noted[-1].append(channel.number if channel.is_slow else 0)
-        passes.now_ns += PASS_NS + 1 if channel.is_slow else 1
-        return original(channel, now_ns)
-
-    send_message(quick, "T")
-    send_message(quick, "T")
-    wait_until(lambda: loop.channel_count == 6)
-    monkeypatch.setattr(loop, "_receive", receive)
-    monkeypatch.setattr(type(loop.poller), "poll", poll)
-    found = passes.after_a_halt(lambda: [(peer, peer.send(QUICK, PLACE)) for peer in (*new, quick)])
-    assert found[0][0] == 0
-    read = [[number for number in each if number] for each in found]
-    assert [len(each) for each in read if each] == [1] * 5
-    # In the order in which they were first reported.
-    order = [number for each in read for number in each]
-    assert order in (sorted(order), sorted(order, reverse=True))
 
 
 def test_slow_once_before_a_flood(broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,23 +366,3 @@ def test_who_always_takes_a_whole_pass_keeps_no_new_connection_waiting(monkeypat
         loop._serve_unfinished(list(waiting))
     loop.stop()
     assert served in (["known", "new"] * 4, ["new", "known"] * 4)
-
-
-def test_new_connections_are_served_for_as_long_as_a_pass_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """900 short connections a second must not pile up."""
-    runtime = RealRuntime()
-    clock_ns = [0]
-    monkeypatch.setattr(runtime, "monotonic_ns", lambda: clock_ns[0])
-    loop: Any = IoLoop(runtime, "io", limits_of(BrokerConfig()))
-    served: list[Waiting] = []
-
-    def serve(channel: Waiting) -> None:
-        served.append(channel)
-        clock_ns[0] += PASS_NS // 50
-
-    monkeypatch.setattr(loop, "_serve", serve)
-    new, known = ([Waiting(is_new=is_new) for _ in range(100)] for is_new in (True, False))
-    loop._serve_unfinished(new + known)
-    loop.stop()
-    assert sum(channel.is_new for channel in served) == 51 - transport.RESTS_MAX
-    assert len(loop._unfinished) == 200 - len(served)
