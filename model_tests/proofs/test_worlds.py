@@ -20,13 +20,15 @@ from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.smt import any_number as smt_any
 from longpoll_spec.engines.smt import configurations as smt_worlds
 from longpoll_spec.engines.smt import vacuity
-from longpoll_spec.engines.smt.any_number import READ, AnyProof, Statements, prove_any, statements_of, worlds_within
+from longpoll_spec.engines.smt.any_number import SAMPLE, AnyProof, Statements, prove_any, statements_of, worlds_within
 from longpoll_spec.engines.smt.configurations import (
     TOGETHER,
     WORLDS,
+    NotTaken,
     Question,
     WorldProof,
     chosen,
+    headline,
     not_taken,
     prove_worlds,
     questions_of,
@@ -37,7 +39,7 @@ from longpoll_spec.engines.smt.configurations import (
     worst,
 )
 from longpoll_spec.engines.smt.counterexamples import explored
-from longpoll_spec.engines.smt.inductive import Answer, Induction, Outcome
+from longpoll_spec.engines.smt.inductive import Answer, Induction, Lemmas, Outcome
 from longpoll_spec.engines.smt.processes import in_processes
 from longpoll_spec.engines.smt.proof import PLAIN, Obligation, Proof, StepName, prove_model
 from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rests
@@ -121,6 +123,17 @@ def test_all_worlds_are_as_bad_as_the_worst(one: Answer, other: Answer, both: An
         assert unstated(proofs) == {"one": [], "other": [SECOND]}
 
 
+def test_only_a_proof_with_no_combination_left_is_called_proved() -> None:
+    """The headline counts what is left, or names the configurations that the user chose."""
+    good, bad = in_world("plain", {FIRST: "proved"}), in_world("bare", {FIRST: "refuted"})
+    left = [NotTaken(("a", "b", "c", "d", "e"), (), ("q",)), NotTaken(("a", "b", "c", "d"), (), ("q",))]
+
+    assert headline([good], []) == "proved"
+    assert headline([good], left) == "proved, except 2 combinations of four or more features"
+    assert headline([good], left, named=True) == "proved in plain alone"
+    assert headline([good, bad], left) == headline([bad], [], named=True) == "refuted"
+
+
 def test_a_situation_is_excluded_by_what_was_proved_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement with a failed obligation, at any number, is not a lemma; nor is a dropped one."""
     lemmas: list[set[str]] = []
@@ -129,7 +142,7 @@ def test_a_situation_is_excluded_by_what_was_proved_alone(monkeypatch: pytest.Mo
         bad = [Obligation(SECOND, "initial", "unknown", 0), Obligation(SECOND, "inductive", "proved", 0)]
         return whole_of({FIRST: "proved"}, *bad)
 
-    def asked(_make: object, _world: Bounds, proved: frozenset[str], _timeout_s: float) -> tuple[Situation, ...]:
+    def asked(_make: object, _world: Bounds, proved: frozenset[str], *_options: object) -> tuple[Situation, ...]:
         lemmas.append(set(proved))
         return ()
 
@@ -163,7 +176,7 @@ def test_each_world_is_asked_for_what_it_states(
         asked.append((world, set(names), model_of))
         return whole_of({FIRST: "proved"})
 
-    def seen(_make: object, world: Bounds, _proved: object, _timeout_s: float) -> tuple[Situation, ...]:
+    def seen(_make: object, world: Bounds, *_options: object) -> tuple[Situation, ...]:
         looked.append(world)
         return ()
 
@@ -317,12 +330,8 @@ def test_one_obligation_for_all_numbers_is_as_bad_as_the_worst() -> None:
     assert [row.verdict for row in again] == ["refuted"]
 
 
-def _at_two(verdicts: Mapping[str, Answer]) -> tuple[Outcomes, set[str]]:
-    return {(name, "implies"): Outcome(verdict) for name, verdict in verdicts.items()}, set()
-
-
-@pytest.mark.parametrize("broken_by_two", [True, False])
-def test_what_fails_at_one_number_is_proved_for_none(broken_by_two: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_broken", [True, False])
+def test_what_fails_at_one_number_is_proved_for_none(is_broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last obligation is a search for runs, which proves nothing, whatever else of it was shown."""
     by_size: list[Outcomes] = [
         {(FIRST, "initial"): Outcome("proved"), (FIRST, "inductive"): Outcome("proved")},
@@ -334,41 +343,20 @@ def test_what_fails_at_one_number_is_proved_for_none(broken_by_two: bool, monkey
         sought.append(list(names))
         yield from (Obligation(name, "bounded", "unknown", 0) for name in names)
 
-    monkeypatch.setattr(smt_any, "READ", 3)
-    few = _at_two({FIRST: "unknown" if broken_by_two else "proved"})
-    monkeypatch.setattr(smt_any, "_at", lambda *_all, **_options: few)
     monkeypatch.setattr(smt_any, "_at_each", lambda *_all, **_options: (by_size, (1, 4)))
     monkeypatch.setattr(smt_any, "_runs", runs)
-    found = prove_any(STRICT, world=PLAIN, names=[FIRST])
+    found = prove_any(STRICT, world=PLAIN, names=[FIRST], broken=[FIRST] if is_broken else [])
 
     assert found.proof.verdict(FIRST) == "unknown"
-    assert sought == ([[FIRST], []] if broken_by_two else [[], [FIRST]])
-
-
-def test_what_a_solver_leaves_open_of_two_requests_may_be_proved_of_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run breaks it, so it is asked about at each number, where it follows from what is inductive at all of them."""
-    few = _at_two({FIRST: "unknown"})
-    monkeypatch.setattr(smt_any, "READ", 3)
-    monkeypatch.setattr(smt_any, "_at", lambda *_all, **_options: few)
-    monkeypatch.setattr(
-        smt_any, "_at_each", lambda _m, _r, left, *_l, **_o: ([{(left[0], "implies"): Outcome()}], (1, 4))
-    )
-    monkeypatch.setattr(smt_any, "_runs", lambda _make, _world, names, **_l: rows_of(dict.fromkeys(names, "unknown")))
-    found = prove_any(STRICT, world=PLAIN, names=[FIRST])
-
-    assert (found.proof.verdict(FIRST), found.proved_at, found.why_not) == ("proved", (1, 4), None)
-    assert [row.step for row in found.proof.obligations] == ["implies"]
+    assert sought == ([[FIRST], []] if is_broken else [[], [FIRST]])
 
 
 def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has a reason and no numbers, and every lemma is given up, whatever is so of two requests."""
+    """It has a reason and no numbers, and every lemma is given up."""
 
     def refused(*_all: object, **_options: object) -> tuple[list[Outcomes], tuple[int, ...]]:
         raise NotUniformError("one is spared")
 
-    few = _at_two({FIRST: "proved"})
-    monkeypatch.setattr(smt_any, "READ", 3)
-    monkeypatch.setattr(smt_any, "_at", lambda *_all, **_options: few)
     monkeypatch.setattr(smt_any, "_at_each", refused)
     monkeypatch.setattr(smt_any, "_runs", lambda _make, _world, names, **_l: rows_of(dict.fromkeys(names, "unknown")))
     found = prove_any(STRICT, world=PLAIN, names=[FIRST])
@@ -378,24 +366,21 @@ def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest
     assert set(found.proof.given_up) == {item.name for item in TWO.helping}
 
 
-def test_what_two_requests_break_is_refuted_and_the_rest_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The refuted property is not tried at other numbers, and the proof of the other does not need it."""
+def test_what_is_broken_is_refuted_and_the_rest_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refuted property is not tried at any number, and the proof of the other does not need it."""
     asked: list[Sequence[str]] = []
 
     def at_each(
-        _make: object, _read: object, left: Sequence[str], *_limits: object, **_options: object
+        _make: object, _read: object, left: Sequence[str], **_options: object
     ) -> tuple[list[Outcomes], tuple[int, ...]]:
         asked.append(left)
         return [{(SECOND, "implies"): Outcome()}], (1, 4)
 
-    monkeypatch.setattr(smt_any, "READ", 3)
-    few = _at_two({FIRST: "unknown", SECOND: "proved"})
-    monkeypatch.setattr(smt_any, "_at", lambda *_all, **_options: few)
     monkeypatch.setattr(smt_any, "_at_each", at_each)
     monkeypatch.setattr(
         smt_any, "_runs", lambda _make, _world, names, **_limits: rows_of(dict.fromkeys(names, "refuted"))
     )
-    found = prove_any(STRICT, world=PLAIN, names=[FIRST, SECOND])
+    found = prove_any(STRICT, world=PLAIN, names=[FIRST, SECOND], broken=[FIRST])
 
     assert asked == [[SECOND]]
     assert {name: found.proof.verdict(name) for name in (FIRST, SECOND)} == {FIRST: "refuted", SECOND: "proved"}
@@ -407,9 +392,7 @@ def test_the_same_statements_are_inductive_at_each_number(monkeypatch: pytest.Mo
     asked: list[tuple[int, bool]] = []
     compared: list[int] = []
 
-    def at(
-        law: Statements, wanted: set[str], _needed: object, _timeout_s: float, **_options: object
-    ) -> tuple[Outcomes, set[str]]:
+    def at(law: Statements, wanted: set[str], *_given: object, **_options: object) -> tuple[Outcomes, set[str]]:
         requests = law.model.bounds.requests
         asked.append((requests, lost in wanted))
         return {(FIRST, "implies"): Outcome("proved", len(asked))}, wanted - ({lost} if requests == 3 else set[str]())
@@ -418,16 +401,15 @@ def test_the_same_statements_are_inductive_at_each_number(monkeypatch: pytest.Mo
         compared.append(smaller.model.bounds.requests)
 
     monkeypatch.setattr(smt_any, "numbers_of", lambda _read, kept, _rests: (1, 4 if lost in kept else 3))
-    monkeypatch.setattr(smt_any, "_at", at)
+    monkeypatch.setattr(smt_any, "_asked", at)
     monkeypatch.setattr(smt_any, "compare", seen)
-    monkeypatch.setattr(smt_any, "READ", 5)
-    first, numbers = smt_any._at_each(LAW, TWO, [FIRST], 1.0, None)
+    first, numbers = smt_any._at_each(LAW, stated(SAMPLE), [FIRST], timeout_s=1.0, lemmas=Lemmas())
     monkeypatch.setattr(smt_any, "numbers_of", lambda _read, _kept, _rests: (1, 3))
     asked_first, compared_first = list(asked), list(compared)
     asked.clear()
-    second, _numbers = smt_any._at_each(LAW, TWO, [FIRST], 1.0, None)
+    second, _numbers = smt_any._at_each(LAW, stated(SAMPLE), [FIRST], timeout_s=1.0, lemmas=Lemmas())
 
-    assert (asked_first, compared_first) == ([(1, True), (4, True)], [1, 2, 3, 4])
+    assert (asked_first, compared_first) == ([(1, True), (4, True)], [1, 2, 3])
     assert (len(first), numbers) == (2, (1, 4))
     assert asked == [(1, True), (3, True), (1, False), (3, False)]
     assert [outcome.seconds for outcomes in second for outcome in outcomes.values()] == [3, 4]
@@ -455,7 +437,7 @@ def test_at_one_number_nothing_is_assumed_but_what_is_inductive_there(
     monkeypatch.setattr(smt_any, "induction", induction)
     monkeypatch.setattr(smt_any, "implied", lambda _prover, _item: Outcome("refuted"))
     law = Statements(TWO.model, (first,), (lemma, other))
-    rows, kept = smt_any._at(law, {FIRST, lemma.name}, [FIRST], 1.0)
+    rows, kept = smt_any._asked(law, {FIRST, lemma.name}, [FIRST], timeout_s=1.0, lemmas=Lemmas())
 
     assert tried == [[FIRST, lemma.name]]
     assert kept == set(assumed) == ({lemma.name} if is_lost else {FIRST, lemma.name})
@@ -676,7 +658,7 @@ def test_ours_are_proved_in_every_world(policy: str) -> None:
     assert [each.name for each in proofs] == list(worlds_of(questions_of(partial(specification_of, preset(policy)))))
     assert {each.whole for each in proofs} == {"proved"}
     assert {each.found.why_not for each in proofs} == {None}
-    assert all(each.found.cutoff is not None and 2 < each.found.cutoff < READ for each in proofs)
+    assert all(each.found.cutoff is not None and 2 < each.found.cutoff < smt_any.CUTOFF_MAX for each in proofs)
     assert "moved_is_told" in missing["no-truncate"]
     assert missing["whole"] == []
 
@@ -709,7 +691,7 @@ def test_every_three_features_of_a_question_are_in_some_world() -> None:
     assert len(few) > len(questions) / 2
     assert not_taken(few, worlds.values()) == ()
     untaken = len(not_taken(questions, worlds.values()))
-    for name in [each for each in worlds if each not in WORLDS]:
+    for name in [each for each in worlds if each in {"crash+queues", "commits+truncate", "channels+role"}]:
         fewer = [world for other, world in worlds.items() if other != name]
         assert len(not_taken(questions, fewer)) > untaken, name
     (missed,) = not_taken([Question("hold", "answered_once", frozenset({"crash"}))], [PLAIN])

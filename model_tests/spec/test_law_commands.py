@@ -26,6 +26,7 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.ablate import Row, row_of
 from longpoll_spec.engines.exploration import Progress, Verdict
 from longpoll_spec.engines.manifest import pinned_entry
+from longpoll_spec.engines.smt import configurations
 from longpoll_spec.engines.smt.proof import Proof
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.policy import PRESETS, REDUNDANT, STRICT, knob_values, other_settings, preset
@@ -156,6 +157,26 @@ def test_prove_proves_strict() -> None:
     assert set(made["verdicts"].values()) == {"proved"}
 
 
+@pytest.mark.parametrize(("names", "code"), [(("plain",), 0), ((), 4)])
+def test_a_proof_of_the_chosen_configurations_has_its_own_exit_code(
+    names: Sequence[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --configuration some combinations are left, and --json lists them."""
+    monkeypatch.setattr(configurations, "worlds_of", lambda _questions: {"plain": configurations.WORLDS["plain"]})
+    words = [word for name in names for word in ("--configuration", name)]
+    made = _json("prove", "--requests", "any", "--property", "answered_once", *words, code=code)
+
+    assert made["verdict"].startswith("proved in plain alone" if names else "proved, except ")
+    assert made["not_taken"]
+    assert made["verdicts"] == {"answered_once": "proved"}
+
+
+def test_a_number_of_requests_that_is_none_is_answered_with_any() -> None:
+    done = _run("prove", "--requests", "zero")
+
+    assert (done.exit_code, "'zero' is neither a number of requests nor any" in done.stderr) == (2, True)
+
+
 def test_prove_refutes_by_a_run() -> None:
     """Without the recheck z3 finds the run that loses the wakeup: exit 1, a token that replays."""
     words = ("prove", "--requests", "2", "--knob", "recheck_after_hold=none", "--property", "no_lost_wakeup")
@@ -267,6 +288,7 @@ def test_properties_lists_all() -> None:
         ),
         (("check", "--bounds", "tinny"), "did you mean 'tiny'?"),
         (("prove", "--world", "plan"), "did you mean 'plain'?"),
+        (("prove", "--policy", "strict+take=clone"), "known values: clone_and_clear, in_place"),
         (("check", "--knob", "expiry=never"), "knob expiry cannot be 'never'; known values: scan, own_deadline"),
         (("check", "--requests", "0"), "requests must be from 1 to 64"),
         (("check", "--aspect", "weather"), "unknown aspect 'weather'; known: buckets"),

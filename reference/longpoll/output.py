@@ -101,6 +101,7 @@ class Exit(enum.IntEnum):
     VIOLATED = 1
     USER = 2
     UNKNOWN = 3
+    PARTLY = 4
 
 
 def plain(text: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, reduce
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Final, Literal, get_args, get_type_hints
+from typing import Any, Final, Literal, NoReturn, get_args, get_type_hints
 
 import attrs
 from attrs import field, frozen
@@ -158,6 +158,29 @@ class Policy:
     tick: Tick = field(default="maximal_progress")
     """Whether time may pass while the broker's threads have work that is due (free), or not."""
 
+    def __attrs_post_init__(self) -> None:
+        """Reject a value that a knob does not have; raises `UnknownKnobError`."""
+        for knob, values in knob_values().items():
+            if getattr(self, knob) not in values:
+                _refuse(knob, getattr(self, knob))
+
+
+@cache
+def knob_values() -> Mapping[str, tuple[Any, ...]]:
+    """Each knob's name with its values, in the order of the class."""
+    hints = get_type_hints(Policy)
+    found = {
+        knob.name: (False, True) if hints[knob.name] is bool else get_args(hints[knob.name])
+        for knob in attrs.fields(Policy)
+        if knob.name != "name"
+    }
+    return MappingProxyType(found)
+
+
+def _refuse(knob: str, value: object) -> NoReturn:
+    known = ", ".join(str(each).lower() for each in knob_values()[knob])
+    raise UnknownKnobError(f"knob {knob} cannot be {value!r}; known values: {known}")
+
 
 STRICT: Final = Policy(name="strict")
 STRICT_CLONE: Final = attrs.evolve(STRICT, name="strict-clone", take="clone_and_clear", recheck_after_keep=True)
@@ -278,18 +301,6 @@ def with_knobs(policy: Policy, settings: Iterable[str]) -> Policy:
     return reduce(with_knob, settings, policy)
 
 
-@cache
-def knob_values() -> Mapping[str, tuple[Any, ...]]:
-    """Each knob's name with its values, in the order of the class."""
-    hints = get_type_hints(Policy)
-    found = {
-        knob.name: (False, True) if hints[knob.name] is bool else get_args(hints[knob.name])
-        for knob in attrs.fields(Policy)
-        if knob.name != "name"
-    }
-    return MappingProxyType(found)
-
-
 def knob_sentences() -> dict[str, str]:
     """Each knob's name with its docstring above, on one line."""
     body = ast.parse(inspect.getsource(Policy)).body[0]
@@ -318,5 +329,5 @@ def with_knob(policy: Policy, setting: str) -> Policy:
     if not equals:
         raise UnknownKnobError(f"knob {name} has no value; write {name}=VALUE with one of: {', '.join(by_text)}")
     if text.lower() not in by_text:
-        raise UnknownKnobError(f"knob {name} cannot be {text!r}; known values: {', '.join(by_text)}")
+        _refuse(name, text)
     return attrs.evolve(policy, name=f"{policy.name}+{name}={text.lower()}", **{name: by_text[text.lower()]})

@@ -22,7 +22,7 @@ from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
 from longpoll_spec.mutants.explorer import explorer_of
-from longpoll_spec.policy import Policy, preset, with_knobs
+from longpoll_spec.policy import Policy, policy_named, with_knobs
 from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_name_of, tla_of
 from longpoll_spec.render.java_breakpoints import breakpoints_of, presets_of
@@ -118,7 +118,7 @@ def export(
     if len(words) != 1 or on is not None:
         raise UserError(f"--to {target} needs exactly one directory; only --to {BYTEMAN} takes a token or --on")
     directory = Path(words[0])
-    policy = with_knobs(preset(policy_name), knobs)
+    policy = with_knobs(policy_named(policy_name), knobs)
 
     def bounds_of(each: Policy) -> Bounds:
         return named(bounds_name, each, **sizes, aspects=aspects)

@@ -89,7 +89,11 @@ class RequestsToProve(_NumberOrAny):
         """Parse the number; click's own error for anything else."""
         if value is None or value == "any":
             return None
-        return int(click.IntRange(1, REQUESTS_MAX).convert(value, param, ctx))
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number of requests nor any.", param, ctx)
+        return int(click.IntRange(1, REQUESTS_MAX).convert(number, param, ctx))
 
 
 @click.command()
@@ -242,7 +246,7 @@ def _explain_worst(found: Survey) -> None:
     type=RequestsToProve(),
     default="8",
     show_default=True,
-    help="Number of requests; any proves all numbers, and takes longer.",
+    help="Number of requests, or any: proves all numbers, and takes longer.",
 )
 @click.option(
     "--configuration",
@@ -303,11 +307,12 @@ def prove(
     token for `longpoll explain`. A refuted step without a token shows a state that may be unreachable.
 
     For any number of requests the command proves several configurations. Of these, plain has no features, and bare has
-    two queues. The configuration whole has two queues, two tags and every feature. The configuration no-truncate is
-    whole without the feature truncate, with which the policy promises fewer properties. The other configurations
-    together cover every three features that occur in one proof obligation. --queues, --tags and --feature change a
-    configuration. The command also looks for each situation that must occur: if one does not, the proof counts as
-    unknown.
+    three queues. The configuration whole has two queues, three tags and every feature. The configuration no-truncate is
+    whole without the feature truncate, with which the policy promises fewer properties. Each feature and each two
+    features have a configuration too, and every three features of one proof obligation occur in some configuration. If
+    combinations of more features are left, the verdict counts them. --queues, --tags and --feature change a
+    configuration. The command also explores each configuration, and looks for each situation that must occur: if one
+    does not, the proof counts as unknown.
 
     \b
     Examples:
@@ -318,7 +323,8 @@ def prove(
       longpoll prove --policy strict-clone --knob recheck_after_keep=false
       longpoll prove --policy rocketmq-4.9 --property answered_once --json
 
-    Exit codes: 0 all properties are proved, 1 a run refutes one, 2 a mistake in the call, 3 unknown.
+    Exit codes: 0 all properties are proved, 1 a run refutes one, 2 a mistake in the call, 3 unknown, 4 proved, except
+    combinations of features that no configuration has. With --configuration, the verdict is about the named ones.
     """
     # Importing z3 takes a second, and only this command needs it.
     from longpoll.views import prove as proof_shown  # noqa: PLC0415
@@ -344,17 +350,21 @@ def prove(
     except KeyboardInterrupt:
         fail("stopped before the end of the proof: the result is unknown", Exit.UNKNOWN)
     if isinstance(found, smt.Proof):
-        made, show, whole = proof_shown.proof(found), partial(proof_shown.show_proof, found), found.whole
+        made, code = proof_shown.proof(found), _exit_of({found.whole})
+        show = partial(proof_shown.show_proof, found, next(iter(chosen)))
     else:
         asked = questions_of(partial(specification_of, policy))
         untried = not_taken(asked, (each.world for each in found), names)
-        made, whole = proof_shown.worlds(policy.name, found, untried), smt_worlds.worst(found)
-        show = partial(proof_shown.show_worlds, found, untried)
+        made = proof_shown.worlds(policy.name, found, untried, named=bool(chosen))
+        code = _exit_of({smt_worlds.worst(found)})
+        if code is Exit.OK and untried and not chosen:
+            code = Exit.PARTLY
+        show = partial(proof_shown.show_worlds, found, untried, named=bool(chosen))
     if as_json:
         emit_json(made)
     else:
         show()
-    sys.exit(_exit_of({whole}))
+    sys.exit(code)
 
 
 def _smt_writer(folder: Path) -> Callable[[str], None]:
@@ -462,7 +472,7 @@ def _compare(found: Difference, *, as_json: bool) -> None:
 
 
 def _policy(name: str, knobs: Sequence[str]) -> Policy:
-    return with_knobs(preset(name), knobs)
+    return with_knobs(policy_named(name), knobs)
 
 
 def _exit_of(verdicts: set[str]) -> Exit:

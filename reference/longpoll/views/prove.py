@@ -14,7 +14,7 @@ from longpoll.output import out, say, styled, table
 from longpoll.views.check import BY_CONSTRUCTION, coloured, show_tokens, show_verdict
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt.any_number import AnyProof
-from longpoll_spec.engines.smt.configurations import NotTaken, WorldProof, unstated, verdicts, worst
+from longpoll_spec.engines.smt.configurations import NotTaken, WorldProof, headline, unstated, verdicts
 from longpoll_spec.engines.smt.inductive import Counterexample
 from longpoll_spec.engines.smt.proof import Obligation, Proof
 from longpoll_spec.render.notation import state_text
@@ -26,6 +26,9 @@ WORDS: Final = {
     "bounded": "true of all runs",
 }
 """Step -> the word for a property that passes it."""
+
+DETAILED: Final = 4
+"""The number of configurations up to which each is shown in detail."""
 
 
 def proof(found: Proof) -> dict[str, Any]:
@@ -44,15 +47,16 @@ def proof(found: Proof) -> dict[str, Any]:
     }
 
 
-def worlds(policy: str, found: Sequence[WorldProof], untried: Sequence[NotTaken]) -> dict[str, Any]:
+def worlds(policy: str, found: Sequence[WorldProof], untried: Sequence[NotTaken], *, named: bool) -> dict[str, Any]:
     """The same for any number of requests, in each of some worlds; every obligation names its own.
 
-    `untried` are the combinations of features that none of these worlds covers.
+    `untried` are the combinations of features that none of these worlds covers; `named`: the user chose the worlds.
     """
     missing = unstated(found)
     return {
         "policy": policy,
         "requests": "any",
+        "verdict": headline(found, untried, named=named),
         "seconds": round(sum(each.found.proof.seconds for each in found), 3),
         "verdicts": verdicts(found),
         "worlds": [
@@ -112,28 +116,35 @@ def _counterexample(found: Proof, shown: Counterexample) -> dict[str, Any]:
     }
 
 
-def show_worlds(proofs: Sequence[WorldProof], untried: Sequence[NotTaken]) -> None:
-    """Print the proofs for any number of requests, one configuration after the other."""
+def show_worlds(proofs: Sequence[WorldProof], untried: Sequence[NotTaken], *, named: bool) -> None:
+    """Print the verdict and a line for each configuration, then the details of each that is not proved.
+
+    A few configurations are all shown in detail.
+    """
     missing = unstated(proofs)
-    show_verdict(f"{worst(proofs)} ({', '.join(f'{each.name}: {each.whole}' for each in proofs)})")
+    show_verdict(headline(proofs, untried, named=named))
+    if untried:
+        say(f"no configuration has {len(untried)} combinations of features of one obligation; --json lists them")
+    if len(proofs) > DETAILED:
+        rows = (
+            (each.name, each.whole, ", ".join(map(str, each.found.proved_at)), str(len(each.found.proof.obligations)))
+            for each in proofs
+        )
+        table("Configurations", ("configuration", "verdict", "numbers of requests", "obligations"), rows)
     for each in proofs:
+        if len(proofs) > DETAILED and each.whole == "proved":
+            continue
         _show_head(each.found.proof, "any number of", f"configuration {each.name}: ")
         _show_cutoff(each.found)
         _show_rows(each.found.proof, f"Proof in configuration {each.name}")
         if missing[each.name]:
             say(f"not stated in configuration {each.name}: {', '.join(missing[each.name])}")
         _show_situations(each)
-    if untried:
-        fewest = min(len(each.features) for each in untried)
-        say(
-            f"not proved: {len(untried)} combinations of {fewest} or more features that one obligation contains and no "
-            "configuration has; --json lists them as not_taken"
-        )
 
 
-def show_proof(found: Proof) -> None:
-    """Print the proof for a given number of requests."""
-    show_verdict(found.whole)
+def show_proof(found: Proof, world: str) -> None:
+    """Print the proof for a given number of requests in one configuration."""
+    show_verdict(f"{found.whole} for {found.model.bounds.requests} requests in {world} alone")
     _show_head(found, str(found.model.bounds.requests), "")
     _show_rows(found, "Proof")
 

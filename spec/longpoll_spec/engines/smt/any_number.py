@@ -14,7 +14,7 @@ Terms that cannot be read in this way leave the proof unknown.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -22,7 +22,7 @@ from attrs import frozen
 
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds
 from longpoll_spec.engines.smt.counterexamples import explored
-from longpoll_spec.engines.smt.inductive import Outcome, Prover, Record, implied, induction, parts_of, prover_of
+from longpoll_spec.engines.smt.inductive import Lemmas, Outcome, Prover, Record, implied, induction, parts_of, prover_of
 from longpoll_spec.engines.smt.proof import (
     DEPTH_MAX,
     PLAIN,
@@ -42,13 +42,12 @@ from longpoll_spec.policy import Policy
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, after, variables_of
 
-READ: Final = 12
-"""The number of requests at which the spec is read: two named ones, and enough others to tell "every other" from
-"some".
+SAMPLE: Final = 4
+"""The number of requests at which questions are read: two named ones, and two others to tell "every other" from "some".
 """
-CUTOFF_MAX: Final = READ - 1
-"""A greater cutoff is not proved: the spec is compared with itself only below the number it is read at."""
-WORLD: Final = attrs.evolve(PLAIN, queues=2, tags=2, aspects=frozenset(ASPECTS) - {"lateness"})
+CUTOFF_MAX: Final = 32
+"""A greater cutoff is not proved; the largest of a preset is 13."""
+WORLD: Final = attrs.evolve(PLAIN, queues=2, tags=3, aspects=frozenset(ASPECTS) - {"lateness"})
 """The default bounds of a proof: two queues that share all threads, two tags, and every feature except the counters of
 lateness. Properties in ticks replace those.
 """
@@ -56,8 +55,6 @@ ModelOf = Callable[[Bounds], Model]
 Found = dict[Bounds, dict[str, Obligation | None]]
 """Bounds -> property -> the result of exploring them: a run that breaks it, or None. Shared between worlds."""
 Outcomes = Mapping[tuple[str, StepName], Outcome]
-Made = dict[tuple[int, frozenset[str]], tuple[Outcomes, set[str]]]
-"""(number of requests, candidate statements) -> the outcomes there, and which statements are inductive."""
 
 
 @frozen
@@ -115,108 +112,100 @@ def prove_any(
     report: Report | None = None,
     model_of: ModelOf | None = None,
     seen: Found | None = None,
+    broken: Collection[str] = (),
     record: Record | None = None,
+    lemmas: Lemmas | None = None,
 ) -> AnyProof:
     """As `smt.prove`, for any number of requests; `model_of` makes the model, such as a mutant.
 
-    `seen` shares explorations of the same specification between worlds. `record` gets each question at each number of
-    requests as SMT-LIB. Raises `UnknownPropertyError`.
+    `seen` shares explorations of the same specification between worlds, `lemmas` shares proofs. A property in `broken`
+    is known to be violated: a run is searched for, no proof. `record` gets each question at each number of requests as
+    SMT-LIB. Raises `UnknownPropertyError`.
     """
     began = time.perf_counter()
     make = model_of or (lambda bounds: specification_of(policy, bounds))
-    read = statements_of(make, READ, world)
-    needed = select(read.stated, names)
+    sample = statements_of(make, SAMPLE, world)
+    needed = select(sample.stated, names)
     limits: dict[str, Any] = {"timeout_s": timeout_s, "depth_max": depth_max, "report": report, "seen": seen}
-    # A property that two requests can break is broken for any number, without waiting for the rest.
-    two, stated = statements_of(make, REQUESTS_IN_RUNS, world), [item.name for item in needed]
-    made: Made = {}
-    few = _joined([_at(two, {item.name for item in two.candidates}, stated, timeout_s, made=made, record=record)[0]])
-    broken = list(_runs(make, world, [name for name in stated if not _is_proved(few, name)], **limits))
-    left = [item.name for item in needed if item.name not in {row.property_name for row in broken if row.token}]
+    runs = list(_runs(make, world, [item.name for item in needed if item.name in broken], **limits))
+    left = [item.name for item in needed if item.name not in {row.property_name for row in runs if row.token}]
     by_size: list[Outcomes] = []
     proved_at: tuple[int, ...] = ()
     why_not = None
     try:
-        by_size, proved_at = (
-            _at_each(make, read, left, timeout_s, report, made=made, record=record) if left else ([], ())
-        )
+        if left:
+            known = Lemmas() if lemmas is None else lemmas
+            by_size, proved_at = _at_each(
+                make, sample, left, timeout_s=timeout_s, lemmas=known, report=report, record=record
+            )
     except NotUniformError as error:
         why_not = str(error)
     rows = _joined(by_size)
     open_names = {name for name in (item.name for item in needed) if not _is_proved(rows, name)}
-    rows += [row for row in broken if row.property_name in open_names]
-    untried = open_names - {row.property_name for row in broken}
+    rows += [row for row in runs if row.property_name in open_names]
+    untried = open_names - {row.property_name for row in runs}
     rows += _runs(make, world, [item.name for item in needed if item.name in untried], **limits)
     shown = {row.property_name for row in rows}
-    tried = read.helping if left else ()
-    given_up = {item.name: Outcome("unknown") for item in tried if item.name not in shown}
-    seconds = time.perf_counter() - began
-    proof = Proof(read.model, needed, seconds, tuple(rows), given_up)
+    given_up = {item.name: Outcome("unknown") for item in (sample.helping if left else ()) if item.name not in shown}
+    proof = Proof(sample.model, needed, time.perf_counter() - began, tuple(rows), given_up)
     return AnyProof(proof, proved_at, why_not)
 
 
 def _at_each(
     make: ModelOf,
-    read: Statements,
+    sample: Statements,
     needed: Sequence[str],
-    timeout_s: float,
-    report: Report | None,
     *,
-    made: Made | None = None,
+    timeout_s: float,
+    lemmas: Lemmas,
+    report: Report | None = None,
     record: Record | None = None,
 ) -> tuple[list[Outcomes], tuple[int, ...]]:
     """The outcomes at each needed number of requests, and these numbers.
 
-    The same statements are inductive at each. The model is also compared with itself there.
+    The same statements are inductive at each. The model at the greatest number is compared with the smaller ones.
     """
     say = report or (lambda _text: None)
-    kept = {item.name for item in read.candidates}
-    rests = Rests(READ)
+    kept = {item.name for item in sample.candidates}
+    sizes = {SAMPLE: sample}
     while True:
         say("how many requests are enough")
-        numbers = numbers_of(read, kept, rests)
+        numbers = numbers_of(sample, kept, Rests(SAMPLE))
         cutoff, found, before = numbers[-1], [], kept
+        for requests in numbers:
+            if requests not in sizes:
+                sizes[requests] = statements_of(make, requests, sample.model.bounds)
+        largest = sizes[max(sizes)]
+        if not is_symmetric(largest.model, [item.term for item in largest.all]):
+            raise NotUniformError("requests are not interchangeable")
+        rests = Rests(largest.model.bounds.requests)
         # The smallest and the largest world compare the specification at every number, the others only where they
         # prove. A difference at a number between would appear in one of those two.
-        every = attrs.evolve(read.model.bounds, requests=PLAIN.requests) in (PLAIN, WORLD)
-        for requests in range(1, cutoff + 1) if every else numbers:
-            smaller = statements_of(make, requests, read.model.bounds)
-            compare(read, smaller, rests)
-            if requests in numbers:
-                say(f"{requests} of {cutoff} requests")
-                outcomes, kept = _at(smaller, kept, needed, timeout_s, made=made, record=record)
-                found.append(outcomes)
+        every = attrs.evolve(sample.model.bounds, requests=PLAIN.requests) in (PLAIN, WORLD)
+        for requests in range(1, largest.model.bounds.requests) if every else sizes:
+            if requests != largest.model.bounds.requests:
+                smaller = sizes.get(requests) or statements_of(make, requests, sample.model.bounds)
+                compare(largest, smaller, rests)
+        for requests in numbers:
+            say(f"{requests} of {cutoff} requests")
+            outcomes, kept = _asked(sizes[requests], kept, needed, timeout_s=timeout_s, lemmas=lemmas, record=record)
+            found.append(outcomes)
         if kept == before:
             return found, numbers
 
 
-def _at(
+def _asked(
     law: Statements,
     wanted: set[str],
     needed: Sequence[str],
-    timeout_s: float,
     *,
-    made: Made | None = None,
+    timeout_s: float,
+    lemmas: Lemmas,
     record: Record | None = None,
 ) -> tuple[Outcomes, set[str]]:
-    """The outcomes at one number of requests, and which of the wanted statements are inductive there.
-
-    Results in `made` are reused: the same wanted statements give the same questions.
-    """
-    key = law.model.bounds.requests, frozenset(wanted)
-    before = {} if made is None else made
-    if key not in before:
-        before[key] = _asked(law, wanted, needed, timeout_s, record)
-    rows, kept = before[key]
-    # The statements needed later are among those needed first.
-    return {row: outcome for row, outcome in rows.items() if row[0] in kept or row[0] in needed}, kept
-
-
-def _asked(
-    law: Statements, wanted: set[str], needed: Sequence[str], timeout_s: float, record: Record | None
-) -> tuple[Outcomes, set[str]]:
-    # The model at READ requests is symmetric (`numbers_of`), so its restriction to fewer requests is too (`compare`).
-    prover: Prover = prover_of(law.model, law.all, timeout_s, symmetric=True, record=record)
+    """The outcomes at one number of requests, and which of the wanted statements are inductive there."""
+    # The model at the greatest number is symmetric (`_at_each`), so its restriction to fewer is too (`compare`).
+    prover: Prover = prover_of(law.model, law.all, timeout_s, symmetric=True, record=record, lemmas=lemmas)
     found = induction(prover, [item for item in law.candidates if item.name in wanted])
     kept = {item.name for item in found.kept}
     prover.assume(found.kept)
@@ -281,9 +270,11 @@ def _runs(
 def _explored(
     make: ModelOf, world: Bounds, names: Sequence[str], report: Report | None, seen: Found
 ) -> Iterator[tuple[str, Obligation]]:
-    """The violations found by exploration, each in the first of the smaller worlds that shows it."""
-    left = list(names)
-    for smaller in worlds_within(world):
+    """The violations found by exploration: those known of the world, the others in the first smaller world."""
+    known_here = {name: run for name, run in seen.get(world, {}).items() if run is not None and name in names}
+    yield from known_here.items()
+    left = [name for name in names if name not in known_here]
+    for smaller in worlds_within(world) if left else ():
         known = seen.setdefault(smaller, {})
         new = [name for name in left if name not in known]
         runs = explored(make, smaller, REQUESTS_IN_RUNS, new, report) if new else {}

@@ -1,17 +1,18 @@
 """The worlds of a proof for any number of requests: which ones are enough, and the proof in each.
 
 A feature that adds behaviour may also weaken a promise: less is promised of a truncated queue. So no single world
-covers everything, and the theorem is proved in several. No proof may hold vacuously: each world must show its
-`vacuity`. The proof itself: `any_number`.
+covers everything, and the theorem is proved in several. Each is also explored, and no proof may hold vacuously: each
+world must show its `vacuity`. The proof itself: `any_number`.
 
 A question asks whether a step of one action preserves one statement, or whether a step that breaks it is possible. A
 question contains a feature if one of its terms is another where the feature is on: the guard, a new value of a variable
 that the statement reads, the statement, or the condition of a step. This is seen by building the text with the
 feature and without it, so nothing has to be declared.
 
-`worlds_of` chooses worlds in which every combination of at most `TOGETHER` features of one question is taken.
-`not_taken` names the others. Purely restrictive features, such as a limit on held requests, are parameters that a proof
-leaves open (`variables.SWITCHES`). So every world but the first takes both.
+`worlds_of` gives the worlds without features, with one, with each two, and others in which every combination of at most
+`TOGETHER` features of one question is taken. So every exploration of `check` is one of them. `not_taken` names the
+other combinations. Purely restrictive features, such as a limit on held requests, are parameters that a proof leaves
+open (`variables.SWITCHES`). So every world but the first two takes both.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ import attrs
 from attrs import define, field, frozen
 
 from longpoll_spec.bounds import ASPECTS, Bounds
+from longpoll_spec.engines.exploration import Verdict
 from longpoll_spec.engines.smt.any_number import WORLD, AnyProof, Found, ModelOf, Statements, prove_any, statements_of
-from longpoll_spec.engines.smt.inductive import Answer, Record, parts_of
+from longpoll_spec.engines.smt.inductive import Answer, Lemmas, Record, parts_of
 from longpoll_spec.engines.smt.processes import in_processes
-from longpoll_spec.engines.smt.proof import DEPTH_MAX, PLAIN, TIMEOUT_S, Report
-from longpoll_spec.engines.smt.vacuity import Situation, situations_of
+from longpoll_spec.engines.smt.proof import DEPTH_MAX, PLAIN, TIMEOUT_S, Obligation, Report
+from longpoll_spec.engines.smt.vacuity import Situation, seen_in, situations_of
 from longpoll_spec.errors import UnknownWorldError, not_known
 from longpoll_spec.model import select
 from longpoll_spec.policy import Policy
@@ -40,7 +42,11 @@ from longpoll_spec.terms import variables_of
 
 Features: TypeAlias = frozenset[str]
 FEATURES: Final = ("queues", "tags", *(name for name in ASPECTS if name not in {*SWITCHES, "lateness"}))
-"""Everything that the specification can branch on. A world has one or two queues, and one or two tags."""
+"""Everything that the specification can branch on. A world has one or two queues, and one or three tags: two with
+different hashes, and two with the same one.
+"""
+QUEUES_ALONE: Final = 3
+"""The number of queues where they are the only feature: a third one next to other features is not proved."""
 TOGETHER: Final = 3
 """Every combination of this many features of one question is covered by some world."""
 REQUESTS: Final = 2
@@ -53,7 +59,7 @@ def world_with(features: Iterable[str]) -> Bounds:
     return attrs.evolve(
         PLAIN,
         queues=2 if "queues" in on else 1,
-        tags=2 if "tags" in on else 1,
+        tags=3 if "tags" in on else 1,
         aspects=(on - {"queues", "tags"}) | frozenset(SWITCHES),
     )
 
@@ -67,14 +73,14 @@ def features_of(world: Bounds) -> Features:
 WORLDS: Final[Mapping[str, Bounds]] = MappingProxyType(
     {
         "plain": PLAIN,
-        "bare": attrs.evolve(PLAIN, queues=2),
+        "bare": attrs.evolve(PLAIN, queues=QUEUES_ALONE),
         "no-truncate": attrs.evolve(WORLD, aspects=WORLD.aspects - {"truncate"}),
         "whole": WORLD,
     }
 )
 """The named worlds. Any other is named by its features, such as `crash+queues`.
 
-`bare` has several queues and no other feature. `no-truncate` is the whole one without truncation of queues: for
+`bare` has three queues and no other feature. `no-truncate` is the whole one without truncation of queues: for
 truncated queues the specification promises less.
 """
 
@@ -108,25 +114,29 @@ def questions_of(make: ModelOf) -> tuple[Question, ...]:
 
 
 def worlds_of(questions: Iterable[Question]) -> Mapping[str, Bounds]:
-    """The named worlds, and others that together cover every combination of `TOGETHER` features of a question.
+    """The named worlds, those of at most two features, and others for every `TOGETHER` features of a question.
 
     Greedy: the next world covers the most new combinations; ties go to the fewest features.
     """
+    candidates = list(_subsets(FEATURES))  # the smallest first, and `max` takes the first of equals
+    found = dict(WORLDS) | {_name(on): world_with(on) for on in candidates if len(on) <= 2 and on != {"queues"}}
     left = {
         (frozenset(chosen), on)
         for features in {each.features for each in questions}
         for chosen in combinations(sorted(features), min(TOGETHER, len(features)))
         for on in _subsets(chosen)
     }
-    candidates = list(_subsets(FEATURES))  # the smallest first, and `max` takes the first of equals
-    found = dict(WORLDS)
-    for world in WORLDS.values():
+    for world in found.values():
         left = _left(left, features_of(world))
     while left:
         best = max(candidates, key=lambda on: sum(on & chosen == wanted for chosen, wanted in left))
-        found["+".join(sorted(best))] = world_with(best)
+        found[_name(best)] = world_with(best)
         left = _left(left, best)
     return MappingProxyType(found)
+
+
+def _name(features: Features) -> str:
+    return "+".join(sorted(features or SWITCHES))
 
 
 def not_taken(
@@ -312,10 +322,15 @@ def prove_worlds(
     stated = {name: statements_of(make, 1, world).stated for name, world in worlds.items()}
     select([item for each in stated.values() for item in each], wanted)
     seen: Found = {}
+    lemmas = Lemmas()
 
     def proved(name: str, report: Report | None) -> WorldProof:
         world = worlds[name]
         say = _in_world(name, report)
+        explored = seen_in(make, world) if depth_max >= DEPTH_MAX else ()
+        tokens = {each.name: each.token for each in explored if each.verdict == "reached" and each.token is not None}
+        broken = {each.name: _refuted(each) for each in explored if each.verdict == "violated"}
+        seen.setdefault(world, {}).update(broken)
         found = prove_any(
             policy,
             world=world,
@@ -325,11 +340,13 @@ def prove_worlds(
             report=say,
             model_of=model_of,
             seen=seen,
+            broken=broken,
             record=record,
+            lemmas=lemmas,
         )
         if say is not None:
             say("what comes about")
-        return WorldProof(name, world, found, situations_of(make, world, _kept(found), timeout_s))
+        return WorldProof(name, world, found, situations_of(make, world, _kept(found), timeout_s, tokens))
 
     asked = [name for name in worlds if not wanted or any(item.name in wanted for item in stated[name])]
     if processes == 1:
@@ -340,10 +357,33 @@ def prove_worlds(
     return [found[name] for name in asked]
 
 
+def _refuted(found: Verdict) -> Obligation:
+    return Obligation(found.name, "bounded", "refuted", 0.0, found.token, found.depth)
+
+
 def worst(proofs: Sequence[WorldProof]) -> Answer:
     """The verdict over all worlds: refuted if refuted in one, proved only if proved in each."""
     found = {each.whole for each in proofs}
     return "refuted" if "refuted" in found else "unknown" if "unknown" in found else "proved"
+
+
+def headline(proofs: Sequence[WorldProof], untried: Sequence[NotTaken], *, named: bool = False) -> str:
+    """The verdict in words: plainly `proved` only if no combination of features is left.
+
+    If the user has `named` the worlds, the proof is about these.
+    """
+    verdict = worst(proofs)
+    if verdict != "proved":
+        return verdict
+    if named:
+        return f"proved in {', '.join(each.name for each in proofs)} alone"
+    if not untried:
+        return verdict
+    fewest = _NUMBERS[min(len(each.features) for each in untried)]
+    return f"proved, except {len(untried)} combinations of {fewest} or more features"
+
+
+_NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:

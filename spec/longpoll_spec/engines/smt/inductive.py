@@ -12,7 +12,7 @@ Runs from the first state: see `counterexamples`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import z3
@@ -76,24 +76,55 @@ class Induction:
 
 
 @define
+class Lemmas:
+    """Questions that were proved, each with the assumptions that its proof used. Another model may have the same ones.
+
+    A question is a term, which is one object in all models. It is proved for all values of the open parameters.
+    Invariant: `kept` keeps every term alive, so ids stay unique.
+    """
+
+    proved: dict[tuple[int, tuple[str, ...]], list[frozenset[int]]] = field(factory=dict)
+    kept: list[Bool] = field(factory=list)
+
+    def follows(self, question: Bool, opened: tuple[str, ...], assumed: Container[int]) -> bool:
+        """Whether a proof of the question is known that needs no other assumptions than these."""
+        known = self.proved.get((id(question), opened), ())
+        return any(all(each in assumed for each in used) for used in known)
+
+    def add(self, question: Bool, opened: tuple[str, ...], used: Sequence[Bool]) -> None:
+        """Remember a proof of the question from these assumptions."""
+        self.kept += [question, *used]
+        self.proved.setdefault((id(question), opened), []).append(frozenset(map(id, used)))
+
+
+@define
 class Prover:
-    """Queries one solver. Invariant: between two questions the solver's assertions are exactly `assumed`."""
+    """Queries one solver. Invariant: between two questions the solver's assertions are the parts of what is assumed."""
 
     model: Model
     timeout_ms: int
     symmetric: bool
     frame: Frame
-    assumed: Sequence[Property] = ()
     record: Record | None = None
-    solver: Any = field(factory=solver_of)
+    lemmas: Lemmas = field(factory=Lemmas)
+    parts: dict[int, Bool] = field(factory=dict)
+    """The parts of the assumed statements, by id; each is asserted under its id as a name."""
+    solver: Any = None
 
     def assume(self, statements: Sequence[Property]) -> None:
         """Assume these statements in every later question."""
-        self.assumed = statements
-        self.solver = solver_of()
-        self.solver.set("timeout", self.timeout_ms)
-        self.solver.add(*plausible(self.frame.parameters))
-        self.solver.add(*(self.frame.meaning(item.here) for item in statements))
+        self.parts = {id(part): part for item in statements for part in parts_of(item.here) if part is not TRUE}
+        self.solver = None
+
+    def _solver(self) -> Any:
+        """The solver, made at the first question that needs it."""
+        if self.solver is None:
+            self.solver = solver_of()
+            self.solver.set("timeout", self.timeout_ms)
+            self.solver.add(*plausible(self.frame.parameters))
+            for name, part in self.parts.items():
+                self.solver.assert_and_track(self.frame.meaning(part), z3.Bool(str(name)))
+        return self.solver
 
     def first_state(self, statement: Bool) -> Outcome:
         """Whether the first state satisfies the statement."""
@@ -133,16 +164,29 @@ class Prover:
 
     def _ask(self, statement: Bool, action: Action | None) -> Outcome:
         began = time.perf_counter()
-        self.solver.push()
-        self.solver.add(z3.Not(self.frame.meaning(statement)))
-        said = check(self.solver)
+        opened = tuple(self.frame.parameters)
+        if self.record is None and (statement is TRUE or self.lemmas.follows(statement, opened, self.parts)):
+            return Outcome()
+        solver = self._solver()
+        solver.push()
+        solver.add(z3.Not(self.frame.meaning(statement)))
+        said = check(solver)
         answer = _ANSWERS[said]
         if self.record is not None:
-            step = "the state" if action is None else action.label
-            self.record(f"; {step}\n(set-info :status {said})\n{self.solver.to_smt2()}")
+            self.record(self._smt_lib(statement, action, said))
+        if answer == "proved":
+            self.lemmas.add(statement, opened, [self.parts[int(str(each))] for each in solver.unsat_core()])
         found = self._counterexample(action) if answer == "refuted" else None
-        self.solver.pop()
+        solver.pop()
         return Outcome(answer, time.perf_counter() - began, found)
+
+    def _smt_lib(self, statement: Bool, action: Action | None, said: str) -> str:
+        """The question as SMT-LIB, with its step and z3's answer."""
+        solver = z3.Solver()
+        solver.add(*plausible(self.frame.parameters), *map(self.frame.meaning, self.parts.values()))
+        solver.add(z3.Not(self.frame.meaning(statement)))
+        text = solver.to_smt2().replace("(set-info :status unknown)", f"(set-info :status {said})")
+        return f"; {'the state' if action is None else action.label}\n(set-logic QF_LIA)\n{text}"
 
     def _counterexample(self, action: Action | None) -> Counterexample:
         solution = self.solver.model()
@@ -160,15 +204,18 @@ def prover_of(
     *,
     symmetric: bool | None = None,
     record: Record | None = None,
+    lemmas: Lemmas | None = None,
 ) -> Prover:
     """A prover for a model whose timeout and scan period are open. `properties` are all that it will be asked about.
 
-    Symmetry of requests is checked here unless the caller already knows it.
+    Symmetry of requests is checked here unless the caller already knows it. Proofs in `lemmas` are reused and added.
     """
     frame = frame_of(model, parameters=open_parameters(model))
     if symmetric is None:
         symmetric = is_symmetric(model, (item.term for item in properties))
-    return Prover(model, max(1, round(timeout_s * 1000)), symmetric, frame, record=record)
+    return Prover(
+        model, max(1, round(timeout_s * 1000)), symmetric, frame, record, Lemmas() if lemmas is None else lemmas
+    )
 
 
 def induction(prover: Prover, candidates: Sequence[Property], report: Report | None = None) -> Induction:

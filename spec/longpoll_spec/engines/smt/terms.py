@@ -14,19 +14,32 @@ from attrs import define, field
 
 from longpoll_spec.model import Model
 from longpoll_spec.state.variables import SWITCHES
-from longpoll_spec.terms import Effect, Term, nodes
+from longpoll_spec.terms import Effect, Int, Term, nodes
 
-_MEANINGS: Final[Mapping[str, Callable[..., Any]]] = {
-    "add": lambda left, right: left + right,
-    "sub": lambda left, right: left - right,
-    "lt": lambda left, right: left < right,
-    "le": lambda left, right: left <= right,
-    "eq": lambda left, right: left == right,
-    "and": z3.And,
-    "or": z3.Or,
-    "not": z3.Not,
-    "ite": z3.If,
+_MAKERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "add": z3.Z3_mk_add,
+    "sub": z3.Z3_mk_sub,
+    "and": z3.Z3_mk_and,
+    "or": z3.Z3_mk_or,
+    "lt": z3.Z3_mk_lt,
+    "le": z3.Z3_mk_le,
+    "eq": z3.Z3_mk_eq,
+    "not": z3.Z3_mk_not,
+    "ite": z3.Z3_mk_ite,
 }
+_MANY: Final = frozenset({"add", "sub", "and", "or"})
+"""The operators to which z3 takes an array of operands."""
+
+
+def _applied(node: Term, operands: list[Any]) -> Any:
+    """The operator over z3 expressions. z3's own operators would check and convert them, which takes most of the time.
+
+    The types need no check, because terms are typed.
+    """
+    context = z3.main_ctx()
+    refs = [each.as_ast() for each in operands]
+    given = (len(refs), (z3.Ast * len(refs))(*refs)) if node.op in _MANY else tuple(refs)
+    return (z3.ArithRef if isinstance(node, Int) else z3.BoolRef)(_MAKERS[node.op](context.ref(), *given), context)
 
 
 @define(eq=False)
@@ -57,7 +70,7 @@ class Frame:
             case "true" | "false":
                 return z3.BoolVal(node.op == "true")
             case _:
-                return _MEANINGS[node.op](*(self.known[id(arg)][1] for arg in node.args))
+                return _applied(node, [self.known[id(arg)][1] for arg in node.args])
 
 
 def frame_of(model: Model, suffix: str = "", parameters: Mapping[str, Any] | None = None) -> Frame:

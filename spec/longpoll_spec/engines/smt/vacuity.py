@@ -17,6 +17,7 @@ from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import explore
+from longpoll_spec.engines.exploration import Verdict
 from longpoll_spec.engines.packed.random_runs import random_runs
 from longpoll_spec.engines.smt.inductive import prover_of
 from longpoll_spec.engines.tokens import token_of
@@ -32,6 +33,8 @@ REQUESTS: Final = 2
 REQUESTS_EXCLUDED: Final = 3
 """The number of requests for which a situation is excluded: one more than a run has."""
 MESSAGES: Final = 2
+STATES: Final = 100_000
+"""A world is explored up to this number of states, which most worlds with two features do not reach."""
 NOTHING_WRONG: Final = frozenset({"append", "flush", "make_visible", "next_pull", "tick"})
 """The actions of a run without faults; in some policies more of them are urgent than in others."""
 TRIES: Final[tuple[tuple[bool, Mapping[str, Any]], ...]] = (
@@ -58,14 +61,31 @@ class Situation:
     """A run that shows it."""
 
 
-def situations_of(make: ModelOf, world: Bounds, proved: Iterable[str], timeout_s: float) -> tuple[Situation, ...]:
+def seen_in(make: ModelOf, world: Bounds) -> tuple[Verdict, ...]:
+    """What an exploration of the world shows: with two requests and one message, up to `STATES` states.
+
+    The restrictions of the world are left out. With three queues one request is enough.
+    """
+    bounds = attrs.evolve(_free(world), requests=REQUESTS if world.queues < 3 else 1, messages=1)
+    model = make(bounds)
+    return explore(model, properties_of(model), limit_states=STATES).verdicts
+
+
+def _free(world: Bounds) -> Bounds:
+    return attrs.evolve(world, aspects=world.aspects - set(SWITCHES))
+
+
+def situations_of(
+    make: ModelOf, world: Bounds, proved: Iterable[str], timeout_s: float, seen: Mapping[str, str] | None = None
+) -> tuple[Situation, ...]:
     """Every situation of a world; `make` gives the model under bounds, `proved` names what is true of all its states.
 
-    A restriction of the world is a choice in a proof, so situations are checked with and without it.
+    A restriction of the world is a choice in a proof, so situations are checked with and without it. `seen` has a run
+    for each situation that is known to occur.
     """
-    free = attrs.evolve(world, aspects=world.aspects - set(SWITCHES))
+    free = _free(world)
     stated: dict[str, Property] = {}
-    tokens: dict[str, str] = {}
+    tokens = dict(seen or {})
     for bounds in dict.fromkeys((free, world)):
         model = make(attrs.evolve(bounds, requests=REQUESTS, messages=MESSAGES))
         sometimes = _sometimes(model)
@@ -107,11 +127,15 @@ def _runs(model: Model, sought: Sequence[Property]) -> Iterable[tuple[str, str]]
 
 
 def _quiet(model: Model) -> Model:
-    """The model without faults, with the same urgency: its runs are runs of the model."""
+    """The model without faults and with one tag, with the same urgency: its runs are runs of the model."""
+    state = model.state
+    others = {*(tag.name for tag in state.tags[1:]), *(wish.name for wish in state.wishes[1:])}
     kept = [
-        each if each.urgent or each.name in NOTHING_WRONG else attrs.evolve(each, guard=FALSE) for each in model.actions
+        each.urgent or (each.name in NOTHING_WRONG and others.isdisjoint(map(str, each.actors)))
+        for each in model.actions
     ]
-    return attrs.evolve(model, actions=tuple(kept))
+    pairs = zip(model.actions, kept, strict=True)
+    return attrs.evolve(model, actions=tuple(each if keep else attrs.evolve(each, guard=FALSE) for each, keep in pairs))
 
 
 def _excluded(

@@ -55,9 +55,9 @@ def cutoff(answer: str) -> Grade:
     given = number_of(answer)
     from longpoll_spec.engines.smt import any_number, quantifiers  # noqa: PLC0415 - z3 takes its time to import
 
-    read = any_number.statements_of(partial(specification_of, preset("strict")), any_number.READ)
+    read = any_number.statements_of(partial(specification_of, preset("strict")), any_number.SAMPLE)
     names = {each.name for each in read.candidates}
-    most = any_number.numbers_of(read, names, quantifiers.Rests(any_number.READ))[-1]
+    most = any_number.numbers_of(read, names, quantifiers.Rests(any_number.SAMPLE))[-1]
     if given != most:
         return missing(f"{given} is too {'small' if given < most else 'large'}")
     return right(f"a proof for {most} requests, and for the smallest numbers, is a proof for any number")
