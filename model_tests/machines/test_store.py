@@ -10,12 +10,10 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 from attrs import Factory, define, evolve
-from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,16 +21,11 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from model_tests.support.broker.plain.plain_store import read_record
 from model_tests.support.broker.stores import SMALL, message, open_store
 
-from longpoll_broker.errors import StoreError
-from longpoll_broker.store.commit_log import CommitLog
-from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.store.queue_builder import Handed, QueueBuilder
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.properties import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
@@ -236,43 +229,3 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-
-
-def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of these mutants of the store fails the machine."""
-    stand_at, hand, append = ConsumeQueue.stand_at, QueueBuilder.hand, CommitLog.append
-
-    def forgets_a_unit(self: ConsumeQueue, offset: int, physical_end: int) -> None:
-        stand_at(self, max(0, offset - 1), physical_end)
-
-    def hands_every_other(self: QueueBuilder, burst: Sequence[Handed], _log_end_before: int) -> None:
-        if burst[0][1].offset_end % 2:
-            hand(self, burst, self._handed_end)
-
-    def spoils_the_body(self: CommitLog, *arguments: Any) -> int:
-        start = append(self, *arguments)
-        segment = self.segments.segments[-1]
-        segment.view[start - segment.start + 88] ^= 1
-        return start
-
-    slips: dict[str, tuple[object, str, Any]] = {
-        "the reopened queue forgets its last unit": (ConsumeQueue, "stand_at", forgets_a_unit),
-        "a hand-over is lost": (QueueBuilder, "hand", hands_every_other),
-        "a body changes": (CommitLog, "append", spoils_the_body),
-    }
-    for name, (target, attribute, slip) in slips.items():
-        with monkeypatch.context() as patch:
-            patch.setattr(target, attribute, slip)
-            assert is_red(), f"not seen: {name}"
-
-
-def is_red() -> bool:
-    """Whether a short, fixed run of the machine fails."""
-    profile = settings(
-        max_examples=80, stateful_step_count=40, phases=[Phase.generate], derandomize=True, database=None
-    )
-    try:
-        run_state_machine_as_test(StoreMachine, settings=profile)
-    except (AssertionError, StoreError, ValueError):
-        return True
-    return False

@@ -6,20 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner
 from model_tests.nightly import soak
-from model_tests.nightly.soak import HOLD_MS_MAX, Counts, Soak, is_idle, real_plan_of
+from model_tests.nightly.soak import HOLD_MS_MAX, Soak, real_plan_of
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.simulation.plan import LONGEST_MS, InjectedFault, Plan, Pull, Send, Wait, plan_of
 
 from longpoll.output import Exit
 from longpoll.verification.broker_process import ServedBroker
-from longpoll_judge.contract.result import Gap
 from longpoll_spec.policy import STRICT
 
 ROOT: Final = Path(__file__).parents[2]
@@ -127,27 +125,6 @@ def test_what_a_kill_takes_is_found(
     kept = Path(done.stdout.rpartition("Kept: ")[2].strip())
     assert (kept / "store" / "commitlog").is_dir()
     assert any(kept.glob("history-*"))
-
-
-@pytest.mark.parametrize(
-    ("kinds", "is_expected"),
-    [(["nothing judged"], True), (["nothing judged", "source end"], False), (["not judged"], False), ([], False)],
-)
-def test_a_life_without_pulls_needs_no_verdict(kinds: list[str], is_expected: bool) -> None:
-    assert is_idle([{"clause": Gap(name, "", 0, "").clause} for name in kinds]) == is_expected
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"),
-    [
-        (Counts(), "no request got an answer"),
-        (Counts(answers=1, judged=Counter(valid=1), unknown_stopped=1), "the judge has no verdict on a clean run"),
-        (Counts(answers=1, judged=Counter(unknown=9)), "the judge found no run valid"),
-        (Counts(answers=1, judged=Counter(unknown=9, valid=1)), None),
-    ],
-)
-def test_a_soak_that_shows_nothing_says_why(counts: Counts, expected: str | None) -> None:
-    assert counts.doubt == expected
 
 
 @pytest.mark.long

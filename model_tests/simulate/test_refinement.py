@@ -17,7 +17,6 @@ from model_tests.support.spec.cases import quick_if
 import longpoll
 from longpoll.cli import main
 from longpoll_broker.hold import notifier
-from longpoll_broker.hold.hold_table import HoldTable
 from longpoll_simulation.lockstep import run
 from longpoll_simulation.refinement import NotReplayableError, follow, under
 from longpoll_spec.bounds import Bounds
@@ -105,18 +104,6 @@ def test_a_schedule_plays_again() -> None:
             assert world.ways_lost() == set()
             world.do(move)
         assert world.ways_lost() == {"by keep"}
-
-
-def red(policy: Policy) -> None:
-    """Run random schedules of an injected fault, one of which must leave the specification."""
-    wander(policy, LARGER, seed=SEED, runs=200, moves=80)
-
-
-def test_planted_a_recheck_left_out_is_no_step_of_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The specification queues a pull that the code leaves held."""
-    monkeypatch.setattr(HoldTable, "recheck", lambda _table, _pull: False)
-    with pytest.raises(AssertionError, match="is not a step of the specification"):
-        red(STRICT)
 
 
 def test_planted_a_put_back_without_its_recheck_loses_a_wakeup() -> None:

@@ -41,7 +41,6 @@ from longpoll_broker.hold.pull_pool import PoolExecutor
 from longpoll_broker.io import channel
 from longpoll_broker.io.channel import Channel, Limits, Outbox
 from longpoll_broker.store import burst_append, commit_log, consume_queue, message_store, queue_builder, segment
-from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import OTHER_MAPS
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
@@ -521,15 +520,6 @@ def test_many_interleavings_are_right(name: str) -> None:
     """The same checks hold for many more seeds."""
     make, seeds, seeds_long = STAGES[name]
     assert first_fault(range(seeds, seeds_long), make) is None
-
-
-def test_planted_a_flush_that_syncs_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut leaves less of the log than the flush returned."""
-    monkeypatch.setattr(CommitLog, "flush", lambda log: log.end)
-    found = first_fault(range(150), StoreStage)
-
-    assert found is not None
-    assert "what was flushed" in str(found[1])
 
 
 def test_the_stages_reach_what_they_are_for() -> None:
