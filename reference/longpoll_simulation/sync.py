@@ -1,4 +1,4 @@
-"""Locks, conditions, flags, queues and threads between the actors of a world, as in `longpoll_runtime.threads`.
+"""Locks, conditions, flags and threads between the actors of a world, as in `longpoll_runtime.threads`.
 
 Each operation is a scheduling point, including the release of a lock. An actor that waits for a lock is woken when it
 is free, and acquires it when the strategy runs it; as on real machines, another may be faster.
@@ -6,13 +6,10 @@ is free, and acquires it when the strategy runs it; as on real machines, another
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import Generic, Self, TypeVar
+from typing import Self
 
 from longpoll_simulation.world import Actor, StuckError, World
 
-T = TypeVar("T")
 OUTSIDE = object()
 """The owner of a lock that was acquired outside a run."""
 
@@ -152,59 +149,6 @@ class SimulatedEvent:
 
     def __str__(self) -> str:
         return "a flag"
-
-
-class SimulatedQueue(Generic[T]):
-    """A bounded queue. Invariant: it has at most `_capacity` items."""
-
-    def __init__(self, world: World, capacity: int) -> None:
-        assert capacity > 0
-        self._world = world
-        self._capacity = capacity
-        self._items: deque[T] = deque()
-        self._waiting: list[Actor] = []
-
-    def offer(self, item: T) -> bool:
-        """Add the item at the end; false if the queue is full."""
-        self._world.point("offer", self)
-        if len(self._items) >= self._capacity:
-            return False
-        self._items.append(item)
-        if self._waiting:
-            self._world.wake(self._waiting[0])
-        self._world.point("offer", self)
-        return True
-
-    def take(self, timeout: float | None = None) -> T | None:
-        """The first item, waiting up to `timeout` seconds; None if none came."""
-        world = self._world
-        world.point("take", self)
-        until_ns = None if timeout is None else world.now_ns + int(timeout * 1e9)
-        while not self._items:
-            left_s = None if until_ns is None else (until_ns - world.now_ns) / 1e9
-            if left_s is not None and left_s <= 0:
-                return None
-            world.wait(self._waiting, self, left_s)
-        return self._items.popleft()
-
-    def take_if(self, wanted: Callable[[T], bool]) -> T | None:
-        """The first item if it is wanted; otherwise None, without waiting."""
-        self._world.point("take", self)
-        items = self._items
-        while items:
-            first = items[0]
-            if not wanted(first):
-                return None
-            # Another actor may have taken it during the check; a real queue is locked meanwhile.
-            if items and items[0] is first:
-                return items.popleft()
-        return None
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __str__(self) -> str:
-        return f"a queue of {len(self._items)}"
 
 
 class SimulatedThread:

@@ -142,11 +142,6 @@ def _mistakes(model: Model) -> Iterator[Mistake]:
             yield Mistake(slip.action, _what(slip), actions_with(slip, model), slip.planted(policy, bounds))
 
 
-def slip_name(slip: Mutant) -> str:
-    """Its name on the page; an edit by hand with the same effect gets this name too."""
-    return f"{slip.action} {_what(slip)}"
-
-
 def _what(slip: Mutant) -> str:
     return f"{thread_of_mutant(slip.kinds)} {slip.what}".lstrip()
 
