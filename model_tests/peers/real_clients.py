@@ -1,14 +1,16 @@
-"""The real Java, Go and Node clients as processes: made ready once, run with a story, and what they saw judged.
+"""The real Java, Go, Node and C++ clients as processes: made ready once, run with a story, and what they saw judged.
 
-The C++ core is in `model_tests.conformance.cpp_client`. Nothing fetched is kept in the tree: packages come
-through each language's own client and are pinned by `go.sum` and `package-lock.json`.
+Nothing fetched is kept in the tree: packages come through each language's own client and are pinned by `go.sum`,
+`package-lock.json` and `pyproject.toml`.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -72,7 +74,15 @@ def node(directory: Path) -> Client:
     return lambda arguments, options: ["node", *options, str(directory / "peer.js"), *arguments]
 
 
-CLIENTS: Final = {"java": java, "go": go, "node": node}
+def cpp(directory: Path) -> Client:
+    """The C++ core in PyPI `rocketmq` 0.4.4, which logs below HOME; raises ClientUnavailableError."""
+    if importlib.util.find_spec("rocketmq") is None:
+        raise ClientUnavailableError("rocketmq==0.4.4 is not installed; its wheel exists for x86-64 Linux only")
+    program = ["env", f"HOME={directory}", sys.executable, str(HERE / "cpp" / "peer.py")]
+    return lambda arguments, _options: [*program, *arguments]
+
+
+CLIENTS: Final = {"java": java, "go": go, "node": node, "cpp": cpp}
 
 
 def _need(*programs: str) -> None:

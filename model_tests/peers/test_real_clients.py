@@ -1,4 +1,4 @@
-"""The real Java, Go and Node clients do not notice that the broker is ours."""
+"""The real Java, Go, Node and C++ clients do not notice that the broker is ours."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from model_tests.support.broker.client_scenarios import dead_letters, new_topic
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_client import Admin, Credentials, ReceivedMessage
+from longpoll_judge.run.pipeline import judge
+from longpoll_observe import Observer
 from longpoll_runtime.real import RealRuntime, server_context
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
 COUNT = 10_000
+ALLOWED_MS = 1_000.0
 RUNTIME = RealRuntime()
 
 
@@ -49,11 +53,38 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.peers
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("client", ["java", "go", "node"], indirect=True)
+@pytest.mark.parametrize("client", CLIENTS, indirect=True)
 def test_ten_thousand_messages_come_exactly_once_in_queue_order(client: Client, name_server: str) -> None:
     with new_topic(name_server) as topic:
         received = play(client, name_server, topic, "bulk", COUNT)
     assert faults(received, range(COUNT)) == set()
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("client", ["cpp"], indirect=True)
+def test_a_consumer_that_waits_does_not_notice_the_proxy_and_is_seen(
+    client: Client, policy: Policy, tmp_path: Path
+) -> None:
+    """Only the name server's address is the proxy's. Every message wakes a held pull, and the verdict is valid."""
+    history = tmp_path / "history"
+    with (
+        Broker.start(RUNTIME, str(tmp_path / "store"), policy=policy) as broker,
+        Observer.start(
+            RUNTIME, brokers=[], name_server=broker.name_server_address, record_directory=str(history)
+        ) as proxy,
+        new_topic("{}:{}".format(*broker.name_server_address)) as topic,
+    ):
+        assert proxy.name_server_address is not None
+        received = play(client, "{}:{}".format(*proxy.name_server_address), topic, "single", 100)
+        (seen,) = proxy.totals.values()
+        assert seen.unreadable == 0
+    assert faults(received, range(100)) == set()
+    result = judge([history], engine="local", wake_ms=ALLOWED_MS, late_ms=6 * ALLOWED_MS)
+    assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
+    acknowledged = sum(part.read_bytes().count(b'"message_acknowledged"') for part in history.glob("part-*.ndjson"))
+    assert acknowledged == 100
 
 
 @pytest.mark.peers

@@ -86,14 +86,11 @@ def test_every_module_says_what_it_is() -> None:
 
 
 SUPPORT = "model_tests/support/broker"
-SLEEPERS = {
-    f"{SUPPORT}/brokers.py": "polls for a condition, with a limit",
-    "model_tests/conformance/cpp_client_child.py": "a real client pauses before each single message",
-}
+SLEEPERS = {f"{SUPPORT}/brokers.py": "polls for a condition, with a limit"}
 
 
 def test_tests_do_not_sleep() -> None:
-    """Only one helper polls, and one program of a peer pauses."""
+    """Only one helper polls."""
     sleeping = re.compile(r"\btime\.sleep\(|\bfrom time import .*\bsleep\b")
     found = {str(path.relative_to(ROOT)) for path in python_files("model_tests") if sleeping.search(path.read_text())}
 
