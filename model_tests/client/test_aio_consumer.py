@@ -60,31 +60,6 @@ def name_server(broker: Broker) -> str:
     return name_server_of(broker)
 
 
-def test_members_share_and_take_over_and_nothing_is_lost(clients: Clients) -> None:
-    """Two polling members have disjoint queues; what one leaves behind the other gets, and offsets are stored."""
-    seen: list[int] = []
-    with new_topic(clients.name_server, 4) as topic:
-        first, second = (clients.pulling(topic, rebalance_s=0.2) for _number in range(2))
-        wait_until(lambda: [len(consumer.queues) for consumer in (first, second)] == [2, 2])
-        assert not set(first.queues) & set(second.queues)
-        producer = clients.producer()
-        for number in range(100):
-            producer.send(topic, b"%d" % number)
-        for _number in range(2):
-            seen += [int(message.body) for message in second.poll(PATIENCE_S)]
-        second.commit()
-        second.close()
-        while len(set(seen)) < 100:
-            seen += [int(message.body) for message in first.poll(PATIENCE_S)]
-        first.commit()
-        assert first.statistics[topic].consumed_count > 0
-        first.close()
-        assert sorted(set(seen)) == list(range(100))
-        with pytest.raises(LifecycleError, match="closed"):
-            first.poll(0.0)
-        assert lag(clients.name_server, topic) == 0
-
-
 def test_a_poll_may_be_cancelled_at_any_time_and_a_close_ends_it(name_server: str) -> None:
     """The next poll returns what a cancelled one would have; an iteration ends with its consumer."""
 

@@ -66,7 +66,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"unreadable": "skip"}, "pass one of Unreadable.DEAD_LETTER"),
     ({"allocate": None}, "allocate is None, which is not callable"),
     ({"on_unreadable": 5}, "on_unreadable is 5"),
-    *(({"client_id": wrong}, "client_id .* is not allowed: pass text") for wrong in (5, "", "\ud800")),
+    *(({"client_id": wrong}, "client_id .* is not allowed: pass text") for wrong in (5, "", "\ud800", "x" * 256)),
     ({"offsets_file": 5}, "offsets_file 5"),
     *(({"group": wrong}, "group") for wrong in (None, 5, "", " ", "a b", "ü", "x" * 256, ["x"], "\ud800")),
 ]

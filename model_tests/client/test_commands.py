@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,7 @@ from model_tests.support.ports import closed_port
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_client import Admin, Producer, PullConsumer, StartAt
-from longpoll_protocol.codes import Permission
+from longpoll_client import Admin
 from longpoll_runtime.real import RealRuntime, server_context
 from longpoll_spec.errors import LongpollError
 
@@ -26,43 +24,6 @@ from longpoll_spec.errors import LongpollError
 def name_server(broker: Broker) -> str:
     """That of a broker of the test's own: the group has one name in every test."""
     return name_server_of(broker)
-
-
-def test_a_topic_is_made_listed_changed_and_removed(name_server: str) -> None:
-    """Its queues and permission are what was asked for; the system's topics are listed only on demand."""
-    with Admin(name_server) as admin:
-        assert admin.topic_names() == []
-        admin.create_topic("T", 3)
-        assert admin.topic_names() == ["T"]
-        topic = admin.topic("T")
-        shown = (topic.name, topic.brokers, topic.permission, len(topic.readable), len(topic.writable))
-        assert shown == ("T", ("broker-a",), "RW", 3, 3)
-        admin.create_topic("T", 3, Permission.READ)
-        assert admin.topic("T").permission == "R"
-        assert "TBW102" in admin.topic_names(with_system=True)
-        admin.delete_topic("T")
-        assert admin.topic_names() == []
-
-
-def test_groups_and_offsets_are_listed_and_set(name_server: str) -> None:
-    """Members and offsets of a group."""
-    with Admin(name_server) as admin:
-        admin.create_topic("T", 2)
-        with Producer(name_server) as producer:
-            for _number in range(5):
-                producer.send("T", b"x", queue_id=1)
-        with PullConsumer(name_server, group="G", topics="T"):
-            (group,) = admin.groups()
-            assert (group.name, len(group.members)) == ("G", 1)
-        before = admin.offsets("G", "T")
-        assert (sum(row.lag for row in before), [row.end for row in before]) == (5, [0, 5])
-        wanted: list[tuple[StartAt, list[int], int]]
-        wanted = [("last", [0, 5], 0), (datetime.fromtimestamp(0, UTC), [0, 0], 5)]
-        for start_at, stored, lag in wanted:
-            for queue in admin.topic("T").readable:
-                admin.set_offset("G", queue, start_at)
-            after = admin.offsets("G", "T")
-            assert ([row.stored for row in after], sum(row.lag for row in after)) == (stored, lag)
 
 
 @pytest.mark.parametrize(

@@ -212,20 +212,6 @@ def test_a_paused_listener_gets_nothing_more(clients: Clients, topic: str, is_or
     assert sorted(map(int, held.bodies)) == [*range(COUNT), 200]
 
 
-@pytest.mark.parametrize("is_orderly", [False, True])
-def test_a_paused_consumer_closes(clients: Clients, topic: str, is_orderly: bool) -> None:
-    """The next one goes on where it stood."""
-    heard, of_group = Heard(), config()
-    for is_paused in (True, False):
-        consumer = clients.pushing(topic, heard, of_group, is_orderly=is_orderly)
-        if is_paused:
-            consumer.pause()
-        else:
-            wait_until(lambda: set(heard.bodies) == {b"%d" % number for number in range(COUNT)})
-        consumer.close()
-    assert len(heard.bodies) <= 2 * COUNT
-
-
 def test_assigned_queues_are_read_and_no_group_is_joined(clients: Clients, topic: str) -> None:
     """The group's members share all queues regardless; another choice gives up the place of the first one."""
     of_group = config(persist_s=0.05, client_id="member@host#1")

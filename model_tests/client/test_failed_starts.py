@@ -22,7 +22,7 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
-from model_tests.support.client import RUNTIME, awaited, consumed, route_of, run
+from model_tests.support.client import RUNTIME, Machine, awaited, consumed, route_of, run
 from model_tests.support.ports import closed_port
 
 from longpoll_client import (
@@ -55,41 +55,9 @@ from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
-from longpoll_runtime import Poller, Socket, Thread
-from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.recoverable import ANYTHING, FAULTS
 
 ABSENT: Final = "absent-topic"
-
-
-class Watched(RealRuntime):
-    """A runtime that knows what was made of it, and has so many threads and no more."""
-
-    def __init__(self, threads_max: int = 1000) -> None:
-        super().__init__()
-        self.threads: list[Thread] = []
-        self.sockets: list[Socket] = []
-        self.pollers: list[Poller] = []
-        self.threads_max = threads_max
-
-    def spawn(self, name: str, target: Callable[[], None]) -> Thread:
-        """Start a thread, as the system does while it has any."""
-        if len(self.threads) >= self.threads_max:
-            raise RuntimeError("can't start new thread")
-        thread = super().spawn(name, target)
-        self.threads.append(thread)
-        return thread
-
-    def connect(self, host: str, port: int, timeout_s: float) -> Socket:
-        """Connect."""
-        made = super().connect(host, port, timeout_s)
-        self.sockets.append(made)
-        return made
-
-    def left(self) -> list[str]:
-        """What is still there."""
-        alive = [str(thread) for thread in self.threads if thread.is_alive()]
-        return alive + [f"socket {each.fileno()}" for each in self.sockets if each.fileno() != -1]
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +147,7 @@ KINDS: Final = ("push", "orderly", "pull")
 CELLS: Final = [(kind, way) for kind in KINDS for way in WAYS if kind != "pull" or way not in OF_LISTENERS]
 
 
-def made(kind: str, runtime: Watched, name_server: str, topics: Sequence[str], way: Way, *, is_loop: bool) -> Any:
+def made(kind: str, runtime: Machine, name_server: str, topics: Sequence[str], way: Way, *, is_loop: bool) -> Any:
     """A consumer of a separate group that will fail so."""
     options = member_options(MemberConfig(group=f"G-{uuid.uuid4().hex}", **way.config)) | {"runtime": runtime}
     consumer: Any
@@ -214,7 +182,7 @@ def test_a_start_that_fails_leaves_nothing(name_server: str, topics: Sequence[st
     how = WAYS[way]
 
     def story(names: str) -> None:
-        runtime = Watched(how.threads_max)
+        runtime = Machine(how.threads_max)
         with closing(made(kind, runtime, names, topics, how, is_loop=False)) as consumer:
             assert runtime.threads == [], "what is not started runs already"
             for _try in range(2):
@@ -242,7 +210,7 @@ def test_a_start_on_an_event_loop_that_fails_leaves_nothing(
 
     async def tried(names: str) -> None:
         loop: Any = asyncio.get_running_loop()
-        runtime = Watched()
+        runtime = Machine()
         own = len(loop._selector.get_map())
         consumer = made(kind, runtime, names, topics, how, is_loop=True)
         try:
@@ -282,7 +250,7 @@ MAKERS: Final[dict[str, Callable[..., Any]]] = {
 @pytest.mark.parametrize("kind", MAKERS)
 def test_what_cannot_be_made_leaves_nothing(kind: str) -> None:
     """A client that has no start: an address that is none, and a group's name that is none."""
-    runtime = Watched()
+    runtime = Machine()
     with pytest.raises(ConfigError):
         MAKERS[kind](runtime, "no address at all")
     if kind not in {"Admin", "Tracing"}:
@@ -294,7 +262,7 @@ def test_what_cannot_be_made_leaves_nothing(kind: str) -> None:
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_start_that_is_closed_meanwhile_leaves_nothing(name_server: str, topic: str, is_orderly: bool) -> None:
     """The first report of a share closes it: on threads, and on an event loop from a separate task."""
-    runtime, shares, closings = Watched(), list[MessageQueue](), list[asyncio.Task[None]]()
+    runtime, shares, closings = Machine(), list[MessageQueue](), list[asyncio.Task[None]]()
     options: dict[str, Any] = {"group": "closed", "topics": topic, "orderly": is_orderly, "runtime": runtime}
 
     def share(queue: MessageQueue, is_ours: bool) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import array
 import asyncio
-import errno
 import gc
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -20,7 +18,7 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
-from model_tests.support.client import RUNTIME, Clients, Cluster, OneServer, route_of, take
+from model_tests.support.client import RUNTIME, Clients, Cluster, Machine, OneServer, route_of, take
 from model_tests.support.service import ShiftedRuntime
 
 from longpoll.wire.relay import Relay
@@ -51,8 +49,6 @@ from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
-from longpoll_runtime import Poller
-from longpoll_runtime.real import RealRuntime
 
 AGED_MS = int(ROUTE_AGE_S_MAX * 1000)
 """After this a route is asked for again."""
@@ -158,8 +154,10 @@ def test_a_connection_whose_answer_trickles_is_replaced(
     assert isinstance(outcomes[0], AnswerTimeoutError)
 
 
-def test_a_restarted_name_server_takes_no_route_away(cluster: Cluster, silent: Broker) -> None:
-    """It knows no such topic, after a failed send and after a route's age."""
+def test_a_restarted_name_server_takes_no_route_away(
+    cluster: Cluster, silent: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It knows no such topic, after a failed send and after a route's age, which the log says."""
     runtime = ShiftedRuntime()
     with Producer(cluster.name_server, runtime=runtime) as producer:
         producer.send("T", b"x")
@@ -173,6 +171,7 @@ def test_a_restarted_name_server_takes_no_route_away(cluster: Cluster, silent: B
             cluster.is_empty = is_empty
             producer.send("T", b"z")
     assert cluster.asked >= 2
+    assert "uses its last known route" in caplog.text
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
@@ -239,14 +238,6 @@ def test_a_route_without_better_is_not_asked_for_with_each_send(
 EXITS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit]
 
 
-class Alive(RealRuntime):
-    """A runtime that keeps the names of threads that died, instead of ending the process."""
-
-    def __init__(self) -> None:
-        self.died: list[str] = []
-        super().__init__(thread_died=lambda name, _error: self.died.append(name))
-
-
 def raises(error: type[BaseException]) -> Callable[..., Any]:
     """A callback that raises this."""
 
@@ -276,7 +267,7 @@ def test_what_exits_after_a_send_ends_neither_its_thread_nor_the_process(
     error: type[BaseException] | None, hooks: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A callback or a hook: it is in the log, other callbacks get theirs, and the next send is stored."""
-    runtime, outcomes = Alive(), list[object]()
+    runtime, outcomes = Machine(), list[object]()
     with OneServer().served() as server, Producer(server.address, hooks=hooks, runtime=runtime) as producer:
         if error is not None:
             producer.send_nowait("T", b"1", callback=raises(error))
@@ -294,7 +285,7 @@ def test_what_is_due_later_or_what_a_broker_asks_may_exit_too(
     error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as `on_assigned`, or the callback of a reply: the next action runs, and the connection's reader goes on."""
-    runtime, done = Alive(), threading.Event()
+    runtime, done = Machine(), threading.Event()
     timer = Timer(runtime, "later")
     timer.after(0.0, raises(error))
     timer.after(0.0, done.set)
@@ -309,24 +300,6 @@ def test_what_is_due_later_or_what_a_broker_asks_may_exit_too(
     assert f"a request of {server.address} could not be served" in caplog.text
 
 
-class Poor(RealRuntime):
-    """A machine that lacks something."""
-
-    lacks = ""
-
-    def poller(self) -> Poller:
-        """May find no descriptor."""
-        if self.lacks == "descriptors":
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return super().poller()
-
-    def spawn(self, name: str, target: Callable[[], None]) -> Any:
-        """May start no thread."""
-        if self.lacks == "threads":
-            raise RuntimeError("can't start new thread")
-        return super().spawn(name, target)
-
-
 def descriptors() -> int:
     """How many this process has."""
     gc.collect()
@@ -336,19 +309,20 @@ def descriptors() -> int:
 @pytest.mark.parametrize(("lacks", "words"), [("descriptors", "Too many open files"), ("threads", "start new thread")])
 def test_a_connection_that_cannot_be_served_is_told_of_and_leaves_nothing(lacks: str, words: str) -> None:
     """As a thousand producers in one process find out; as soon as there is room the same producer sends."""
-    server, runtime = OneServer(), Poor()
+    server, runtime = OneServer(), Machine()
     with server.served() as scripted, Producer(scripted.address, runtime=runtime) as producer:
-        runtime.lacks = lacks
+        runtime.has_descriptors = lacks != "descriptors"
+        runtime.threads_max = 0 if lacks == "threads" else 1000
         before = descriptors()
         with pytest.raises(UnreachableError, match=words):
             producer.send("T", b"x", timeout_s=1.0)
         # What the server has of these connections ends when it sees that they did.
         wait_until(lambda: descriptors() <= before + len(scripted._sockets))
-        runtime.lacks = ""
+        runtime.has_descriptors, runtime.threads_max = True, 1000
         assert producer.send("T", b"x").queue_offset == 7
 
 
-class Interrupted(Alive):
+class Interrupted(Machine):
     """A machine at which the user types Ctrl-C as soon as a thread of a connection has begun."""
 
     is_due = True
@@ -498,25 +472,6 @@ def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
         asyncio.run(story(scripted.address))
     assert bodies == [(b"first", False)] * 2
     assert codes[-1] == RequestCode.UNREGISTER_CLIENT, "a producer that is closed leaves its group"
-
-
-def test_a_frame_that_never_ends_costs_one_connection_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that stalls in the middle of an answer serves the next connection."""
-    monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
-    server = OneServer()
-    stalled: list[Command] = []
-
-    def serve(peer: Peer, command: Command) -> None:
-        if command.code == RequestCode.SEND_MESSAGE_V2 and not stalled:
-            stalled.append(command)
-            peer.send_bytes(b"\x00\x00\x01\x00\x00\x00")
-        else:
-            server(peer, command)
-
-    with server.served(serve) as scripted, Producer(scripted.address) as producer:
-        with pytest.raises(ClientError, match="no answer in time"):
-            producer.send("T", b"x", timeout_s=0.2)
-        assert producer.send("T", b"x").queue_offset == 7
 
 
 @pytest.fixture

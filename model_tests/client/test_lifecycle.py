@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import uuid
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from queue import SimpleQueue
@@ -149,19 +147,6 @@ def test_a_check_may_close_its_producer(name_server: str, topic: str) -> None:
     wait_until(lambda: client_threads() <= before)
     with pytest.raises(LifecycleError):
         producer.send(topic, b"y", lambda: TransactionState.COMMIT)
-
-
-def test_a_closed_producer_opens_no_connection(name_server: str, topic: str) -> None:
-    """Every way of sending is refused, and no thread comes of it."""
-    before = client_threads()
-    producer = Producer(name_server)
-    producer.send(topic, b"x")
-    producer.close()
-    producer.close()
-    for sending in (producer.send, producer.send_one_way):
-        with pytest.raises(LifecycleError, match="closed; create a new one"):
-            sending(topic, b"y")
-    assert client_threads() <= before
 
 
 def test_a_start_that_failed_is_tried_again(name_server: str) -> None:
@@ -435,17 +420,6 @@ def test_an_admin_that_is_dropped_ends(name_server: str) -> None:
     assert admin.topic_names() is not None
     with pytest.warns(ResourceWarning, match="an Admin was dropped"):
         del admin
-
-
-def test_who_is_closed_is_not_told_of(name_server: str) -> None:
-    """Closed clients give no warning."""
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
-        with Admin(name_server) as admin, Producer(name_server) as producer:
-            admin.topic_names()
-        del admin, producer
-        gc.collect()
-    assert [each.message for each in given if "dropped" in str(each.message)] == []
 
 
 def test_one_may_be_dropped_by_a_thread_that_has_its_lock(

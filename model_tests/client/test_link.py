@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from itertools import count
+from queue import SimpleQueue
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.client import Machine
 
 from longpoll_client import (
     AnswerTimeoutError,
     ClientError,
     ConfigError,
     ConnectionLostError,
-    LifecycleError,
     LocalProtocolError,
     MessageQueue,
     NoRouteError,
@@ -42,8 +42,6 @@ from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames import Command, encode, reply
 from longpoll_protocol.headers import SendMessageResponseHeader
-from longpoll_runtime import Thread
-from longpoll_runtime.real import RealRuntime
 
 S = 1_000_000_000
 
@@ -496,76 +494,31 @@ def test_a_message_that_nobody_takes_says_nothing_against_its_broker() -> None:
     assert brokers_asked(slow, AT_ZERO, 1, 2, queue_id=0) == "aa"
 
 
-class Outcomes:
-    """Keeps outcomes, and can be waited for."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[object] = []
-        self._came = threading.Semaphore(0)
-
-    def __call__(self, outcome: object) -> None:
-        """Take it down."""
-        self.outcomes.append(outcome)
-        self._came.release()
-
-    def wait(self, count: int) -> list[object]:
-        """The outcomes, once there are so many as `count` says."""
-        for _ in range(count):
-            assert self._came.acquire(timeout=PATIENCE_S)
-        return self.outcomes
-
-
-class FewThreads(RealRuntime):
-    """Starts only as many threads as `left` says, then refuses as Python does."""
-
-    def __init__(self, left: int) -> None:
-        super().__init__()
-        self.left = left
-
-    def spawn(self, name: str, target: Callable[[], None]) -> Thread:
-        """Start a thread, if there is one left."""
-        if not self.left:
-            raise RuntimeError("can't start new thread")
-        self.left -= 1
-        return super().spawn(name, target)
+def outcomes(told: SimpleQueue[object], count: int) -> list[object]:
+    return [told.get(timeout=PATIENCE_S) for _ in range(count)]
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_without_a_thread_each_is_told_at_once_and_later_ones_are_waited_for(count: int) -> None:
-    runtime, told = FewThreads(0), Outcomes()
+    runtime, told = Machine(threads_max=0), SimpleQueue[object]()
     waits = SingleFlight(runtime, "waits")
     for _ in range(count):
-        waits.wait(("route", "T"), lambda: 7, told)
-    assert [str(each) for each in told.outcomes] == [
-        "nothing can wait for route T: no thread can be started (can't start new thread)"
-    ] * count
-    runtime.left = 1
-    waits.wait(("route", "T"), lambda: 7, told)
-    assert told.wait(count + 1)[count] == 7
+        waits.wait(("route", "T"), lambda: 7, told.put)
+    text = "nothing can wait for route T: no thread can be started (can't start new thread)"
+    assert [str(each) for each in outcomes(told, count)] == [text] * count
+    assert told.empty()
+    runtime.threads_max = 1
+    waits.wait(("route", "T"), lambda: 7, told.put)
+    assert outcomes(told, 1) == [7]
     waits.close()
 
 
 def test_one_thread_does_what_no_other_can_be_started_for() -> None:
     """It waits its turn."""
-    waits, told, goes_on = SingleFlight(FewThreads(1), "waits"), Outcomes(), threading.Event()
-    waits.wait(("route", "T"), lambda: goes_on.wait(PATIENCE_S), told)
-    waits.wait(("route", "U"), lambda: 8, told)
-    assert told.outcomes == []
+    waits, told, goes_on = SingleFlight(Machine(threads_max=1), "waits"), SimpleQueue[object](), threading.Event()
+    waits.wait(("route", "T"), lambda: goes_on.wait(PATIENCE_S), told.put)
+    waits.wait(("route", "U"), lambda: 8, told.put)
+    assert told.empty()
     goes_on.set()
-    assert told.wait(2) == [True, 8]
+    assert outcomes(told, 2) == [True, 8]
     waits.close()
-
-
-def test_who_waits_when_it_is_closed_is_told() -> None:
-    """And who comes later; each with what to know."""
-    waits, told, goes_on = SingleFlight(RealRuntime(), "waits"), Outcomes(), threading.Event()
-    waits.wait(("route", "T"), lambda: goes_on.wait(PATIENCE_S), told)
-    closing = threading.Thread(target=waits.close)
-    closing.start()
-    assert isinstance(told.wait(1)[0], LifecycleError)
-    waits.wait(("route", "T"), lambda: 7, told)
-    assert isinstance(told.outcomes[1], ClientError)
-    goes_on.set()
-    closing.join(PATIENCE_S)
-    assert not closing.is_alive()
-    assert len(told.outcomes) == 2

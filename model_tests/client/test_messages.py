@@ -243,20 +243,6 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     time.tzset()
 
 
-def test_java_reads_when_and_where_a_message_was_sent() -> None:
-    """By the machine's own clock, address and process."""
-    runtime = RealRuntime()
-    before_ms = runtime.unix_ms()
-    (msg_id,) = MessageIds(runtime).new(1)
-    after_ms = runtime.unix_ms()
-
-    found = decode(msg_id, after_ms + 1)
-
-    assert before_ms <= found.sent_ms <= after_ms
-    assert found.process == os.getpid() % 65_536
-    assert found.ip == runtime.identity()[:4]
-
-
 def test_a_time_is_read_right_in_every_month_and_zone(zone: None) -> None:
     """An hour, a day and 27 days later, also where the month or the clocks of summer changed meanwhile."""
     begin_ms = int(datetime(2027, 12, 30, 23, 59, tzinfo=UTC).timestamp()) * 1000
@@ -430,12 +416,6 @@ def test_only_long_bodies_that_become_shorter_are_packed() -> None:
     assert flag(packing, os.urandom(200)) == 0
     assert flag(Packing(None, 100), b"x" * 200) == 0
     assert batch_parcel("G", "T", [OutgoingMessage(b"x" * 9999)], ["0" * 32], 0).sys_flag == 0
-
-
-def test_a_delay_is_sent_as_a_property() -> None:
-    """Brokers read its level there."""
-    parcel = single_parcel("G", "T", OutgoingMessage(b"x", delay_s=10), "0" * 32, 0)
-    assert "DELAY\x013" in str(parcel.header(0).properties)
 
 
 def test_they_come_through_a_broker_as_they_were_sent(name_server: str, topic: str) -> None:

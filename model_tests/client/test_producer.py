@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,7 +24,6 @@ from model_tests.support.client import (
     mute,
     name_server_of,
     polled,
-    polling,
     route_of,
     take,
 )
@@ -52,7 +52,6 @@ from longpoll_client import (
 from longpoll_client.aio import connection
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.exchange import Exchange
-from longpoll_client.link.routes import ROUTE_AGE_S_MAX, NameServers
 from longpoll_client.produce.outgoing import HeadTemplates, Parcel, batch_parcel, single_parcel
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.timer import WAIT_COUNT_MAX, SingleFlight
@@ -65,22 +64,6 @@ from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 def name_server(broker: Broker) -> str:
     """That of a broker of the test's own: the group has one name in every test."""
     return name_server_of(broker)
-
-
-def test_a_batch_stands_together_in_one_queue(name_server: str) -> None:
-    """Its results name each message's own offset and both of its ids, and each keeps its tags, keys and properties."""
-    messages = [OutgoingMessage(b"%d" % number, "t", f"k{number}", {"n": str(number)}) for number in range(50)]
-    with new_topic(name_server, 4) as topic, Producer(name_server) as producer:
-        results = producer.send_batch(topic, messages)
-        with polling(name_server, topic) as consumer:
-            found = polled(consumer, 50)
-    assert len({result.queue for result in results}) == 1
-    assert [result.queue_offset for result in results] == list(range(50))
-    assert len({result.broker_msg_id for result in results}) == 50
-    assert [message.msg_id for message in found] == [result.msg_id for result in results]
-    assert [(message.body, message.tag, message.keys, message.properties["n"]) for message in found] == [
-        (one.body, one.tag, (one.keys,), one.properties["n"]) for one in messages
-    ]
 
 
 @pytest.mark.parametrize(
@@ -108,20 +91,6 @@ def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
 def busy(peer: Peer, command: Command) -> None:
     """A broker that takes nothing now."""
     peer.answer(command, ResponseCode.SYSTEM_ERROR, STORED)
-
-
-def test_a_route_of_a_dead_broker_goes_to_the_living_one() -> None:
-    """The name server still names a broker that is down; the message is stored."""
-    brokers: dict[str, str] = {}
-    server = OneServer(route=lambda _address: route_of(*brokers.items()))
-    with ScriptedServer(mute) as gone, server.served() as living, Producer(living.address) as producer:
-        gone.refuse_connections()
-        brokers |= {"a": gone.address, "b": living.address}
-        assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
-        del brokers["b"]
-        producer._instance.forget_route("T")
-        with pytest.raises(UnreachableError, match=gone.address):
-            producer.send("T", b"x")
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
@@ -158,22 +127,6 @@ def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
     assert isinstance(told[9], ClientError)
 
 
-def test_a_lost_name_server_leaves_what_is_known(
-    name_server: str, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Known routes still work, with one log line each time; an unknown topic is reported."""
-    runtime = ShiftedRuntime()
-    with Producer(name_server, runtime=runtime) as producer, ScriptedServer(mute) as gone:
-        producer.send(topic, b"x")
-        runtime.gone_ms = int(ROUTE_AGE_S_MAX * 1000)
-        gone.refuse_connections()
-        producer._instance._name_servers = NameServers(gone.address)
-        assert producer.send(topic, b"y").queue_offset == 1
-        wait_until(lambda: "uses its last known route" in caplog.text)
-        with pytest.raises(UnreachableError, match="cannot reach any name server"):
-            producer.send("unknown", b"z")
-
-
 def test_a_topic_without_permission_is_told_of(name_server: str) -> None:
     """Writing to one that may only be read, and reading one that may only be written, each in one line."""
     with new_topic(name_server, 1) as topic, Producer(name_server) as producer, Admin(name_server) as admin:
@@ -202,6 +155,7 @@ def test_what_there_is_can_be_asked_and_changed(clients: Clients, topic: str) ->
     assert rows == {0: (0, 0, 0, 0), 1: (0, 3, 0, 3)}
     assert admin.set_offset("G", admin.topic(made).readable[1], "last") == 3
     assert sum(row.lag for row in admin.offsets("G", made)) == 0
+    assert admin.set_offset("G", admin.topic(made).readable[1], datetime.fromtimestamp(0, UTC)) == 0
     admin.delete_topic(made)
     with pytest.raises(NoRouteError):
         admin.topic(made)

@@ -212,19 +212,6 @@ def test_what_is_consumed_is_seen_to_be_at_once() -> None:
     assert calls.asked == [5, 8]
 
 
-def test_a_queue_that_was_full_is_pulled_as_soon_as_there_is_room() -> None:
-    calls = Calls()
-    batches: list[Batch] = []
-    puller = puller_of(calls, count_max=3, deliver=batches.append)
-    puller.pull()
-    calls.answers[-1](found(5, 3))
-    assert (calls.asked, puller.stopped_by) == ([5], "count")
-    puller.done(batches[0].messages[:1])
-    assert (calls.asked, puller.stopped_by) == ([5, 8], None)
-    puller.done(batches[0].messages[1:])
-    assert calls.asked == [5, 8]
-
-
 def test_nothing_is_lost_that_threads_note_while_answers_come() -> None:
     """Every message that is consumed is taken out once, and counted once."""
     calls = Calls()
@@ -376,14 +363,6 @@ def one_queue() -> OneQueue:
     return OneQueue()
 
 
-def test_what_comes_before_the_first_commit_is_not_left_out(one_queue: OneQueue) -> None:
-    """A queue changes hands before its first member has consumed anything: the next one begins where that one did."""
-    assert one_queue.begin(RemoteOffsets("G", "stored")) == 5
-    assert one_queue.stored == 5
-    one_queue.end = 8
-    assert one_queue.begin(RemoteOffsets("G", "stored")) == 5
-
-
 @pytest.mark.parametrize(
     ("start_at", "begun"), [("first", FIRST), ("last", 5), (datetime.fromtimestamp(1.7e9, UTC), 3)]
 )
@@ -442,17 +421,6 @@ def test_what_was_sent_back_comes_again_wherever_the_group_begins(one_queue: One
     """The retry topic is begun at 0 when nothing is stored, also by a group that begins at the end."""
     assert one_queue.begin(RemoteOffsets("G", "stored"), RETRY) == 0
     assert one_queue.begin(RemoteOffsets("G", "last"), RETRY) == 0
-
-
-def test_an_offset_that_is_known_already_is_not_told_again(one_queue: OneQueue) -> None:
-    """Storing is asked for every 5 s: only what has moved reaches the broker."""
-    member = RemoteOffsets("G", "stored")
-    one_queue.begin(member)
-    one_queue.stored = None
-    one_queue.store(member, 5)
-    assert one_queue.stored is None
-    one_queue.store(member, 6)
-    assert one_queue.stored == 6
 
 
 def rebalancer_of(puller: Any, *, is_busy: bool) -> Rebalancer:

@@ -25,7 +25,6 @@ from model_tests.support.client import (
     Held,
     awaited,
     consumed,
-    from_first,
     lag,
     listening,
     name_server_of,
@@ -43,7 +42,6 @@ from longpoll_client import (
     Listener,
     MessageQueue,
     OutgoingMessage,
-    PushConsumer,
     ReceivedMessage,
     RefusedError,
     Reject,
@@ -310,27 +308,6 @@ def test_a_batch_is_shared_among_threads_or_tasks_whose_listener_waits(clients: 
     assert max(map(len, got)) == 3
 
 
-def test_a_batch_ends_with_its_consumer(name_server: str, topic: str) -> None:
-    """A close waits for the listener's messages, not for everything pulled."""
-    got: list[bytes] = []
-
-    def listen(messages: Sequence[ReceivedMessage]) -> None:
-        closing.start()
-        got.extend(message.body for message in messages)
-        wait_until(lambda: workers.is_stopping)
-
-    send(name_server, topic, *TEN)
-    consumer = PushConsumer(name_server, topics=(), listener=listen, **member_options(from_first(thread_count=1)))
-    assert isinstance(consumer._service, ConcurrentConsumeService)
-    workers = consumer._service._workers
-    closing = threading.Thread(target=consumer.close)
-    consumer.subscribe(topic)
-    consumer.start()
-    wait_until(lambda: bool(got))
-    closing.join(PATIENCE_S)
-    assert got == [b"0"]
-
-
 def test_a_fault_of_ours_ends_neither_thread_nor_task(
     clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -510,20 +487,6 @@ def workers_of(count: int) -> Workers:
     workers = Workers(RealRuntime(), "group", count)
     workers.start()
     return workers
-
-
-def test_as_many_tasks_run_at_once_as_there_are_threads() -> None:
-    """Each thread that takes a task wakes the next while there are more."""
-    met, workers = threading.Barrier(THREADS + 1), workers_of(THREADS)
-
-    def meet() -> None:
-        met.wait(PATIENCE_S)
-
-    for _round in range(3):
-        # None of them ends before all have begun, so each thread that takes one has to wake the next.
-        workers.submit(*[meet] * THREADS)
-        assert met.wait(PATIENCE_S) <= THREADS
-    workers.stop(PATIENCE_S, lambda: None)
 
 
 def test_a_task_is_begun_while_others_hang() -> None:

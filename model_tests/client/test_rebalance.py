@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,6 @@ from model_tests.support.client import RUNTIME, Answers, Clients, consumed, from
 
 from longpoll_client import (
     AnswerTimeoutError,
-    ConfigError,
     MessageModel,
     MessageQueue,
     allocate_averagely,
@@ -107,13 +106,6 @@ def test_a_broker_whose_name_has_no_room_is_in_none(name: str) -> None:
     """As Java splits names."""
     queue = MessageQueue(topic="T", broker_name=name, queue_id=0)
     assert allocate_by_machine_room(["east"])("me", ["me"], [queue]) == ()
-
-
-def test_a_member_s_name_is_looked_at() -> None:
-    assert MemberConfig(group="G", client_id="east@1").client_id == "east@1"
-    for name in ("", "x" * 256):
-        with pytest.raises(ConfigError, match="client_id"):
-            MemberConfig(group="G", client_id=name)
 
 
 ADDRESS = "127.0.0.1:10911"
@@ -297,20 +289,3 @@ def test_a_member_finds_out_what_another_wants(clients: Clients, topic: str) -> 
     wanting(clients, topic, "blue")
     wait_until(lambda: topic in member.statistics and member.statistics[topic].differing_count > 0)
     assert member.statistics[topic].differing_count > 0
-
-
-def test_members_that_want_the_same_are_told_nothing(
-    clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However often they look."""
-    looks: list[int] = []
-    honest = SubscriptionCheck.compare
-
-    def look(self: SubscriptionCheck, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
-        looks.append(answer.code)
-        honest(self, answer, own)
-
-    monkeypatch.setattr(SubscriptionCheck, "compare", look)
-    members = [wanting(clients, topic, "blue") for _number in range(2)]
-    wait_until(lambda: looks.count(ResponseCode.SUCCESS) > 9)
-    assert all(counts.differing_count == 0 for member in members for counts in member.statistics.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import os
 import threading
@@ -50,6 +51,7 @@ from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicR
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 from longpoll_protocol.headers import SendMessageResponseHeader
+from longpoll_runtime import Poller, Socket, Thread
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.services import Closeable
 
@@ -351,6 +353,39 @@ def socket_count() -> int:
         except OSError:
             continue
     return sum(link.startswith("socket:") for link in links)
+
+
+class Machine(RealRuntime):
+    """Notes the threads and connections of clients, and lacks what a test says."""
+
+    def __init__(self, threads_max: int = 1000) -> None:
+        self.died: list[str] = []
+        """The names of threads that ended by an error."""
+        super().__init__(thread_died=lambda name, _error: self.died.append(name))
+        self.threads: list[Thread] = []
+        self.sockets: list[Socket] = []
+        self.threads_max = threads_max
+        self.has_descriptors = True
+
+    def spawn(self, name: str, target: Callable[[], None]) -> Thread:
+        if len(self.threads) >= self.threads_max:
+            raise RuntimeError("can't start new thread")
+        self.threads.append(super().spawn(name, target))
+        return self.threads[-1]
+
+    def connect(self, host: str, port: int, timeout_s: float) -> Socket:
+        self.sockets.append(super().connect(host, port, timeout_s))
+        return self.sockets[-1]
+
+    def poller(self) -> Poller:
+        if not self.has_descriptors:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().poller()
+
+    def left(self) -> list[str]:
+        """Returns the threads and connections that have not ended, and the threads that ended by an error."""
+        alive = [str(thread) for thread in self.threads if thread.is_alive()]
+        return [*self.died, *alive, *(f"socket {each.fileno()}" for each in self.sockets if each.fileno() != -1)]
 
 
 # ---------------------------------------------------------------- brokers without a network
