@@ -31,11 +31,9 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold import pull as core_pull
 from longpoll_broker.hold import pull_processor, pull_runner
-from longpoll_broker.hold.hold_service import HoldService
-from longpoll_broker.hold.hold_table import Key, Pull
+from longpoll_broker.hold.hold_table import Key
 from longpoll_broker.hold.pull_runner import PullAnswers
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.shared.filters import tag_filter
 from longpoll_judge.run.pipeline import judge
 from longpoll_kit.errors import ViolationError
 from longpoll_kit.model import Allowances, Ask
@@ -181,20 +179,6 @@ def wrong_next_offset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(core_pull, "look", slipped)
 
 
-def dropped_wake(patch: pytest.MonkeyPatch) -> None:
-    """Every second notification is forgotten."""
-    notify = HoldService.notify
-    count = 0
-
-    def forgetful(service: HoldService, *arguments: object) -> None:
-        nonlocal count
-        count += 1
-        if count % 2:
-            notify(service, *arguments)  # type: ignore[arg-type]
-
-    patch.setattr(HoldService, "notify", forgetful)
-
-
 def early_deadline(patch: pytest.MonkeyPatch) -> None:
     """Pulls are held 30 ms less than they asked for."""
     granted = pull_processor.PullProcessor._granted_ms
@@ -229,34 +213,17 @@ def second_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pull_runner.PullRunner, "answer", twice)
 
 
-def blind_filter(patch: pytest.MonkeyPatch) -> None:
-    look = core_pull.look
-
-    def unfiltered(pull: Pull, wanted: object, store: core_pull.Store) -> core_pull.Decision:
-        return look(pull, tag_filter("*", "TAG"), store)
-
-    patch.setattr(pull_runner, "look", unfiltered)
-
-
 def nothing(*_arguments: object) -> None:
     """Do nothing where something is to be done."""
-
-
-def silent_stop(patch: pytest.MonkeyPatch) -> None:
-    """Held pulls hear nothing when the broker stops."""
-    patch.setattr(HoldService, "stop", nothing)
 
 
 @pytest.mark.parametrize(
     ("plant", "finding"),
     [
         (wrong_next_offset, "expected Read"),
-        pytest.param(dropped_wake, "was not answered within", marks=pytest.mark.long),
         (early_deadline, "ms too early"),
         (flipped_bit, "a pull's body"),
         (second_answer, "a second answer"),
-        (blind_filter, "expected Read"),
-        pytest.param(silent_stop, "stopped without an answer", marks=pytest.mark.long),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

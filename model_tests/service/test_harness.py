@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
 
 import pytest
-from model_tests.bench import broker_bench
-from model_tests.bench.broker_figures import FIGURES, OURS, Value, value_of
 from model_tests.support.broker.brokers import wait_until
 
 from longpoll.wire.race import Delivery, RaceReport
@@ -77,32 +71,3 @@ def test_waits_for_a_processor_are_read_from_the_kernel() -> None:
         finally:
             os.killpg(turning.pid, signal.SIGKILL)
     assert watch.stalled_ms(begin_ns, time.monotonic_ns()) >= WAIT_MS
-
-
-ROOT = Path(__file__).parents[2]
-
-
-def test_the_command_tells_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1 if a limit was missed."""
-    value = value_of(FIGURES["overshoot_p99"], {OURS: [48.4]})
-    asked: list[list[str] | None] = []
-
-    def measured(*_told: Any, only: list[str] | None) -> list[Value]:
-        asked.append(only)
-        return [value]
-
-    monkeypatch.setattr(broker_bench, "measure", measured)
-    monkeypatch.setattr(broker_bench, "ours", lambda *_side: nullcontext())
-    monkeypatch.setattr(sys, "argv", ["broker_bench", "--json", "--without-java", "--only", "overshoot"])
-    code = broker_bench.main()
-    assert asked == [["overshoot"]]
-    told = json.loads(capsys.readouterr().out)
-    assert (code, told["missed"]) == (1, ["answer after the deadline, p99"])
-    assert told["figures"][0]["sides"] == {OURS: 48.4}
-    assert told["machine"]["cores"]
-
-
-def test_every_bench_can_be_stopped() -> None:
-    scripts = [*(ROOT / "model_tests/bench").glob("*_bench.py"), ROOT / "model_tests/bench/__main__.py"]
-    assert len(scripts) > 8
-    assert [path.name for path in scripts if "\n    leaving.run(" not in path.read_text()] == []

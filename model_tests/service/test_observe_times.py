@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.observed import Upstream
 from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields
-from model_tests.support.broker.true_moments import Load, outside, run_load, truthful_broker
+from model_tests.support.broker.true_moments import Load, Truth, outside, run_load, truthful_broker
 
 from longpoll_observe import Observer, arrival_time
 from longpoll_observe import relay_loop as loop
@@ -261,20 +261,20 @@ LOADS = {
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
 def test_every_event_happened_within_its_interval(load: Load, tmp_path: Path) -> None:
     """The thread of the proxy stands still now and then."""
-    log, history, never = tmp_path / "log", tmp_path / "history", threading.Event()
+    history, never, truths = tmp_path / "history", threading.Event(), dict[int, Truth]()
 
     def stall() -> None:
         never.wait(0.02)
 
     with (
-        truthful_broker(log, load, seed=1) as address,
+        truthful_broker(truths, load, seed=1) as address,
         Observer.start(RealRuntime(), brokers=[address], record_directory=str(history)) as proxy,
     ):
         (door,) = proxy.doors.values()
         for _ in range(3):
             proxy.loop.untold.add(stall)
         begun_ns = run_load(door, load, seed=1)
-    count, found = outside(history, log, begun_ns)
+    count, found = outside(history, truths, begun_ns)
     assert count >= load.events
     assert found == []
 

@@ -14,7 +14,6 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT
 
 SMALL_STORE: Final = StoreConfig(
     commit_log_file_size=8 * 1024 * 1024,
@@ -22,8 +21,6 @@ SMALL_STORE: Final = StoreConfig(
     # A disk that others keep busy must not make the broker refuse a send to a new topic.
     sync_flush_timeout_ms=int(PATIENCE_S * 1000),
 )
-POLICIES: Final = (STRICT, ROCKETMQ_4_9, ROCKETMQ_5)
-"""The policies of versions: ours, and Apache's."""
 
 
 class Brokers:

@@ -1,27 +1,23 @@
 """A broker and a client that record when they really sent and received, to check the times of a proxy.
 
-    python true_moments.py SEED SMALL_SIZE_MAX LARGE_ONE_IN NODELAY LOG
-
-The broker is a separate process: it prints its port, answers pulls until its standard input ends, and writes LOG.
-It answers after random pauses, in bursts, cut at random bytes; one answer in LARGE_ONE_IN has 3 MB. With NODELAY 0
-its kernel delays small pieces. Both sides use the machine's monotonic clock, and record the start and end of each call.
+The broker is a separate process. It answers after random pauses, in bursts, cut at random bytes. Both sides use the
+machine's monotonic clock, and record the start and end of each call.
 """
 
 from __future__ import annotations
 
-import array
 import random
 import re
 import select
 import socket
 import struct
-import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic_ns
 
@@ -37,17 +33,13 @@ from longpoll_spec.history import META_FILE, Meta
 LARGE_SIZE = 3 * 1024 * 1024
 CHUNK = 1 << 18
 OPAQUE = re.compile(rb'"opaque":(-?\d+)')
-COLUMNS = 5
-"""Of each answer: its request's number; when the call began and ended that took its first byte; when the call began
-that took its last byte; when the request's last byte had been received."""
 
 
 @frozen
 class Truth:
-    """True times of one request."""
+    """True times of one request: its last byte received, and the calls that took its answer's first and last byte."""
 
     received_ns: int
-    first_begun_ns: int
     first_ended_ns: int
     last_begun_ns: int
 
@@ -64,29 +56,28 @@ class BrokerEnd:
     sent: int = 0
     made: int = 0
     answers: deque[list[int]] = field(factory=deque)
-    """Answers not yet sent: first position, end, number, received_ns, and the first call's moments (0: none yet)."""
+    """Answers not yet sent: first position, end, number, received_ns, and the end of the first call (0: none yet)."""
     not_before_ns: int = 0
 
 
 class TruthfulBroker:
     """Answers every pull once, sooner or later, and remembers when."""
 
-    def __init__(self, seed: int, small_size_max: int, large_one_in: int, *, nodelay: bool) -> None:
+    def __init__(self, load: Load, seed: int, stopping: Connection) -> None:
         self._random = random.Random(seed)
-        self._small_size_max = small_size_max
-        self._large_one_in = large_one_in
-        self._nodelay = nodelay
-        self.log = array.array("q")
+        self._load = load
+        self._stopping = stopping
+        self.truths: dict[int, Truth] = {}
         self.listening = socket.create_server(("127.0.0.1", 0))
         self._poller = select.epoll()
         self._poller.register(self.listening, select.EPOLLIN)
-        self._poller.register(sys.stdin.fileno(), select.EPOLLIN)
+        self._poller.register(stopping.fileno(), select.EPOLLIN)
         self._ends: dict[int, BrokerEnd] = {}
 
     def run(self) -> None:
         while True:
             for descriptor, _events in self._poller.poll(0.0005 if self._ends else None):
-                if descriptor == sys.stdin.fileno():
+                if descriptor == self._stopping.fileno():
                     return
                 if descriptor == self.listening.fileno():
                     self._accept()
@@ -99,7 +90,7 @@ class TruthfulBroker:
     def _accept(self) -> None:
         connected, _peer = self.listening.accept()
         connected.setblocking(False)
-        if self._nodelay:
+        if self._load.nodelay:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._ends[connected.fileno()] = BrokerEnd(connected)
         self._poller.register(connected, select.EPOLLIN)
@@ -136,13 +127,13 @@ class TruthfulBroker:
         for _ in range(min(len(end.asked), self._random.choice((1, 3, 50, 5_000)))):
             number, received_ns = end.asked.popleft()
             content = self._content(number)
-            end.answers.append([end.made, end.made + len(content), number, received_ns, 0, 0])
+            end.answers.append([end.made, end.made + len(content), number, received_ns, 0])
             end.out += content
             end.made += len(content)
 
     def _content(self, number: int) -> bytes:
-        is_large = self._large_one_in and self._random.randrange(self._large_one_in) == 0
-        size = LARGE_SIZE if is_large else self._random.choice((0, 91, 300, self._small_size_max))
+        is_large = self._load.large_one_in and self._random.randrange(self._load.large_one_in) == 0
+        size = LARGE_SIZE if is_large else self._random.choice((0, 91, 300, self._load.small_size_max))
         body = struct.pack(">i", size) + bytes(16) + struct.pack(">q", 7) + bytes(size - 28) if size else b""
         header = (
             b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"8","minOffset":"0",'
@@ -175,40 +166,33 @@ class TruthfulBroker:
         for answer in end.answers:
             if answer[0] >= stop:
                 break
-            if not answer[4]:
-                answer[4:] = begun_ns, ended_ns
+            answer[4] = answer[4] or ended_ns
         while end.answers and end.answers[0][1] <= stop:
-            _start, _stop, number, received_ns, first_begun_ns, first_ended_ns = end.answers.popleft()
-            self.log.extend((number, first_begun_ns, first_ended_ns, begun_ns, received_ns))
+            _start, _stop, number, received_ns, first_ended_ns = end.answers.popleft()
+            self.truths[number] = Truth(received_ns, first_ended_ns, begun_ns)
 
 
-def read_log(path: Path) -> dict[int, Truth]:
-    """The broker's records, by the request's number."""
-    log = array.array("q")
-    log.frombytes(path.read_bytes())
-    return {log[at]: Truth(log[at + 4], log[at + 1], log[at + 2], log[at + 3]) for at in range(0, len(log), COLUMNS)}
+def _serve(load: Load, seed: int, ends: Connection) -> None:
+    broker = TruthfulBroker(load, seed, ends)
+    ends.send(broker.listening.getsockname())
+    broker.run()
+    ends.send(broker.truths)
 
 
 @contextmanager
-def truthful_broker(log: Path, load: Load, seed: int) -> Iterator[tuple[str, int]]:
-    """The broker as a process; its address. LOG is there when this has ended."""
-    words = [str(word) for word in (seed, load.small_size_max, load.large_one_in, int(load.nodelay), log)]
-    with subprocess.Popen(
-        [sys.executable, "-m", "model_tests.support.broker.true_moments", *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[3],
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            yield "127.0.0.1", int(process.stdout.readline())
-            process.stdin.close()
-            assert process.wait() == 0
-        finally:
-            if process.poll() is None:
-                process.kill()
+def truthful_broker(truths: dict[int, Truth], load: Load, seed: int) -> Iterator[tuple[str, int]]:
+    """The broker as a process; its address. Its records, by the request's number, are in `truths` when this ends."""
+    spawning = get_context("spawn")
+    ours, ends = spawning.Pipe()
+    process = spawning.Process(target=_serve, args=(load, seed, ends))
+    process.start()
+    try:
+        yield ours.recv()
+        ours.send(None)
+        truths |= ours.recv()
+        process.join()
+    finally:
+        process.kill()
 
 
 class TruthfulClient:
@@ -299,12 +283,11 @@ def run_load(door: tuple[str, int], load: Load, seed: int) -> dict[int, int]:
     return begun_ns
 
 
-def outside(history: Path, log: Path, begun_ns: dict[int, int]) -> tuple[int, list[str]]:
+def outside(history: Path, truths: dict[int, Truth], begun_ns: dict[int, int]) -> tuple[int, list[str]]:
     """How many answers a history has, and the events whose interval misses that of the call of the kernel.
 
     An answer is sent when its first byte is, and not read before its last one was sent.
     """
-    truths = read_log(log)
     uncertainty_ns = msgspec.json.decode((history / META_FILE).read_bytes(), type=Meta).sources[0].uncertainty_ns
     numbers: dict[str, int] = {}
     count, found = 0, []
@@ -322,16 +305,3 @@ def outside(history: Path, log: Path, begun_ns: dict[int, int]) -> tuple[int, li
                 found.append(f"answer {numbers[event.request]}, by {early_ns / 1e6} ms")
     assert len(numbers) == count
     return count, found
-
-
-def main() -> None:
-    seed, small_size_max, large_one_in, nodelay, log = sys.argv[1:]
-    broker = TruthfulBroker(int(seed), int(small_size_max), int(large_one_in), nodelay=nodelay == "1")
-    sys.stdout.write(f"{broker.listening.getsockname()[1]}\n")
-    sys.stdout.flush()
-    broker.run()
-    Path(log).write_bytes(broker.log.tobytes())
-
-
-if __name__ == "__main__":
-    main()

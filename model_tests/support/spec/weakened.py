@@ -4,8 +4,8 @@ A part of a property's text is left out: an operand of `&` or `|`, an entry of a
 if some mutant or policy breaks one of the two texts and keeps the other. The table names the first such one. Without
 one, the part may be redundant, or the mutant that needs it is missing.
 
-`python -m model_tests.support.spec.weakened --help` creates the table. Proofs (`slip_table`), the rank of
-`time_can_pass`, and mutants of two requests, unless a feature needs two, are not covered.
+`python -m model_tests.support.spec.weakened --help` creates the table. Proofs, the rank of `time_can_pass`,
+and mutants of two requests, unless a feature needs two, are not covered.
 """
 
 from __future__ import annotations
