@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -11,26 +13,29 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.broker.brokers import SMALL_STORE, Brokers
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_held
 from model_tests.support.broker.raw_client import pull_fields, send_fields
 from model_tests.support.broker.sockless import Peer, ThreadlessBroker
 from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.hold import hold_service
-from longpoll_broker.io.channel import Outbox
+from longpoll_broker.hold.hold_table import MISSED, HoldLimit, HoldTable, Pull
+from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.rocketmq import transactions
 from longpoll_broker.rocketmq.admin import client_calls, client_processor
 from longpoll_broker.rocketmq.name_server.name_server import KvSettings
 from longpoll_broker.rocketmq.name_server.routes import OwnTopics, RegisteredBroker, Routes
 from longpoll_broker.send import append, message_builder
 from longpoll_broker.shared import timer_offsets
-from longpoll_broker.shared.quota import Quota
+from longpoll_broker.shared.queues import NewQueues
+from longpoll_broker.shared.quota import SHARE_MIN, Quota
 from longpoll_broker.shared.timer_offsets import TimerCounts
 from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command, Serialisation, encode
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT
 
 SIZE: Final = 400
 Request = tuple[int, dict[str, str], bytes]
@@ -121,6 +126,21 @@ def test_a_deleted_topics_queues_are_not_counted(broker: Broker) -> None:
     assert quota.used == before
 
 
+def test_a_queue_that_exists_is_never_refused() -> None:
+    queues = NewQueues(lambda topic, _queue_id: topic == "Stored")
+    queues.quota.size_max = 0
+    assert [queues.take([(topic, 0)]) for topic in ("Stored", "New")] == [True, False]
+
+
+def test_stored_queues_are_counted_at_the_start(tmp_path: Path) -> None:
+    config = evolve(SMALL_STORE, multi_dispatch=True, light_queues=True)
+    for _ in range(2):
+        with ThreadlessBroker.start(RealRuntime(), str(tmp_path / "store"), store_config=config) as started:
+            before = [of(started, name).used for name in ("queues", "light queues")]
+            tell(Peer(started, 1), ATTACKS["light queues"](1))
+    assert before == [2, 1]
+
+
 OF_CONNECTIONS: Final = {
     "producers",
     "members of groups",
@@ -180,6 +200,51 @@ def test_one_address_leaves_room_for_others(name: str, broker: Broker, *, lasts:
         used = quota.used
         tell(other, ATTACKS[name](number))
         assert quota.used > used
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1"])
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_newcomer_of_an_address_that_filled_a_table_does_its_work(name: str, host: str, broker: Broker) -> None:
+    """What the others were refused had a code and a sentence, except in statistics, which no client notices."""
+    for number in range(2):
+        tell(Peer(broker, 1 + number), heartbeat(number, consumer=True))
+    quota, attackers = of(broker, name), [Peer(broker, 100 + number, host) for number in range(20)]
+    for number in range(2, SIZE + 2):
+        refused = quota.refused
+        answered = tell(attackers[number % 20], ATTACKS[name](number))
+        if quota.refused > refused and name != "statistics":
+            assert code_and_remark(answered)[0] in {1, 2, 17, 26}
+            assert len(code_and_remark(answered)[1]) > 20
+    assert quota.refused > 0
+    newcomer = Peer(broker, 8, host)
+    for number, attack in enumerate((name, *ATTACKS)):
+        used, answered = quota.used, tell(newcomer, ATTACKS[attack](SIZE + 2 + number))
+        assert number or quota.used > used or attack == "statistics"
+        if attack not in {"waiting calls", "characters of held pulls"}:
+            assert code_and_remark(answered)[0] not in {1, 2, 17, 26}, attack
+
+
+def code_and_remark(answered: bytes) -> tuple[int, bytes]:
+    """The code and the remark of the first answer."""
+    code, remark = re.search(rb'"code":(\d+)', answered), re.search(rb'"remark":"([^"]*)"', answered)
+    assert code is not None
+    return int(code[1]), b"" if remark is None else remark[1]
+
+
+@pytest.mark.parametrize(("queue_max", "held_max"), [(16_000, 1_000_000), (100_000, 12_800)])
+def test_small_channels_find_room_in_a_table_that_others_filled(queue_max: int, held_max: int) -> None:
+    """Every connection of an address may have a share of the held pulls, and of a queue's."""
+    limit = HoldLimit(held_max)
+    table = HoldTable(hold_limit=limit, queue_limit=queue_max, channel_limit=1_000)
+    held = {channel: sum(table.hold(waiting(channel)) for _ in range(1_000)) for channel in range(20)}
+    room = min(queue_max, held_max)
+    assert sum(held.values()) == len(table) <= room
+    assert sum(table.hold(waiting(20)) for _ in range(1_000)) == SHARE_MIN
+
+
+def waiting(channel: int) -> Pull:
+    """A pull that missed."""
+    return Pull(channel, 1, "G", "T", 0, 0, 1, 0, phase=MISSED)
 
 
 def test_what_is_deleted_makes_room(broker: Broker) -> None:
@@ -350,6 +415,30 @@ def test_a_refused_call_leaves_those_that_wait(broker: Broker) -> None:
     assert (list(calls._waiting), calls.quota.used) == (waiting, 2)
 
 
+def test_who_waits_for_a_member_keeps_no_large_request(broker: Broker) -> None:
+    """Its fields may have a megabyte; the answer needs none of them."""
+    tell(Peer(broker, 1), heartbeat(0, consumer=True))
+    code, fields, body = call(0)
+    tell(Peer(broker, 7), (code, fields | {"more": "x" * 100_000}, body))
+    (waiting,) = broker.administering.calls._waiting.values()
+    assert not waiting.asked.ext_fields
+
+
+def test_connections_of_one_peer_address_are_told_apart(broker: Broker) -> None:
+    """One client port may lead to the broker's port and its VIP port."""
+    first, second = Peer(broker, 7), Peer(broker, 8)
+    assert str(first.channel) == str(second.channel)
+    for peer in (first, second):
+        tell(peer, heartbeat(0, consumer=False))
+        tell(peer, heartbeat(0, consumer=True))
+    broker.handler.closed(first.channel)
+    clients = broker.administering.clients
+    assert clients.producers.pick("g0", first=str(second.channel)) is second.channel
+    broker.handler.closed(second.channel)
+    assert clients.clients.channels("g0") == clients.producers.channels("g0") == []
+    assert not clients.has_more
+
+
 def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
     """The error names the too long name, and the broker stores nothing."""
     used = [quota.used for quota in broker.handler.quotas]
@@ -399,6 +488,76 @@ def test_every_quota_has_an_attack_and_a_line_in_the_docs(broker: Broker) -> Non
         assert f"| {quota.name} | {quota.size_max:,} |" in page
 
 
+WITHOUT: Final = {
+    "counted by the quota of its class or another": """
+        ClientCalls._waiting FilterTable._by_place FilterTable._orphans Groups.by_name KvSettings._values
+        Offsets.by_pair Offsets._strays Producers._client_of Producers._clients Producers._groups Producers._groups_of
+        Producers._named QueueLocks._holders Routes._by_address Statistics._items Clients._groups Clients._groups_of
+        Group.members Group.subscriptions MemberNotifications._round MemberNotifications._waiting
+        NameServer._permissions OwnTopics._forgotten TimerCounts.by_topic Topics.by_name Topics.unsaved
+        QueueTable._left QueueTable.leaving QueueTable.topics Topic.queues Quota._counts Quota._entries
+        """,
+    "held pulls, of which a connection has a part": """
+        Bucket.pulls Deadlines._due Deadlines._heap HoldTable._buckets HoldTable._channels LaterRuns.waiting
+        """,
+    "some rows for each connection, or its bytes, which are limited": """
+        BytesByPeer.by_peer ClientProcessor._closing ClientProcessor.programs Connections.by_address
+        HoldService._closed HoldService._gone IoLoop._channels IoLoop._leaving IoLoop._paused IoLoop._to_adopt
+        IoLoop._to_close IoLoop._unfinished IoLoop._unread LongBatches._waiting Channel._out Channel._pending
+        Outbox._channels Outbox._sent
+        """,
+    "a limit in all, without shares: requests that wait for seconds, timed messages, names of deleted topics": """
+        EndTransactionProcessor._committed GroupCommit._gathered GroupCommit._open TableSaves._waiting
+        TimerService._due TimerService._gone TimerService._pending Topics.gone Deletions.ends
+        """,
+    "a pass, or a fixed number of rows: codes, files, levels, limits, loops, samples, threads": """
+        Broker.loops BrokerHandler.request_counts ConfigFiles._damaged DelayOffsets.by_level QueueBuilder.behind
+        QueueBuilder.handed FlushService.each_round GroupCommit._threads IoLoop._bindings IoLoop._buffer IoLoop._peers
+        Item.samples Maps._listed MessageStore._troubles PoolExecutor._threads Rates._samples
+        SharedServices.request_counts TableProcessor._mornings TableProcessor.request_counts
+        Topics._own Totals.reached ScheduleService._seen _Seen.notes
+        """,
+}
+"""The containers of a broker that need no quota, by the reason."""
+CONTAINERS: Final = (dict, list, set, deque, bytearray)
+
+
+def containers(root: object) -> set[str]:
+    """Returns CLASS.ATTRIBUTE of each container that a broker's objects reach."""
+    found, seen, left = set[str](), set[int](), [root]
+    while left:
+        each: Any = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, dict | list | set | tuple | deque):
+            left += each.values() if isinstance(each, dict) else each
+        elif type(each).__module__.startswith(("longpoll_broker", "longpoll_runtime")):
+            slots = {name for kind in type(each).__mro__ for name in kind.__dict__.get("__slots__", ())}
+            names = {*getattr(each, "__dict__", ()), *slots, *getattr(each, "__struct_fields__", ())}
+            values = {name: getattr(each, name) for name in names if hasattr(each, name)}
+            left += values.values()
+            if type(each).__module__.startswith("longpoll_broker"):
+                found |= {f"{type(each).__name__}.{name}" for name in values if isinstance(values[name], CONTAINERS)}
+        elif hasattr(each, "__self__"):
+            left.append(each.__self__)
+    return found
+
+
+def test_every_table_has_a_quota(brokers: Brokers) -> None:
+    """A new container of a class fails here until it has a quota, or a reason why it needs none."""
+    found = set[str]()
+    for policy in (STRICT, ROCKETMQ_4_9, ROCKETMQ_5):
+        store = evolve(SMALL_STORE, multi_dispatch=True, light_queues=True, flush_disk_sync=policy is STRICT)
+        broker, client = brokers.served(directory=brokers.directory / policy.name, policy=policy, store_config=store)
+        assert client.beat(producers=["P"], consumers={"G": ["T"]}).code == 0
+        assert client.put("T").code == 0
+        client.hold("T", 1)
+        wait_held(broker)
+        found |= containers(broker)
+    assert found == {name for names in WITHOUT.values() for name in names.split()}
+
+
 def test_topics_that_came_and_went_leave_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each was made, forgotten by 216 or counted by the timer, and deleted."""
     monkeypatch.setattr(timer_offsets, "TOPIC_COUNT_MAX", 3)
@@ -444,11 +603,12 @@ def test_shares_of_addresses_and_registrations() -> None:
     for number in range(200):
         for each in range(60):
             quota.take((number, each), Sender(number, "10.0.0.1"))
-    assert 4_900 <= quota.used <= 5_000
+    assert 5_000 <= quota.used <= 7_500
+    assert [quota._counts["connection", number] for number in (0, 199)] == [60, 10]
     for number in range(200):
         for each in range(60):
             quota.take((number, each, 2), Sender(1000 + number, "10.0.0.2"))
-    assert 7_400 <= quota.used <= 7_500
+    assert quota.used <= 9_375
     assert quota.take("late", Sender(5000, "10.0.0.3"))
     known = Routes()
     attacker, other = Sender(1, "10.0.0.1"), Sender(2, "10.0.0.2")
@@ -503,3 +663,10 @@ def is_held(guard: Any) -> bool:
         guard.release()
         return False
     return True
+
+
+def test_a_channel_counts_for_its_account_or_else_its_address(broker: Broker) -> None:
+    channel: Channel = Peer(broker).channel
+    assert channel.owner == "127.0.0.1"
+    channel.account = "key"
+    assert channel.owner == "key"

@@ -21,7 +21,18 @@ from zlib import crc32
 
 from attrs import define, field, frozen
 
-from longpoll_broker.hold.hold_table import HELD, MISSED, QUEUED, Bucket, Cause, HoldLimit, HoldTable, Key, Pull
+from longpoll_broker.hold.hold_table import (
+    HELD,
+    MISSED,
+    QUEUED,
+    SMALL_TABLE,
+    Bucket,
+    Cause,
+    HoldLimit,
+    HoldTable,
+    Key,
+    Pull,
+)
 from longpoll_broker.hold.notifier import BucketTraversal
 from longpoll_broker.hold.pull import Refused, Store, wants_visible
 from longpoll_broker.io.channel import FLUSH_COUNT, Channel, Outbox
@@ -39,8 +50,6 @@ log = logging.getLogger(__name__)
 
 SHARD_COUNT: Final = 8
 """Number of shards and locks; a queue's bucket belongs to a shard by hash."""
-SMALL_TABLE: Final = 1000
-"""Minimum number of pulls that one connection may have in one shard."""
 DROPPED_COUNT: Final = 10_000
 """Maximum pulls of a closed connection that one pass removes: some 7 ms."""
 EXPIRED_COUNT: Final = 2_000

@@ -22,8 +22,8 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.shared.filters import Filter, TagFilter
-from longpoll_broker.shared.quota import Quota
-from longpoll_broker.shared.subscription import SUBSCRIPTION_COST, SUBSCRIPTION_SIZE_MAX
+from longpoll_broker.shared.quota import SHARE_MIN, Quota
+from longpoll_broker.shared.subscription import SUBSCRIPTION_COST, SUBSCRIPTION_SIZE_MAX, SUBSCRIPTION_UNIT
 
 Item = TypeVar("Item")
 
@@ -102,6 +102,10 @@ Choose: TypeAlias = "Callable[[Iterable[Pull]], tuple[list[Pull], list[Pull]]]"
 """Returns the pulls of a bucket to wake, and those whose filter raised; the rest stays."""
 
 
+SMALL_TABLE: Final = 1000
+"""A connection may have this many pulls in one shard; a table of at most this many has no part for small channels."""
+SMALL_PART: Final = 8
+"""This part of a larger table is for channels with few pulls."""
 SHORT_SIZE_MAX: Final = 32
 """Maximum characters of a pull's texts that are not counted."""
 
@@ -177,7 +181,9 @@ class HoldLimit:
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
     """Protects `used`; always acquired after a shard's lock, never before."""
     used: int = field(default=0, init=False)
-    texts: Quota = field(factory=lambda: Quota("characters of held pulls", SUBSCRIPTION_SIZE_MAX), init=False)
+    texts: Quota = field(
+        factory=lambda: Quota("characters of held pulls", SUBSCRIPTION_SIZE_MAX, SUBSCRIPTION_UNIT), init=False
+    )
 
     def take_texts(self, pull: Pull) -> bool:
         """Reserve room for a pull's subscription until `give_texts`; returns false if there is less."""
@@ -222,6 +228,11 @@ class Bucket:
         self.key = key
         self.known = 0
         self.pulls: dict[Pull, None] = {}
+
+
+def _room(limit: int, count: int) -> int:
+    """Returns how much of a limit a channel with `count` pulls may use."""
+    return limit if count < SHARE_MIN or limit <= SMALL_TABLE else limit - limit // SMALL_PART
 
 
 @define(slots=True, eq=False)
@@ -303,11 +314,9 @@ class HoldTable:
         A given `bucket` is used even if the table has removed it.
         """
         assert pull.phase is MISSED
-        if self._is_full_of(pull.channel):
-            return False
         if bucket is None:
             bucket = self._buckets.get((pull.topic, pull.queue_id))
-        if bucket is not None and self.queue_limit is not None and bucket.known >= self.queue_limit:
+        if self._is_full_of(pull.channel, 0 if bucket is None else bucket.known):
             return False
         if self.hold_limit is not None and not self._reserve(pull, self.hold_limit):
             return False
@@ -325,8 +334,18 @@ class HoldTable:
         hold_limit.give(1)
         return False
 
-    def _is_full_of(self, channel: Hashable) -> bool:
-        return self.channel_limit is not None and len(self._channels.get(channel, ())) >= self.channel_limit
+    def _is_full_of(self, channel: Hashable, known: int) -> bool:
+        """Whether a channel may not have one more pull, of a queue with `known` ones.
+
+        The last eighth of a large table and of a large queue is for channels with few pulls.
+        """
+        count = len(self._channels.get(channel, ()))
+        if self.channel_limit is not None and count >= self.channel_limit:
+            return True
+        if self.queue_limit is not None and known >= _room(self.queue_limit, count):
+            return True
+        in_all = self.hold_limit
+        return in_all is not None and in_all.limit is not None and in_all.used >= _room(in_all.limit, count)
 
     def _insert(self, pull: Pull, bucket: Bucket) -> None:
         """Insert a pull that has room reserved."""

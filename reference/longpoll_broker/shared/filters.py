@@ -170,6 +170,8 @@ def is_tag_type(expression_type: str | None) -> bool:
 ORPHAN_COUNT_MAX: Final = 10_000
 """Maximum filters of groups without members; then the oldest is removed."""
 
+FILTER_UNIT: Final = 512
+"""The size of an ordinary filter, for quotas."""
 FILTER_COST: Final = 100
 """Characters that a filter counts in addition to its text."""
 EXPRESSIONS_SIZE_MAX: Final = 64 * MIB
@@ -212,7 +214,7 @@ class FilterTable:
     """Whether a group's filters stay when its last member leaves."""
     with_parts: bool = False
     """Whether expressions use 5.x's language, with CONTAINS, STARTSWITH and ENDSWITH."""
-    quota: Quota = field(factory=lambda: Quota("characters of filters", EXPRESSIONS_SIZE_MAX), init=False)
+    quota: Quota = field(factory=lambda: Quota("characters of filters", EXPRESSIONS_SIZE_MAX, FILTER_UNIT), init=False)
     _by_place: dict[Place, FilterData] = field(factory=dict, init=False)
     _orphans: dict[Place, None] = field(factory=dict, init=False)
 

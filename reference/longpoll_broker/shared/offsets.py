@@ -27,6 +27,7 @@ TURN_COUNT: Final = 10_000
 """Pairs visited in one turn: some 2 ms."""
 QUEUE_COUNT_MAX: Final = 4096
 """Maximum queues of one pair; further ones are refused."""
+OFFSETS_FULL: Final = "too many offsets are stored; this one is not"
 
 
 @define(slots=True, eq=False)
@@ -137,16 +138,18 @@ class Offsets:
         """Whether a pair's group is a light one."""
         return self.light and pair.partition(SEPARATOR)[2].startswith(LMQ_PREFIX)
 
-    def clone(self, topic: str, group: str, other: str, channel: Hashable = None) -> None:
-        """Copy a group's offsets of a topic to another group, if there are any."""
+    def clone(self, topic: str, group: str, other: str, channel: Hashable = None) -> bool:
+        """Copy a group's offsets of a topic to another group, if there are any; returns false if there is no room."""
         pair = f"{topic}{SEPARATOR}{other}"
         queues = self.by_pair.get(f"{topic}{SEPARATOR}{group}")
         if queues is None:
-            return
+            return True
         with self.guard:
-            if self.quota.take(pair, channel, len(queues)):
-                self.by_pair[pair] = queues.copy()
-                self.changed = True
+            if not self.quota.take(pair, channel, len(queues)):
+                return False
+            self.by_pair[pair] = queues.copy()
+            self.changed = True
+        return True
 
     def forget_group(self, group: str) -> None:
         """Remove one group's offsets of every topic."""

@@ -1,8 +1,11 @@
 """Limits the entries of a table, and those that one connection and one account may create.
 
 The limits follow the free room, so that later clients always find some: an account may use as much as is still free, a
-connection a quarter of that. A single greedy account gets half of a table, two get a third each. Without accounts, a
-peer's address counts as its account.
+connection a quarter of that. Without accounts, a peer's address counts as its account. All clients of a host share a
+loopback address, so there only connections have a share, and a quarter of the table is left for new ones.
+
+A connection always has a minimum, even if its account has used up its share: `SHARE_MIN` ordinary entries, and fewer
+when little room is left. The minima of an account's connections leave a quarter of the table to other accounts.
 
 Source: the dynamic thresholds of Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet
 Switches", 1998.
@@ -18,7 +21,17 @@ from attrs import define, field, frozen
 CONNECTION_PART: Final = 4
 """A connection may use this part of the free room."""
 SHARE_MIN: Final = 16
-"""A connection and an account may always use this much, if there is room."""
+"""The ordinary entries that a connection may always create while `FULL_PART` of the table is left to its account."""
+ENTRY_COUNT: Final = 100_000
+"""A table has room for this many ordinary entries, or for fewer."""
+SMALL_TABLE: Final = 64
+"""An ordinary entry is at most this part of a table."""
+FULL_PART: Final = 8
+"""Minima shrink when less than this part of a table is left."""
+MINIMA_PART: Final = 3
+"""An account may use this multiple of the free room, with the minima of its connections."""
+LOOPBACK: Final = ("127.", "::1")
+"""How addresses begin that all clients of a host share."""
 
 
 @frozen
@@ -38,6 +51,8 @@ class Quota:
     name: str
     """What the table contains, for metrics and docs."""
     size_max: int
+    unit: int = 1
+    """The size of an ordinary entry, at least; 0 in a table whose refusals no client notices."""
     used: int = field(default=0, init=False)
     refused: int = field(default=0, init=False)
     """Number of refusals."""
@@ -55,13 +70,9 @@ class Quota:
         more = size - (0 if known is None else known.size)
         free = self.size_max - self.used
         connection = None if channel is None else ("connection", getattr(channel, "number", channel))
-        account = getattr(channel, "owner", None)
-        account = None if account is None else ("account", account)
-        for owner, part in ((connection, CONNECTION_PART), (account, 1)):
-            if owner is not None and self._counts.get(owner, 0) + more > max(free // part, SHARE_MIN):
-                self.refused += 1
-                return False
-        if more > free:
+        name = getattr(channel, "owner", None)
+        account = None if name is None or name.startswith(LOOPBACK) else ("account", name)
+        if more > free or not (connection is None or self._has_share(connection, account, more, free)):
             self.refused += 1
             return False
         if known is not None:
@@ -69,6 +80,18 @@ class Quota:
         self._entries[key] = _Entry(connection, account, size)
         self._add(connection, account, size)
         return True
+
+    def _has_share(self, connection: Hashable, account: Hashable, more: int, free: int) -> bool:
+        """Whether a connection and its account may use `more` of the free room."""
+        wanted, in_all = self._counts.get(connection, 0) + more, self._counts.get(account, 0) + more
+        share = free // CONNECTION_PART
+        if account is None:
+            share = min(share, (free - self.size_max // 4) // 2)
+        if wanted <= share and (account is None or in_all <= free):
+            return True
+        room = free if account is None else (MINIMA_PART * free - in_all + more) // (MINIMA_PART + 1)
+        unit = self.unit and max(min(self.unit, self.size_max // SMALL_TABLE), self.size_max // ENTRY_COUNT, 1)
+        return more <= room and wanted <= min(max(FULL_PART * SHARE_MIN * room // self.size_max, 1), SHARE_MIN) * unit
 
     @property
     def keys(self) -> KeysView[Hashable]:

@@ -91,7 +91,7 @@ class Statistics:
     """Every item, by name and key; each is sampled from its first count on, and removed after an idle day."""
 
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
-    quota: Quota = field(factory=lambda: Quota("statistics", ITEM_COUNT_MAX), init=False)
+    quota: Quota = field(factory=lambda: Quota("statistics", ITEM_COUNT_MAX, unit=0), init=False)
     _items: dict[tuple[str, str], Item] = field(factory=dict, init=False)
     _last_place: tuple[str, str, int] = field(default=("", "", -1), init=False)
     _last_items: tuple[Item, Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item(), Item()), init=False)

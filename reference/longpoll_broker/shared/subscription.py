@@ -30,6 +30,8 @@ MEMBER_COUNT_MAX: Final = 100_000
 """Maximum pairs of a group and a member."""
 SUBSCRIPTION_SIZE_MAX: Final = 128 * MIB
 """Maximum characters of all subscriptions."""
+SUBSCRIPTION_UNIT: Final = 512
+"""The size of an ordinary subscription, for quotas."""
 SUBSCRIPTION_COST: Final = 100
 """Characters that a subscription, and each of its tags, counts in addition to its text."""
 
@@ -83,7 +85,7 @@ class Clients:
     """The filters of subscriptions that are not by tag."""
     members_quota: Quota = field(factory=lambda: Quota("members of groups", MEMBER_COUNT_MAX), init=False)
     subscriptions_quota: Quota = field(
-        factory=lambda: Quota("characters of subscriptions", SUBSCRIPTION_SIZE_MAX), init=False
+        factory=lambda: Quota("characters of subscriptions", SUBSCRIPTION_SIZE_MAX, SUBSCRIPTION_UNIT), init=False
     )
     _groups: dict[str, Group] = field(factory=dict, init=False)
     _groups_of: dict[Hashable, set[str]] = field(factory=dict, init=False)

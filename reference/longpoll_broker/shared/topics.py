@@ -338,10 +338,16 @@ class Groups(_Named[GroupConfig]):
             return group
         if self.light and name.startswith(LMQ_PREFIX):
             return GroupConfig(name)
-        if not self.auto_create or (self.validates and group_problem(name) is not None):
+        if not self.may_create(name):
             return None
         made = GroupConfig(name)
         return made if self.put(made, channel) else None
+
+    def may_create(self, name: str) -> bool:
+        """Whether a client may create a group of this name by using it, if there is room."""
+        return (
+            self.auto_create and len(name) <= self.size_max and not (self.validates and group_problem(name) is not None)
+        )
 
     def put(self, group: GroupConfig, channel: Hashable = None) -> bool:
         """Create or replace a group; returns false if there are too many."""

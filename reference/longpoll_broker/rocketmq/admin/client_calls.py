@@ -25,7 +25,7 @@ from longpoll_broker.rocketmq.accounts.access import Right
 from longpoll_broker.rocketmq.admin.client_processor import NOTICES_MAX, ClientProcessor
 from longpoll_broker.send.message_builder import check_text
 from longpoll_broker.send.send_processor import REGION_FIELDS
-from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.offsets import OFFSETS_FULL, Offsets
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.topics import Topics
 from longpoll_broker.store.message_store import MessageStore
@@ -220,7 +220,7 @@ class ClientCalls(Serving):
         return self._call(channel, command, asked, outbox, member=member, record=read)
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
-    def reset_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
+    def reset_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
         """222: reset a group's members to the offsets of a time (220); 206 without members.
 
         Without `isForce`, no queue moves forward. The members store the new offsets. As in 5.x, with `queueId` only
@@ -244,7 +244,8 @@ class ClientCalls(Serving):
             channels = self.members.clients.channels(header.group)
         if not channels and one >= 0:
             for queue, offset in table.items():
-                self.offsets.commit(header.topic, header.group, queue.queue_id, offset)
+                if not self.offsets.commit(header.topic, header.group, queue.queue_id, offset, channel=channel):
+                    return answer(command, ResponseCode.SYSTEM_ERROR, OFFSETS_FULL)
         elif not channels:
             place = f"Group: {header.group[:255]} Topic: {header.topic} Timestamp: {header.timestamp}"
             told = f"Consumer not online, so can not reset offset, {place}"
@@ -254,12 +255,12 @@ class ClientCalls(Serving):
         # One-way, so that members may share the opaque.
         request = _request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, flag=CommandFlag.ONE_WAY.value)
         parts, outbox = encode(structs.replace(request, opaque=self._opaque())), Outbox()
-        for number, channel in enumerate(channels):
-            assert isinstance(channel, Channel)
+        for number, member in enumerate(channels):
+            assert isinstance(member, Channel)
             if number and number % NOTICES_MAX == 0:
                 outbox.flush()
                 yield
-            outbox.write(channel, parts)
+            outbox.write(member, parts)
         outbox.flush()
         return answer(command, ResponseCode.SUCCESS, body=_reset_body(table, is_list=False))
 

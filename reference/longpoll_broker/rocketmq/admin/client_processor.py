@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from longpoll_broker.rocketmq.accounts.access import Right
 from longpoll_broker.shared.filters import is_tag_type, not_supported, sql_filter
 from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.subscription import SUBSCRIPTION_COST, Clients, Subscription, subscription_of
-from longpoll_broker.shared.topics import Groups, Topics
+from longpoll_broker.shared.topics import GroupConfig, Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_protocol.admin_headers import (
     GetConsumerConnectionListRequestHeader,
@@ -325,15 +326,16 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Turns:
-        """34: register the client in its groups; notify members of changed groups."""
+        """34: register the client in its groups; notify members of changed groups; 2 if a table has no room."""
         data = HeartbeatData.decode(command.body)
         self._check_sizes(data)
         with self.lock:
             self.programs[channel] = Program(
                 data.client_id, command.language[:LANGUAGE_SIZE_MAX], command.version, self.now_ms()
             )
+        full: dict[str, None] = {}
         for number, producer in enumerate(data.producer_data_set, 1):
-            with self.lock:
+            with self._noting_refusals(full):
                 self.producers.register(channel, producer.group_name, data.client_id)
             if number % PART_COUNT == 0:
                 yield
@@ -344,12 +346,10 @@ class ClientProcessor(Serving):
             if spent >= HEARTBEAT_SIZE:
                 spent = 0
                 yield
-            group = self.groups.find(consumer.group_name, channel)
+            group = self._group(channel, consumer.group_name, full)
             if group is None and not self.traits.registers_unknown_groups:
                 continue
-            if group is not None:
-                self.topics.make_retry(RETRY_PREFIX + consumer.group_name, group.retry_queue_nums, channel=channel)
-            with self.lock:
+            with self._noting_refusals(full):
                 if data.heartbeat_fingerprint:
                     wants_subscriptions |= self.clients.note_fingerprint(
                         consumer.group_name, data.heartbeat_fingerprint, without_subscriptions=data.without_sub
@@ -366,7 +366,38 @@ class ClientProcessor(Serving):
             if changed and (group is None or group.notify_consumer_ids_changed_enable):
                 self.notices.changed(consumer.group_name, outbox)
                 self.needs_turn = True
+        if full:
+            told = f"this connection may add no more {', '.join(full)}; use fewer groups and topics, or try again later"
+            return answer(command, ResponseCode.SYSTEM_BUSY, told)
         return answer(command, ResponseCode.SUCCESS, None, self._heartbeat_fields(data, wants_subscriptions))
+
+    def _group(self, channel: Channel, name: str, full: dict[str, None]) -> GroupConfig | None:
+        """Find or create a group and its retry topic; note the names of tables without room in `full`."""
+        group = self.groups.find(name, channel)
+        if group is None:
+            if self.groups.may_create(name):
+                full[self.groups.quota.name] = None
+            return None
+        refused = self.topics.quota.refused
+        retry = self.topics.make_retry(RETRY_PREFIX + name, group.retry_queue_nums, channel=channel)
+        if retry is None and self.topics.quota.refused > refused:
+            full[self.topics.quota.name] = None
+        return group
+
+    @contextmanager
+    def _noting_refusals(self, full: dict[str, None]) -> Iterator[None]:
+        """Hold `lock`, and note the names of tables that refused an entry meanwhile."""
+        clients = self.clients
+        quotas = (
+            self.producers.quota,
+            clients.members_quota,
+            clients.subscriptions_quota,
+            clients.filters.quota,
+        )
+        with self.lock:
+            before = [quota.refused for quota in quotas]
+            yield
+            full |= {quota.name: None for quota, refused in zip(quotas, before, strict=True) if quota.refused > refused}
 
     def _check_sizes(self, data: HeartbeatData) -> None:
         """Raise HeaderError for a name that is too long, because other members receive it."""

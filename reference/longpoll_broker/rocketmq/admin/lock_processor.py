@@ -116,16 +116,22 @@ class LockProcessor(Serving):
 
     @serves(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """41: lock queues; return those that the client holds now."""
+        """41: lock queues; return those that the client holds now, or 2 if there was no room for one."""
         asked = self._read(command)
         got: list[MessageQueue] = []
+        refused = 0
         for start in range(0, len(asked.mq_set), TURN_COUNT):
             if start:
                 yield
             part = asked.mq_set[start : start + TURN_COUNT]
             with self.guard:
                 now_ms = self.runtime.monotonic_ns() // 1_000_000
+                refused -= self.locks.quota.refused
                 got += self.locks.lock(asked.consumer_group, asked.client_id, part, now_ms, channel)
+                refused += self.locks.quota.refused
+        if refused:
+            told = f"there was no room for {refused} of the locks; unlock some first, or ask again later"
+            return answer(command, ResponseCode.SYSTEM_BUSY, told)
         return answer(command, ResponseCode.SUCCESS, body=LockBatchResponse(lock_ok_mq_set=got).encode())
 
     @serves(RequestCode.UNLOCK_BATCH_MQ)

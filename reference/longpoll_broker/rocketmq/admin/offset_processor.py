@@ -18,7 +18,7 @@ from attrs import define
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, Serving, Turns, answer, serves
-from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.offsets import OFFSETS_FULL, Offsets
 from longpoll_broker.shared.topics import Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.message_store import MessageStore
@@ -102,7 +102,7 @@ class OffsetProcessor(Serving):
             header.topic, header.consumer_group, header.queue_id, header.commit_offset, channel=channel
         )
         if not stored:
-            return answer(command, ResponseCode.SYSTEM_ERROR, "too many offsets are stored; this one is not")
+            return answer(command, ResponseCode.SYSTEM_ERROR, OFFSETS_FULL)
         if not self.traits.offsets_outlive_topics and self.topics.get(header.topic) is None:
             self.offsets.note_stray(header.topic, header.consumer_group)
         return answer(command, ResponseCode.SUCCESS)

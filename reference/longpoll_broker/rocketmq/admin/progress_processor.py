@@ -17,7 +17,7 @@ from attrs import define
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, Turns, answer, serves
 from longpoll_broker.rocketmq.admin.client_processor import subscription_data
-from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.offsets import OFFSETS_FULL, Offsets
 from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
 from longpoll_broker.shared.subscription import Clients
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
@@ -153,8 +153,9 @@ class ProgressProcessor(Serving):
         if topic is None:
             return answer(command, ResponseCode.SUCCESS)
         consumed = yield from self._consumed(group, topic)
-        if consumed or (header.offline and self.topics.get(topic)):
-            self.offsets.clone(topic, group, header.dest_group, channel)
+        is_wanted = consumed or (header.offline and self.topics.get(topic))
+        if is_wanted and not self.offsets.clone(topic, group, header.dest_group, channel):
+            return answer(command, ResponseCode.SYSTEM_ERROR, OFFSETS_FULL)
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_BROKER_CONSUME_STATS)

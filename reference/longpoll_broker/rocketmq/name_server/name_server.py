@@ -77,6 +77,8 @@ from longpoll_protocol.sizes import MIB
 
 SETTINGS_SIZE_MAX: Final = MIB
 """Maximum characters of all settings; any client may create one."""
+SETTING_UNIT: Final = 512
+"""The size of an ordinary setting, for quotas."""
 SETTING_COST: Final = 100
 """Characters that a setting counts in addition to its text."""
 NAME_SIZE_MAX: Final = 255
@@ -103,7 +105,7 @@ REGISTERED_COUNT_MAX: Final = 50_000
 class KvSettings:
     """The settings of tools, by namespace and key; used by one thread."""
 
-    quota: Quota = field(factory=lambda: Quota("characters of settings", SETTINGS_SIZE_MAX), init=False)
+    quota: Quota = field(factory=lambda: Quota("characters of settings", SETTINGS_SIZE_MAX, SETTING_UNIT), init=False)
     _values: dict[tuple[str, str], str] = field(factory=dict, init=False)
 
     def put(self, namespace: str, key: str, value: str, channel: Hashable = None) -> str | None:
