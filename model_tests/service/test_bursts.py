@@ -1,21 +1,27 @@
-"""Bursts and reused answers are what requests served one by one get, to the byte."""
+"""Bursts and reused answers are what single requests get, to the byte; batches, their limits, and long ones."""
 
 from __future__ import annotations
 
+import gc
 import itertools
+import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.support.broker.brokers import SMALL_STORE, Brokers, one_by_one
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers, one_by_one, wait_until, wait_visible
+from model_tests.support.broker.observed import events_of
 from model_tests.support.broker.raw_client import (
     RawClient,
     bodies_of,
     pull_fields,
+    records_of,
     send_fields,
     send_message,
 )
@@ -24,10 +30,17 @@ from model_tests.support.broker.stores import StillRuntime
 from msgspec import structs
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.config import BrokerConfig
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.io.channel import Outbox, Parts
+from longpoll_broker.send import send_processor
+from longpoll_broker.send.send_processor import BatchLimits, LongBatches, Turns
 from longpoll_broker.shared.topics import GroupConfig, TopicConfig
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_5
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_protocol.frames import Command, Serialisation, encode
+from longpoll_protocol.errors import HeaderError, MessageRefusedError
+from longpoll_protocol.frames import HEADER_SIZE_MAX, Command, Serialisation, encode
+from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import preset
 
 LONG_MS = 10**9
@@ -200,3 +213,280 @@ def test_a_pull_like_the_last_one_asks_again_what_may_have_changed(broker: Broke
         assert pull()[0] == ResponseCode.NO_PERMISSION
         groups.put(group)
         assert pull()[0] == 0
+
+
+COUNT: Final = 7
+BODY: Final = encode_batch(
+    BatchMessage(b"b" * number, f"TAGS\x01t{number}\x02K\x01v" if number else "", number) for number in range(COUNT)
+)
+SYNC: Final = evolve(SMALL_STORE, flush_disk_sync=True)
+
+
+@pytest.fixture
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch is a long one, and a turn has two messages."""
+    monkeypatch.setattr(send_processor, "LONG_SIZE", 0)
+    monkeypatch.setattr(send_processor, "TURN_COUNT", 2)
+
+
+@pytest.fixture
+def unending(monkeypatch: pytest.MonkeyPatch, short_turns: None, brokers: Brokers) -> Iterator[list[bool]]:
+    """Batches have turns without messages until this list has an item. It gets one before the brokers are stopped."""
+    ended: list[bool] = []
+
+    def parts(messages: Iterable[Any]) -> Iterator[list[Any]]:
+        found = original(messages)
+        yield next(found)
+        while not ended:
+            yield []
+        yield from found
+
+    original = send_processor._parts
+    monkeypatch.setattr(send_processor, "_parts", parts)
+    yield ended
+    ended.append(True)
+
+
+def asked(client: RawClient, times: int = 1) -> int:
+    return client.send(RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, BODY * times)
+
+
+def test_a_turn_has_so_many_messages_or_so_many_bytes_of_properties(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send_processor, "TURN_COUNT", 3)
+    monkeypatch.setattr(send_processor, "TURN_SIZE", 10)
+    messages: Any = [(SimpleNamespace(properties=bytes(size)), "") for size in (0, 0, 0, 4, 6, 20, 1)]
+    parts = [[len(message.properties) for message, _tag in part] for part in send_processor._parts(messages)]
+    assert parts == [[0, 0, 0], [4, 6], [20], [1]]
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_others_are_served_during_long_batches(
+    count: int, unending: list[bool], broker: Broker, brokers: Brokers
+) -> None:
+    bystander = brokers.connect(broker)
+    sending = [brokers.connect(broker) for _ in range(count)]
+    batches = [
+        (client, asked(client), client.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"))) for client in sending
+    ]
+    for _ in range(3):
+        offset = send_message(bystander, "Other")
+        assert len(records_of(bystander.pull("Other", offset))) == 1
+    for client, batch, send in batches:
+        assert client.reply(batch, 0.0) is None
+        assert client.reply(send, 0.0) is None
+    unending.append(True)
+    ends = []
+    for client, batch, send in batches:
+        stored, sent = client.reply(batch), client.reply(send)
+        assert stored is not None
+        assert sent is not None
+        fields, sent_fields = stored.ext_fields or {}, sent.ext_fields or {}
+        ends.append(int(fields["queueOffset"]) + len(fields["msgId"].split(",")))
+        assert int(sent_fields["queueOffset"]) >= ends[-1]
+    assert broker.store.visible_end("T", 0) >= max(ends) + 1
+
+
+@pytest.fixture
+def nothing_collected() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_batch_whose_connection_is_given_up_is_not_stored_and_holds_up_nobody(
+    unending: list[bool], nothing_collected: None, brokers: Brokers
+) -> None:
+    broker = brokers.start(config=BrokerConfig(unfinished_bytes_max=4 * len(BODY)))
+    gone, stays = brokers.connect(broker), brokers.connect(broker)
+    send_message(stays, "T")
+    asked(gone, 3)
+    wait_until(lambda: len(broker.totals.unfinished.by_peer) == 1)
+    batch = asked(stays, 2)
+    assert gone.wait_closed()
+    unending.append(True)
+    stored = stays.answer(batch)
+    count = len((stored.ext_fields or {})["msgId"].split(","))
+    assert broker.store.visible_end("T", 0) == 1 + count
+
+
+def answered(broker: Broker, client: RawClient) -> tuple[Any, ...]:
+    """The answer to a batch, with ids by offsets, and the stored messages."""
+    reply = client.call(
+        RequestCode.SEND_BATCH_MESSAGE, send_fields("T", 0, "A\x01b\x02TAGS\x01own\x02") | {"m": "true"}, BODY
+    )
+    fields = dict(reply.ext_fields or {})
+    places = [int(each[-16:], 16) for each in fields.pop("msgId", "").split(",")]
+    wait_visible(broker, "T", COUNT)
+    records = records_of(client.pull("T"))
+    assert places == [record.physical_offset for record in records]
+    parts = [
+        (bytes(record.body), record.properties, record.flag, record.queue_offset, record.size) for record in records
+    ]
+    units = [broker.store.unit("T", 0, offset) for offset in range(COUNT)]
+    return reply.code, fields, places, parts, units
+
+
+@pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9", "rocketmq-5"])
+def test_a_batch_in_turns_is_stored_and_answered_as_one_at_once(
+    policy: str, tmp_path: Any, brokers: Brokers, request: pytest.FixtureRequest
+) -> None:
+    told = []
+    for way in ("once", "turns"):
+        if way == "turns":
+            request.getfixturevalue("short_turns")
+        history = tmp_path / f"{way}-history"
+        options: Any = {"directory": str(tmp_path / way), "record_directory": str(history)}
+        broker, client = brokers.served(policy=preset(policy), **options)
+        found = answered(broker, client)
+        broker.stop()
+        events = [
+            (event.event, event.queue_offset, event.tag, event.request)
+            for event in events_of(history)
+            if event.event in {"append", "message_acknowledged"}
+        ]
+        assert [event[0] for event in events].count("append") == COUNT
+        assert [event[0] for event in events].count("message_acknowledged") == COUNT
+        told.append((found, events))
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_long_batch_that_is_damaged_at_its_end_is_not_stored(short_turns: None, sync: bool, brokers: Brokers) -> None:
+    broker, client = brokers.served(store_config=SMALL_STORE if not sync else SYNC)
+    fields = send_fields("T") | {"m": "true"}
+    for body in (BODY[:-1], BODY + struct.pack(">i", 3)):
+        reply = client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
+        assert (reply.code, "is damaged" in (reply.remark or "")) == (1, True)
+    assert broker.store.visible_end("T", 0) == 0
+    assert client.call(RequestCode.SEND_BATCH_MESSAGE, fields, BODY).code == 0
+    assert broker.store.visible_end("T", 0) == COUNT
+
+
+# -- one at a time -----------------------------------------------------------------------------------------------------
+
+
+class Box(Outbox):
+    """Notes to whom is written."""
+
+    __slots__ = ("written",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+
+    def write(self, channel: Any, parts: Parts, count: int = 1) -> None:
+        self.written.append(channel.name)
+
+
+def channel_of(name: str) -> Any:
+    return SimpleNamespace(name=name, peer=name, rest=None, rest_size=0, gives_way=False)
+
+
+def turn(outbox: Outbox, channel: Any) -> None:
+    rest, channel.rest = channel.rest, None
+    rest(outbox)
+
+
+def noted(name: str, count: int, notes: list[str], *, fails: bool = False) -> Turns:
+    """A batch of so many turns, each noted; the last one gives an answer, or raises."""
+    for _ in range(count - 1):
+        notes.append(name)
+        yield
+    notes.append(name)
+    if fails:
+        raise ValueError("no batch")
+    return lambda _outbox: (b"done",)
+
+
+def test_batches_in_turns() -> None:
+    """The first batch is continued by whichever connection has the turn."""
+    batches, outbox, notes = LongBatches(RealRuntime().lock()), Box(), list[str]()
+    command = Command(320, 1, body=b"body")
+    first, second, third = map(channel_of, ("first", "second", "third"))
+    for each in (first, second, third):
+        assert batches.begin(each, command, noted(each.name, 3, notes), outbox) is None
+        assert (each.rest_size, each.gives_way) == (4, True)
+    turn(outbox, third)
+    turn(outbox, second)
+    assert (notes, outbox.written) == (["first", "second", "third", "first", "first"], ["first"])
+    turn(outbox, first)
+    assert first.rest is None
+    turn(outbox, third)
+    turn(outbox, third)
+    assert (notes[5:], outbox.written) == (["second", "second"], ["first", "second"])
+    third.rest = each = None
+    fourth = channel_of("fourth")
+    batches.begin(fourth, command, noted("fourth", 2, notes), outbox)
+    turn(outbox, fourth)
+    assert notes[7:] == ["fourth", "fourth"]
+    assert (outbox.written[2:], fourth.rest) == (["fourth"], None)
+    batches, outbox, notes = LongBatches(RealRuntime().lock()), Box(), list[str]()
+    command = Command(320, 1, body=b"body")
+    bad, good = channel_of("bad"), channel_of("good")
+    batches.begin(bad, command, noted("bad", 2, notes, fails=True), outbox)
+    batches.begin(good, command, noted("good", 2, notes), outbox)
+    turn(outbox, good)
+    turn(outbox, good)
+    assert (notes, outbox.written) == (["bad", "good", "bad", "good"], ["bad", "good"])
+    batches, notes = LongBatches(RealRuntime().lock()), list[str]()
+    start = partial(batches.begin, channel_of("any"), Command(320, 1, body=b"body"))
+    assert start(noted("long", 3, notes), Box()) is None
+    assert start(noted("short", 1, notes), Box()) == (b"done",)
+    assert send_processor.TURN_COUNT * len(encode_batch([BatchMessage(b"", "")])) == send_processor.LONG_SIZE
+
+
+SIZE_MAX: Final = SMALL_STORE.message_size_max
+ONE_SIZE: Final = 22
+COUNT_MAX: Final = 31_650
+"""For an IPv4 broker, as docs/safety.md has it."""
+
+
+def one(body_size: int = 0) -> bytes:
+    return struct.pack(">iiiii", ONE_SIZE + body_size, 0, 0, 0, body_size) + bytes(body_size) + struct.pack(">h", 0)
+
+
+def sent(client: RawClient, body: bytes, serialisation: Serialisation = Serialisation.JSON) -> Command:
+    return client.call(
+        RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, body, serialisation=serialisation
+    )
+
+
+def assert_stored_iff_acknowledged(broker: Broker, reply: Command, before: int) -> int:
+    """As many messages are there as there are ids in the answer; how many."""
+    ids = (reply.ext_fields or {}).get("msgId", "")
+    count = len(ids.split(",")) if reply.code == ResponseCode.SUCCESS else 0
+    assert broker.store.visible_end("T", 0) - before == count
+    return count
+
+
+@pytest.mark.parametrize(
+    ("config", "body", "count"),
+    [
+        pytest.param(SMALL_STORE, one(SIZE_MAX - ONE_SIZE), 1, id="all of the room"),
+        pytest.param(SMALL_STORE, one(SIZE_MAX - ONE_SIZE + 1), 0, id="a byte over it"),
+        pytest.param(SMALL_STORE, one(1_500_000) * 3, 0, id="three that would fit alone"),
+        pytest.param(SYNC, one() * COUNT_MAX, COUNT_MAX, id="as many as an answer names"),
+        pytest.param(SYNC, one() * (COUNT_MAX + 1), 0, id="one more"),
+        pytest.param(SMALL_STORE, one() * (COUNT_MAX + 1), 0, id="one more, async"),
+    ],
+)
+def test_a_batch_is_stored_and_acknowledged_or_neither(
+    brokers: Brokers, config: StoreConfig, body: bytes, count: int
+) -> None:
+    """On both sides of each limit."""
+    broker, client = brokers.served(store_config=config)
+    reply = sent(client, body)
+    assert assert_stored_iff_acknowledged(broker, reply, 0) == count
+    assert reply.code == (ResponseCode.SUCCESS if count else ResponseCode.MESSAGE_ILLEGAL), reply.remark
+    assert assert_stored_iff_acknowledged(broker, sent(client, one() * 3), count) == 3
+
+
+def test_five_takes_a_batch_that_is_too_large_for_an_error() -> None:
+    """Its encoder throws; the limit depends on the broker's address."""
+    limits = [BatchLimits.of(100, size, traits) for size in (16, 40) for traits in (STRICT_TRAITS, TRAITS_5)]
+    for limit, error in zip(limits, (MessageRefusedError, HeaderError) * 2, strict=True):
+        assert len(list(limit.read(one(100 - ONE_SIZE)))) == 1
+        with pytest.raises(error, match="at most 100"):
+            limit.read(one(101 - ONE_SIZE))
+    assert [limit.count_max for limit in limits] == [COUNT_MAX, COUNT_MAX, 18_324, 18_324]
+    assert COUNT_MAX * 33 < HEADER_SIZE_MAX
