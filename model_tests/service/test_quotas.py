@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_held
+from model_tests.support.broker.brokers import SMALL_STORE, Brokers
 from model_tests.support.broker.raw_client import pull_fields, send_fields
 from model_tests.support.broker.sockless import Peer, ThreadlessBroker
 from msgspec.structs import replace
@@ -21,21 +20,19 @@ from msgspec.structs import replace
 from longpoll_broker.broker import Broker
 from longpoll_broker.hold import hold_service
 from longpoll_broker.hold.hold_table import MISSED, HoldLimit, HoldTable, Pull
-from longpoll_broker.io.channel import Channel, Outbox
+from longpoll_broker.io.channel import Outbox
 from longpoll_broker.rocketmq import transactions
 from longpoll_broker.rocketmq.admin import client_calls, client_processor
 from longpoll_broker.rocketmq.name_server.name_server import KvSettings
 from longpoll_broker.rocketmq.name_server.routes import OwnTopics, RegisteredBroker, Routes
 from longpoll_broker.send import append, message_builder
 from longpoll_broker.shared import timer_offsets
-from longpoll_broker.shared.queues import NewQueues
 from longpoll_broker.shared.quota import SHARE_MIN, Quota
 from longpoll_broker.shared.timer_offsets import TimerCounts
 from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command, Serialisation, encode
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT
 
 SIZE: Final = 400
 Request = tuple[int, dict[str, str], bytes]
@@ -124,21 +121,6 @@ def test_a_deleted_topics_queues_are_not_counted(broker: Broker) -> None:
     assert quota.used == before + 1
     tell(Peer(broker, 1), (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Loaded"}, b""))
     assert quota.used == before
-
-
-def test_a_queue_that_exists_is_never_refused() -> None:
-    queues = NewQueues(lambda topic, _queue_id: topic == "Stored")
-    queues.quota.size_max = 0
-    assert [queues.take([(topic, 0)]) for topic in ("Stored", "New")] == [True, False]
-
-
-def test_stored_queues_are_counted_at_the_start(tmp_path: Path) -> None:
-    config = evolve(SMALL_STORE, multi_dispatch=True, light_queues=True)
-    for _ in range(2):
-        with ThreadlessBroker.start(RealRuntime(), str(tmp_path / "store"), store_config=config) as started:
-            before = [of(started, name).used for name in ("queues", "light queues")]
-            tell(Peer(started, 1), ATTACKS["light queues"](1))
-    assert before == [2, 1]
 
 
 OF_CONNECTIONS: Final = {
@@ -415,30 +397,6 @@ def test_a_refused_call_leaves_those_that_wait(broker: Broker) -> None:
     assert (list(calls._waiting), calls.quota.used) == (waiting, 2)
 
 
-def test_who_waits_for_a_member_keeps_no_large_request(broker: Broker) -> None:
-    """Its fields may have a megabyte; the answer needs none of them."""
-    tell(Peer(broker, 1), heartbeat(0, consumer=True))
-    code, fields, body = call(0)
-    tell(Peer(broker, 7), (code, fields | {"more": "x" * 100_000}, body))
-    (waiting,) = broker.administering.calls._waiting.values()
-    assert not waiting.asked.ext_fields
-
-
-def test_connections_of_one_peer_address_are_told_apart(broker: Broker) -> None:
-    """One client port may lead to the broker's port and its VIP port."""
-    first, second = Peer(broker, 7), Peer(broker, 8)
-    assert str(first.channel) == str(second.channel)
-    for peer in (first, second):
-        tell(peer, heartbeat(0, consumer=False))
-        tell(peer, heartbeat(0, consumer=True))
-    broker.handler.closed(first.channel)
-    clients = broker.administering.clients
-    assert clients.producers.pick("g0", first=str(second.channel)) is second.channel
-    broker.handler.closed(second.channel)
-    assert clients.clients.channels("g0") == clients.producers.channels("g0") == []
-    assert not clients.has_more
-
-
 def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
     """The error names the too long name, and the broker stores nothing."""
     used = [quota.used for quota in broker.handler.quotas]
@@ -486,76 +444,6 @@ def test_every_quota_has_an_attack_and_a_line_in_the_docs(broker: Broker) -> Non
     page = (Path(__file__).parents[2] / "docs/safety.md").read_text()
     for quota in (*broker.handler.quotas, *broker.name_server.quotas):
         assert f"| {quota.name} | {quota.size_max:,} |" in page
-
-
-WITHOUT: Final = {
-    "counted by the quota of its class or another": """
-        ClientCalls._waiting FilterTable._by_place FilterTable._orphans Groups.by_name KvSettings._values
-        Offsets.by_pair Offsets._strays Producers._client_of Producers._clients Producers._groups Producers._groups_of
-        Producers._named QueueLocks._holders Routes._by_address Statistics._items Clients._groups Clients._groups_of
-        Group.members Group.subscriptions MemberNotifications._round MemberNotifications._waiting
-        NameServer._permissions OwnTopics._forgotten TimerCounts.by_topic Topics.by_name Topics.unsaved
-        QueueTable._left QueueTable.leaving QueueTable.topics Topic.queues Quota._counts Quota._entries
-        """,
-    "held pulls, of which a connection has a part": """
-        Bucket.pulls Deadlines._due Deadlines._heap HoldTable._buckets HoldTable._channels LaterRuns.waiting
-        """,
-    "some rows for each connection, or its bytes, which are limited": """
-        BytesByPeer.by_peer ClientProcessor._closing ClientProcessor.programs Connections.by_address
-        HoldService._closed HoldService._gone IoLoop._channels IoLoop._leaving IoLoop._paused IoLoop._to_adopt
-        IoLoop._to_close IoLoop._unfinished IoLoop._unread LongBatches._waiting Channel._out Channel._pending
-        Outbox._channels Outbox._sent
-        """,
-    "a limit in all, without shares: requests that wait for seconds, timed messages, names of deleted topics": """
-        EndTransactionProcessor._committed GroupCommit._gathered GroupCommit._open TableSaves._waiting
-        TimerService._due TimerService._gone TimerService._pending Topics.gone Deletions.ends
-        """,
-    "a pass, or a fixed number of rows: codes, files, levels, limits, loops, samples, threads": """
-        Broker.loops BrokerHandler.request_counts ConfigFiles._damaged DelayOffsets.by_level QueueBuilder.behind
-        QueueBuilder.handed FlushService.each_round GroupCommit._threads IoLoop._bindings IoLoop._buffer IoLoop._peers
-        Item.samples Maps._listed MessageStore._troubles PoolExecutor._threads Rates._samples
-        SharedServices.request_counts TableProcessor._mornings TableProcessor.request_counts
-        Topics._own Totals.reached ScheduleService._seen _Seen.notes
-        """,
-}
-"""The containers of a broker that need no quota, by the reason."""
-CONTAINERS: Final = (dict, list, set, deque, bytearray)
-
-
-def containers(root: object) -> set[str]:
-    """Returns CLASS.ATTRIBUTE of each container that a broker's objects reach."""
-    found, seen, left = set[str](), set[int](), [root]
-    while left:
-        each: Any = left.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        if isinstance(each, dict | list | set | tuple | deque):
-            left += each.values() if isinstance(each, dict) else each
-        elif type(each).__module__.startswith(("longpoll_broker", "longpoll_runtime")):
-            slots = {name for kind in type(each).__mro__ for name in kind.__dict__.get("__slots__", ())}
-            names = {*getattr(each, "__dict__", ()), *slots, *getattr(each, "__struct_fields__", ())}
-            values = {name: getattr(each, name) for name in names if hasattr(each, name)}
-            left += values.values()
-            if type(each).__module__.startswith("longpoll_broker"):
-                found |= {f"{type(each).__name__}.{name}" for name in values if isinstance(values[name], CONTAINERS)}
-        elif hasattr(each, "__self__"):
-            left.append(each.__self__)
-    return found
-
-
-def test_every_table_has_a_quota(brokers: Brokers) -> None:
-    """A new container of a class fails here until it has a quota, or a reason why it needs none."""
-    found = set[str]()
-    for policy in (STRICT, ROCKETMQ_4_9, ROCKETMQ_5):
-        store = evolve(SMALL_STORE, multi_dispatch=True, light_queues=True, flush_disk_sync=policy is STRICT)
-        broker, client = brokers.served(directory=brokers.directory / policy.name, policy=policy, store_config=store)
-        assert client.beat(producers=["P"], consumers={"G": ["T"]}).code == 0
-        assert client.put("T").code == 0
-        client.hold("T", 1)
-        wait_held(broker)
-        found |= containers(broker)
-    assert found == {name for names in WITHOUT.values() for name in names.split()}
 
 
 def test_topics_that_came_and_went_leave_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -663,10 +551,3 @@ def is_held(guard: Any) -> bool:
         guard.release()
         return False
     return True
-
-
-def test_a_channel_counts_for_its_account_or_else_its_address(broker: Broker) -> None:
-    channel: Channel = Peer(broker).channel
-    assert channel.owner == "127.0.0.1"
-    channel.account = "key"
-    assert channel.owner == "key"

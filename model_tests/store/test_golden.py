@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import shutil
+import tarfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 from click.testing import CliRunner
+from model_tests.store.conftest import GOLDEN
 from model_tests.support.broker.plain.plain_store import read_log, read_queues, read_record
 from model_tests.support.broker.stores import message, open_store, put_and_dispatch, read_all
 
@@ -193,3 +195,28 @@ def test_a_crashed_copy_recovers(java_store: Path, java_expected: dict[str, Any]
         assert [unit for unit in rebuilt.get(key, []) if unit[1] >= log_start] == expected, key
         checked += len(expected)
     assert checked > 1200
+
+
+def test_a_store_that_java_5_5_wrote_by_default_is_served(tmp_path: Path) -> None:
+    """With a RocksDB database and a checkpoint of compaction, which have no contents, a timer and a light queue."""
+    with tarfile.open(GOLDEN / "store-5.5.0-default.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    parts = {each.name for each in tmp_path.iterdir()}
+    assert {"rocksdbstore", "compaction", "timerlog", "timerwheel"} <= parts
+    assert CliRunner().invoke(main, ["store", "verify", str(tmp_path)]).exit_code == 0
+    config = StoreConfig(
+        commit_log_file_size=104_857_600,
+        index_slot_count=4_000,
+        index_entry_count=1_000,
+        multi_dispatch=True,
+        light_queues=True,
+    )
+    store = open_store(tmp_path, config)
+    found = {
+        topic: [base64.b64decode(read_record(content)["body"]) for content in read_all(store, topic, 0)]
+        for topic in ("T", "%LMQ%1")
+    }
+    assert found == {"T": [b"m0", b"m1", b"m4", b"m5", b"m2"], "%LMQ%1": [b"m4"]}
+    put_and_dispatch(store, [message()])
+    store.close()
+    assert {each.name for each in tmp_path.iterdir()} >= parts

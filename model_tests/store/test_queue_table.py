@@ -323,6 +323,31 @@ PARTS = {
 }
 
 
+EMPTY_PARTS = {
+    "rocksdbstore/CURRENT": b"MANIFEST-000005\n",
+    "rocksdbstore/MANIFEST-000005": b"the column families",
+    "rocksdbstore/OPTIONS-000011": b"[Version]",
+    "rocksdbstore/000004.log": b"",
+    "compaction/position-checkpoint": b'{\n\t"empty":true,\n\t"queueOffsetMap":{}\n}',
+    "compaction/position-checkpoint.bak": b'{"queueOffsetMap":{},"empty":true}',
+    "compaction/compactionLog/C/0/" + FILE: bytes(3_000_000),
+    "batchconsumequeue/B/0/" + FILE: bytes(4_000),
+    "consumequeue_ext/T/0/" + FILE: bytes(4_000),
+    "dledger-n0/index/" + FILE: bytes(4_000),
+    "config/topics/CURRENT": b"MANIFEST-000001\n",
+    "config/topics/MANIFEST-000001": b"x",
+}
+"""What brokers of 5.x create before anything is stored in these parts."""
+HELD_BY = {
+    "rocksdbstore": {"rocksdbstore/000004.log": b"a row"},
+    "config/topics": {"config/topics/000007.sst": b"rows"},
+    "compaction": {"compaction/position-checkpoint": b'{"empty":false,"queueOffsetMap":{"C-0":3}}'},
+    "batchconsumequeue": {"batchconsumequeue/B/0/" + FILE: bytes(2_000_000) + b"unit" + bytes(2_000_000)},
+    "dledger-n0": {"dledger-n0/data/" + FILE: b"entry"},
+}
+"""By part, files that hold something in it."""
+
+
 def filled(store: Path) -> None:
     opened = open_store(store)
     put_and_dispatch(opened, [message()])
@@ -345,6 +370,23 @@ def test_a_store_with_parts_that_are_not_read_is_refused_and_never_sound(tmp_pat
     shown = CliRunner().invoke(main, ["store", "verify", str(tmp_path)])
     assert (shown.exit_code, "sound" in shown.output) == (3, False)
     assert f"{part} was not checked" in " ".join(shown.output.split())
+
+
+@pytest.mark.parametrize("part", [None, *HELD_BY])
+def test_the_contents_of_a_part_decide_and_not_its_name(tmp_path: Path, part: str | None) -> None:
+    filled(tmp_path)
+    for path, content in (EMPTY_PARTS | HELD_BY.get(part or "", {})).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    assert [each.path for each in verify(RealFiles(), str(tmp_path)).unread] == [part] * (part is not None)
+    shown = CliRunner().invoke(main, ["store", "verify", str(tmp_path)])
+    if part is None:
+        open_store(tmp_path).close()
+        assert shown.exit_code == 0
+        return
+    assert shown.exit_code == 3
+    with pytest.raises(StoreUserError, match=f"in {part}, which"):
+        open_store(tmp_path)
 
 
 def test_extended_queues_that_the_settings_leave_out_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

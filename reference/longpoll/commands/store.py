@@ -51,7 +51,8 @@ def store() -> None:
 def verify_command(directory: str, as_json: bool) -> None:
     """Check the CRC and place of every record, and that the commit log and the consume queues agree.
 
-    Batch and extended consume queues, compacted topics and RocksDB are not checked: with them the exit code is 3.
+    Batch and extended consume queues, compacted topics and RocksDB are not checked: if they have contents, the exit
+    code is 3.
 
     There are two kinds of problems. `damage` leads to exit code 1. A `tail` is the rest of a crash, which the broker
     repairs when it opens the store; it leads to exit code 0.

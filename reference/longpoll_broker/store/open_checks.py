@@ -1,15 +1,18 @@
 """Checks before a store is opened: its settings, and parts of RocketMQ 5.x that no broker here can read.
 
 These are batch queues, compacted topics, RocksDB, and logs of DLedger. Their contents exist nowhere else, so `verify`
-never accepts such a store, and a broker refuses to open it.
+never accepts a store that has some, and a broker refuses to open it. A broker of 5.x creates most of these parts empty,
+so their contents decide, not their names.
 
 Sources: `StorePathConfigHelper.java`, `RocksDBConsumeQueueStore.java`, `RocksDBConfigManager.java` 5.5.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from attrs import frozen
@@ -33,7 +36,13 @@ _PARTS: Final = {
 _DLEDGER: Final = "dledger-"
 """Prefix of the directory of a log with `enableDLegerCommitLog`."""
 _ROCKSDB_FILE: Final = "CURRENT"
-"""A file in every RocksDB directory."""
+"""A file in every RocksDB directory: the name of its manifest."""
+_ROCKSDB_ROWS: Final = (".sst", ".blob")
+"""The ends of names of files with rows. Rows since the last flush are in `.log` files."""
+_POSITIONS: Final = ("position-checkpoint", "position-checkpoint.bak", "position-checkpoint.tmp")
+"""Written for every store; the offsets of the compacted queues."""
+_NO_POSITIONS: Final = {"empty": True, "queueOffsetMap": {}}
+_CHUNK_SIZE: Final = 1024 * 1024
 
 
 @frozen
@@ -45,24 +54,69 @@ class Unsupported:
 
 
 def unsupported_parts(files: Files, directory: str) -> list[Unsupported]:
-    """Returns the parts that a broker cannot read, by path, except empty directories. Raises OSError."""
+    """Returns the parts with contents that a broker cannot read, by path. Raises OSError and StoreUserError."""
     return sorted(_found(files, directory), key=lambda part: part.path)
 
 
 def unsupported_extensions(files: Files, directory: str) -> list[Unsupported]:
     """Returns the extended consume queues, which need `enableConsumeQueueExt`. Raises OSError."""
-    is_there = bool(_names(files, f"{directory}/{EXTENDED}"))
-    return [Unsupported(EXTENDED, "extended consume queues")] if is_there else []
+    has_some = _has_data(files, f"{directory}/{EXTENDED}")
+    return [Unsupported(EXTENDED, "extended consume queues")] if has_some else []
 
 
 def _found(files: Files, directory: str) -> Iterator[Unsupported]:
     for below in ("", "config/"):
         for name in _names(files, f"{directory}/{below}"):
-            names = _names(files, f"{directory}/{below}{name}")
-            if names and not below and (name in _PARTS or name.startswith(_DLEDGER)):
-                yield Unsupported(name, _PARTS.get(name, "a log of DLedger"))
-            elif _ROCKSDB_FILE in names:
-                yield Unsupported(f"{below}{name}", "a RocksDB database")
+            path = f"{directory}/{below}{name}"
+            is_known = not below and (name in _PARTS or name.startswith(_DLEDGER))
+            what = _PARTS.get(name, "a log of DLedger") if is_known else "a RocksDB database"
+            names = _names(files, path)
+            is_database = _ROCKSDB_FILE in names or any(each.endswith(_ROCKSDB_ROWS) for each in names)
+            if _has_rows(files, path, names) if is_database else is_known and _has_data(files, path):
+                yield Unsupported(f"{below}{name}", what)
+
+
+def _has_rows(files: Files, path: str, names: list[str]) -> bool:
+    """Whether a RocksDB database has rows, or may have some because its manifest is missing."""
+    if any(name.endswith(_ROCKSDB_ROWS) for name in names):
+        return True
+    if any(name.removesuffix(".log").isdigit() and files.size(f"{path}/{name}") for name in names if "." in name):
+        return True
+    return files.read(f"{path}/{_ROCKSDB_FILE}").decode("ascii", "replace").strip() not in names
+
+
+def _has_data(files: Files, path: str) -> bool:
+    """Whether a file, or one below a directory, has a byte that is not zero."""
+    try:
+        names = files.list(path)
+    except NotADirectoryError:
+        return _is_written(files, path)
+    return any(
+        not _has_no_positions(files, f"{path}/{name}") if name in _POSITIONS else _has_data(files, f"{path}/{name}")
+        for name in names
+    )
+
+
+def _has_no_positions(files: Files, path: str) -> bool:
+    with suppress(ValueError):
+        return bool(json.loads(files.read(path)) == _NO_POSITIONS)
+    return False
+
+
+def _is_written(files: Files, path: str) -> bool:
+    size = files.size(path)
+    if not size:
+        return False
+    mapped = files.map(path, size, writable=False)
+    try:
+        position = mapped.data_from(0)
+        while position < size:
+            if any(mapped.view[position : position + _CHUNK_SIZE]):
+                return True
+            position = mapped.data_from(position + _CHUNK_SIZE)
+        return False
+    finally:
+        mapped.close()
 
 
 def _names(files: Files, path: str) -> list[str]:
