@@ -61,7 +61,7 @@ test: setup $(if $(FILE),,$(COMPILED))  ## the test suite, under three minutes o
 test-peers: setup  ## real Java, Go, Node and C++ clients and brokers, SPIN, Redis and browsers; at most 15 minutes
 	@$(BIN)/python -m pytest -n $(PEER_WORKERS) --dist loadfile -m "peers and not long" --timeout 600
 
-nightly: setup  ## simulations, soak, fuzzers and long tests for a given time: make nightly MINUTES=45 [SEED=N]
+nightly: setup  ## simulations, fuzzers and long tests for a given time: make nightly MINUTES=45 [SEED=N]
 	@$(BIN)/python -m model_tests.nightly --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 mutants: setup  ## mutants of the changed modules that no test kills: make mutants [MODULE=GLOB] [BASE=REVISION]

@@ -87,7 +87,6 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"oracle .* <(lost|tick)\.jsonl": 1,
     r"oracle (?!.*<).*": 3,
     r"judge .*/observed|judge /tmp/history": (0, 3),
-    r"nightly\.soak .*": (0, 3),
     # What the pull request closes cannot be followed to its end.
     r"explain lp1\.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w .*--with-7359": 1,
 }

@@ -1,8 +1,8 @@
 """`python -m model_tests.nightly` (`make nightly`): runs for a given time what is too long for `make test`.
 
-Three parts share the minutes. Simulated brokers and a soak of a served broker run side by side. Then the tests marked
-`long` and the state machines run in an order drawn from the seed. Last come the tests that need the whole machine. The
-seed is the date unless it is given, so each night covers other schedules and other tests.
+Three parts share the minutes. Simulated brokers run first. Then the tests marked `long` and the state machines run in
+an order drawn from the seed. Last come the tests that need the whole machine. The seed is the date unless it is given,
+so each night covers other schedules and other tests.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from longpoll.output import Exit, emit_json, err, json_option, out, table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LOGS: Final = ROOT / "build" / "nightly"
-SOAKED: Final = 0.2
-"""The share of the minutes for simulated brokers and the soak."""
+SIMULATED: Final = 0.2
+"""The share of the minutes for simulated brokers."""
 SHARED: Final = 0.65
 """The share for the long tests; the rest is for tests that need the whole machine."""
 GRACE_S: Final = 150.0
@@ -82,33 +82,17 @@ def _wait(process: subprocess.Popen[bytes], until_s: float) -> int | None:
         return None
 
 
-def run_soak(minutes: float, seed: int) -> list[Part]:
-    """Simulated brokers and a soak, side by side: each takes one core."""
+def run_simulation(minutes: float, seed: int) -> Part:
+    """Simulated brokers, whose seeds begin with this one."""
     begun_s = time.monotonic()
-    until_s = begun_s + minutes * 60 + GRACE_S
-    words = ("--minutes", f"{minutes:g}", "--seed", str(seed))
-    commands = {"simulated brokers": "model_tests.support.simulation", "soak": "model_tests.nightly.soak"}
+    words = ("-m", "model_tests.support.simulation", "--minutes", f"{minutes:g}", "--seed", str(seed))
     environment = {"PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in (".", "spec", "reference"))}
-    parts = []
-    with contextlib.ExitStack() as stack:
-        running = {
-            name: stack.enter_context(_process((sys.executable, "-m", module, *words), environment))
-            for name, module in commands.items()
-        }
-        for name, process in running.items():
-            code = _wait(process, until_s)
-            command = f"python -m {commands[name]} {' '.join(words)}"
-            parts.append(
-                Part(
-                    name,
-                    int(code == Exit.OK),
-                    (f"{command} (exit code {code})",) if code not in {Exit.OK, None} else (),
-                    (command,) if code is None else (),
-                    0,
-                    time.monotonic() - begun_s,
-                )
-            )
-    return parts
+    with _process((sys.executable, *words), environment) as process:
+        code = _wait(process, begun_s + minutes * 60 + GRACE_S)
+    command = f"python {' '.join(words)}"
+    failed = (f"{command} (exit code {code})",) if code not in {Exit.OK, None} else ()
+    unfinished = (command,) if code is None else ()
+    return Part("simulated brokers", int(code == Exit.OK), failed, unfinished, 0, time.monotonic() - begun_s)
 
 
 def run_tests(
@@ -186,7 +170,7 @@ def _show(parts: Sequence[Part], seed: int) -> None:
 @click.option("--workers", type=click.IntRange(1), default=os.cpu_count(), help="Test processes. Default: one a core.")
 @json_option
 def main(minutes: float, seed: int | None, workers: int, *, as_json: bool) -> None:
-    """Run simulations, a soak and the long tests for a given time.
+    """Run simulations and the long tests for a given time.
 
     \b
     Examples:
@@ -197,7 +181,7 @@ def main(minutes: float, seed: int | None, workers: int, *, as_json: bool) -> No
     """  # noqa: D301 - click reads a real backspace: the lines after it keep their breaks
     seed = today() if seed is None else seed
     err.tell(f"nightly: {minutes:g} minutes, seed {seed}; repeat it with: make nightly MINUTES={minutes:g} SEED={seed}")
-    parts = run_soak(minutes * SOAKED, seed)
+    parts = [run_simulation(minutes * SIMULATED, seed)]
     shared_words = ("-n", str(workers), "--dist", "loadgroup")
     parts.append(run_tests("shared", minutes * SHARED, seed, shared_words))
     spent = sum(part.seconds for part in parts[1:]) / 60

@@ -1,10 +1,9 @@
 """Runs rounds of a simulated run's load against a real broker process, which it kills, stops and restarts.
 
-`python -m model_tests.nightly.soak --minutes 60 --seed 1000` runs them alone. Each round draws its plan from its seed
-like `model_tests.support.simulation`, with the faults of a real machine: SIGKILL, SIGTERM and
-broken connections. Holds are shorter, because time is real. The same checker checks the answers and subtracts host
-pauses. After each stop of the broker, its store is verified and its history judged. The verdict on a killed broker may
-be `unknown` at the end.
+Each round draws its plan from its seed like `model_tests.support.simulation`, with the faults of a real machine:
+SIGKILL, SIGTERM and broken connections. Holds are shorter, because time is real. The same checker checks the answers
+and subtracts host pauses. After each stop of the broker, its store is verified and its history judged. The verdict on a
+killed broker may be `unknown` at the end.
 
 The seed determines requests and faults, but not the thread schedule, so the same seed may not fail again. Power cuts,
 disk errors and clock steps exist only in the simulation.
@@ -12,13 +11,10 @@ disk errors and clock steps exist only in the simulation.
 
 from __future__ import annotations
 
-import itertools
 import random
 import select
 import shutil
 import socket
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -28,16 +24,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import attrs
-import click
-from attrs import define, field, frozen
+from attrs import define, field
 from model_tests.support.simulation.checker import OUTCOMES, Checker, checker_of
 from model_tests.support.simulation.client import SimulatedClient
 from model_tests.support.simulation.plan import Act, InjectedFault, Plan, Pull, plan_of
 
-from longpoll import exit_codes
-from longpoll.options.specification import policy_option
-from longpoll.options.values import SEED_MAX, Amount, Whole
-from longpoll.output import Exit, say, user_mistakes
 from longpoll.verification.broker_process import ServedBroker
 from longpoll_broker.store.verify import verify
 from longpoll_client.errors import ClientError
@@ -49,7 +40,7 @@ from longpoll_runtime import Address, Buffer, Thread
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import Policy, preset
+from longpoll_spec.policy import Policy
 
 CONNECT_S: Final = 10.0
 
@@ -138,20 +129,6 @@ class Counts:
     stored: int = 0
     """Messages in the store at the last check."""
 
-    @property
-    def doubt(self) -> str | None:
-        """Why no broken promise shows nothing; None if it does."""
-        if not self.answers:
-            return "no request got an answer"
-        if self.unknown_stopped:
-            return "the judge has no verdict on a clean run"
-        return None if self.judged["valid"] else "the judge found no run valid"
-
-    def __str__(self) -> str:
-        suffered = ", ".join(f"{count:,} {kind}s" for kind, count in sorted(self.mishaps.items())) or "no mishaps"
-        lives = ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(self.judged.items())) or "none yet"
-        return f"{self.rounds:,} rounds, {self.answers:,} answers, {suffered}; lives of the broker judged: {lives}"
-
 
 @define(eq=False)
 class Soak:
@@ -206,7 +183,7 @@ class Soak:
         if failures:
             first = failures[0]
             said = str(first) if isinstance(first, AssertionError) else f"{type(first).__name__}: {first}"
-            raise BrokenPromiseError(said) from first
+            raise BrokenPromiseError(f"seed {seed}: {said}") from first
 
     def _round(self, seed: int, failures: list[BaseException]) -> None:
         assert self._broker is not None
@@ -364,67 +341,3 @@ class Soak:
             raise BrokenPromiseError(f"the judge finds {first.property} violated in {self._history.name}: {first.why}")
         self.counts.unknown_stopped += result.verdict == "unknown" and not is_killed and not is_idle(result.gaps)
         shutil.rmtree(self._history)
-
-
-@frozen
-class Failure:
-    """The round that broke a promise; without a seed, the broker's last stop broke it."""
-
-    seed: int | None
-    said: str
-    kept: Path
-    """The directory of the last broker's history and store."""
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@policy_option("The broker's policy.")
-@click.option("--minutes", type=Amount(above_zero=True), default=1.0, show_default=True, help="How long to run.")
-@click.option("--seed", type=Whole(0, SEED_MAX), default=0, show_default=True, help="The seed of the first round.")
-@user_mistakes
-def main(*, policy_name: str, minutes: float, seed: int) -> None:
-    """Run a broker process on a real disk, with load, kills, stops and broken connections, until a promise breaks.
-
-    Each time the broker stops, its store is verified and its history judged. After a failure, both are kept.
-
-    Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the call, 3 unknown: no request got an
-    answer, the judge found no run valid, or it has no verdict on a broker that stopped cleanly.
-    """
-    directory = Path(tempfile.mkdtemp(prefix="longpoll-soak-"))
-    failure: Failure | None = None
-    options = ["--log-level=error", f"--policy={policy_name}"]
-    running = Soak(directory, preset(policy_name), options, directory / "store")
-    try:
-        failure = _soak(running, minutes * 60, seed)
-    finally:
-        if failure is None:
-            shutil.rmtree(directory, ignore_errors=True)
-    if failure is not None:
-        where = "at the end" if failure.seed is None else f"seed {failure.seed}"
-        say(f"broken ({where}): {failure.said}\n\n{real_plan_of(failure.seed or seed)}")
-        say(f"{running.counts}\nKept: {failure.kept}")
-        raise SystemExit(Exit.VIOLATED)
-    if running.counts.doubt is not None:
-        say(f"unknown, {running.counts.doubt}: {running.counts}")
-        raise SystemExit(Exit.UNKNOWN)
-    say(f"every promise was kept: {running.counts}")
-
-
-def _soak(running: Soak, seconds: float, first_seed: int) -> Failure | None:
-    """Run rounds until the time is over; then stop the last broker."""
-    until_s = time.monotonic() + seconds
-    seed: int | None = None
-    with exit_codes.interrupted_by_sigterm(), running:
-        try:
-            for seed in itertools.count(first_seed):
-                running.round(seed)
-                if time.monotonic() >= until_s:
-                    break
-            seed = None
-            running.end_life(is_killed=False)
-        except BrokenPromiseError as error:
-            return Failure(seed, str(error), running.directory)
-    return None
-
-
-if __name__ == "__main__":
-    exit_codes.run(main)

@@ -153,7 +153,7 @@ def test_the_exit_code_is_of_what_was_shown(parts: list[Part], code: Exit) -> No
 
 def test_the_seed_is_printed_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the date, and the line shows how to repeat the run."""
-    monkeypatch.setattr(nightly, "run_soak", lambda *_: [RIGHT])
+    monkeypatch.setattr(nightly, "run_simulation", lambda *_: RIGHT)
     monkeypatch.setattr(nightly, "run_tests", lambda *_: evolve(RIGHT, failed=("test_x",)))
     done = CliRunner().invoke(main, ["--minutes", "1"])
 
