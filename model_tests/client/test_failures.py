@@ -474,6 +474,25 @@ def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
     assert codes[-1] == RequestCode.UNREGISTER_CLIENT, "a producer that is closed leaves its group"
 
 
+def test_a_frame_that_never_ends_costs_one_connection_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that stalls in the middle of an answer serves the next connection."""
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
+    server = OneServer()
+    stalled: list[Command] = []
+
+    def serve(peer: Peer, command: Command) -> None:
+        if command.code == RequestCode.SEND_MESSAGE_V2 and not stalled:
+            stalled.append(command)
+            peer.send_bytes(b"\x00\x00\x01\x00\x00\x00")
+        else:
+            server(peer, command)
+
+    with server.served(serve) as scripted, Producer(scripted.address) as producer:
+        with pytest.raises(ClientError, match="no answer in time"):
+            producer.send("T", b"x", timeout_s=0.2)
+        assert producer.send("T", b"x").queue_offset == 7
+
+
 @pytest.fixture
 def first() -> Iterator[ScriptedServer]:
     """A broker that closes the connection when asked."""

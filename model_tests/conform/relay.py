@@ -9,15 +9,21 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from attrs import define, field
+from model_tests.support.broker.brokers import SMALL_STORE
 
+from longpoll_broker.broker import Broker
 from longpoll_conform.connection import Address
 from longpoll_conform.wire import NotReadableError, decode_command, encode_command
+from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.services import Closeable
+from longpoll_spec.policy import Policy
 
 Told = Sequence[tuple[float, bytes]]
 """What goes to the client: after how many seconds, and the bytes; b"" closes."""
@@ -36,7 +42,7 @@ class Asked:
 
 
 @define(eq=False)
-class Relay:
+class Relay(Closeable):
     """A listening relay. Invariant: `asked` has the requests of each connection by their opaque."""
 
     broker: Address
@@ -124,6 +130,16 @@ class Relay:
                 return False
             near.sendall(content)
         return True
+
+
+@contextmanager
+def running(policy: Policy) -> Iterator[Broker]:
+    """A broker of ours on a new store."""
+    with (
+        tempfile.TemporaryDirectory() as store,
+        Broker.start(RealRuntime(), store, policy=policy, store_config=SMALL_STORE) as broker,
+    ):
+        yield broker
 
 
 @contextmanager

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import lzma
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from model_tests.conform.relay import Asked, Relay, Told, field_of, plus
-from model_tests.support.broker.brokers import SMALL_STORE
 
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
@@ -21,9 +18,7 @@ from longpoll_conform.export import shipped
 from longpoll_conform.known_failures import chosen
 from longpoll_conform.play import Place, Played, play
 from longpoll_conform.vectors import Vector, VectorError, read_vectors, recorded, write_vectors
-from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import UserError
-from longpoll_spec.policy import ROCKETMQ_4_9
 
 LATE_S = 1.5
 """More than any window of a prompt answer has."""
@@ -33,37 +28,27 @@ pytestmark = pytest.mark.xdist_group("record")  # the recording is dear: it is m
 SOME = ("PULL-READ-2", "PULL-CHECK-1*", "PULL-WAKE-1", "CLIENT-2", "LOCK-1", "ROUTE-1", "SEND-1", "OFFSET-8", "FRAME-1")
 
 
-@pytest.fixture(scope="module")
-def good() -> Iterator[Broker]:
-    """A broker that is recorded."""
-    with (
-        tempfile.TemporaryDirectory() as store,
-        Broker.start(RealRuntime(), store, policy=ROCKETMQ_4_9, store_config=SMALL_STORE) as broker,
-    ):
-        yield broker
-
-
-def conform(broker: Address, good: Broker, *words: str, only: tuple[str, ...] = SOME) -> Result:
+def conform(broker: Address, rocketmq: Broker, *words: str, only: tuple[str, ...] = SOME) -> Result:
     """The command's output for some clauses."""
-    places = [f"--broker={broker[0]}:{broker[1]}", "--name-server={}:{}".format(*good.name_server_address)]
+    places = [f"--broker={broker[0]}:{broker[1]}", "--name-server={}:{}".format(*rocketmq.name_server_address)]
     chosen = [f"--only={name}" for name in only]
     usual = ["--policy=rocketmq-4.9", "--has=long-polling", "--json"]
     return CliRunner().invoke(main, ["conform", *places, *usual, *chosen, *words])
 
 
 @pytest.fixture(scope="module")
-def mine(good: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mine(rocketmq: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("mine") / "mine.jsonl"
-    done = conform(good.address, good, f"--record={path}")
+    done = conform(rocketmq.address, rocketmq, f"--record={path}")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["unsteady"] == {}
     assert json.loads(done.stdout)["recorded"] == len(read_vectors(path)) >= 12
     return path
 
 
-def test_a_broker_passes_its_own_recording(mine: Path, good: Broker) -> None:
+def test_a_broker_passes_its_own_recording(mine: Path, rocketmq: Broker) -> None:
     """Under other names, which the recording has put back to its own."""
-    done = conform(good.address, good, f"--vectors={mine}")
+    done = conform(rocketmq.address, rocketmq, f"--vectors={mine}")
     told = json.loads(done.stdout)
 
     assert done.exit_code == 0, done.output
@@ -84,32 +69,26 @@ def test_what_is_recorded_of_ours_is_what_was_recorded_of_java(mine: Path) -> No
     [field_of(11, "maxOffset", plus(1)), pytest.param(field_of(310, "queueOffset", plus(1)), marks=pytest.mark.long)],
     ids=["end of a queue", "place of a send"],
 )
-def test_a_fault_fails_the_recording(fault: Any, mine: Path, good: Broker) -> None:
+def test_a_fault_fails_the_recording(fault: Any, mine: Path, rocketmq: Broker) -> None:
     """Of a broker that once answered right."""
-    relay = Relay(good.address, fault)
-    try:
-        done = conform(relay.address, good, f"--vectors={mine}", only=("PULL-READ-2", "SEND-1"))
-    finally:
-        relay.close()
+    with Relay(rocketmq.address, fault) as relay:
+        done = conform(relay.address, rocketmq, f"--vectors={mine}", only=("PULL-READ-2", "SEND-1"))
 
     assert done.exit_code == 1
     assert json.loads(done.stdout)["counts"]["FAIL"]
 
 
-def test_a_broker_with_a_fault_records_the_fault(good: Broker, tmp_path: Path) -> None:
+def test_a_broker_with_a_fault_records_the_fault(rocketmq: Broker, tmp_path: Path) -> None:
     """Nothing of the old answers is left: what is recorded is what came."""
-    relay = Relay(good.address, field_of(11, "maxOffset", plus(1)))
-    try:
-        done = conform(relay.address, good, f"--record={tmp_path / 'bad.jsonl'}", only=("pull-010",))
-    finally:
-        relay.close()
+    with Relay(rocketmq.address, field_of(11, "maxOffset", plus(1))) as relay:
+        done = conform(relay.address, rocketmq, f"--record={tmp_path / 'bad.jsonl'}", only=("pull-010",))
     (vector,) = read_vectors(tmp_path / "bad.jsonl")
 
     assert done.exit_code == 0
     assert vector.case["response"]["extFields"]["maxOffset"] == "11"
 
 
-def test_an_answer_that_was_late_is_asked_for_again(good: Broker, tmp_path: Path) -> None:
+def test_an_answer_that_was_late_is_asked_for_again(rocketmq: Broker, tmp_path: Path) -> None:
     """The machine, and not the broker, was slow twice: what is recorded is the question's own window."""
     late = iter([LATE_S, LATE_S])
 
@@ -117,11 +96,8 @@ def test_an_answer_that_was_late_is_asked_for_again(good: Broker, tmp_path: Path
         is_the_question = asked.command["extFields"].get("maxMsgNums") == "10"
         return [(delay_s, content)] if is_the_question and (delay_s := next(late, 0.0)) else None
 
-    relay = Relay(good.address, slow)
-    try:
-        done = conform(relay.address, good, f"--record={tmp_path / 'late.jsonl'}", only=("pull-010",))
-    finally:
-        relay.close()
+    with Relay(rocketmq.address, slow) as relay:
+        done = conform(relay.address, rocketmq, f"--record={tmp_path / 'late.jsonl'}", only=("pull-010",))
     (vector,) = read_vectors(tmp_path / "late.jsonl")
     (question,) = [each for each in recorded("4.9.7") if each.id == "pull-010"]
 
@@ -132,7 +108,7 @@ def test_an_answer_that_was_late_is_asked_for_again(good: Broker, tmp_path: Path
 
 @pytest.mark.parametrize("has_name", [True, False], ids=["a window of none", "no window"])
 def test_a_question_without_a_window_is_asked_twice(
-    has_name: bool, good: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    has_name: bool, rocketmq: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No answer to it is late, so none is asked for again; what is recorded has the window of the answer."""
     (question,) = [each for each in recorded("4.9.7") if each.id == "frame-472"]
@@ -149,7 +125,7 @@ def test_a_question_without_a_window_is_asked_twice(
     # Any answer is within such a window, on any machine.
     monkeypatch.setattr("longpoll_conform.record.PROMPT_MS", 60_000)
     words = f"--vectors={tmp_path / 'questions.jsonl'}", f"--record={tmp_path / 'mine.jsonl'}"
-    done = conform(good.address, good, *words, only=("frame-472",))
+    done = conform(rocketmq.address, rocketmq, *words, only=("frame-472",))
     (vector,) = read_vectors(tmp_path / "mine.jsonl")
 
     assert done.exit_code == 0, done.output
@@ -157,14 +133,11 @@ def test_a_question_without_a_window_is_asked_twice(
     assert vector.case["timing"]["kind"] == "seen"
 
 
-def test_what_is_answered_in_two_ways_is_not_recorded(good: Broker, tmp_path: Path) -> None:
+def test_what_is_answered_in_two_ways_is_not_recorded(rocketmq: Broker, tmp_path: Path) -> None:
     """It is named, and the exit code is 1."""
     count = iter(range(1, 1000))
-    relay = Relay(good.address, field_of(11, "maxOffset", lambda text: str(int(text) + next(count))))
-    try:
-        done = conform(relay.address, good, f"--record={tmp_path / 'odd.jsonl'}", only=("pull-010", "lock-358"))
-    finally:
-        relay.close()
+    with Relay(rocketmq.address, field_of(11, "maxOffset", lambda text: str(int(text) + next(count)))) as relay:
+        done = conform(relay.address, rocketmq, f"--record={tmp_path / 'odd.jsonl'}", only=("pull-010", "lock-358"))
 
     assert done.exit_code == 1
     assert list(json.loads(done.stdout)["unsteady"]) == ["pull-010"]
@@ -187,11 +160,11 @@ def test_what_is_no_recording_is_one_sentence(text: str, tmp_path: Path) -> None
         read_vectors(tmp_path / "some.jsonl")
 
 
-def test_a_question_that_shows_no_clause_is_one_sentence(good: Broker, tmp_path: Path) -> None:
+def test_a_question_that_shows_no_clause_is_one_sentence(rocketmq: Broker, tmp_path: Path) -> None:
     vector = recorded("4.9.7")[0]
     case = {**vector.case, "id": "other-1"}
     write_vectors(tmp_path / "other.jsonl", [Vector("other-1", vector.title, vector.profile, "other", case)])
-    done = conform(good.address, good, f"--vectors={tmp_path / 'other.jsonl'}")
+    done = conform(rocketmq.address, rocketmq, f"--vectors={tmp_path / 'other.jsonl'}")
 
     assert done.exit_code == 2
     assert "other-1 is not a vector of any clause" in done.stderr

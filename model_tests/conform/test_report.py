@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -16,8 +15,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner, Result
-from model_tests.conform.relay import Relay, answers, field_of, plus
-from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.conform.relay import Relay, answers, field_of, plus, running
 from model_tests.support.ports import closed_port
 from model_tests.verification.test_hostile_calls import UNSEEN
 
@@ -31,21 +29,10 @@ from longpoll_conform.connection import Address
 from longpoll_conform.play import Place
 from longpoll_conform.suite import Outcome, Seen, Suite
 from longpoll_conform.suite import Result as OfVector
-from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, policy_named
+from longpoll_spec.policy import STRICT, policy_named
 
 DIFFERENT: Final = ("--only=ROUTE-4", "--only=PULL-HOLD-4")
 """Clauses that strict and RocketMQ 4.9.7 answer differently."""
-
-
-@pytest.fixture(scope="module")
-def rocketmq() -> Iterator[Broker]:
-    """A broker of ours that behaves as RocketMQ 4.9.7."""
-    with (
-        tempfile.TemporaryDirectory() as store,
-        Broker.start(RealRuntime(), store, policy=ROCKETMQ_4_9, store_config=SMALL_STORE) as broker,
-    ):
-        yield broker
 
 
 def conform(broker: Address, names: Address, *words: str) -> Result:
@@ -66,10 +53,7 @@ def conform(broker: Address, names: Address, *words: str) -> Result:
 )
 def test_a_broker_of_ours_is_held_to_its_own_policy(name: str, preset: str, knobs: tuple[str, ...]) -> None:
     """A policy without recordings is held to the recorded version that it claims to be."""
-    with (
-        tempfile.TemporaryDirectory() as store,
-        Broker.start(RealRuntime(), store, policy=policy_named(name), store_config=SMALL_STORE) as broker,
-    ):
+    with running(policy_named(name)) as broker:
         found = identify(Place(broker.address, broker.name_server_address))
     assert (found.policy, found.knobs) == (preset, knobs)
     assert found.how == ("version" if name == "rocketmq-lmq" else "policy")
@@ -100,12 +84,9 @@ def _reports(version: int, table: Mapping[str, str] | bytes, code: int = 0) -> M
 )
 def test_the_version_decides(answer: Mapping[str, Any], policy: str, how: How, why: str, rocketmq: Broker) -> None:
     """By its name, else by the number in the header of the answer; and the default is named."""
-    relay = Relay(rocketmq.address, answers(RUNTIME_INFO, lambda command: {**command, **answer}))
-    try:
+    with Relay(rocketmq.address, answers(RUNTIME_INFO, lambda command: {**command, **answer})) as relay:
         found = identify(Place(relay.address, rocketmq.name_server_address))
         done = conform(relay.address, rocketmq.name_server_address, "--only=LOCK-3")
-    finally:
-        relay.close()
 
     assert (found.policy, found.how) == (policy, how)
     assert why in found.why
@@ -138,12 +119,9 @@ def test_a_faithful_broker_passes_without_a_policy(rocketmq: Broker) -> None:
 @pytest.mark.parametrize(("code", "is_created"), [(0, True), (10, True), (12, True), (17, False), (1, False)])
 def test_a_send_that_is_stored_late_creates_its_topic(code: int, is_created: bool, rocketmq: Broker) -> None:
     """A slow disk or slave is no missing capability, and no broker that stopped answering."""
-    relay = Relay(rocketmq.address, answers(310, lambda command: {**command, "code": code}))
-    place = Place(relay.address, rocketmq.name_server_address)
-    try:
+    with Relay(rocketmq.address, answers(310, lambda command: {**command, "code": code})) as relay:
+        place = Place(relay.address, rocketmq.name_server_address)
         found, sent = find(place, f"late{code}", {"long-polling"}), health(place, f"late{code}")[1]
-    finally:
-        relay.close()
 
     assert ("auto-create" in found, sent == 0) == (is_created, is_created)
 
@@ -152,10 +130,7 @@ def test_bugs_of_rocketmq_have_a_section_of_their_own(rocketmq: Broker) -> None:
     """Whether the broker has one, apart from what differs; clauses that were not tested are not in the denominator."""
     words = (*DIFFERENT, "--only=STORE-*", "--json")
     told = json.loads(conform(rocketmq.address, rocketmq.name_server_address, *words).stdout)
-    with (
-        tempfile.TemporaryDirectory() as store,
-        Broker.start(RealRuntime(), store, store_config=SMALL_STORE) as strict,
-    ):
+    with running(STRICT) as strict:
         shown = conform(strict.address, strict.name_server_address, *words[:-1]).stdout
 
     assert [(each["clause"], each["is_there"]) for each in told["rocketmq_bugs"]] == [("ROUTE-4", True)]
@@ -186,19 +161,15 @@ HOSTILE = "\x1b[31m\u202e<b>[red]\x07"
 
 @pytest.fixture(scope="module")
 def good() -> Iterator[Broker]:
-    with (
-        tempfile.TemporaryDirectory() as store,
-        Broker.start(RealRuntime(), store, policy=STRICT, store_config=SMALL_STORE) as broker,
-    ):
+    with running(STRICT) as broker:
         yield broker
 
 
 @pytest.fixture
 def spoiled(good: Broker) -> Iterator[Address]:
     """The same one, whose end of a queue is one too far."""
-    relay = Relay(good.address, field_of(11, "maxOffset", plus(1)))
-    yield relay.address
-    relay.close()
+    with Relay(good.address, field_of(11, "maxOffset", plus(1))) as relay:
+        yield relay.address
 
 
 def test_a_good_broker_passes_twice(good: Broker) -> None:
@@ -266,12 +237,9 @@ def test_what_a_broker_says_steers_nothing(good: Broker, tmp_path: Path) -> None
     def remarked(command: dict[str, Any]) -> dict[str, Any]:
         return {**command, "remark": HOSTILE, "extFields": {**(command["extFields"] or {}), HOSTILE: HOSTILE}}
 
-    relay = Relay(good.address, answers(11, remarked))
-    try:
+    with Relay(good.address, answers(11, remarked)) as relay:
         words = ("--only", "pull-004", f"--pages={tmp_path}", f"--junit={tmp_path / 'x.xml'}")
         done = conform(relay.address, good.name_server_address, *words)
-    finally:
-        relay.close()
     texts = [done.stdout, (tmp_path / "pull-004.html").read_text(), (tmp_path / "x.xml").read_text()]
 
     assert done.exit_code == 1

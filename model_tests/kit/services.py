@@ -517,18 +517,8 @@ class RedisServer:
     def start(self) -> None:
         """Start it, and wait until it serves."""
         assert SERVER is not None
-        words = [
-            "--port",
-            "0",
-            "--unixsocket",
-            str(self.path),
-            "--dir",
-            str(self.directory),
-            "--appendonly",
-            "yes",
-            "--save",
-            "",
-        ]
+        words = ["--port", "0", "--unixsocket", str(self.path), "--dir", str(self.directory), "--appendonly", "yes"]
+        words += ["--save", ""]
         self.process = subprocess.Popen([SERVER, *words], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert any("ready to accept connections" in line for line in self.process.stdout)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import unittest
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from attrs import define, field
 from hypothesis import Phase, settings
-from model_tests.kit import broken_http, services
+from model_tests.kit import services
 from model_tests.kit.services import (
     AnswersEarly,
     AnswersNothingAtTimes,
@@ -160,21 +158,11 @@ def test_a_correct_service_behind_http_is_valid() -> None:
     assert set(report.left_out) == {"acknowledge", "answered_again", "restart"}
 
 
-def test_a_broken_service_of_sixty_lines_turns_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kit finds a lost wakeup behind HTTP, between a look and the wait."""
+def test_a_lost_wakeup_behind_http_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a look and the wait, where no line can be stopped at."""
     excuse_nothing(monkeypatch)
-    with ThreadingHTTPServer(("127.0.0.1", 0), broken_http.Handler) as server:
-
-        class Feed(broken_http.Feed):
-            port = server.server_address[1]
-
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            report = machine(Feed, **IMPATIENT).exercise(BAD, SEED)
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(SlowToHold()) as service:
+        report = machine(lambda: HttpSubject(service), **IMPATIENT).exercise(BAD, SEED)
 
     assert (report.verdict, report.property) == ("invalid", "no_lost_wakeup"), report
 
