@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
@@ -40,7 +39,7 @@ from longpoll_protocol.frames import (
     encode_head,
     encode_reply_head,
 )
-from longpoll_protocol.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
+from longpoll_protocol.headers import Header, PullMessageRequestHeader, SendMessageRequestHeaderV2
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.message import message_id
 
@@ -53,62 +52,85 @@ VALUES = (
 )
 
 
-def received(header: bytes, *, reads_sends: bool) -> Command | str:
-    """A frame with this JSON header as a connection reads it, or the text of its error."""
-    connection = TypedConnection() if reads_sends else Connection()
-    connection.receive_data(HEAD.pack(4 + len(header) + 4, len(header)) + header + b"body")
-    try:
-        command = connection.next_event()
-    except RemoteProtocolError as error:
-        return str(error)
-    assert isinstance(command, Command)
-    return command
-
-
-def fields_of(command: Command) -> SendMessageRequestHeaderV2 | str:
-    """The typed fields, or the text of their error."""
-    if isinstance(command, SendCommand):
-        return command.header
-    try:
-        return SendMessageRequestHeaderV2.decode(command.ext_fields)
-    except HeaderError as error:
-        return str(error)
-
-
-def told(command: Command | str) -> object:
-    """Everything that a command says, however it was read."""
-    if isinstance(command, str):
-        return command
-    rest = (command.code, command.opaque, command.flag, bytes(command.body), command.remark, command.language)
-    return (*rest, command.version, command.serialisation, fields_of(command))
-
-
+HEADERS: dict[int, type[Header]] = {310: SendMessageRequestHeaderV2, 11: PullMessageRequestHeader}
+REQUESTS: dict[int, dict[str, str]] = {310: send_fields("T", 3), 11: pull_fields("T", 3)}
+NAMES: dict[int, Sequence[str]] = {
+    310: "abcdefghijklmno",
+    11: [*sorted(PullMessageRequestHeader.__struct_encode_fields__), "other"],
+}
 OTHERS = st.sampled_from(["opaque", "flag", "version", "language", "remark", "other"])
+either_code = pytest.mark.parametrize("code", HEADERS, ids=["send", "pull"])
 
 
-@given(st.dictionaries(st.sampled_from("abcdefghijklmno"), VALUES), st.dictionaries(OTHERS, VALUES))
-@example({}, {})
-def test_both_ways_read_the_same(changed: dict[str, object], others: dict[str, object]) -> None:
-    header = msgspec.json.encode({"code": 310, **others, "extFields": send_fields("T", 3) | changed})
-    assert told(received(header, reads_sends=True)) == told(received(header, reads_sends=False))
+def told(command: Command) -> object:
+    """Everything that a command says, however it was read."""
+    fields: object = command.ext_fields
+    if isinstance(command, SendCommand | PullCommand):
+        fields = command.header
+    elif command.code in HEADERS:
+        try:
+            fields = HEADERS[command.code].decode(command.ext_fields)
+        except HeaderError as error:
+            fields = str(error)
+    rest = (command.code, command.opaque, command.flag, bytes(command.body), command.remark, command.language)
+    return (*rest, command.version, command.serialisation, fields)
 
 
-@given(st.binary(max_size=40), st.integers(0, 400), st.integers(0, 30))
-@example(b"\x80", 123, 0)
-def test_damage_is_read_the_same(content: bytes, start: int, size: int) -> None:
-    whole = msgspec.json.encode({"code": 310, "extFields": send_fields("T")})
-    header = whole[:start] + content + whole[start + size :]
-    assert told(received(header or b"0", reads_sends=True)) == told(received(header or b"0", reads_sends=False))
+def read_both(header: bytes) -> list[list[object]]:
+    """A frame with this JSON header as it is read in one pass, and the common way."""
+    frame = frame_of(header, b"body")
+    return [events_of(connection, [frame]) for connection in (TypedConnection(), Connection())]
 
 
-def test_only_a_send_is_read_so() -> None:
-    """A command without the fields, or with another code, comes the common way."""
-    send = received(msgspec.json.encode({"code": 310, "extFields": send_fields("T", 3)}), reads_sends=True)
-    bare = received(msgspec.json.encode({"code": 310}), reads_sends=True)
-    other = received(msgspec.json.encode({"code": 3100, "extFields": send_fields("T", 3)}), reads_sends=True)
+def header_with(code: int, fields: Mapping[str, object], others: Mapping[str, object] | None = None) -> bytes:
+    return msgspec.json.encode({"code": code, **(others or {}), "extFields": fields})
+
+
+@either_code
+@given(data=st.data(), others=st.dictionaries(OTHERS, VALUES))
+def test_both_ways_read_the_same(code: int, data: st.DataObject, others: dict[str, object]) -> None:
+    plain, common = read_both(header_with(code, REQUESTS[code]))
+    assert plain == common
+    changed = data.draw(st.dictionaries(st.sampled_from(NAMES[code]), VALUES))
+    quick, common = read_both(header_with(code, {**REQUESTS[code], **changed}, others))
+    assert quick == common
+
+
+@either_code
+@given(content=st.binary(max_size=40), start=st.integers(0, 400), size=st.integers(0, 30))
+@example(content=b"\x80", start=123, size=0)
+def test_damage_is_read_the_same(code: int, content: bytes, start: int, size: int) -> None:
+    whole = header_with(code, REQUESTS[code])
+    quick, common = read_both(whole[:start] + content + whole[start + size :] or b"0")
+    assert quick == common
+
+
+@either_code
+@pytest.mark.parametrize("count", [900, 1_000, 1_100, 30_000])
+def test_a_header_of_many_fields_is_read_or_refused_as_in_the_common_way(code: int, count: int) -> None:
+    fields = REQUESTS[code] | {f"n{number}": "" for number in range(count)}
+    quick, common = read_both(header_with(code, fields))
+    assert quick == common
+    assert any("extension fields" in str(each) for each in common) == (len(fields) > FIELD_COUNT_MAX)
+
+
+def test_only_a_send_or_a_pull_is_read_so() -> None:
+    """A command without a required field, or with another code, comes the common way."""
+    pull = pull_fields("T", 3, timeout_ms=5)
+    headers = [
+        *(header_with(code, fields) for code, fields in ((310, REQUESTS[310]), (3100, REQUESTS[310]), (310, {}))),
+        *(header_with(code, fields) for code, fields in ((11, pull), (110, pull), (11, {}))),
+        header_with(11, pull | {"suspendTimeoutMillis": None}),
+    ]
+    connection = TypedConnection()
+    connection.receive_data(b"".join(frame_of(header, b"") for header in headers))
+    found = [connection.next_event() for _ in headers]
+    assert [type(each) for each in found] == [SendCommand, Command, Command, PullCommand, Command, Command, Command]
+    send, held = found[0], found[3]
     assert isinstance(send, SendCommand)
+    assert isinstance(held, PullCommand)
     assert (send.header.topic, send.header.queue_id, send.ext_fields) == ("T", 3, None)
-    assert type(bare) is type(other) is Command
+    assert (held.header.topic, held.header.queue_offset, held.ext_fields) == ("T", 3, None)
 
 
 @given(st.lists(commands(), max_size=4))
@@ -148,41 +170,31 @@ FRAMES = st.one_of(
 )  # fmt: skip
 
 
-def events_of(
-    connection: Connection,
-    chunks: list[bytes],
-    say: Callable[[Command], object],
-    ahead: Callable[[Command], Iterable[Command]],
-) -> list[object]:
-    """Commands that a connection reads, and its error; `ahead` reads further ones after each."""
+def events_of(connection: Connection, chunks: list[bytes], *, in_bursts: bool = False) -> list[object]:
+    """Commands that a connection reads, with bursts of sends or without, and its error."""
     found: list[object] = []
     for chunk in chunks:
         connection.receive_data(chunk)
         try:
             while isinstance(command := connection.next_event(), Command):
-                found.append(say(command))
-                found += [say(each) for each in ahead(command)]
+                found.append(told(command))
+                if in_bursts and isinstance(connection, TypedConnection) and isinstance(command, SendCommand):
+                    found += map(told, connection.next_sends())
         except RemoteProtocolError as error:
             return [*found, str(error)]
     return [*found, connection._frames.is_between_frames]
 
 
-def read_all(chunks: list[bytes], *, in_bursts: bool) -> list[object]:
-    """Commands that a connection reads, with bursts of sends or without, and its error."""
-    connection = TypedConnection(500)
-
-    def ahead(command: Command) -> list[SendCommand]:
-        return connection.next_sends() if in_bursts and isinstance(command, SendCommand) else []
-
-    return events_of(connection, chunks, told, ahead)
+def cut(frames: list[bytes], cuts: list[int]) -> list[bytes]:
+    content = b"".join(frames)
+    borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
+    return [content[start:stop] for start, stop in itertools.pairwise(borders)]
 
 
 @given(st.lists(FRAMES, max_size=8), st.lists(st.integers(0, 900), max_size=3))
 def test_a_burst_is_read_as_its_sends_are(frames: list[bytes], cuts: list[int]) -> None:
-    content = b"".join(frames)
-    borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
-    chunks = [content[start:stop] for start, stop in itertools.pairwise(borders)]
-    assert read_all(chunks, in_bursts=False) == read_all(chunks, in_bursts=True)
+    chunks = cut(frames, cuts)
+    assert events_of(TypedConnection(500), chunks) == events_of(TypedConnection(500), chunks, in_bursts=True)
 
 
 def send_burst(count: int) -> bytes:
@@ -201,85 +213,6 @@ def test_a_burst_is_read_in_one_go() -> None:
     assert connection.next_sends() == []
     connection.receive_data(burst[-3:])
     assert isinstance(connection.next_event(), SendCommand)
-
-
-@pytest.mark.parametrize("count", [900, 1_000, 1_100])
-def test_a_header_of_many_fields_is_read_or_refused_as_in_the_common_way(count: int) -> None:
-    fields = send_fields("T") | {f"n{number}": "" for number in range(count)}
-    header = json.dumps({"code": 310, "extFields": fields}, separators=(",", ":")).encode()
-    typed, plain = (told(received(header, reads_sends=reads_sends)) for reads_sends in (True, False))
-    assert (typed, "extension fields" in str(plain)) == (plain, len(fields) > FIELD_COUNT_MAX)
-
-
-NAMES = sorted(PullMessageRequestHeader.__struct_encode_fields__)
-
-
-def pull_told(command: Command) -> object:
-    """Everything that a command says, however it was read."""
-    fields: object = command.ext_fields
-    if isinstance(command, PullCommand):
-        fields = command.header
-    elif command.code == 11:
-        try:
-            fields = PullMessageRequestHeader.decode(command.ext_fields)
-        except HeaderError as error:
-            fields = str(error)
-    rest = (command.code, command.opaque, command.flag, bytes(command.body), command.remark, command.language)
-    return (*rest, command.version, command.serialisation, fields)
-
-
-def read_all_pulls(connection: Connection, chunks: list[bytes]) -> list[object]:
-    """Commands that a connection reads, and its error."""
-    return events_of(connection, chunks, pull_told, lambda _command: iter(()))
-
-
-def read_both(header: bytes) -> list[list[object]]:
-    content = frame_of(header, b"body")
-    return [read_all_pulls(connection, [content]) for connection in (TypedConnection(), Connection())]
-
-
-@given(st.dictionaries(st.sampled_from([*NAMES, "other"]), VALUES), st.dictionaries(OTHERS, VALUES))
-@example({}, {})
-def test_both_ways_read_the_same_pull(changed: dict[str, object], others: dict[str, object]) -> None:
-    quick, plain = read_both(msgspec.json.encode({"code": 11, **others, "extFields": pull_fields("T", 3) | changed}))
-    assert quick == plain
-
-
-@given(st.binary(max_size=40), st.integers(0, 400), st.integers(0, 30))
-@example(b"\x80", 123, 0)
-def test_damaged_pulls_are_read_the_same(content: bytes, start: int, size: int) -> None:
-    whole = msgspec.json.encode({"code": 11, "extFields": pull_fields("T", 3)})
-    quick, plain = read_both(whole[:start] + content + whole[start + size :] or b"0")
-    assert quick == plain
-
-
-def test_only_a_pull_is_read_so() -> None:
-    """A command without a required field, or with another code, comes the common way."""
-    whole = pull_fields("T", 3, timeout_ms=5)
-    headers = [
-        msgspec.json.encode({"code": code, "extFields": fields})
-        for code, fields in [(11, whole), (11, whole | {"suspendTimeoutMillis": None}), (11, {}), (110, whole)]
-    ]
-    connection = TypedConnection()
-    connection.receive_data(b"".join(frame_of(header, b"") for header in headers))
-    found = [connection.next_event() for _ in headers]
-    assert [type(command) for command in found] == [PullCommand, Command, Command, Command]
-    pull = found[0]
-    assert isinstance(pull, PullCommand)
-    assert (pull.header.topic, pull.header.queue_offset, pull.ext_fields) == ("T", 3, None)
-
-
-def pull_frame(offset: int) -> bytes:
-    return frame_of(msgspec.json.encode({"code": 11, "extFields": pull_fields("T", offset)}), b"")
-
-
-@pytest.mark.parametrize("count", [900, 1_000, 1_100, 30_000])
-def test_pulls_of_many_fields_are_read_or_refused_as_in_the_common_way(count: int) -> None:
-    fields = pull_fields("T", 0) | {f"n{number}": "" for number in range(count)}
-    header = json.dumps({"code": 11, "extFields": fields}, separators=(",", ":")).encode()
-    typed, plain = read_both(header)
-    assert typed == plain
-    assert any("extension fields" in str(each) for each in plain) == (len(fields) > FIELD_COUNT_MAX)
 
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -400,9 +333,7 @@ def test_damaged_answers_are_read_the_same(content: bytes, start: int, size: int
 
 @given(st.lists(FRAMES | st.just(frame_of(answer(), b"")), max_size=8), st.lists(st.integers(0, 900), max_size=3))
 def test_a_burst_is_read_as_its_answers_are(frames: list[bytes], cuts: list[int]) -> None:
-    content = b"".join(frames)
-    borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
-    quick, common = both([content[start:stop] for start, stop in itertools.pairwise(borders)])
+    quick, common = both(cut(frames, cuts))
     assert quick == common
 
 
