@@ -348,25 +348,3 @@ def test_every_call_at_every_moment_from_anywhere(name_server: str) -> None:
     if LONG:
         assert set(CALLS) | {"close", "inside"} <= set(outcomes)
         assert {f"{name}: LifecycleError" for name in ("send", "start", "poll", "seek", "pause")} <= set(outcomes)
-
-
-def test_planted_a_producer_that_closes_nothing_is_seen(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine finds what is left within its examples."""
-
-    def wait_briefly(condition: Callable[[], bool]) -> None:
-        pause = threading.Event()
-        assert any(condition() or pause.wait(0.001) for _ in range(500))
-
-    left: list[Producer] = []
-    close = Producer.close
-
-    def leave(producer: Producer) -> None:
-        left.append(producer)
-        producer._closed()
-
-    monkeypatch.setattr(Producer, "close", leave)
-    monkeypatch.setitem(globals(), "wait_until", wait_briefly)
-    with pytest.raises((AssertionError, BaseExceptionGroup)):
-        live(name_server, 300, [Phase.generate])
-    for producer in left:
-        close(producer)

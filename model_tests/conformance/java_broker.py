@@ -99,6 +99,21 @@ def _resolve(directory: Path, artifacts: Sequence[str]) -> str:
 ENDS_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 
+def configure(home: Path, broker: int, name_server: int, settings: str = "") -> None:
+    """Write the settings of a name server and a broker on these ports; `settings` are further lines, which win."""
+    (home / "conf").mkdir(parents=True, exist_ok=True)
+    for part in ("broker", "namesrv", "tools"):
+        (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
+    (home / "namesrv.conf").write_text(f"listenPort={name_server}\n")
+    (home / "broker.conf").write_text(
+        "brokerClusterName=DefaultCluster\nbrokerName=java-broker\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
+        f"namesrvAddr=127.0.0.1:{name_server}\nlistenPort={broker}\nstorePathRootDir={home}/store\n"
+        f"storePathCommitLog={home}/store/commitlog\nautoCreateTopicEnable=true\nautoCreateSubscriptionGroup=true\n"
+        f"diskMaxUsedSpaceRatio=95\nmappedFileSizeCommitLog=104857600\nmaxIndexNum=1000\nmaxHashSlotNum=4000\n"
+        f"{NEVER_BUSY}{settings}\n"
+    )
+
+
 @contextmanager
 def running(
     class_path: str, home: Path, *, heap: str = "512m", settings: str = "", before: JavaBroker | None = None
@@ -112,17 +127,7 @@ def running(
         name_server, broker = free_port(()), free_port((-2, 1))
     else:
         name_server, broker = before.name_server[1], before.address[1]
-    (home / "conf").mkdir(parents=True, exist_ok=True)
-    for part in ("broker", "namesrv", "tools"):
-        (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
-    (home / "namesrv.conf").write_text(f"listenPort={name_server}\n")
-    (home / "broker.conf").write_text(
-        "brokerClusterName=DefaultCluster\nbrokerName=java-broker\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
-        f"namesrvAddr=127.0.0.1:{name_server}\nlistenPort={broker}\nstorePathRootDir={home}/store\n"
-        f"storePathCommitLog={home}/store/commitlog\nautoCreateTopicEnable=true\nautoCreateSubscriptionGroup=true\n"
-        f"diskMaxUsedSpaceRatio=95\nmappedFileSizeCommitLog=104857600\nmaxIndexNum=1000\nmaxHashSlotNum=4000\n"
-        f"{NEVER_BUSY}{settings}\n"
-    )
+    configure(home, broker, name_server, settings)
     java = (
         *ENDS_WITH_US,
         "java",

@@ -8,19 +8,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from attrs import frozen
-from model_tests.conformance.java_broker import end, free_port, listens
+from model_tests.conformance.java_broker import free_port, listening
 
 VERSION: Final = "1.0.0"
 CRATES: Final = ("rocketmq-namesrv", "rocketmq-broker")
 BUILD_S: Final = 3_000.0
-READY_S: Final = 60.0
 SETTINGS: Final = """[broker]
 listenPort = {broker}
 brokerIp1 = "127.0.0.1"
@@ -83,19 +81,7 @@ def running(programs: Path, home: Path) -> Iterator[RustBroker]:
     settings = home / "broker.toml"
     settings.write_text(SETTINGS.format(broker=broker, ha=broker + 1, home=home, name_server=name_server))
     words = ["--listenPort", str(name_server), "--bindAddress", "127.0.0.1", "--rocketmqHome", str(home)]
-    with (home / "name-server.out").open("wb") as output:
-        process = subprocess.Popen(
-            [programs / "rocketmq-namesrv-rust", *words], stdout=output, stderr=subprocess.STDOUT, cwd=home
-        )
-    try:
-        end_s = time.monotonic() + READY_S
-        while not listens(name_server):
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(0.05)
-            assert process.poll() is None, (home / "name-server.out").read_text(errors="replace")[-1000:]
-            assert time.monotonic() < end_s, "the name server did not listen in time"
+    with listening([str(programs / "rocketmq-namesrv-rust"), *words], home, "name-server", name_server):
         yield RustBroker(
             ("127.0.0.1", broker), ("127.0.0.1", name_server), f"{programs / 'rocketmq-broker-rust'} -c {settings}"
         )
-    finally:
-        end(process)

@@ -1,6 +1,6 @@
 """One member of a group as a process: consumes until its standard input ends, and tells each message in a line.
 
-Arguments: name server, topic, group, kind (`push`, `loop` or `orderly`), and the name of a fault to plant or "-".
+Arguments: name server, topic, group, and kind (`push`, `loop` or `orderly`).
 A line of JSON a message, before it counts as consumed: [moment in ns, queue id, queue offset, body]; and a line
 [moment in ns, queue id, whether it is ours] when the member gets or gives up a queue. `Member.java` does the same.
 """
@@ -19,8 +19,6 @@ from model_tests.support.broker.client_scenarios import member_options, share_op
 from model_tests.support.client import Loop, OnLoop
 
 from longpoll_client import AsyncPushConsumer, ClientError, MessageQueue, PushConsumer, ReceivedMessage
-from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.link import exchange
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime.log_stream import logging_to
 
@@ -80,34 +78,9 @@ def consume(name_server: str, topic: str, config: MemberConfig, kind: str) -> No
         sys.stdin.read()
 
 
-def plant(name: str) -> None:
-    """A fault in this member's client; the names of other faults are for producers."""
-    if name == "a pull that failed is not asked again":
-        setattr(Puller, "_failed", lambda _self, _error, _retry_s, _turn: None)  # noqa: B010 - planted
-    elif name == "a half-open connection is kept":
-        setattr(exchange, "SILENCE_S", 3600.0)  # noqa: B010 - planted
-    elif name == "more is stored than was consumed":
-        setattr(Puller, "offset_done", property(lambda self: self._cached.offset_done + 5))  # noqa: B010 - planted
-    elif name == "messages are given twice":
-        made = Puller.__init__
-
-        def begin(self: Puller, **options: object) -> None:
-            deliver = options.pop("deliver")
-            assert callable(deliver)
-
-            def both(batch: Batch) -> None:
-                tell_messages(batch.messages)
-                deliver(batch)
-
-            made(self, deliver=both, **options)  # type: ignore[arg-type] # as it was called
-
-        setattr(Puller, "__init__", begin)  # noqa: B010 - planted
-
-
 def main() -> None:
     """Listen until standard input ends."""
-    name_server, topic, group, kind, planted = sys.argv[1:]
-    plant(planted)
+    name_server, topic, group, kind = sys.argv[1:]
     config = MemberConfig(
         group=group, start_at="first", rebalance_s=5.0, heartbeat_s=5.0, persist_s=1.0, hold_s=5, pull_timeout_s=10.0
     )

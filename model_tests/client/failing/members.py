@@ -133,9 +133,9 @@ class Member:
             self._told.note(self.name, line)
 
 
-def python_command(name_server: str, topic: str, group: str, kind: str, planted: str) -> list[str]:
+def python_command(name_server: str, topic: str, group: str, kind: str) -> list[str]:
     """A member of the Python client: `push`, `loop` or `orderly`."""
-    return [sys.executable, "-m", "model_tests.client.failing.member", name_server, topic, group, kind, planted]
+    return [sys.executable, "-m", "model_tests.client.failing.member", name_server, topic, group, kind]
 
 
 def java_command(java: Java, name_server: str, topic: str, group: str, kind: str) -> list[str]:

@@ -1,18 +1,11 @@
 """Draws schedules of failures and plays them: servers behind proxies behind relays, senders, members.
 
-What is made of them: see `accounts`. A schedule mostly waits, so eight of them take hardly longer than one. To repeat
-one by hand:
-
-    python -m model_tests.client.failing.play --seed 7 --seconds 180
+What is made of them: see `accounts`. A schedule mostly waits, so eight of them take hardly longer than one.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
 import random
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +17,7 @@ from typing import Final, Literal
 from attrs import define, field, frozen
 from model_tests.client.failing.accounts import Facts, Happening, Possible, Report, account
 from model_tests.client.failing.members import LEAVE_S, Java, Member, Told, java_command, python_command
-from model_tests.client.failing.sending import Sends, plant, senders
+from model_tests.client.failing.sending import Sends, senders
 from model_tests.client.failing.servers import Observed, OurServer, Server, judged
 from model_tests.support.broker import client_scenarios as stories
 
@@ -135,8 +128,6 @@ class Setting:
     is_orderly: bool
     late_ms: float
     """How late the broker may be, as its judge is told."""
-    planted: str = field(default="-")
-    """A fault of the Python members' client, or of the producer's."""
     drain_s: float = field(default=DRAIN_S)
     known: frozenset[str] = field(default=frozenset())
     """Clauses of the contract that this broker is known to break, so that nobody's client is to blame for it."""
@@ -214,7 +205,7 @@ class _Stage:
             command = java_command(self.setting.java, self.name_server, self.topic, group, kind)
         else:
             kind = "orderly" if self.setting.is_orderly else ("push", "loop")[pick // 2 % 2]
-            command = python_command(self.name_server, self.topic, group, kind, self.setting.planted)
+            command = python_command(self.name_server, self.topic, group, kind)
         member = Member(f"{name}-{'java' if is_java else 'python'}-{kind}", command, self.told, home)
         self.members.append(member)
         return member
@@ -361,7 +352,6 @@ def play(plan: Plan, setting: Setting) -> Played:
             for number in range(2):
                 stage.happen(Event(0.0, "join", pick=number + 2 * chance.randrange(2)))
             producer = stack.enter_context(Producer(stage.name_server))
-            plant(setting.planted, producer)
             sending = senders(stage.name_server, stage.topic, producer, stage.sends, ending)
             stories.wait_for(
                 lambda: {member.name for member in stage.members} <= stage.told.heard, "both members listen"
@@ -470,23 +460,3 @@ def said(played: Played) -> str:
         f"back after {report.back_s:.1f} s, failures {played.errors}; "
         f"{played.events} events {played.verdict} {played.why}"
     )
-
-
-def main() -> None:
-    """Play one schedule, or several."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=LENGTH_S)
-    parser.add_argument("--pace", type=float, default=1.0)
-    asked = parser.parse_args()
-    logging.getLogger("longpoll_client").setLevel(logging.ERROR)
-    directory = Path(tempfile.mkdtemp(prefix="failing-"))
-    plans = [draw(asked.seed + number, asked.seconds, asked.pace) for number in range(asked.count)]
-    sys.stdout.write(f"{directory}\n")
-    for played in at_once(plans, ours, directory):
-        sys.stdout.write("\n".join([said(played), *played.faults()]) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -18,8 +18,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_client import AsyncProducer, ClientError, LongpollError, MessageQueue, Producer, QueueSelector, SendResult
-from longpoll_client.produce.outgoing import Parcel
+from longpoll_client import AsyncProducer, LongpollError, MessageQueue, Producer, SendResult
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()
@@ -195,22 +194,3 @@ def senders(
         thread.daemon = True
         thread.start()
     return threads
-
-
-def plant(name: str, producer: Producer) -> None:
-    """Inject a fault into this producer; other names are faults of members."""
-    if name == "a failed send forgets its route":
-        producer._instance.doubt_route = producer._instance.forget_route  # type: ignore[method-assign] # planted
-    elif name == "what failed is not sent again":
-        setattr(producer._in_flight._single_flight, "wait", lambda _key, _work, _tell: None)  # noqa: B010 - planted
-    elif name == "a lost answer counts as one":
-        send = producer._send
-
-        def tried(parcel: Parcel, selector: QueueSelector | None, timeout_s: float) -> tuple[SendResult, ...]:
-            try:
-                return send(parcel, selector, timeout_s)
-            except ClientError:
-                queue = MessageQueue(topic=parcel.topic, broker_name="nobody", queue_id=0)
-                return (SendResult(parcel.msg_ids[0], "", queue, 0, 0),)
-
-        producer._send = tried  # type: ignore[method-assign, assignment] # planted

@@ -23,10 +23,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
-from model_tests.conformance.java_broker import free_port, listens
+from model_tests.conformance.java_broker import configure, free_port, listens
 from model_tests.support.broker.raw_client import RawClient, send_fields
 
-from longpoll_java.broker import JVM, LOGBACK
+from longpoll_java.broker import JVM
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.services import Closeable
 
@@ -135,16 +135,7 @@ class JavaServer(Server):
         self._home = home
         self._java = ("java", *JVM, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", class_path)
         self._names: Process | None = None
-        (home / "conf").mkdir(parents=True, exist_ok=True)
-        for part in ("broker", "namesrv", "tools"):
-            (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
-        (home / "namesrv.conf").write_text(f"listenPort={self.name_server[1]}\n")
-        (home / "broker.conf").write_text(
-            f"brokerClusterName=DefaultCluster\nbrokerName=java-broker\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
-            f"namesrvAddr=127.0.0.1:{self.name_server[1]}\nlistenPort={self.address[1]}\n"
-            f"storePathRootDir={home}/store\nstorePathCommitLog={home}/store/commitlog\n"
-            "diskMaxUsedSpaceRatio=95\nmappedFileSizeCommitLog=16777216\nmaxIndexNum=1000\nmaxHashSlotNum=4000\n"
-        )
+        configure(home, self.address[1], self.name_server[1], "mappedFileSizeCommitLog=16777216")
 
     def start(self) -> None:
         if self._names is None:
