@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +28,6 @@ from model_tests.support.suite.requests import Draft, PullTerms, Wanted
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.hold import pull as core_pull
 from longpoll_broker.hold import pull_processor, pull_runner
 from longpoll_broker.hold.hold_table import Key
 from longpoll_broker.hold.pull_runner import PullAnswers
@@ -164,21 +162,6 @@ def test_without_the_recheck_a_wake_is_lost(tmp_path: Path) -> None:
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def wrong_next_offset(patch: pytest.MonkeyPatch) -> None:
-    """Every answer with messages points one too far."""
-    look = core_pull.look
-
-    def slipped(*arguments: object) -> core_pull.Decision:
-        decision = look(*arguments)  # type: ignore[arg-type]
-        if isinstance(decision, core_pull.Found):
-            read = msgspec.structs.replace(decision.read, offset_next=decision.read.offset_next + 1)
-            return core_pull.Found(read)
-        return decision
-
-    patch.setattr(pull_runner, "look", slipped)
-    patch.setattr(core_pull, "look", slipped)
-
-
 def early_deadline(patch: pytest.MonkeyPatch) -> None:
     """Pulls are held 30 ms less than they asked for."""
     granted = pull_processor.PullProcessor._granted_ms
@@ -220,7 +203,6 @@ def nothing(*_arguments: object) -> None:
 @pytest.mark.parametrize(
     ("plant", "finding"),
     [
-        (wrong_next_offset, "expected Read"),
         (early_deadline, "ms too early"),
         (flipped_bit, "a pull's body"),
         (second_answer, "a second answer"),

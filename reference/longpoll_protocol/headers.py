@@ -199,11 +199,6 @@ class QueryMessageRequestHeader(Header):
     end_timestamp: Int64
 
 
-class QueryMessageResponseHeader(Header):
-    """The reply to 12; the body is records."""
-
-    index_last_update_timestamp: Int64
-    index_last_update_phyoffset: Int64
 
 
 class SendMessageRequestHeader(Header):
@@ -385,11 +380,6 @@ class GetEarliestMsgStoretimeRequestHeader(Header):
     queue_id: Int32
 
 
-class GetEarliestMsgStoretimeResponseHeader(Header):
-    """The reply to 32."""
-
-    timestamp: Int64
-    """Milliseconds since 1970; -1 when the queue is empty or unknown."""
 
 
 class UnregisterClientRequestHeader(Header):

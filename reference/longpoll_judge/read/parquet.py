@@ -32,8 +32,6 @@ from longpoll_judge.read.schema import (
     parquet,
 )
 
-ROW_GROUP_EVENTS: Final = 262_144
-"""Events of one row group as it is written: about 40 MB when held by the judge."""
 ROW_GROUP_EVENTS_MAX: Final = 16 << 20
 """A row group with more is damage; it is never held in memory whole."""
 _RISING: Final = ("after_ns", "before_ns", "sequence")
