@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import html
 import io
 import json
 import logging
@@ -15,11 +14,7 @@ from typing import Final
 
 import click
 import pytest
-from attrs import frozen
 from click.testing import CliRunner, Result
-from model_tests.support.broker.brokers import SMALL_STORE, wait_until
-from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
-from model_tests.support.spec.cases import quick_if
 from rich.console import Console
 
 from longpoll import output
@@ -27,13 +22,9 @@ from longpoll.cli import main
 from longpoll.commands import client, specification
 from longpoll.output import emit_json, err, out, plain, progress_bar, say, styled, table
 from longpoll.verification.report import Page, Row
-from longpoll_broker.broker import Broker
 from longpoll_broker.rocketmq.accounts.access_control import AccountFile, read_rules
 from longpoll_client.messages import ReceivedMessage
-from longpoll_judge.read.schema import DEFAULTS
-from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.logs import JsonFormatter, TextFormatter
-from longpoll_runtime.real import RealRuntime
 from longpoll_spec.engines import ablate as ablate_engine
 from longpoll_spec.errors import ConfigError
 
@@ -135,151 +126,6 @@ def test_a_hostile_text_in_a_call_is_shown_as_it_is(
     monkeypatch.chdir(tmp_path)
     for words in calls(path):
         assert_harmless(run(words), words)
-
-
-# -- names that a broker was told ------------------------------------------------------------------------------------
-
-
-@frozen
-class World:
-    """A broker whose clients have hostile names, what it stored, and what it recorded."""
-
-    names: str
-    """Its name server's address."""
-    store: Path
-    history: Path
-    scratch: Path
-
-
-def heartbeat(name: str) -> bytes:
-    """A member of a group, all of it named so."""
-    subscription = {"topic": name, "subString": name, "subVersion": 1, "expressionType": "TAG"}
-    group = {
-        "groupName": name, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": [subscription],
-    }  # fmt: skip
-    return json.dumps({"clientID": name, "producerDataSet": [{"groupName": name}], "consumerDataSet": [group]}).encode()
-
-
-def fill(broker: Broker) -> list[RawClient]:
-    """Topics, groups, members, messages and offsets with every name; the members' connections."""
-    members = []
-    for name in NAMES:
-        client = RawClient(broker.address)
-        members.append(client)
-        client.call(RequestCode.HEART_BEAT, {}, heartbeat(name))
-        group = json.dumps({"groupName": name, "consumeEnable": True}).encode()
-        client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
-        for topic in (name, "Plain"):
-            fields = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
-            client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
-            properties = f"TAGS\x01{name}\x02KEYS\x01{name}\x02mine\x01{name}\x02"
-            client.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 0, properties), name.encode())
-            client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0, group=name, subscription=name))
-            place = {"topic": topic, "queueId": "0", "consumerGroup": name, "commitOffset": "1"}
-            client.call(RequestCode.UPDATE_CONSUMER_OFFSET, place)
-    wait_until(lambda: broker.store.dispatched_end == broker.store.log_end)
-    return members
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """The broker, while it runs; its history is a second one's that has ended."""
-    directory = tmp_path_factory.mktemp("world")
-    for part in ("ended", "store"):
-        record = directory / "history" if part == "ended" else directory / "open"
-        broker = Broker.start(
-            RealRuntime(), str(directory / part), store_config=SMALL_STORE, record_directory=str(record)
-        )
-        with broker:
-            members = fill(broker)
-            if part == "store":
-                host, port = broker.name_server_address
-                yield World(f"--name-server={host}:{port}", directory / "ended", directory / "history", directory)
-            for member in members:
-                member.close()
-
-
-REPORTS: Final = ("html", "json")
-"""Endings of the judge's report."""
-SHOWN: Final[dict[str, Callable[[World, str], Sequence[Sequence[str]]]]] = {
-    "send": lambda world, name: [("send", name, "x", f"--tag={name}", f"--key={name}", f"--group={name}", world.names)],
-    "consume": lambda world, name: [
-        ("consume", "Plain", f"--group=new-{NAMES.index(name)}", "--from=first", "--count=3", "--wait=5", world.names),
-        ("consume", name, f"--group={name}", "--count=1", "--wait=0.3", world.names),
-    ],
-    "store verify": lambda world, _name: [("store", "verify", str(world.store))],
-    "judge": lambda world, name: [
-        ("judge", str(made_wrong(world, name)), "--engine=local", f"--report={world.scratch / 'report'}.{kind}")
-        for kind in REPORTS
-    ],
-}  # fmt: skip
-"""What commands show names of strangers, and how each is asked for them."""
-NOBODYS: Final = {
-    "check": "the law's own names", "prove": "the same", "explain": "the same",
-    "export": "the same", "oracle": "the same", "policies": "the same", "lesson": "the same",
-    "serve": "the log: below", "observe": "the log: below", "verify": "names of its own; texts of brokers: test_page",
-    "conform": "what brokers say: conform/test_report", "dojo": "what programs write: dojo/test_command",
-}  # fmt: skip
-"""What shows none but those of its call, and why."""
-
-
-def made_wrong(world: World, name: str) -> Path:
-    """A copy of the history in which pulls are answered with what is not so, and topics and tags are hostile."""
-    wrong = world.scratch / f"wrong-{NAMES.index(name)}"
-    if wrong.exists():
-        return wrong
-    wrong.mkdir()
-    (wrong / "meta.json").write_bytes((world.history / "meta.json").read_bytes())
-    for part in world.history.glob("part-*.ndjson"):
-        lines = []
-        for text in part.read_text("utf-8").splitlines():
-            event = json.loads(text)
-            if event["event"] == "answer_sent" and event.get("topic") == "Plain":
-                event["topic"] = name
-                event["offset_next"] = 999
-            if event["event"] == "message_acknowledged":
-                event["tag"] = name
-                event["queue_offset"] = event.get("queue_offset", 0) + 1_000
-            lines.append(json.dumps(event))
-        (wrong / part.name).write_text("\n".join(lines) + "\n", "utf-8")
-    return wrong
-
-
-def test_every_command_is_in_one_of_the_lists() -> None:
-    assert {" ".join(path) for path in LEAVES} == SHOWN.keys() | NOBODYS.keys()
-    assert not SHOWN.keys() & NOBODYS.keys()
-    assert {"topic", "tag", "group"} <= DEFAULTS.keys()
-
-
-@pytest.mark.parametrize("as_json", [False, pytest.param(True, marks=pytest.mark.long)], ids=["for people", "--json"])
-@pytest.mark.parametrize("name", quick_if(NAMES, lambda name: name in {"a[red]b", NAMES[4]}))
-@pytest.mark.parametrize("command", SHOWN)
-def test_names_that_a_command_is_told_are_shown_as_they_are(
-    command: str, name: str, as_json: bool, world: World
-) -> None:
-    """In a table or a line for people, as JSON, and in the report's page."""
-    for words in SHOWN[command](world, name):
-        asked = [*words, *(["--json"] if as_json else [])]
-        result = run(asked)
-        assert_harmless(result, asked)
-        if command == "judge":
-            file = Path(asked[3].partition("=")[2])
-            page = file.read_text("utf-8")
-            assert UNSEEN.search(page) is None, (file, page)
-            assert "<b>&'" not in page or file.suffix == ".json"
-            # An end of a line is none in HTML and XML.
-            forged = [line for line in page.splitlines() if line.lstrip(" |").startswith("FORGED")]
-            assert forged == [] or file.suffix in {".html", ".xml"}
-
-
-def test_names_are_not_left_out(world: World) -> None:
-    judged = run(
-        ["judge", str(made_wrong(world, "a[red]b")), "--engine=local", f"--report={world.scratch / 'told.html'}"]
-    )
-    assert judged.exit_code == 1
-    assert "a[red]b" in judged.output
-    assert html.escape("a[red]b") in (world.scratch / "told.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
@@ -416,10 +262,25 @@ def test_no_command_writes_past_the_one_place() -> None:
 
 
 def writes_in(text: str) -> list[int]:
-    """The lines that write to a stream of the process by themselves."""
+    """The lines that write to a stream of the process by themselves, or make markup of a name."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     names = {"print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write", "rich.print"}
-    return [call.lineno for call in calls if ast.unparse(call.func) in names]
+    return [
+        call.lineno
+        for call in calls
+        if ast.unparse(call.func) in names or ast.unparse(call.func).endswith("from_markup") or is_marked(call)
+    ]
+
+
+def is_marked(call: ast.Call) -> bool:
+    """Whether a styled or raw text is not a literal; colours of our own tables are."""
+    if ast.unparse(call.func) not in {"styled", "Text"}:
+        return False
+    parts = [part for node in call.args[:1] for part in ast.walk(node) if isinstance(part, ast.FormattedValue)]
+    return not (
+        all(re.match(r"MARKS|COLOURS|colour\b", ast.unparse(part.value)) for part in parts)
+        and all(isinstance(node, ast.Constant | ast.JoinedStr | ast.IfExp) for node in call.args[:1])
+    )
 
 
 QUOTED: Final = "s3cr3t"
