@@ -199,8 +199,6 @@ class QueryMessageRequestHeader(Header):
     end_timestamp: Int64
 
 
-
-
 class SendMessageRequestHeader(Header):
     """10 SEND_MESSAGE: one message; the body is its body."""
 
@@ -378,8 +376,6 @@ class GetEarliestMsgStoretimeRequestHeader(Header):
 
     topic: str
     queue_id: Int32
-
-
 
 
 class UnregisterClientRequestHeader(Header):
