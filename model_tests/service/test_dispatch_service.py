@@ -9,7 +9,7 @@ from typing import Any, Final
 import attrs
 import pytest
 from attrs import define, field
-from model_tests.service.test_hold_service import BY_NAME, KEY, Bench
+from model_tests.service.test_hold_service import KEY, Bench
 from model_tests.support.service import Noting
 
 from longpoll_broker.hold import hold_service
@@ -27,9 +27,8 @@ from longpoll_broker.hold.notifier import LARGE_HERD
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.store.message_store import LOG, QUEUES
 from longpoll_broker.store.messages import Arrival
-from longpoll_runtime import Lock
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_5, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
+from longpoll_spec.policy import ROCKETMQ_5, ROCKETMQ_LMQ, STRICT, STRICT_CLONE, Policy
 
 FULL: Final = OSError(errno.ENOSPC, "No space left on device")
 
@@ -314,29 +313,20 @@ def test_a_thread_that_polls_shows_and_tells_until_it_is_stopped(caplog: pytest.
 ANSWERS_ON_RETURN: Final = attrs.evolve(STRICT, on_master_return="answer")
 
 
-class NotedTable:
-    """A table that notes which of its methods is called: `[take]` with the shard's lock held, `take` without."""
+class GuardedTable:
+    """A table whose methods, but for two quick looks, are called with the shard's lock held."""
 
-    def __init__(self, table: HoldTable, lock: Lock, notes: list[str]) -> None:
+    def __init__(self, table: HoldTable, lock: Any) -> None:
         self._table = table
         self._lock = lock
-        self._notes = notes
-
-    def __len__(self) -> int:
-        return len(self._table)
 
     def __getattr__(self, name: str) -> Any:
-        called = getattr(self._table, name)
-
-        def noted(*words: Any, **more: Any) -> Any:
-            self._notes.append(f"[{name}]" if self._lock.locked() else name)  # type: ignore[attr-defined] # a real one
-            return called(*words, **more)
-
-        return noted
+        assert self._lock.locked() or name in {"has", "has_deadlines"}, name
+        return getattr(self._table, name)
 
 
 class NotedEvents(PullEvents):
-    """Records each event with its number of pulls, its start and its visible end."""
+    """Records each event with its number of pulls and its visible end."""
 
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
@@ -349,154 +339,105 @@ class NotedEvents(PullEvents):
 
     def record(self, event: str, pulls: Iterable[Pull], after_ns: int, visible_end: int | None = None) -> None:
         assert after_ns == self.clock_ns, "the moment before what is told of"
-        end = "" if visible_end is None or event == "hold" else f" to {visible_end}"
-        self.notes.append(f"told {event} {len(list(pulls))}{end}")
+        end = "" if visible_end is None or event == "hold" else f":{visible_end}"
+        self.notes.append(f"[{event} {len(list(pulls))}{end}]")
 
 
 class NotedBench(Bench):
-    """One shard; `notes` has every step point, every call of the table and everything told, in order."""
+    """One shard; `notes` has every step point and everything told, in order."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy, shard_count=1)
         self.notes: list[str] = []
         (shard,) = self.service._shards
-        table: Any = NotedTable(shard.table, shard.lock, self.notes)
+        table: Any = GuardedTable(shard.table, shard.lock)
         self.service._shards = (Shard(shard.lock, table),)
         self.service._events = NotedEvents(self.notes)
         self.service._runtime.step = self.notes.append  # type: ignore[method-assign,assignment]
 
-    def since(self, act: Callable[[], object]) -> list[str]:
-        self.notes.clear()
-        act()
-        return [note for note in self.notes if note != "[assert_tidy]"]
+
+def due(bench: NotedBench) -> None:
+    bench.hold(deadline_ms=5)
+    bench.service.wait_s()
+    bench.service.run(bench.outbox)
+    bench.now_ns, bench.service._clock_sleeps_until_ms = 5_000_000, min(bench.service._clock_sleeps_until_ms, 5)
 
 
-def test_sections_of_a_hold() -> None:
-    """The insert is one critical section, and the recheck another."""
-    bench = NotedBench(STRICT)
-    held = ["hold", "[hold]", "told hold 1"]
-    assert bench.since(bench.hold) == [*held, "recheck", "told recheck 1 to 0"]
-    bench.make_visible()
-    assert bench.since(bench.hold) == [*held, "recheck", "[recheck]", "told recheck 1 to 1"]
-    assert bench.since(lambda: bench.hold(offset=1)) == [*held, "recheck", "told recheck 1 to 1"]
-    bench = NotedBench(STRICT)
-    bench.service.stop(bench.outbox)
-    assert bench.since(bench.hold) == ["hold"]
-    bench = NotedBench(ROCKETMQ_LMQ)
-    assert bench.since(bench.hold) == ["find_bucket", "[find_bucket]", "hold", "[hold]", "told hold 1"]
-    bench = NotedBench(ROCKETMQ_PR7359)
-    bench.make_visible()
-    held = ["hold", "[hold]", "told hold 1", "recheck", "told recheck 1 to 1"]
-    assert bench.since(lambda: bench.hold(offset=1)) == held
-    walk = ["walk_start", "[take]", "told take 2 to 1", "walk_each", "walk_each", "[queue_taken]"]
-    assert bench.since(bench.hold) == [*held, *walk, "walk_end", "[settle]", "[keep]", "told keep 1 to 1"]
+def taken_meanwhile(bench: NotedBench) -> None:
+    """A notifier comes to a bucket that another one emptied after it had looked."""
+    bench.hold(offset=7)
+    (shard,) = bench.service._shards
+    with shard.lock:
+        shard.table.drain()
+    bench.notes.clear()
+    bench.service._traverse_once(NOTIFY, shard, bench.service._new_traversal(shard, KEY, 1, None), bench.outbox)
+
+
+ACTS: Final[dict[str, Callable[[NotedBench], object]]] = {
+    "hold": lambda bench: bench.hold(),
+    "hold later": lambda bench: bench.hold(offset=7),
+    "hold many": lambda bench: [bench.hold() for _ in range(LARGE_HERD)],
+    "due": due,
+    "show": lambda bench: bench.make_visible(),
+    "arrive": lambda bench: bench.arrive(),
+    "arrive late": taken_meanwhile,
+    "scan": lambda bench: bench.service.scan(bench.outbox),
+    "run": lambda bench: bench.service.run(bench.outbox),
+    "stop": lambda bench: bench.service.stop(bench.outbox),
+    "return": lambda bench: bench.service.master_returned(bench.outbox),
+}
+WALKED: Final = "notify_start [take 2:1] notify_each notify_each notify_end [keep 1:1]"
+SCANNED: Final = "scan_start [take 0:1] scan_end [keep 0:1]"
 
 
 @pytest.mark.parametrize(
-    ("policy", "notes"),
+    ("policy", "acts", "notes"),
     [
-        (STRICT, ["has", "notify_start", "[wake_in_place]", "[settle]", "told take 1 to 1", "notify_each"]),
-        (
-            STRICT_CLONE,
-            [
-                *("has", "notify_start", "[take]", "told take 2 to 1", "notify_each", "[queue_taken]", "notify_each"),
-                *("notify_end", "[settle]", "[keep]", "told keep 1 to 1", "recheck", "[held]"),
-            ],
-        ),
-        (
-            ROCKETMQ_5,
-            [
-                *("notify_start", "[take]", "told take 2 to 1", "notify_each", "[queue_taken]", "notify_each"),
-                *("notify_end", "[settle]", "[keep]", "told keep 1 to 1"),
-            ],
-        ),
+        (STRICT, "hold", "hold [hold 1] recheck [recheck 1:0]"),
+        (STRICT, "show, hold", "hold [hold 1] recheck [recheck 1:1]"),
+        (STRICT, "stop, hold", "hold"),
+        (ROCKETMQ_LMQ, "hold", "find_bucket hold [hold 1]"),
+        (STRICT, "arrive", ""),
+        (STRICT, "hold, hold later, arrive", "notify_start [take 1:1] notify_each"),
+        (STRICT_CLONE, "hold, hold later, arrive", f"{WALKED} recheck"),
+        (ROCKETMQ_5, "hold, hold later, arrive", WALKED),
+        (STRICT, "arrive late", "notify_start [take 0:1]"),
+        (STRICT_CLONE, "arrive late", "notify_start [take 0:1]"),
+        (STRICT, "hold many, arrive", f"notify_start [take {LARGE_HERD}:1]{' notify_each' * LARGE_HERD}"),
+        (ROCKETMQ_5, "hold, arrive, scan", SCANNED),
+        (ROCKETMQ_LMQ, "hold, arrive, scan", f"{SCANNED} sweep remove_bucket"),
+        (ROCKETMQ_LMQ, "hold, scan", "scan_start [take 1:0] scan_each scan_end [keep 1:0] sweep"),
+        (STRICT, "due, run", "expire [expire 1]"),
+        (ROCKETMQ_5, "due, run", ""),
+        (STRICT, "hold, stop", "stop [stop 1]"),
+        (ROCKETMQ_5, "hold, stop", ""),
+        (ANSWERS_ON_RETURN, "hold, return", ""),
+        (ROCKETMQ_5, "hold, return", "return_look return_take"),
     ],
-    ids=BY_NAME,
 )
-def test_an_arrival(policy: Policy, notes: list[str]) -> None:
-    """In place it is one section; by clone and clear each step is a section."""
+def test_steps_of_an_operation_and_what_is_told(policy: Policy, acts: str, notes: str) -> None:
+    """Of the last act. In place an arrival is one section; by clone and clear each step is a section."""
     bench = NotedBench(policy)
+    for act in acts.split(", "):
+        bench.notes.clear()
+        ACTS[act](bench)
+    assert " ".join(bench.notes) == notes
+
+
+def test_who_is_let_go() -> None:
+    bench: Any = NotedBench(STRICT)
     bench.hold()
-    bench.hold(offset=7)
-    assert bench.since(bench.arrive) == notes
-
-
-@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=BY_NAME)
-def test_an_arrival_where_nobody_waits(policy: Policy) -> None:
-    """One look without the lock."""
-    bench = NotedBench(policy)
-    assert bench.since(bench.arrive) == ["has"]
-    bench.hold(offset=7)
-    bench.service._shards[0].table.drain()
-    bench.notes.clear()
-    takes = ["[wake_in_place]", "[settle]"] if policy is STRICT else ["[take]"]
-    traversal = bench.service._new_traversal(bench.service._shards[0], KEY, 1, None)
-    noted = bench.since(lambda: bench.service._traverse_once(NOTIFY, bench.service._shards[0], traversal, bench.outbox))
-    assert noted == ["notify_start", *takes, "told take 0 to 1"]
-
-
-def test_sections_of_herds_and_scans() -> None:
-    """A herd is settled in one section; a scan has one section for each bucket."""
-    bench = NotedBench(STRICT)
-    for _ in range(LARGE_HERD):
-        bench.hold()
-    start = ["has", "notify_start", "[wake_in_place]", f"told take {LARGE_HERD} to 1"]
-    assert bench.since(bench.arrive) == [*start, *["notify_each"] * LARGE_HERD, "[settle]", "[keep]"]
-    scan = ["[keys]", "scan_start", "[take]", "told take 0 to 1", "scan_end", "[settle]", "[keep]", "told keep 0 to 1"]
-    for policy, swept in ((ROCKETMQ_5, []), (ROCKETMQ_LMQ, ["sweep", "[has]", "remove_bucket", "[remove_bucket]"])):
-        bench = NotedBench(policy)
-        bench.hold()
-        bench.arrive()
-        assert bench.since(lambda bench=bench: bench.service.scan(bench.outbox)) == [*scan, *swept]  # type: ignore[misc]
-    bench = NotedBench(ROCKETMQ_LMQ)
-    bench.hold()
-    noted = bench.since(lambda: bench.service.scan(bench.outbox))
-    assert noted[-2:] == ["sweep", "[has]"]
-
-
-def test_sections_of_deadlines_and_ends() -> None:
-    """Looking at the next deadline is a section, and removing late pulls another."""
-    bench = NotedBench(STRICT)
-    bench.hold(deadline_ms=5)
-    assert bench.since(bench.service.wait_s) == ["[deadline_next_ms]"]
-    assert bench.since(lambda: bench.service.run(bench.outbox)) == []
-    bench.now_ns = 5_000_000
-    assert bench.since(lambda: bench.service.run(bench.outbox)) == ["expire", "[expire]", "told expire 1"]
-    bench = NotedBench(ROCKETMQ_5)
-    bench.hold(deadline_ms=5)
-    bench.now_ns = 5_000_000
-    bench.service._clock_sleeps_until_ms = 0
-    assert bench.since(lambda: bench.service.run(bench.outbox)) == []
-    bench = NotedBench(STRICT)
-    bench.hold()
-    assert bench.since(lambda: bench.service.drop_channel("other")) == ["[drop_channel]"]  # type: ignore[arg-type] # any name
-    assert bench.service.drop_channel("c") == 1  # type: ignore[arg-type] # as the bench's pulls
-    assert bench.service.drop_channel("c") == 0  # type: ignore[arg-type] # as above
+    assert [bench.service.drop_channel(name) for name in ("other", "c", "c")] == [0, 1, 0]
     pull = bench.hold()
-    assert bench.since(lambda: bench.service.topic_deleted("other", bench.outbox)) == ["[drain]"]
-    assert bench.ran == []
-    bench.service.topic_deleted("T", bench.outbox)
-    assert bench.ran == [(pull, "error")]
-    bench = NotedBench(STRICT)
-    bench.hold()
-    assert bench.since(lambda: bench.service.stop(bench.outbox)) == ["stop", "[drain]", "told stop 1"]
-    bench = NotedBench(ROCKETMQ_5)
-    pull = bench.hold()
-    assert bench.since(lambda: bench.service.stop(bench.outbox)) == []
-    assert (pull.phase, bench.refused) == (HELD, [])
-
-
-def test_sections_of_a_returning_master() -> None:
-    """The walk of 5.x looks without the lock."""
-    walk = ["[keys]", "return_look", "has", "return_take", "[take]", "[queue_taken]"]
-    for policy, notes in ((ANSWERS_ON_RETURN, ["[drain]"]), (ROCKETMQ_5, walk)):
-        bench = NotedBench(policy)
-        bench.hold()
-        assert bench.since(lambda bench=bench: bench.service.master_returned(bench.outbox)) == notes  # type: ignore[misc]
+    for topic, ran in (("other", []), ("T", [(pull, "error")])):
+        bench.service.topic_deleted(topic, bench.outbox)
+        assert bench.ran == ran
     bench = NotedBench(ROCKETMQ_5)
     bench.hold()
     bench.arrive()
     pull = bench.hold(queue_id=1)
+    bench.service.stop(bench.outbox)
+    assert (pull.phase, bench.refused) == (HELD, [])
     bench.service.master_returned(bench.outbox)
     assert bench.ran[1:] == [(pull, "woken")]
 
