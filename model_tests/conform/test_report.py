@@ -186,7 +186,7 @@ def test_a_good_broker_passes_twice(good: Broker) -> None:
 
 def test_a_failure_is_shown_with_its_bytes(good: Broker, spoiled: Address) -> None:
     """The clause, expected and actual bytes, and the minimal conversation decoded and in hexadecimal."""
-    done = conform(spoiled, good.name_server_address, "--only", "pull-004")
+    done = conform(spoiled, good.name_server_address, "--only", "pull-004", "--hex")
 
     assert done.exit_code == 1
     assert "FAIL PULL-READ-2 pull-004" in done.stdout

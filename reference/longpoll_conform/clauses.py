@@ -58,6 +58,10 @@ _ROUTE: Final = "DefaultRequestProcessor"
 _SQL: Final = "ExpressionMessageFilter"
 
 _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
+    # -- long polling itself
+    ("POLL-1", "MUST", "A pull with the suspend bit at the end of a queue is held.", _HOLD, "poll-holds-500 poll-holds-15000"),
+    ("POLL-2", "MUST", "A message wakes the pull that waits for it, and nothing does before.", _HOLD, "poll-wakes-500 poll-wakes-15000"),
+    ("POLL-3", "MUST", "A held pull without a message gets 19 at its deadline, neither before nor after; a scan may be five seconds late.", _HOLD, "poll-deadline-500 poll-deadline-15000"),
     # -- checks of a pull, in this order
     ("PULL-CHECK-1", "MUST", "A broker without read permission answers every pull with 16.", _PULL, "pull-276"),
     ("PULL-CHECK-2", "MUST", "With group auto-creation off, a pull from an unknown group gets 26.", _PULL, "pull-292"),
@@ -226,6 +230,9 @@ _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
 
 OF_LOAD: Final = "load-"
 OF_RACE: Final = "race-"
+OF_POLL: Final = "poll-"
+POLLS: Final = tuple(name for *_, names in _ROWS for name in names.split() if name.startswith(OF_POLL))
+"""The checks of long polling itself, each with the hold in milliseconds."""
 SEEN: Final = tuple(name for *_, names in _ROWS for name in names.split() if name.startswith((OF_LOAD, OF_RACE)))
 """The checks of a whole run: `load-` or `race-`, followed by a property or by `delivered`."""
 PARTS: Final[Mapping[str, str]] = MappingProxyType(

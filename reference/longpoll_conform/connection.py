@@ -24,6 +24,8 @@ SEND_S: Final = 10.0
 JOIN_S: Final = 2.0
 AFTER_S: Final = 0.25
 """How long a broker that leaves a connection open may still answer on it after the last step."""
+UNASKED_S: Final = 1.0
+"""How long to wait for an answer after one that nothing asked for."""
 SPOKEN_MAX: Final = 400
 """The most recorded frames of one connection, the first ones; a vector has tens."""
 
@@ -94,6 +96,7 @@ class Connection:
         self._writing = threading.Lock()
         self._answers: dict[int, Answer] = {}
         self._opaque = 0
+        self._unasked_s = 0.0
         try:
             self._socket = socket.create_connection(address, CONNECT_S)
         except OSError as error:
@@ -126,10 +129,12 @@ class Connection:
             raise SilentError(f"the broker no longer accepts requests: {error.strerror or error}") from error
 
     def wait(self, opaque: int, timeout_s: float) -> Answer:
-        """Wait for the answer to a request."""
+        """Wait for the answer to a request; not long once an answer came that nothing asked for, as it may be this."""
         end_s = time.monotonic() + timeout_s
         with self._came:
             while opaque not in self._answers:
+                if self.unasked:
+                    end_s = min(end_s, self._unasked_s + UNASKED_S)
                 left_s = end_s - time.monotonic()
                 if left_s <= 0 or self.is_closed:
                     return Answer(None, time.monotonic())
@@ -195,6 +200,7 @@ class Connection:
             if command["flag"] & 1:
                 if command["opaque"] not in self._asked and not self._may_be_any:
                     self.unasked.append(command["opaque"])
+                    self._unasked_s = at_s
                 elif command["opaque"] in self._answered:
                     self.answered_twice.append(command["opaque"])
                 self._answered.add(command["opaque"])

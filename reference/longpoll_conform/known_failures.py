@@ -14,7 +14,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_conform.capabilities import VERSIONS
-from longpoll_conform.clauses import BY_ID, BY_VECTOR, PROFILES, SEEN
+from longpoll_conform.clauses import BY_ID, BY_VECTOR, POLLS, PROFILES, SEEN
 from longpoll_conform.suite import Result
 from longpoll_conform.vectors import Vector, recorded
 from longpoll_runtime.logs import escaped
@@ -63,7 +63,7 @@ def read_known(path: Path) -> frozenset[str]:
 def chosen(
     policy: str, only: Sequence[str], excluded: Collection[str], whole: Sequence[Vector] | None = None
 ) -> tuple[list[Vector], list[str]]:
-    """The selected vectors, from a policy's version or `whole`, and the selected checks of load and race.
+    """The selected vectors, from a policy's version or `whole`, and the selected checks without recordings.
 
     Raises UserError.
     """
@@ -83,7 +83,7 @@ def chosen(
 
     all_vectors = recorded(VERSIONS[policy]) if whole is None else whole
     vectors = [vector for vector in all_vectors if is_chosen(vector.id)]
-    seen = [name for name in SEEN if is_chosen(name)] if whole is None else []
+    seen = [name for name in (*POLLS, *SEEN) if is_chosen(name)] if whole is None else []
     if not vectors and not seen:
         raise UserError(NONE_CHOSEN if only else "every clause is excluded: shorten the list of --exclude")
     return vectors, seen

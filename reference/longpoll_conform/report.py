@@ -13,7 +13,7 @@ import html
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,8 @@ from xml.etree import ElementTree as ET
 from attrs import frozen
 
 from longpoll_conform.capabilities import Identity
-from longpoll_conform.clauses import BY_ID, OF_LOAD, OF_RACE
+from longpoll_conform.clauses import BY_ID, OF_LOAD, OF_RACE, POLLS
+from longpoll_conform.compare import NO_ANSWER
 from longpoll_conform.connection import RecordedFrame
 from longpoll_conform.suite import OUTCOMES, Outcome, Result, Suite, by_clause
 from longpoll_conform.vectors import FORMAT, Vector
@@ -69,11 +70,12 @@ TEXT_MAX: Final = 600
 ARROWS: Final = {"sent": ">", "came": "<", "closed": "x"}
 
 
-def lines_of(spoken: Sequence[RecordedFrame]) -> Iterator[str]:
+def lines_of(spoken: Sequence[RecordedFrame], *, with_bytes: bool = True) -> Iterator[str]:
     """Each frame: when, on which connection, decoded, and its bytes in hexadecimal."""
     for one in spoken:
         yield f"{one.at_ms:9.1f} ms  {one.line} {ARROWS[one.way]} {meaning(one)}"
-        yield from (f"              {row}" for row in _hex(one.content))
+        if with_bytes:
+            yield from (f"              {row}" for row in _hex(one.content))
 
 
 def meaning(one: RecordedFrame) -> str:
@@ -103,6 +105,28 @@ def _hex(content: bytes) -> Iterator[str]:
         yield f"... and {len(content) - HEX_SIZE_MAX} more bytes"
 
 
+def by_cause(results: Iterable[Result]) -> list[tuple[Result, ...]]:
+    """The failures in groups of one cause: those whose first difference is alike, except for numbers."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        if result.outcome == "FAIL":
+            found.setdefault(_cause(result), []).append(result)
+    return list(map(tuple, found.values()))
+
+
+def _cause(result: Result) -> str:
+    if not result.differences:
+        return result.vector.id
+    first = result.differences[0]
+    place = re.sub(r"^(setup|during|after)\[\d+\]", "step", first.where)
+    return re.sub(r"\d+", "N", f"{place} {'' if first.got == NO_ANSWER else first.expected} {first.got}")
+
+
+def does_not_poll(results: Iterable[Result]) -> bool:
+    """Whether the broker answered a long hold at once."""
+    return any(result.outcome == "FAIL" and result.vector.id == POLLS[1] for result in results)
+
+
 def as_json(suite: Suite, results: Sequence[Result], identity: Identity) -> dict[str, Any]:
     """The whole run; lists of results are in the order of the vectors."""
     clauses = by_clause(results)
@@ -116,6 +140,8 @@ def as_json(suite: Suite, results: Sequence[Result], identity: Identity) -> dict
         "capabilities": sorted(suite.capabilities),
         "counts": {outcome: counts.get(outcome, 0) for outcome in OUTCOMES},
         "tested": found.tested,
+        "causes": [[result.vector.id for result in group] for group in by_cause(results)],
+        "does_not_long_poll": does_not_poll(results),
         "rocketmq_bugs": [
             {"clause": each.clause, "bug": each.bug, "is_there": each.is_there, "seen": each.seen}
             for each in found.bugs

@@ -81,6 +81,11 @@ Outcome = Literal["PASS", "FAIL", "NON-STRICT", "UNIMPLEMENTED", "UNTESTED"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("FAIL", "NON-STRICT", "UNIMPLEMENTED", "PASS", "UNTESTED")
 """Worst first: a clause has the worst of its vectors."""
 STOPPED: Final = "the broker stopped answering"
+TIME_OVER: Final = "the conversations reached their time limit"
+RUN_S: Final = 480.0
+"""The time limit of all conversations of a run; those left are untested."""
+UNANSWERED_MAX: Final = 5
+"""After this many vectors without answers, or with late ones, none is played again or reduced."""
 TRIES: Final = 3
 SMALLER_S: Final = 60.0
 """The total time for reducing conversations."""
@@ -135,6 +140,9 @@ class Suite:
     capabilities: set[Capability] = field(factory=set)
     silenced_by: list[str] = field(factory=list)
     """Vectors after which the broker stopped answering."""
+    limit_s: float = RUN_S
+    unanswered: int = 0
+    """Number of vectors that failed by time."""
     smaller_s: float = SMALLER_S
     """The remaining time for reducing conversations."""
     _at_first: Health | None = None
@@ -166,12 +174,16 @@ class Suite:
                 keep(Result(vector, BY_VECTOR[vector.id], "UNTESTED", why))
             else:
                 applying.append(vector)
-        for vector in applying:
-            if vector.wait_ms < PROMPT_MS:
-                keep(self._alone(vector))
+        prompt = [[vector] for vector in applying if vector.wait_ms < PROMPT_MS]
         waiting = [vector for vector in applying if vector.wait_ms >= PROMPT_MS]
-        for start in range(0, len(waiting), BESIDE):
-            for result in self._beside(waiting[start : start + BESIDE]):
+        beside = [waiting[start : start + BESIDE] for start in range(0, len(waiting), BESIDE)]
+        end_s = time.monotonic() + self.limit_s
+        for part in (*prompt, *beside):
+            if time.monotonic() > end_s:
+                found = [Result(vector, BY_VECTOR[vector.id], "UNTESTED", TIME_OVER) for vector in part]
+            else:
+                found = self._beside(part) if len(part) > 1 else [self._alone(part[0])]
+            for result in found:
                 keep(result)
         return [results[vector.id] for vector in vectors]
 
@@ -197,13 +209,15 @@ class Suite:
             return self._untested(vector)
         result = self._try(vector)
         for _ in range(TRIES - 1):
-            may_be_late = any(each.is_of_time for each in result.differences)
+            may_be_late = _is_of_time(result) and self.unanswered < UNANSWERED_MAX
             if result.outcome != "FAIL" or not may_be_late or vector.profile == "store" or not self._is_well():
                 break
             result = self._try(vector)
+        self.unanswered += result.outcome == "FAIL" and _is_of_time(result)
         if result.outcome == "FAIL" and not self._is_well():
             return self._silenced(vector, result)
-        if result.outcome == "FAIL" and self.makes_smaller and vector.wait_ms < SMALLEST_WAIT_MS:
+        is_smaller = self.makes_smaller and self.unanswered < UNANSWERED_MAX
+        if result.outcome == "FAIL" and is_smaller and vector.wait_ms < SMALLEST_WAIT_MS:
             return self._smaller(vector, result)
         return result
 
@@ -311,6 +325,10 @@ class Suite:
         """A check of a whole run that was not made; without `why`, because the broker stopped working."""
         seen = Seen(name, BY_VECTOR[name].sentence)
         return Result(seen, BY_VECTOR[name], "UNTESTED", why) if why else self._untested(seen)
+
+
+def _is_of_time(result: Result) -> bool:
+    return any(each.is_of_time for each in result.differences)
 
 
 def _unknown_code(recorded: Mapping[str, Any], case: Mapping[str, Any]) -> int | None:

@@ -118,7 +118,8 @@ class Verdicts:
             return _result(name, "FAIL", violated[0].why, tuple(map(_difference, violated)))
         if prop in self.excused:
             most = most_of(self.known, self.limits)
-            why = f"{self.known.name_of(prop)} {self.excused[prop]} times, as the policy declares: within {most}"
+            rate = f"{self.excused[prop]} of {self.judged.judged.get(prop, 0)} times"
+            why = f"{self.known.name_of(prop)} {rate}, as the policy declares: within {most}"
             return _result(name, "NON-STRICT", why)
         unknown = f"unknown: {findings[0].why}" if findings else self._unseen(prop)
         return _result(name, "UNTESTED" if unknown else "PASS", unknown)
