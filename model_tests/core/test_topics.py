@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from model_tests.support.present import present
@@ -338,79 +339,61 @@ def test_an_encoded_list_of_members_is_good_until_they_change() -> None:
 
 
 GROUP = GroupConfig("G", broker_id=3, which_broker_when_consume_slowly=7)
-ALL = pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_4_9, TRAITS_5], ids=["strict", "4.9", "5"])
+ALL = (STRICT_TRAITS, TRAITS_4_9, TRAITS_5)
+MASTER: dict[str, Any] = {}
+READ: dict[str, Any] = {"slave_read": True}
+SLAVE: dict[str, Any] = {"role": "SLAVE", "broker_id": 1}
+LIVING: dict[str, Any] = {**SLAVE, **READ, "least_broker_id": 0}
+ALONE: dict[str, Any] = {**SLAVE, **READ, "least_broker_id": 1}
+CHECKS: dict[str, Any] = {**SLAVE, "offset_check_in_slave": True}
+ROLES: list[tuple[dict[str, Any], tuple[Traits, ...], bool, int, GetStatus, tuple[int, int, int]]] = [
+    (MASTER, ALL, True, 0, GetStatus.FOUND, (0, 10, 0)),
+    (MASTER, ALL, True, 19, GetStatus.OFFSET_OVERFLOW_ONE, (19, 10, 0)),
+    (MASTER, ALL, True, 20, GetStatus.NO_MATCHED_MESSAGE, (20, 10, 0)),
+    (MASTER, ALL, True, 21, GetStatus.OFFSET_TOO_SMALL, (21, 10, 0)),
+    # `slaveReadEnable` decides, and the group's settings name the broker.
+    (READ, ALL, True, 0, GetStatus.FOUND, (0, 10, 7)),
+    (READ, ALL, False, 0, GetStatus.FOUND, (0, 10, 3)),
+    # A slave's ends may be behind the master's, so it answers 20 and the requested offset, unless it checks offsets.
+    (SLAVE, ALL, False, 21, GetStatus.OFFSET_OVERFLOW_BADLY, (20, 99, 3)),
+    (SLAVE, ALL, False, 20, GetStatus.NO_MATCHED_MESSAGE, (20, 10, 0)),
+    (CHECKS, ALL, False, 21, GetStatus.OFFSET_OVERFLOW_BADLY, (21, 10, 0)),
+    # One that must not be read names the master; 4.9 overwrites its code 20 (upstream issue #1828).
+    (SLAVE, ALL, True, 0, GetStatus.FOUND, (0, 10, 0)),
+    (SLAVE, ALL, True, 19, GetStatus.OFFSET_FOUND_NULL, (19, 99, 0)),
+    (SLAVE, ALL, True, 20, GetStatus.OFFSET_FOUND_NULL, (20, 99, 0)),
+    # Codes that are no corrections stay.
+    ({**SLAVE, **READ}, ALL, True, 20, GetStatus.NO_MATCHED_MESSAGE, (20, 10, 7)),
+    ({**SLAVE, **READ}, ALL, True, 20, GetStatus.MESSAGE_WAS_REMOVING, (20, 10, 7)),
+    # A slave of 5.x whose master lives holds no pull: it answers 20 at once and names the master.
+    (LIVING, (TRAITS_5,), False, 19, GetStatus.OFFSET_OVERFLOW_ONE, (20, 99, 0)),
+    (LIVING, (TRAITS_5,), False, 0, GetStatus.FOUND, (0, 10, 0)),
+    (LIVING, (TRAITS_5,), False, 20, GetStatus.NO_MATCHED_MESSAGE, (20, 10, 0)),
+    (LIVING, (TRAITS_5,), False, 21, GetStatus.OFFSET_OVERFLOW_BADLY, (20, 99, 0)),
+    (LIVING, (TRAITS_5,), True, 19, GetStatus.OFFSET_OVERFLOW_ONE, (19, 99, 7)),
+    (LIVING, (TRAITS_4_9,), False, 19, GetStatus.OFFSET_OVERFLOW_ONE, (19, 99, 3)),
+    (LIVING, (TRAITS_4_9,), False, 21, GetStatus.OFFSET_OVERFLOW_BADLY, (20, 99, 3)),
+    (ALONE, (TRAITS_5,), False, 19, GetStatus.OFFSET_OVERFLOW_ONE, (19, 99, 3)),
+]
+"""A role; whose traits; whether the reader is far behind; a lone master's code and the store's status; then the code,
+the next offset of a read that asked for 99 and found 10, and the suggested broker."""
 
 
-@ALL
-def test_a_lone_master_changes_nothing(traits: Traits) -> None:
-    role = BrokerRole()
-    assert role.is_plain
-    for code, status in (
-        (0, GetStatus.FOUND),
-        (19, GetStatus.OFFSET_OVERFLOW_ONE),
-        (20, GetStatus.NO_MATCHED_MESSAGE),
-        (21, GetStatus.OFFSET_TOO_SMALL),
-    ):
-        assert role.code(code, status, traits, suggests_slave=True) == code
-        assert role.offset_next(5, 9, status) == 9
-        assert role.suggested_broker(GROUP, code, traits, suggests_slave=True) == 0
+@pytest.mark.parametrize(("options", "all_traits", "is_behind", "code", "status", "expected"), ROLES)
+def test_what_a_role_answers(  # noqa: PLR0917 - a row of the table
+    options: dict[str, Any],
+    all_traits: tuple[Traits, ...],
+    is_behind: bool,
+    code: int,
+    status: GetStatus,
+    expected: tuple[int, int, int],
+) -> None:
+    role = BrokerRole(**options)
+    assert role.is_plain is (options == MASTER)
+    for traits in all_traits:
+        found = role.code(code, status, traits, suggests_slave=is_behind), role.offset_next(99, 10, status)
+        assert (*found, role.suggested_broker(GROUP, code, traits, suggests_slave=is_behind)) == expected
 
 
-@ALL
-def test_who_is_far_behind_is_sent_to_a_slave_when_slaves_may_be_read(traits: Traits) -> None:
-    """`slaveReadEnable` decides; the group's settings name the broker."""
-    role = BrokerRole(slave_read=True)
-    assert role.suggested_broker(GROUP, 0, traits, suggests_slave=True) == 7
-    assert role.suggested_broker(GROUP, 0, traits, suggests_slave=False) == 3
-    assert role.suggested_broker(None, 0, traits, suggests_slave=True) == 1
-
-
-@ALL
-def test_a_slave_corrects_no_offset(traits: Traits) -> None:
-    """Its ends may be behind the master's, so it answers 20 and the requested offset."""
-    role = BrokerRole("SLAVE", 1)
-    assert role.code(21, GetStatus.OFFSET_OVERFLOW_BADLY, traits, suggests_slave=False) == 20
-    assert role.offset_next(99, 10, GetStatus.OFFSET_OVERFLOW_BADLY) == 99
-    assert role.offset_next(5, 9, GetStatus.NO_MATCHED_MESSAGE) == 9
-    assert role.suggested_broker(GROUP, 21, traits, suggests_slave=False) == 3
-
-
-@ALL
-def test_a_slave_that_checks_offsets_corrects_them(traits: Traits) -> None:
-    role = BrokerRole("SLAVE", 1, offset_check_in_slave=True)
-    assert role.code(21, GetStatus.OFFSET_OVERFLOW_BADLY, traits, suggests_slave=False) == 21
-    assert role.offset_next(99, 10, GetStatus.OFFSET_OVERFLOW_BADLY) == 10
-
-
-def test_a_slave_of_5_whose_master_lives_holds_nobody() -> None:
-    """It answers 20 at once and names the master; 4.9 holds the pull."""
-    role = BrokerRole("SLAVE", 1, slave_read=True, least_broker_id=0)
-    assert role.code(19, GetStatus.OFFSET_OVERFLOW_ONE, TRAITS_5, suggests_slave=False) == 20
-    assert role.code(0, GetStatus.FOUND, TRAITS_5, suggests_slave=False) == 0
-    for code in (19, 20, 21):
-        assert role.suggested_broker(GROUP, code, TRAITS_5, suggests_slave=False) == 0
-    assert role.suggested_broker(GROUP, 21, TRAITS_4_9, suggests_slave=False) == 3
-    assert role.code(19, GetStatus.OFFSET_OVERFLOW_ONE, TRAITS_5, suggests_slave=True) == 19
-    assert role.code(19, GetStatus.OFFSET_OVERFLOW_ONE, TRAITS_4_9, suggests_slave=False) == 19
-    alone = BrokerRole("SLAVE", 1, slave_read=True, least_broker_id=1)
-    assert alone.code(19, GetStatus.OFFSET_OVERFLOW_ONE, TRAITS_5, suggests_slave=False) == 19
-
-
-@ALL
-@pytest.mark.parametrize("code", [0, 19, 20])
-def test_a_slave_that_must_not_be_read_names_the_master(code: int, traits: Traits) -> None:
-    """4.9 overwrites its code 20 (upstream issue #1828), but the answer names the master."""
-    role = BrokerRole("SLAVE", 1)
-    assert (
-        role.code(code, GetStatus.FOUND if code == 0 else GetStatus.OFFSET_FOUND_NULL, traits, suggests_slave=False)
-        == code
-    )
-    assert role.suggested_broker(GROUP, code, traits, suggests_slave=True) == 0
-
-
-@ALL
-def test_a_slave_keeps_the_codes_that_are_no_corrections(traits: Traits) -> None:
-    role = BrokerRole("SLAVE", 1, slave_read=True)
-    for status in (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING):
-        assert role.code(20, status, traits, suggests_slave=True) == 20
-        assert role.offset_next(5, 9, status) == 9
+def test_a_group_that_a_broker_does_not_know_is_sent_to_the_first_slave() -> None:
+    assert BrokerRole(slave_read=True).suggested_broker(None, 0, STRICT_TRAITS, suggests_slave=True) == 1
