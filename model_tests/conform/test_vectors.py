@@ -6,12 +6,11 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -188,14 +187,6 @@ def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     assert isinstance(raised_by(lenient_json, content), ValueError | None)
 
 
-def test_a_vector_is_data() -> None:
-    """Frozen, and compared by what it says."""
-    vector = VECTORS[0]
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        vector.id = "other"  # type: ignore[misc]
-    assert isinstance(vector, Vector)
-
-
 ASKED = ("id", "title", "profile", "serialize", "request")
 
 
@@ -220,14 +211,6 @@ def test_each_question_was_asked(version: str) -> None:
         for part in ("setup", "after"):
             assert without_answers(case.get(part, [])) == json.loads(json.dumps(question.get(part, [])))
         assert case.get("normalised", []) == question.get("normalised", [])
-
-
-def test_a_changed_question_is_seen() -> None:
-    """A recording of another expression is not taken for an answer to this one."""
-    case = next(vector.case for vector in recorded("5.5.0") if vector.id == "sql-512")
-    question = next(question for question in questions() if question["id"] == "sql-513")
-
-    assert without_answers(case["setup"]) != question["setup"]
 
 
 def test_there_are_enough() -> None:
@@ -275,52 +258,30 @@ def names(less: Vector) -> list[str]:
     return [step["name"] for step in less.case["setup"]]
 
 
-def test_steps_that_do_not_matter_are_left_out() -> None:
-    """One by one, as long as the same thing is answered otherwise."""
-
-    def play(less: Vector) -> Sequence[Difference]:
-        return [EMPTY] if "send" in names(less) else []
-
-    less, left_out = minimise(vector("make", "look", "send"), [EMPTY, LATER], play)
-
-    assert (names(less), left_out) == (["send"], 2)
-
-
-def test_a_step_without_which_something_else_differs_is_needed() -> None:
-    """Without the topic there is no message, which is not the vector's fault."""
-
-    def play(less: Vector) -> Sequence[Difference]:
-        return [EMPTY] if "make" in names(less) else [CODE, EMPTY]
-
-    less, left_out = minimise(vector("make", "send"), [EMPTY], play)
-
-    assert (names(less), left_out) == (["make"], 1)
+OTHER = Difference("response.code", "0", "24")
+Left = list[str]
+MINIMISED: dict[str, tuple[str, list[Difference], Callable[[Left], list[Difference]], Left]] = {
+    "steps that do not matter": (
+        "make look send", [EMPTY, LATER], lambda left: [EMPTY] if "send" in left else [], ["send"],
+    ),
+    "without the topic there is no message": (
+        "make send", [EMPTY], lambda left: [EMPTY] if "make" in left else [CODE, EMPTY], ["make"],
+    ),
+    "both codes are wrong, and of different things": (
+        "make send", [EMPTY, OTHER], lambda left: [EMPTY, OTHER if "make" in left else CODE], ["make"],
+    ),
+    "without a heartbeat 24 would be right": ("heartbeat look", [CODE], lambda _left: [CODE], ["heartbeat"]),
+    "of a step the place would be another one": ("make send", [LATER], lambda _left: [LATER], ["make", "send"]),
+}  # fmt: skip
+"""The steps, what differs, what differs when only some steps are left, and the steps that are needed."""
 
 
-def test_a_step_without_which_the_code_is_another_is_needed() -> None:
-    """Both are wrong, and of different things."""
-    other = Difference("response.code", "0", "24")
-
-    def play(less: Vector) -> Sequence[Difference]:
-        return [EMPTY, other if "make" in names(less) else CODE]
-
-    less, left_out = minimise(vector("make", "send"), [EMPTY, other], play)
-
-    assert (names(less), left_out) == (["make"], 1)
-
-
-def test_a_heartbeat_is_needed_though_who_does_not_heed_it_answers_alike() -> None:
-    """Without it 24 would be right."""
-    less, left_out = minimise(vector("heartbeat", "look"), [CODE], lambda _less: [CODE])
-
-    assert (names(less), left_out) == (["heartbeat"], 1)
-
-
-def test_what_differs_of_a_step_alone_is_left_as_it_is() -> None:
-    """Of a step the place would be another one in a shorter conversation."""
-    whole = vector("make", "send")
-
-    assert minimise(whole, [LATER], lambda _less: [LATER]) == (whole, 0)
+@pytest.mark.parametrize("name", MINIMISED)
+def test_steps_are_left_out_one_by_one_while_the_same_differs(name: str) -> None:
+    setup, differs, play, needed = MINIMISED[name]
+    whole = vector(*setup.split())
+    less, left_out = minimise(whole, differs, lambda less: play(names(less)))
+    assert (names(less), left_out) == (needed, len(setup.split()) - len(needed))
 
 
 VERBS = {"ask", "answer", "after", "sleepMs", "until", "close", "pushes"}

@@ -46,14 +46,6 @@ from longpoll_protocol.properties import (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("", 0), ("a", 97), ("AaAa", 2031744), ("BBBB", 2031744), ("主题", 659901)]
-)
-def test_the_hash_is_javas(text: str, expected: int) -> None:
-    """Values of `String.hashCode`; AaAa and BBBB are the well-known collision."""
-    assert word_hash(text) == expected
-
-
 @pytest.mark.parametrize("expression", [None, "", "*"])
 def test_no_expression_wants_everything(expression: str | None) -> None:
     assert tag_filter(expression, None).matches(12345)
