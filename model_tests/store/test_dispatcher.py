@@ -19,7 +19,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.errors import StoreDamageError, TopicLeavingError
+from longpoll_broker.errors import StoreDamageError
 from longpoll_broker.store import queue_builder
 from longpoll_broker.store.message_store import DISPATCH, MessageStore
 from longpoll_broker.store.messages import Arrival
@@ -487,12 +487,3 @@ def test_a_file_that_is_not_full_yet_stays() -> None:
     world.show()
     assert world.store.visible_end("T", 0) == 2 * UNITS_A_FILE + 1
     assert world.bodies("T") > UNITS_A_FILE - 3
-
-
-def test_a_topic_that_is_leaving_is_told_so() -> None:
-    world = World()
-    world.store.put(message("T"))
-    world.store.begin_deletion("T")
-    with pytest.raises(TopicLeavingError):
-        world.store.put(message("T"))
-    world.store.finish_deletion("T")

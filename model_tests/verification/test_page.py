@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import re
@@ -70,7 +69,6 @@ def test_html_escapes_what_it_is_given(tmp_path: Path) -> None:
     assert written.endswith("</html>\n")
 
 
-SOURCE: Final = Path(output.__file__).parent
 WIDTHS: Final = (20, 33, 40, 60, 80, 140, 300)
 HEADS: Final = ("property", "verdict", "seen", "where")
 ROWS: Final = (
@@ -190,19 +188,6 @@ def test_the_verdict_stands_above_all_counts(words: list[str], said: str) -> Non
 
     assert lines[0].startswith(f"verdict: {said}")
     assert [line for line in lines if line.startswith("verdict: ")] == lines[:1]
-
-
-def own_layouts(source: str) -> list[int]:
-    """The lines that make a table or a console of rich's, which know nothing of `output`."""
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    return [call.lineno for call in calls if ast.unparse(call.func).rpartition(".")[2] in {"Table", "Console", "grid"}]
-
-
-def test_no_command_lays_out_a_table_by_itself() -> None:
-    found = {path.name for path in SOURCE.rglob("*.py") if own_layouts(path.read_text("utf-8"))}
-
-    assert found == {"output.py"}
-    assert own_layouts("from rich.table import Table\ngrid = Table(title='a')") == [2]
 
 
 def test_prose_is_wrapped_where_columns_are_known_and_else_not() -> None:
