@@ -153,7 +153,7 @@ def _judge(page: Page, job: Job, limits: Limits) -> None:
 
 def _stage(page: Page, part: str, title: str, work: Callable[[Progress], Sequence[Row]]) -> None:
     """Run a stage with a progress bar on stderr."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
 
     def shown() -> Sequence[Row]:
         with progress_bar(*columns) as bar:
