@@ -23,7 +23,7 @@ from model_tests.bench import leaving
 from rich.console import Console
 from rich.table import Table
 
-from longpoll_judge.rules.step_reader import model_of
+from longpoll_judge.step_reader import model_of
 from longpoll_spec.engines.python import successors
 from longpoll_spec.history import Law
 

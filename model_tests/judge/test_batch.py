@@ -12,10 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from longpoll_judge.columns.batch import GROUP_KEY, decode, encode, joined, make_batch, queue_numbers, taken
+from longpoll_judge.columns.tables import GROUP_KEY, decode, encode, joined, queue_numbers, taken
+from longpoll_judge.kernel.lives import REQUEST_EVENTS
+from longpoll_judge.kernel.verdict import LOG_EVENTS
+from longpoll_judge.kernel.window import make_window
 from longpoll_judge.read.schema import EVENT_SCHEMA, event_dict, event_dicts, fill
-from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
-from longpoll_judge.run.queue_verdict import LOG_EVENTS
 
 NAMES = st.sampled_from(["", "a", "b", "r\u00e9", "x" * 80])
 OFFSETS, ENDS = st.integers(-1, 3), st.integers(-1, 4)
@@ -74,9 +75,7 @@ def place(event: dict[str, Any]) -> tuple[Any, ...]:
 @given(events=HISTORIES)
 def test_queues_are_apart_and_in_order(events: Events) -> None:
     """Each queue's events are those of plain Python's grouping, sorted by time, source and number."""
-    found = {}
-    for name, queue in make_batch(table_of(events)).queues() if events else ():
-        found[name] = [place(queue.evidence([row])[0]) for row in range(len(queue))]
+    found = {name: [place(event) for event in told] for name, told in in_order(events).items()}
     wanted: dict[tuple[Any, ...], list[Any]] = {}
     for event in events:
         wanted.setdefault((event["broker"], event["topic"], event["queue"]), []).append(place(event))
@@ -86,8 +85,11 @@ def test_queues_are_apart_and_in_order(events: Events) -> None:
 
 def in_order(events: Events) -> dict[Any, Any]:
     """The values of each queue's events in order."""
-    queues = make_batch(table_of(events)).queues() if events else ()
-    return {name: [queue.evidence([row]) for row in range(len(queue))] for name, queue in queues}
+    window = make_window(table_of(events))
+    found: dict[Any, Any] = {}
+    for row in range(len(window)):
+        found.setdefault(window.names[window.queue[row]], []).extend(window.evidence([row]))
+    return found
 
 
 @given(events=HISTORIES, dice=st.randoms())
@@ -115,13 +117,17 @@ def test_queues_have_the_same_numbers_however_their_rows_lie(rows: list[tuple[st
 @given(events=st.lists(EVENTS, min_size=1, max_size=30))
 def test_answers_are_joined_with_the_first_of_their_request(events: Events) -> None:
     """The join of numbers is the join of (source, request), within each queue, and leaves no trace for the next."""
-    for _name, queue in make_batch(table_of(events)).queues():
-        shown = [queue.evidence([row])[0] for row in range(len(queue))]
-        keys = [(event["source"], event.get("request", "")) for event in shown]
-        answers = [row for row, event in enumerate(shown) if event["event"] == "answer_sent" and keys[row][1]]
-        wanted = [next((row for row in answers if keys[row] == key), -1) if key[1] else -1 for key in keys]
+    window = make_window(table_of(events))
+    shown = [window.evidence([row])[0] for row in range(len(window))]
+    keys = [
+        (queue, event["source"], event.get("request", ""))
+        for queue, event in zip(window.queue.tolist(), shown, strict=True)
+    ]
+    answers = [row for row, event in enumerate(shown) if event["event"] == "answer_sent" and keys[row][2]]
+    wanted = [next((row for row in answers if keys[row] == key), -1) if key[2] else -1 for key in keys]
 
-        assert queue.answer_to(queue.request_key, "answer_sent").tolist() == wanted
+    for _time in range(2):
+        assert window.answer_to(window.request_key, "answer_sent").tolist() == wanted
 
 
 @given(events=HISTORIES, borders=st.lists(st.integers(0, 30), max_size=4))
@@ -159,12 +165,13 @@ def test_events_are_told_alike_one_by_one_and_by_column(events: Events, border: 
 @example(events=[TWICE, TWICE])
 def test_it_is_known_of_all_events_whether_any_lacks_a_number_or_comes_twice(events: Events) -> None:
     """The expected values come from plain Python."""
-    batch = make_batch(table_of(events))
+    window = make_window(table_of(events))
     for event in ("request_received", "answer_sent", "hold"):
         mine = [each for each in events if each["event"] == event]
-        requests = [(each["source"], each["request"]) for each in mine if each["request"]]
-        assert batch.has_repeated(event) == (len(set(requests)) < len(requests))
-        assert batch.has_negative(event, "code") == any(each["code"] < 0 for each in mine)
+        places = ("source", "request", "broker", "topic", "queue")
+        requests = [tuple(each[name] for name in places) for each in mine if each["request"]]
+        assert window.has_repeated(event) == (len(set(requests)) < len(requests))
+        assert window.has_negative(event, "code") == any(each["code"] < 0 for each in mine)
 
 
 @pytest.mark.parametrize("every", [1, 20])

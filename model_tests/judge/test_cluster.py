@@ -30,30 +30,27 @@ from model_tests.judge.standalone import (
     standalone,
     worker_python,
 )
+from model_tests.judge.test_stories import MIXED, write_parts
 from model_tests.support.broker.raw_client import PATIENCE_S
-from model_tests.support.judge.histories import LIMITS, certain, without_time
+from model_tests.support.judge.histories import LIMITS, PAGE, certain, shown_on_page, without_time
+from model_tests.support.judge.stories import LIMIT_MS, clauses_by_story, together
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
 from longpoll.cli import main
-from longpoll_judge.contract.result import Result, Share
+from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import SparkUnavailableError
-from longpoll_judge.evidence.survey import Context
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.data_sources import DAMAGE
 from longpoll_judge.read.growing_history import GrowingHistory
-from longpoll_judge.read.schema import PLAIN_SCHEMA
 from longpoll_judge.read.source import find
-from longpoll_judge.rules.cross_queue import Tables
-from longpoll_judge.run.follow import Listing
-from longpoll_judge.run.incremental.state import is_begun
+from longpoll_judge.run.follow import Listing, is_begun
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark import code_archive, frames
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.spark.session import JOB_GROUP, REMOTE, unclosed_sockets_ignored, with_settings
 from longpoll_judge.run.spark.stream import Batch, StreamJudge, stream_judge
-from longpoll_judge.run.wide_pulls import Outcome
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.errors import UserError
@@ -118,7 +115,7 @@ def test_a_stream_that_is_restarted_finds_what_the_batch_finds(
     growth, listing = GrowingHistory([growing]), Listing(LIMITS, "spark")
     with stream_judge(spark_engine, growth, LIMITS, kept) as judging:
         first = next_batch(judging)
-        results = [listing.result(first.so_far, growth.look(), first.complete)]
+        results = [listing.result(first.so_far, growth.look())]
         query: Any = judging._query
         plan = query._jsq.explainInternal(False)
         # The query looks for new parts again only when its batch was reported: it sees all of these at once.
@@ -129,7 +126,7 @@ def test_a_stream_that_is_restarted_finds_what_the_batch_finds(
     assert is_begun(kept)
     with stream_judge(spark_engine, growth, LIMITS, kept) as judging:
         again = next_batch(judging)
-        results.append(listing.result(again.so_far, growth.look(), again.complete))
+        results.append(listing.result(again.so_far, growth.look()))
         again.is_told.set()
     whole = judge([faulted], engine="local")
 
@@ -170,31 +167,41 @@ def jobs_of(session: Any) -> dict[int, str]:
 
 
 def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """The UI names each job. Pulls are judged after a scan of some columns and one exchange by queue."""
+    """The UI names each job. Both queries share one cached scan, and each has one exchange."""
     load = Load(events=1_500, queues=2, timeout_ms=60, is_whole=True)
     write(tmp_path / "history", simulate(load), simulated_meta(), events_per_part=500)
     here = longpoll.judge(tmp_path / "history")
     session: Any = spark_engine.session
-    before, columns = jobs_of(session), session.conf.get("spark.sql.debug.maxToStringFields")
-    session.conf.set("spark.sql.debug.maxToStringFields", "99")
+    before = jobs_of(session)
 
     assert here.shares["sends"].judged > 100
     assert without_time(longpoll.judge([tmp_path / "history"], session=session)) == without_time(here)
-    session.conf.set("spark.sql.debug.maxToStringFields", columns)
     told = {re.sub(r"\d+", "N", text) for number, text in jobs_of(session).items() if number not in before}
-    stages = "survey N splits", "judge pulls in N windows", "compare requests of queue groups"
-    assert told == {*stages, "judge sends, ends and commits"}
+    assert told == {"survey N splits", "compare requests", "judge N buckets"}
     assert session.sparkContext.getLocalProperty("spark.job.description") is None
 
-    judged, compared = [plan for plan in plans_of(session) if "BatchScan longpoll-events" in plan][-2:]
-    scanned = re.findall(r"\) BatchScan longpoll-events\s+Output \[\d+\]: \[(.+?)\]", judged)
-    unread = {*PLAIN_SCHEMA.names, "window"} - set(re.findall(r"(\w+)#", scanned[0]))
-    assert unread == {"direction", "lost_count", "actors"}
-    # A plan is shown as it began, and as it was changed while it ran.
-    assert Counter(re.findall(r"(\w+)partitioning\((\w+)#", judged)) == {("hash", "queue_group"): 2}, judged
-    assert [name for name in ("RoundRobinPartitioning", "SinglePartition") if name in judged] == []
-    assert Counter(re.findall(r"hashpartitioning\((\w+)#", compared)) == {"queue_group": 2, "key": 2}, compared
-    assert [name for name in ("AdaptiveSparkPlan", "MapInArrow", "Sort") if name not in judged] == []
+    compared, judged = [plan for plan in plans_of(session) if "BatchScan longpoll-events" in plan][-2:]
+    for plan, kind in ((compared, "keys"), (judged, "events")):
+        # A plan is shown as it began, and as it was changed while it ran.
+        assert Counter(re.findall(r"(\w+)partitioning\((\w+)#", plan)) == {("hash", "place"): 2}, plan
+        assert [name for name in ("RoundRobinPartitioning", "SinglePartition") if name in plan] == []
+        steps = "AdaptiveSparkPlan", "MapInArrow", "InMemoryTableScan", f"= {kind})"
+        assert [name for name in steps if name not in plan] == [], plan
+
+
+@pytest.mark.parametrize("name", ["on_spark.py", "plan.py"])
+def test_the_pages_programs_print_what_the_page_shows(
+    name: str, spark_engine: SparkEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But for the numbers that a plan gives its columns, and for its end. The shared session has another directory."""
+    program, shown = shown_on_page(name)
+    whole = program.replace('"model_tests/', f'"{PAGE.parents[1]}/model_tests/')
+    with unclosed_sockets_ignored():
+        exec(whole, {"session": spark_engine.session})  # noqa: S102 - it is the page's
+    said, shown = (re.sub(r"#\d+", "", text) for text in (capsys.readouterr().out, shown))
+
+    assert said.startswith(shown)
+    assert name == "plan.py" or said.rstrip() == shown.rstrip()
 
 
 def with_faults(events: list[Event]) -> list[Event]:
@@ -208,8 +215,8 @@ def with_faults(events: list[Event]) -> list[Event]:
     return [*events, again, msgspec.structs.replace(end, sequence=end.sequence + 1)]
 
 
-def test_a_skewed_queue_is_salted_by_windows(faulted: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """Its requests may need two groups; the verdict and each finding are those of one process."""
+def test_a_hot_queue_and_many_buckets_change_nothing(faulted: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """A request may need two buckets; the verdict and each finding are those of one process."""
     for seed, queues, events in ((1, 1, 4_000), (2, 3, 800)):
         load = Load(events=events, queues=queues, timeout_ms=60, is_whole=True, seed=seed)
         named_so = [msgspec.structs.replace(one, topic=f"T{seed}" if one.topic else "") for one in simulate(load)]
@@ -223,7 +230,18 @@ def test_a_skewed_queue_is_salted_by_windows(faulted: Path, tmp_path: Path, spar
     assert {"answered_once", "offsets_in_order"} <= {finding.property for finding in here.findings}
     assert min(here.shares["sends"].judged, here.shares["commits"].judged) > 10
     assert without_time(there) == without_time(here)
-    assert any("explode(" in plan for plan in plans_of(spark_engine.session))
+    (judged,) = [plan for plan in plans_of(spark_engine.session)[-1:] if "find_visitors" in plan or "Union" in plan]
+    assert Counter(re.findall(r"(\w+)partitioning\((\w+)#", judged)) == {("hash", "place"): 4}, judged
+
+
+def test_spark_reports_the_clauses_of_stories(spark_engine: SparkEngine, tmp_path: Path) -> None:
+    """Fifty stories in one history of several parts."""
+    several = MIXED[::23]
+    meta, events = together(several)
+    history = find([write_parts(tmp_path, meta, events, [100, 200])])
+    result = judge_on(spark_engine, history, wake_ms=LIMIT_MS, late_ms=LIMIT_MS, say=lambda _stage: None)
+
+    assert clauses_by_story(result, len(several)) == [sorted(one.expected) for one in several]
 
 
 REQUIRED = "'hold' AS event", "1L AS after_ns", "2L AS before_ns", "'s' AS source", "0L AS sequence"
@@ -282,25 +300,6 @@ def test_no_damage_of_a_frame_is_lost(
         monkeypatch.setattr(frames, "DAMAGES_MAX", 2)
         with pytest.raises(UserError, match="over 2 rows of damage; judge its history's directory"):
             frames._damages(frame)
-
-
-@pytest.mark.long
-def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: SparkEngine) -> None:
-    """A rule for the splits of some brokers is a separate task on a worker, and sees every event of these."""
-
-    def count(tables: Tables, _context: Context) -> Outcome:
-        return Outcome([], left_out=sum(len(table) for _number, table in tables()), share=Share(os.getpid(), 0))
-
-    with spark_engine.read(find([clean]).splits) as reading:
-        events = sum(survey.event_count for survey in reading.surveys())
-        plan: Any = reading.statistics()
-        context = Context(wake_ns=0, late_ns=0, answers_on_stop=True, sources={}, closes={})
-        first, second = reading.outcomes([("sends", count, [0, 1]), ("falls", count, [2, 3])], context)
-
-    assert "longpoll-splits[split#" in plan._jdf.queryExecution().toString()
-    assert first.left_out + second.left_out == events > 2_000
-    assert min(first.left_out, second.left_out) > 900
-    assert os.getpid() not in {first.share.judged, second.share.judged}
 
 
 IMPORTED = "import sys; sys.path.insert(0, sys.argv[1]); import longpoll_judge.run.spark.engine as e; print(e.__file__)"

@@ -14,15 +14,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_judge.columns.expression import parse
-from longpoll_judge.columns.lookup import Ascending, is_one_of, order_by, run_starts
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Growth, QueueLog
+from longpoll_judge.columns.lookup import (
+    BEGINNING,
+    NEVER,
+    Grouped,
+    grouped,
+    is_one_of,
+    order_by,
+    run_starts,
+    running,
+    suffix_min,
+)
 from longpoll_judge.contract.result import Percentiles
 from longpoll_judge.evidence.source_survey import Run, sequence_faults
 from longpoll_judge.evidence.survey import merge, survey_split
+from longpoll_judge.kernel.logs import Growth, Logs, Matching
+from longpoll_judge.kernel.promptness import bucket_counts, histogram, percentiles
 from longpoll_judge.read.schema import fill
-from longpoll_judge.rules.promptness import bucket_counts, histogram, percentiles
 from longpoll_protocol.properties import java_hash
 
+ONE = np.zeros(1, dtype=np.int64)
 MOMENTS = st.integers(0, 50)
 GROWTHS = st.lists(st.tuples(st.integers(0, 12), MOMENTS, st.integers(0, 9)), max_size=8)
 
@@ -30,7 +41,7 @@ GROWTHS = st.lists(st.tuples(st.integers(0, 12), MOMENTS, st.integers(0, 9)), ma
 def growth(steps: list[tuple[int, int, int]]) -> Growth:
     """A growth from (end, after, width) triples."""
     end, after, width = (np.array([step[place] for step in steps], dtype=np.int64) for place in range(3))
-    return Growth(end, after, after + width)
+    return Growth(np.zeros(len(end), dtype=np.int64), end, after, after + width, 1)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +79,7 @@ def test_expressions_are_split_as_the_broker_does() -> None:
 @given(steps=GROWTHS, offset=st.integers(0, 13))
 def test_an_offset_is_visible_from_the_first_end_above_it(steps: list[tuple[int, int, int]], offset: int) -> None:
     """The interval is bounded by the earliest of all moments at which the end was above the offset."""
-    after, before = growth(steps).visible_between(np.array([offset], dtype=np.int64))
+    after, before = growth(steps).visible_between(ONE, np.array([offset], dtype=np.int64))
 
     assert after[0] == min((begin for end, begin, _width in steps if end > offset), default=NEVER)
     assert before[0] == min((begin + width for end, begin, width in steps if end > offset), default=NEVER)
@@ -80,8 +91,10 @@ def test_the_end_at_a_moment_lies_between_two_bounds(steps: list[tuple[int, int,
     grown = growth(steps)
     at = np.array([moment], dtype=np.int64)
 
-    assert grown.end_at_least(at)[0] == max((end for end, begin, width in steps if begin + width < moment), default=0)
-    assert grown.end_at_most(at)[0] == max((end for end, begin, _width in steps if begin <= moment), default=0)
+    assert grown.end_at_least(ONE, at)[0] == max(
+        (end for end, begin, width in steps if begin + width < moment), default=0
+    )
+    assert grown.end_at_most(ONE, at)[0] == max((end for end, begin, _width in steps if begin <= moment), default=0)
 
 
 @given(
@@ -92,21 +105,20 @@ def test_the_end_at_a_moment_lies_between_two_bounds(steps: list[tuple[int, int,
     width=st.integers(0, 12),
 )
 def test_matching_messages_are_counted(tags: list[str], holes: set[int], text: str, first: int, width: int) -> None:
-    """Messages whose tags were not recorded may match or not; the others are counted exactly."""
+    """Messages whose tags were not recorded may match or not; the others are counted."""
     seen = [offset for offset in range(len(tags)) if offset not in holes]
     codes = np.array([java_hash(tags[offset]) for offset in seen], dtype=np.int64)
-    log = QueueLog(np.array(seen, dtype=np.int64), codes, growth([]), is_white_box=True, slack_ns=0)
+    known_offsets = Grouped(np.zeros(len(seen), dtype=np.int64), np.array(seen, dtype=np.int64), 1)
+    none = np.zeros(0, dtype=np.int64)
+    logs = Logs(known_offsets, codes, growth([]), np.array([True]), 0, ONE, (none, none))
     expression = parse("TAG", text)
     assert expression is not None
-    least, most = log.matching(expression).count(np.array([first]), np.array([first + width]))
+    least = Matching(logs, expression).count(ONE, np.array([first]), np.array([first + width]))
     wanted = {"*": {"a", "b", ""}, "a": {"a"}, "a || b": {"a", "b"}}[text]
     known = [offset for offset in seen if first <= offset < first + width]
     sure = sum(tags[offset] in wanted for offset in known)
 
-    if text == "*":
-        assert least[0] == most[0] == width
-    else:
-        assert (least[0], most[0]) == (sure, sure + width - len(known))
+    assert least[0] == (width if text == "*" else sure)
 
 
 @given(values=st.lists(st.integers(0, 10**12), min_size=1, max_size=200), cut=st.integers(0, 200))
@@ -199,17 +211,45 @@ def integers(numbers: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 @given(numbers=NUMBERS | st.lists(CLOSE, max_size=30).map(sorted), wanted=st.lists(CLOSE | FAR, max_size=12))
 def test_ranks_are_those_of_a_bisection(numbers: list[int], wanted: list[int]) -> None:
     """Close together or far apart, twice or missing, and also below and above all of them."""
-    ascending = Ascending(integers(numbers))
-    assert ascending.below(integers(wanted)).tolist() == np.searchsorted(integers(numbers), integers(wanted)).tolist()
+    ascending, one = Grouped(integers([0] * len(numbers)), integers(numbers), 1), integers([0] * len(wanted))
+    assert (
+        ascending.below(one, integers(wanted)).tolist() == np.searchsorted(integers(numbers), integers(wanted)).tolist()
+    )
     ends = [number + 3 for number in wanted]
     counted = [sum(first <= number < first + 3 for number in numbers) for first in wanted]
-    assert ascending.between(integers(wanted), integers(ends)).tolist() == counted
+    assert ascending.between(one, integers(wanted), integers(ends)).tolist() == counted
 
 
-@pytest.mark.parametrize(("numbers", "has_table"), [([], False), ([7], True), ([0, 4, 7], True), ([0, 1 << 40], False)])
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 3), CLOSE | FAR), max_size=20),
+    wanted=st.lists(st.tuples(st.integers(0, 3), CLOSE | FAR), max_size=12),
+)
+def test_each_group_is_looked_up_by_itself(rows: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
+    """As a bisection of the numbers of one group; running extremes begin again with each group."""
+    group, numbers = (integers([row[place] for row in rows]) for place in (0, 1))
+    told, order = grouped(group, numbers, 4)
+    asked, numbers_asked = (integers([row[place] for row in wanted]) for place in (0, 1))
+    before = [sum(other < mine for other, _number in rows) for mine, _number in wanted]
+    below = [sum(other == mine and value < number for other, value in rows) for mine, number in wanted]
+
+    assert (group[order].tolist(), numbers[order].tolist()) == tuple(
+        map(list, zip(*sorted(rows), strict=True))
+    ) or not rows
+    assert told.below(asked, numbers_asked).tolist() == [sum(pair) for pair in zip(before, below, strict=True)]
+    assert [place >= 0 for place in told.at(asked, numbers_asked).tolist()] == [each in rows for each in wanted]
+    by_group = np.argsort(group, kind="stable")
+    group, numbers = group[by_group], numbers[by_group]
+    for row in range(len(rows)):
+        mine = group == group[row]
+        assert running(group, numbers)[row] == numbers[: row + 1][mine[: row + 1]].max()
+        assert suffix_min(group, numbers)[row] == numbers[row:][mine[row:]].min()
+
+
+@pytest.mark.parametrize(("numbers", "has_table"), [([], True), ([7], True), ([0, 4, 7], True), ([0, 1 << 40], False)])
 def test_a_table_is_made_where_numbers_lie_close_together(numbers: list[int], has_table: bool) -> None:
     """One of the size of the spread: far numbers would need more memory than there is."""
-    assert (Ascending(integers(numbers))._table is not None) is has_table
+    near = Grouped(integers([0] * len(numbers)), integers(numbers), 1)
+    assert (near._table is not None) is has_table
 
 
 @given(values=st.lists(CLOSE), wanted=st.lists(CLOSE, max_size=12))

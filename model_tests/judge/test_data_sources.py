@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import tarfile
 from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
 from model_tests.judge.test_cluster import plans_of
@@ -18,15 +21,20 @@ import longpoll
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_judge.errors import StoreNotFoundError
 from longpoll_judge.read import rocketmq_store
-from longpoll_judge.read.data_sources import DAMAGE, register
+from longpoll_judge.read.data_sources import DAMAGE, FRAME_SCHEMA, DataSourceOptionError, HistorySource, register
 from longpoll_judge.read.rocketmq_store import FileRange, ranges, read_records, read_units
+from longpoll_judge.read.schema import DEFAULTS
+from longpoll_judge.read.source import find, read_split
 from longpoll_judge.recording import load
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.run.spark.frames import findings_frame, metrics_frame
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored, with_settings
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.real import RealRuntime
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MIDDLE: Final = "2023-11-14T22:30:00.600"
+MIDDLE_NS: Final = 1_700_001_000_600_000_000
+"""A moment in the middle of the history `clean`."""
 GOLDEN = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.tar.xz"
 
 
@@ -127,24 +135,90 @@ def test_a_directory_without_store_is_the_users_mistake(tmp_path: Path) -> None:
         ranges(tmp_path, "commitlog")
 
 
+def events_of(directory: Path) -> list[dict[str, Any]]:
+    """The events of a history on the common clock."""
+    return [row for part in find([directory]).splits for row in read_split(part)[0].to_pylist()]
+
+
+def rows_of(directory: Path, *columns: str, **options: str) -> list[dict[str, Any]]:
+    """The rows of a history as the source gives them to Spark."""
+    source = HistorySource({"path": str(directory), **options})
+    schema = SimpleNamespace(fieldNames=lambda: list(columns or FRAME_SCHEMA.names))
+    reader = source.reader(schema)
+    batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_row_has_the_time_of_its_event_and_null_for_what_that_lacks(clean: Path) -> None:
+    """So a sum over a column needs no filter, and a join by request no exception."""
+    events = events_of(clean)
+    rows = {row["sequence"]: row for row in rows_of(clean)}
+    lacking = Counter(name for row in rows.values() for name, value in row.items() if value is None)
+
+    assert len(rows) == len(events)
+    for event in events:
+        row = dict(rows[event["sequence"]])
+        assert (row.pop("time") - EPOCH) // timedelta(microseconds=1) == event["after_ns"] // 1_000
+        for name, value in row.items():
+            assert value == event[name] or (value is None and event[name] == DEFAULTS[name]), name
+        assert not any(isinstance(value, int) and value < 0 for value in row.values())
+    assert min(lacking["tag"], lacking["queue_offset"], lacking["offset_next"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("options", "is_chosen"),
+    [
+        ({"topic": "orders"}, lambda event: event["topic"] == "orders"),
+        ({"topic": "orders", "queue": "0"}, lambda event: (event["topic"], event["queue"]) == ("orders", 0)),
+        ({"queue": "77"}, lambda _event: False),
+        ({"since": MIDDLE}, lambda event: event["before_ns"] >= MIDDLE_NS),
+        (
+            {"until": f"{MIDDLE}+00:00", "topic": "orders"},
+            lambda event: event["after_ns"] < MIDDLE_NS and event["topic"] == "orders",
+        ),
+    ],
+)
+def test_options_choose_the_rows(
+    options: dict[str, str], is_chosen: Callable[[dict[str, Any]], bool], clean: Path
+) -> None:
+    """By the events' own fields, whatever columns are asked for; other rows do not reach Java."""
+    events = events_of(clean)
+    chosen = {event["sequence"] for event in events if is_chosen(event)}
+
+    assert {row["sequence"] for row in rows_of(clean, "sequence", **options)} == chosen
+    assert len(chosen) < len(events)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"queue": "first"}, "write the number of a queue"),
+        ({"since": "noon"}, "write a time such as 2026-11-21T10:20:4"),
+    ],
+)
+def test_an_option_that_is_none_is_a_sentence(options: dict[str, str], why: str, clean: Path) -> None:
+    with pytest.raises(DataSourceOptionError, match=why):
+        rows_of(clean, **options)
+
+
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_a_schema_prunes_the_scan(clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """The plan scans three columns and has one exchange; damage is a row still, and a wrong column is a sentence."""
+    """The plan scans four columns and has one exchange; damage is a row still, and a wrong column is a sentence."""
     session = spark_engine.session
     register(session)
     plant(clean, "half_line", tmp_path / "torn")
-    source = session.read.format("longpoll-history").schema("queue bigint, event string, tag string")
+    source = session.read.format("longpoll").schema("time timestamp, queue bigint, event string, tag string")
     counted: Any = source.load(str(tmp_path / "torn")).groupBy("event").count()
     with unclosed_sockets_ignored():
         found = {row["event"]: row["count"] for row in counted.toArrow().to_pylist()}
         with pytest.raises(PySparkException, match="a history has no column 'colour'"):
-            session.read.format("longpoll-history").schema("colour string").load(str(clean)).count()
+            session.read.format("longpoll").schema("colour string").load(str(clean)).count()
 
     plan = counted._jdf.queryExecution().executedPlan().toString()
-    assert re.search(r"BatchScan longpoll-history\[queue#\d+L?, event#\d+, tag#\d+\]", plan), plan
-    assert plan.count("Exchange hashpartitioning(event#") == 1
+    assert re.search(r"BatchScan longpoll\[time#\d+, queue#\d+L?, event#\d+, tag#\d+\]", plan), plan
+    assert set(re.findall(r"(\w+)partitioning\((\w+)#", plan)) == {("hash", "event")}
     assert found.pop(DAMAGE) == 1
     assert found == Counter(event.event for event in load(clean).events)
 
@@ -160,7 +234,7 @@ def test_spark_reads_both_formats(java_store: Path, clean: Path, tmp_path: Path,
     with unclosed_sockets_ignored():
         stored = session.read.format("rocketmq-store").load(str(java_store)).toArrow().to_pylist()
         units = session.read.format("rocketmq-store").option("part", "consumequeue").load(str(java_store)).count()
-        events = session.read.format("longpoll-history").load(str(tmp_path / "torn")).toArrow().to_pylist()
+        events = session.read.format("longpoll").load(str(tmp_path / "torn")).toArrow().to_pylist()
         with pytest.raises(PySparkException, match="write commitlog or consumequeue"):
             session.read.format("rocketmq-store").option("part", "index").load(str(java_store)).count()
 
@@ -184,7 +258,7 @@ def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Pat
     register(session)
     plant(clean, fault, tmp_path / "faulty")
     with unclosed_sockets_ignored():
-        frame = session.read.format("longpoll-history").load(str(tmp_path / "faulty"))
+        frame = session.read.format("longpoll").load(str(tmp_path / "faulty"))
         frame = frame.unionByName(frame).withColumns(
             {"actors": lit(None), "at": now(), "queue": col("queue").cast("int")}
         )
@@ -197,12 +271,12 @@ def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Pat
     assert there.verdict == here.verdict != "valid"
     texts = [[(one.id, one.clause, one.why) for one in result.findings] for result in (there, here)]
     assert texts[0] == texts[1]
-    (reading,) = [plan for plan in plans_of(session)[before:] if "BatchScan longpoll-history" in plan]
+    (reading,) = [plan for plan in plans_of(session)[before:] if re.search(r"BatchScan longpoll\b(?!-)", plan)]
     assert "InsertIntoHadoopFsRelationCommand" in reading
     assert set(re.findall(r"(\w+)partitioning\(", reading)) == {"range"}
     with unclosed_sockets_ignored():
-        rows = findings_frame(session, there).select("id", "clause", "why").collect()
-        metrics = {(row.metric, row.label): row.value for row in metrics_frame(session, there).collect()}
+        rows = there.to_spark(session).select("id", "clause", "why").collect()
+        metrics = {(row.metric, row.label): row.value for row in there.to_spark(session, "metrics").collect()}
     assert [tuple(row) for row in rows] == texts[0]
     expected = Counter(
         [*((one.verdict, one.clause) for one in here.findings), *(("gaps", one["clause"]) for one in there.gaps)]

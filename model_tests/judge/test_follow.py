@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,11 @@ from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read import growing_history as growth_module
 from longpoll_judge.read.growing_history import GrowingHistory, whole_end
 from longpoll_judge.read.ndjson import read_range
-from longpoll_judge.read.schema import Damage, parquet
-from longpoll_judge.read.source import SPLIT_BYTES, InputSplit, read_split
-from longpoll_judge.run import local
+from longpoll_judge.read.schema import parquet
+from longpoll_judge.read.source import SPLIT_BYTES, read_split
 from longpoll_judge.run.follow import TRIES, follow
-from longpoll_judge.run.incremental.state import Parts
 from longpoll_judge.run.local import LocalReading
-from longpoll_judge.run.pipeline import judge
+from longpoll_judge.run.pipeline import EngineName, judge
 from longpoll_spec.history import META_FILE, Event
 
 if TYPE_CHECKING:
@@ -175,7 +174,7 @@ def test_a_stream_of_spark_has_each_event_once(
     register(session)
     with unclosed_sockets_ignored():
         grow(b"".join(lines[:10]) + lines[10][:20])
-        rows = session.readStream.format("longpoll-history").load(str(directory))
+        rows = session.readStream.format("longpoll").load(str(directory))
         query = rows.writeStream.format("memory").queryName("seen").trigger(processingTime="200 milliseconds")
         running = query.option("checkpointLocation", str(tmp_path / "kept")).start()
         running.processAllAvailable()
@@ -202,29 +201,6 @@ def test_splits_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypat
     assert [event["sequence"] for event in events] == list(range(29))
 
 
-def test_what_is_whole_is_read_once(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a growing history is judged, only its end is read again; the verdict is that of all of it."""
-    directory, grow = growing
-    content = lines_of(faulty_events())
-    monkeypatch.setattr("longpoll_judge.read.source.SPLIT_BYTES", len(content) // 20)
-    reads: Counter[tuple[int, int]] = Counter()
-
-    def counted(part: InputSplit, columns: Sequence[str] | None = None) -> tuple[pa.Table, list[Damage]]:
-        reads[part.start, part.end] += 1
-        return read_split(part, columns)
-
-    monkeypatch.setattr(local, "read_split", counted)
-    size = len(content) // 5 + 1
-    pieces = [content[start : start + size] for start in range(0, len(content), size)]
-    last, told = followed(directory, [lambda piece=piece: grow(piece) for piece in pieces])  # type: ignore[misc]
-    most = max(reads.values())
-    whole = judge([directory], engine="local")
-
-    assert (len(told), most) == (1 + len(pieces), 1)
-    assert (last.events, last.findings, last.gaps) == (whole.events, whole.findings, whole.gaps)
-    assert len(reads) > 20
-
-
 # -- parts that change -------------------------------------------------------------------------------------------------
 
 
@@ -249,6 +225,8 @@ def change_once_looked_over(monkeypatch: pytest.MonkeyPatch, change: Callable[[]
 
     def looked_over(self: LocalReading) -> Iterator[object]:
         yield from surveys(self)
+        # As of a history that is more than one window.
+        self._kept.clear()
         change()
 
     monkeypatch.setattr(LocalReading, "surveys", looked_over)
@@ -348,7 +326,7 @@ def test_a_part_of_the_same_size_is_another_one(replaced: Callable[[Path, bytes]
 
 @REPLACED
 @pytest.mark.parametrize("kind", ["lines", "history"])
-def test_who_has_read_a_part_says_that_another_of_its_size_is_there(
+def test_a_part_that_is_rewritten_is_counted(
     replaced: Callable[[Path, bytes], None], kind: str, parts: list[Path], tmp_path: Path
 ) -> None:
     """Wherever in it the difference lies that its places show; one that was only touched is still the same."""
@@ -356,19 +334,51 @@ def test_who_has_read_a_part_says_that_another_of_its_size_is_there(
         write(tmp_path / "lines", simulate(Load(events=240, timeout_ms=60)), simulated_meta())
     part = next(iter(sorted((tmp_path / kind).glob("part-*"))))
     content = part.read_bytes()
-    growth, known, ends = GrowingHistory([part.parent]), Parts(), {str(part): len(content) if kind == "lines" else 1}
+    growth = GrowingHistory([part.parent])
     growth.look()
-    assert known.are_anew(growth.stamps, ends) == 0
     found = []
-    for place in (0, (len(content) - 4_096) // 3, len(content) - 1):
-        replaced(part, content)
-        growth.look()
-        found.append(known.are_anew(growth.stamps, ends))
+    for place in (0, (len(content) - 4_096) // 3, len(content) - 2):
         replaced(part, content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         growth.look()
-        found.append(known.are_anew(growth.stamps, ends))
+        found.append(growth.rewritten)
+        replaced(part, content)
+        growth.look()
+        before = growth.rewritten
+        replaced(part, content)
+        growth.look()
+        assert growth.rewritten == before
 
-    assert found == [0, 1, 1, 1, 1, 1]
+    assert found == [1, 3, 5]
+
+
+@pytest.mark.parametrize(
+    "engine",
+    ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long, pytest.mark.xdist_group("spark")])],
+)
+def test_who_follows_a_long_history_begins_again(engine: EngineName, growing: tuple[Path, Grow]) -> None:
+    """If a part was rewritten: an event that was read before, and again after its place changed, is there once."""
+    directory, grow = growing
+    part, content = directory / "part-0.ndjson", lines_of(list(simulate(Load(events=700, timeout_ms=60))))
+    half, told = content.index(b"\n", len(content) // 2) + 1, list[Result]()
+    grow(content[:half])
+    changed, deadline_s = content[:half].replace(b"{", b" {"), time.monotonic() + PATIENCE_S
+
+    def stops(seconds: float) -> bool:
+        """Grow the part, rewrite it, and complete it, each when the whole of it was judged as it was before."""
+        assert time.monotonic() < deadline_s, "the follower brought nothing"
+        is_told = len(told) > 1 and told[-1].events == part.read_bytes().count(b"\n")
+        if is_told and part.stat().st_size == half:
+            overwritten(part, changed + content[half : content.index(b"\n", half) + 1])
+        elif not is_told:
+            threading.Event().wait(seconds)
+        return is_told and part.stat().st_size > len(changed) and told[-1].events > content[:half].count(b"\n")
+
+    how: dict[str, Any] = {"master": None, "wake_ms": 100, "late_ms": 50, "whole_events": 0}
+    last = follow([directory], engine=engine, tell=told.append, stops=stops, **how)
+
+    assert [result.findings for result in told if result.findings] == []
+    assert (told[-1].events, told[-1].queues) == (last.events, last.queues)
+    assert {gap["kind"] for gap in told[-1].gaps} == {gap["kind"] for gap in last.gaps}
 
 
 @pytest.mark.parametrize("times", [TRIES - 1, TRIES])

@@ -16,6 +16,7 @@ from model_tests.support.judge.histories import numbered, on_spark, without_time
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_judge.errors import HistoryChangedError, HistoryNotFoundError
+from longpoll_judge.evidence.survey import Survey, survey_split
 from longpoll_judge.generate import simulated_meta, write
 from longpoll_judge.read.parquet import read_row_groups
 from longpoll_judge.read.schema import NAMES, PLAIN_SCHEMA, REQUIRED, compute, event_dict, fill, parquet
@@ -24,7 +25,7 @@ from longpoll_judge.recording import load
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.run.windows import OVERVIEW_COLUMNS, overview_of, overview_of_table, read_again
+from longpoll_judge.run.splits import Extent, extent_of, read_again
 
 Engine = LocalEngine | SparkEngine
 
@@ -184,11 +185,10 @@ def test_texts_of_any_type_are_judged_alike(in_parquet: Path, tmp_path: Path, ki
     assert said(tmp_path / "copy") == said(in_parquet)
 
 
-def test_a_third_of_the_columns_shows_as_much(in_parquet: Path) -> None:
-    """An overview of a split is that of all its columns; nothing that it needs is left unread."""
-    for part in find([in_parquet]).splits:
-        assert overview_of(part) == overview_of_table(*read_split(part))
-        assert "tag" not in read_split(part, OVERVIEW_COLUMNS)[0].column_names
+def looked_over(part: InputSplit) -> tuple[Survey, Extent]:
+    """The survey of a split and its extent, as the engine without Spark reads it."""
+    table, damages = read_split(part, sparse=True)
+    return survey_split(fill(table), damages), extent_of(table)
 
 
 def test_what_no_event_tells_need_not_be_read(in_parquet: Path) -> None:
@@ -235,10 +235,10 @@ def test_what_type_a_column_has_shows_however_little_is_read(
     plain = plainly(pa.table({"event": ["a"] * 2, "source": ["s"] * 2, **moments}))
     parquet.write_table(plain.set_column(plain.schema.get_field_index(name), name, column), tmp_path / "part-0.parquet")
     part = InputSplit(str(tmp_path / "part-0.parquet"), 0, 1, {}, {})
-    overview = overview_of(part)
+    survey, extent = looked_over(part)
 
-    assert overview.survey.event_count == count
-    assert len(read_again(part, overview.extent)) == count
+    assert survey.event_count == count
+    assert len(read_again(part, extent)) == count
 
 
 def test_a_column_that_is_left_out_is_added_up_all_the_same(tmp_path: Path) -> None:
@@ -246,14 +246,14 @@ def test_a_column_that_is_left_out_is_added_up_all_the_same(tmp_path: Path) -> N
     table = pa.table({"event": ["lost", "lost"], "source": ["s", "s"], **moments, "lost_count": [1, 1]})
     parquet.write_table(table, tmp_path / "part-0.parquet")
     part = InputSplit(str(tmp_path / "part-0.parquet"), 0, 1, rename={}, clocks={})
-    overview = overview_of(part)
-    assert "code" not in read_again(part, overview.extent).column_names
+    _survey, extent = looked_over(part)
+    assert "code" not in read_again(part, extent).column_names
     with pytest.raises(HistoryChangedError):
-        read_again(part, (*overview.extent[:3], overview.numbers_sum + 1))
+        read_again(part, (*extent[:3], extent[3] + 1))
 
 
-def test_answers_without_a_queue_are_placed_in_windows_too(clean: Path, tmp_path: Path) -> None:
-    """A history in many windows whose answers name no queue is judged as if they did."""
+def test_answers_without_a_queue_are_placed_in_buckets_too(clean: Path, tmp_path: Path) -> None:
+    """A history in many buckets whose answers name no queue is judged as if they did."""
     events = [
         msgspec.structs.replace(event, topic="", queue=-1, broker="") if event.event == "answer_sent" else event
         for event in load(clean).events
@@ -337,10 +337,10 @@ def test_a_list_that_lacks_a_number_is_damage_however_little_is_read(tmp_path: P
     table = pa.table({"event": ["answer_sent"] * 3, "source": ["s"] * 3, **moments, "offsets": [[1], [2, None], []]})
     part = InputSplit(str(tmp_path / "part-0.parquet"), 0, 1, {}, {})
     parquet.write_table(plainly(table), part.path, write_statistics=statistics)
-    overview = overview_of(part)
+    survey, extent = looked_over(part)
 
-    assert overview.survey.event_count == 2
-    assert read_again(part, overview.extent)["offsets"].to_pylist() == [[1], []]
+    assert survey.event_count == 2
+    assert read_again(part, extent)["offsets"].to_pylist() == [[1], []]
     assert [(damage.position, damage.count) for damage in read_split(part)[1]] == [(1, 1)]
 
 
@@ -357,10 +357,10 @@ def test_a_text_that_cannot_be_decoded_is_damage_however_little_is_read(
     parquet.write_table(table.set_column(table.schema.get_field_index(name), name, texts), path, row_group_size=2)
     for group, count in ((0, 2), (1, 0)):
         part = InputSplit(str(path), group, group + 1, {}, {})
-        overview = overview_of(part)
+        survey, extent = looked_over(part)
 
-        assert overview.survey.event_count == count
-        assert len(read_again(part, overview.extent)) == count
+        assert survey.event_count == count
+        assert len(read_again(part, extent)) == count
         assert [damage.reason for damage in read_split(part)[1]] == [f"a text of the column {name} is no UTF-8"] * group
 
 

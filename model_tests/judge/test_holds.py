@@ -17,7 +17,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold.hold_table import HoldLimit
 from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Result
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
-from longpoll_judge.rules.queue_columns import MS
+from longpoll_judge.kernel.pulls import MS
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime

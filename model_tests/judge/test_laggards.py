@@ -1,4 +1,4 @@
-"""Lagging groups are judged in windows as in one piece."""
+"""Groups that lag far behind the end of a queue are judged as those at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from longpoll_judge.run.pipeline import judge_on
 
 
 def judged(directory: Path, window_events: int) -> Result:
-    """Judge in windows of about this many events."""
+    """Judge in buckets of about this many events."""
     engine = LocalEngine(threads=1, window_events=window_events)
     return judge_on(engine, find([directory]), wake_ms=100, late_ms=50, say=lambda _text: None)
 
@@ -43,20 +43,20 @@ def same(one: Result, other: Result) -> bool:
 
 def test_generated_laggards_are_right(lagging: Path) -> None:
     """The verdict is that of the history in one piece."""
-    in_windows, whole = judged(lagging, 700), judged(lagging, 1 << 40)
+    in_buckets, whole = judged(lagging, 700), judged(lagging, 1 << 40)
 
     assert whole.verdict == "valid"
-    assert same(in_windows, whole)
+    assert same(in_buckets, whole)
 
 
 @pytest.mark.long
 def test_generated_laggards_of_a_broker_that_is_killed_are_right(tmp_path: Path) -> None:
     """It starts three times."""
     write_lagging(tmp_path, Load(events=8_000, queues=2, consumers=("*",)), 4, tile_events=1_000, lives=3)
-    in_windows, whole = judged(tmp_path, 700), judged(tmp_path, 1 << 40)
+    in_buckets, whole = judged(tmp_path, 700), judged(tmp_path, 1 << 40)
 
     assert [finding for finding in whole.findings if finding.verdict == "violated"] == []
-    assert same(in_windows, whole)
+    assert same(in_buckets, whole)
 
 
 def changed(directory: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -82,9 +82,9 @@ FAULTS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 @pytest.mark.parametrize("clause", quick_if(FAULTS, lambda clause: clause == "pull.found.next"))
 def test_a_laggard_that_is_told_something_wrong_is_found(lagging: Path, tmp_path: Path, clause: str) -> None:
-    """A wrong answer about old messages has the same evidence in windows and in one piece."""
+    """A wrong answer about old messages has the same evidence in buckets and in one piece."""
     changed(lagging, tmp_path / "wrong", FAULTS[clause])
-    in_windows, whole = judged(tmp_path / "wrong", 700), judged(tmp_path / "wrong", 1 << 40)
+    in_buckets, whole = judged(tmp_path / "wrong", 700), judged(tmp_path / "wrong", 1 << 40)
 
     assert [finding.clause for finding in whole.findings] == [clause]
-    assert same(in_windows, whole)
+    assert same(in_buckets, whole)

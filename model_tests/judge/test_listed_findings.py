@@ -23,8 +23,7 @@ from longpoll_judge.read.files import absolute
 from longpoll_judge.recording import NoVictimError, Recording
 from longpoll_judge.run.follow import Progress
 from longpoll_judge.run.pipeline import judge
-from longpoll_judge.run.queue_verdict import FINDINGS_MAX
-from longpoll_judge.run.tally import NOT_TOLD, left_to_the_end
+from longpoll_judge.run.tally import FINDINGS_MAX, NOT_TOLD, left_to_the_end
 from longpoll_judge.show.findings_file import RECENT_MAX, Names, open_stream
 from longpoll_judge.show.standing import standing
 

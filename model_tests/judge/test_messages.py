@@ -10,8 +10,8 @@ from model_tests.support.judge.histories import judged
 
 from longpoll_judge.contract.clauses import CLAUSES
 from longpoll_judge.contract.result import MESSAGE_IS_DELIVERED, Result
-from longpoll_judge.rules.messages import OF_MESSAGES, OF_POLLS
-from longpoll_judge.rules.sends import FINDINGS_MAX
+from longpoll_judge.kernel.messages import OF_MESSAGES, OF_POLLS
+from longpoll_judge.kernel.sends import FINDINGS_MAX
 from longpoll_spec.history import Event, Meta, Source
 
 MS: Final = 1_000_000
@@ -52,6 +52,11 @@ def got(moment_ms: float, request: str, first: int, messages: list[int], **field
         at("request_received", moment_ms, expression_type="TAG", expression="*", **own, **(pull | fields)),
         at("answer_sent", moment_ms + wait_ms, **own, **(answer | place | told), **lists),
     ]
+
+
+def closed(moment_ms: float) -> list[Told]:
+    """All connections close."""
+    return [at("connection_closed", moment_ms, where=name) for name in ("p", "c", "d")]
 
 
 def ended(moment_ms: float, message: int, outcome: str) -> list[Told]:
@@ -107,6 +112,19 @@ GOOD: Final[dict[str, list[list[Told]]]] = {
     "a level in time": [sent(0, "s1", 1, delay_level=2), got(10, "r1", 0, [1], held=5_100)],
     "a second early": [sent(0, "s1", 1, delay_ms=5_000), got(10, "r1", 0, [1], held=4_200)],
     "fetched late": [sent(0, "s1", 1, delay_ms=5_000), got(60_000, "r1", 0, [1])],
+    "asked for too soon after its time": [
+        sent(0, "s1", 1, delay_ms=5_000),
+        got(9_990, "r1", 0, [], may_hold=False),
+        got(20_000, "r2", 0, [1]),
+    ],
+    "stored behind what was read": [sent(0, "s1", 1), got(4_990, "r1", 0, [], may_hold=False)],
+    "stored where an unknown message is": [sent(0, "s1", 1), got(5_010, "r1", 0, [0], bodies=[-1])],
+    "prepared, and never found": [sent(0, "s1", 1, transaction="prepared"), got(5_010, "r1", 0, [], may_hold=False)],
+    "asked for too soon after its commit": [
+        sent(0, "s1", 1, transaction="prepared"),
+        ended(4_000, 1, "commit"),
+        got(8_990, "r1", 0, [], may_hold=False),
+    ],
     "sent again without a delay": [
         sent(0, "s1", 1, delay_ms=5_000),
         sent(4, "s2", 1, offset=0),
@@ -143,9 +161,60 @@ BAD: Final[dict[str, tuple[list[list[Told]], str, str]]] = {
         "message.one_value",
         "violated",
     ),
-    "the first connection had ended": (
+    "one connection outlives both": (
         [got(10, "r1", 0, [1]), [at("connection_closed", 15)], got(20, "r2", 0, [2], where="d")],
         "message.one_value",
+        "violated",
+    ),
+    "all connections had ended": (
+        [
+            got(10, "r1", 0, [1]),
+            closed(15),
+            [at("connection_opened", 1_100, where="e")],
+            got(1_200, "r2", 0, [2], where="e"),
+        ],
+        "message.one_value",
+        "unknown",
+    ),
+    "all connections had ended long after": (
+        [
+            got(10, "r1", 0, [1]),
+            closed(16_000),
+            [at("connection_opened", 17_100, where="e")],
+            got(17_200, "r2", 0, [2], where="e"),
+        ],
+        "message.one_value",
+        "violated",
+    ),
+    "overdue": (
+        [sent(0, "s1", 1, delay_ms=5_000), got(10_010, "r1", 0, [], may_hold=False), got(20_000, "r2", 0, [1])],
+        "message.overdue",
+        "unknown",
+    ),
+    "a level overdue, and others delivered": (
+        [
+            sent(0, "s1", 1, delay_level=2),
+            sent(3, "s2", 2, offset=0),
+            got(10_010, "r1", 0, [2]),
+            got(20_000, "r2", 1, [1]),
+        ],
+        "message.overdue",
+        "unknown",
+    ),
+    "never found": ([sent(0, "s1", 1), got(5_010, "r1", 0, [], may_hold=False)], "message.lost", "unknown"),
+    "never found among others": (
+        [got(0, "r1", 3, [4]), sent(10, "s1", 5), sent(20, "s2", 6, offset=4), got(5_030, "r2", 4, [6])],
+        "message.lost",
+        "unknown",
+    ),
+    "never found after its commit": (
+        [sent(0, "s1", 1, transaction="prepared"), ended(4_000, 1, "commit"), got(9_010, "r1", 0, [], may_hold=False)],
+        "message.lost",
+        "unknown",
+    ),
+    "never found after its delay": (
+        [sent(0, "s1", 1, delay_ms=4_000), got(9_010, "r1", 0, [], may_hold=False)],
+        "message.lost",
         "unknown",
     ),
     "stored twice": ([sent(0, "s1", 1, offset=0), got(10, "r1", 0, [1, 1])], "message.stored.once", "unknown"),

@@ -10,7 +10,7 @@ import pytest
 from model_tests.judge.second.compare import judge_it
 from model_tests.judge.second.smallest import acknowledged, pull, strictly, watched
 
-from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.columns.lookup import NEVER
 from longpoll_judge.evidence.observers import (
     Observers,
     Seen,

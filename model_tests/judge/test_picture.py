@@ -14,8 +14,8 @@ import pytest
 from model_tests.support.judge.faults import plant
 from model_tests.support.judge.histories import RECORDINGS
 
+from longpoll_judge.columns.tables import Tables
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, Result
-from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.show.page import Bar, Drawn, Picture, as_data, gather, groups, picture, render_html, sentence
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from model_tests.support.judge.histories import RECORDINGS
 
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, MILLION, NO_LOST_WAKEUP, rate
-from longpoll_judge.run import queue_verdict
+from longpoll_judge.run import pipeline
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.show.page import render_html
 
@@ -63,7 +63,7 @@ def test_known_intervals() -> None:
 
 def test_findings_left_out_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that lists only one of its findings still has its whole rate."""
-    monkeypatch.setattr(queue_verdict, "FINDINGS_MAX", 1)
+    monkeypatch.setattr(pipeline, "FINDINGS_MAX", 1)
     result = judge([RECORDINGS / "java-4.9.7-late"], engine="local")
     assert result.findings_left_out > 0
     assert result.rates[ANSWERED_BY_DEADLINE].violated == 6

@@ -1,4 +1,4 @@
-"""Small histories and the clauses that the judge reports for each: at once, in windows, while they grow, and alone."""
+"""Small histories and the clauses that the judge reports for each: at once, in buckets, while they grow, and alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.judge.histories import certain, follow_pieces, on_spark
+from model_tests.support.judge.histories import certain, follow_pieces
 from model_tests.support.judge.stories import (
     LIMIT_MS,
     Story,
@@ -28,7 +28,6 @@ from longpoll_judge.contract.result import Result
 from longpoll_judge.read.source import find
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
-from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.show.evidence import write_evidence
 from longpoll_spec.history import META_FILE, Event, Meta
 
@@ -128,13 +127,13 @@ def findings_of(result: Result) -> list[str]:
     st.lists(st.integers(0, 10**6), max_size=8),
     st.tuples(st.integers(1, 40), st.sampled_from(["stories", "time", "shuffled"]), st.randoms(use_true_random=False)),
 )
-def test_windows_parts_and_order_change_nothing(
+def test_buckets_parts_and_order_change_nothing(
     tmp_path_factory: pytest.TempPathFactory,
     several: list[Story],
     borders: list[int],
     how: tuple[int, str, random.Random],
 ) -> None:
-    """Stories in one history are judged as each alone, whatever part and window an event lies in."""
+    """Stories in one history are judged as each alone, whatever part and bucket an event lies in."""
     (size, order, dice), (meta, events) = how, together(several)
     if order == "time":
         events.sort(key=lambda event: event.after_ns)
@@ -163,17 +162,6 @@ def test_a_growing_history_of_stories_is_judged_as_the_whole(number: int, tmp_pa
     assert {one.clause for one in found.told.values()} <= {clause for one in several for clause in one.expected} | {
         one.clause for one in certain(found.whole).values()
     }
-
-
-@on_spark
-def test_spark_reports_the_clauses_of_stories(spark_engine: SparkEngine, tmp_path: Path) -> None:
-    """Fifty stories in one history of several parts."""
-    several = MIXED[::23]
-    meta, events = together(several)
-    history = find([write_parts(tmp_path, meta, events, [100, 200])])
-    result = judge_on(spark_engine, history, wake_ms=LIMIT_MS, late_ms=LIMIT_MS, say=lambda _stage: None)
-
-    assert clauses_by_story(result, len(several)) == [sorted(one.expected) for one in several]
 
 
 def some_sends(dice: random.Random) -> Story:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from model_tests.support.judge.faults import FAULTS
-from model_tests.support.judge.generate_spark import write_large as write_on_spark
 from model_tests.support.judge.tiles import Tile, make_tile, plan, write_large, write_meta, write_place
 from model_tests.support.spec.cases import quick_if
 
@@ -16,8 +15,7 @@ from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.schema import event_dict
 from longpoll_judge.read.source import find, read_split
 from longpoll_judge.recording import Recording
-from longpoll_judge.run.pipeline import judge, judge_on
-from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import Event
 
 TILE = Load(events=3_000, queues=3, timeout_ms=60)
@@ -92,16 +90,3 @@ def test_a_seam_that_is_wrong_is_noticed(base: list[Event], tmp_path: Path) -> N
     write_place(tmp_path, tile, evolve(second, messages={}))
 
     assert judge([tmp_path], engine="local").verdict == "invalid"
-
-
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.xdist_group("spark")
-def test_spark_writes_the_same_history(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    load = Load(events=20_000, queues=3)
-    assert write_on_spark(spark_engine.session, tmp_path / "spark", load, tile_events=2_000) == write_large(
-        tmp_path / "local", load, tile_events=2_000
-    )
-    tables = [[read_split(part)[0] for part in find([tmp_path / name]).splits] for name in ("spark", "local")]
-    assert [table.to_pylist() for table in tables[0]] == [table.to_pylist() for table in tables[1]]
-    assert judge_on(spark_engine, find([tmp_path / "spark"]), wake_ms=100, late_ms=50, say=print).verdict == "valid"

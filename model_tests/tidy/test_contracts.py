@@ -92,11 +92,11 @@ PLANTS = {
         "reference/longpoll_judge/read/source.py",
         "import longpoll_judge.evidence.survey",
     ),
-    "rules: each stands beside the others, on one queue's case": (
-        "reference/longpoll_judge/rules/logs.py",
-        "import longpoll_judge.rules.sends",
+    "kernel: each rule stands beside the others, on one window's case": (
+        "reference/longpoll_judge/kernel/ends.py",
+        "import longpoll_judge.kernel.sends",
     ),
-    "runs: in pieces, put together, and either engine beside the other": (
+    "runs: on either engine, at once or while a history grows": (
         "reference/longpoll_judge/run/local.py",
         "import longpoll_judge.run.spark",
     ),

@@ -128,9 +128,13 @@ def is_own(record: Record) -> bool:
 
 
 def may_follow(record: Record, request: Seen) -> bool:
-    """Whether a pull may be at a slave: its observer sees no send to the broker, and another one does."""
+    """Whether a pull may be at a slave: its observer sees no send to the broker, and is not the only one outside."""
     senders = {one.source for one in record.of("message_acknowledged")}
-    of_master = {one.source for one in record.events if one.broker == request.broker} & senders
+    of_master = {
+        one.source
+        for one in record.events
+        if one.broker == request.broker and (one.source in senders or not is_inside(record, one.source))
+    } - {request.source}
     is_apart = bool(request.broker) and request.source not in senders and not is_inside(record, request.source)
     return is_apart and bool(of_master) and not is_own(record)
 
@@ -191,6 +195,33 @@ def _without_connections(record: Record, sources: set[str]) -> list[tuple[int, i
     return found
 
 
+def ended_in_order(record: Record, source: str) -> bool:
+    """Whether an observer outside saw all connections close, and stopped soon after."""
+    opened = [one for one in record.of("connection_opened") if one.source == source]
+    stops = [one.lo for one in record.of("source_stopped") if one.source == source]
+    if not opened or not stops or is_inside(record, source):
+        return False
+    ends = [
+        min(
+            (gone.hi for gone in record.of("connection_closed") if gone.line == one.line and gone.lo >= one.lo),
+            default=FAR,
+        )
+        for one in opened
+    ]
+    return stops[-1] - STOPPING_NS <= max(ends) <= stops[-1]
+
+
+def kills(record: Record, broker: str) -> list[tuple[int, int]]:
+    """The restarts before which some observer did not see the broker end in order."""
+    tellers = {one.source for one in record.events if one.broker == broker}
+    found = []
+    for since, until in restarts(record, broker):
+        old = [name for name in tellers if record.first(name).lo < since <= record.last(name).lo]
+        if not old or not all(ended_in_order(record, name) and record.last(name).lo <= until for name in old):
+            found.append((since, until))
+    return found
+
+
 def restarted(record: Record, broker: str, first: Seen, second: Seen) -> bool:
     """Whether a broker may have been restarted between two events, whichever came first."""
     lo, hi = min(first.lo, second.lo), max(first.hi, second.hi)
@@ -208,14 +239,14 @@ def deleted_between(record: Record, queue: Queue, first: Seen, second: Seen) -> 
     return restarted(record, queue[0], first, second) or is_other_log(record, queue, first, second)
 
 
-def is_other_log(record: Record, queue: Queue, first: Seen, second: Seen) -> bool:
-    """The same, whatever is lost by a restart."""
+def is_other_log(record: Record, queue: Queue, first: Seen, second: Seen, *, in_order: bool = False) -> bool:
+    """The same, whatever is lost by a restart, or by an end in order."""
     one, other = sorted((first, second), key=lambda event: event.lo)
     # The first to begin may be the last to end.
     end = max(one.hi, other.hi)
     if {one.source, other.source} & record.jumped and (record.deletions() or record.holes):
         return True
-    if any(lo <= end and one.lo <= hi for lo, hi in unwatched(record, queue[0])):
+    if any(lo <= end and one.lo <= hi for lo, hi in unwatched(record, queue[0], in_order=in_order)):
         return True
     if any(place == queue and lo <= end and one.lo <= hi for place, lo, hi in begun_anew(record)):
         return True
@@ -248,14 +279,14 @@ def _begun_anew(record: Record) -> Iterator[tuple[Queue, int, int]]:
                 yield place, one.lo, other.hi
 
 
-def unwatched(record: Record, broker: str) -> list[tuple[int, int]]:
-    """The intervals in which a broker may have run without an observer."""
-    if broker not in record.unwatched:
-        record.unwatched[broker] = _unwatched(record, broker)
-    return record.unwatched[broker]
+def unwatched(record: Record, broker: str, *, in_order: bool = False) -> list[tuple[int, int]]:
+    """The intervals in which a broker may have run without an observer; or, if it is said to, not have run at all."""
+    if (broker, in_order) not in record.unwatched:
+        record.unwatched[broker, in_order] = _unwatched(record, broker, in_order=in_order)
+    return record.unwatched[broker, in_order]
 
 
-def _unwatched(record: Record, broker: str) -> list[tuple[int, int]]:
+def _unwatched(record: Record, broker: str, *, in_order: bool) -> list[tuple[int, int]]:
     """The same: who stands inside it and ends in order ends with it."""
     tellers = {one.source for one in record.events if one.broker == broker}
     spans = sorted((record.first(source).lo, record.last(source).lo, source) for source in tellers)
@@ -265,7 +296,7 @@ def _unwatched(record: Record, broker: str) -> list[tuple[int, int]]:
         if first > until and not is_over:
             found.append((until, first))
         if until == FAR or last > until:
-            until, is_over = last, is_inside(record, source)
+            until, is_over = last, is_inside(record, source) or (in_order and ended_in_order(record, source))
     return found
 
 
@@ -322,13 +353,28 @@ def became_visible(record: Record, request: Seen, offset: int) -> tuple[int, int
     return (min(one.lo for one in past), min(one.hi for one in past)) if past else None
 
 
-def certain_end(record: Record, request: Seen) -> int:
-    """The visible end that was certainly there before a pull was received."""
+def deliveries(record: Record, request: Seen) -> list[tuple[Seen, int]]:
+    """Answers that show, to whomever, an end of a pull's queue, which is seen from outside; with that end."""
+    if seen_inside(record, request.place):
+        return []
+    mine = {id(one) for one in messages(record, request, "answer_sent")}
+    return [
+        (answer, answer.offsets[-1] + 1)
+        for pull, answer in read_answers(record)
+        if id(answer) in mine and answer.code == 0 and answer.offsets
+        if pull.offset <= answer.offsets[-1] < answer.offset_max
+        if not deleted_between(record, pull.place, pull, answer)
+    ]
+
+
+def certain_end(record: Record, request: Seen, *, delivered: bool = False) -> int:
+    """The visible end that was certainly there before a pull was received, be it by what others were given."""
     if seen_inside(record, request.place):
         ends = [one.visible_end for one in messages(record, request, "make_visible") if before(one, request)]
     else:
         acknowledged = messages(record, request, "message_acknowledged")
         ends = [one.queue_offset + 1 for one in acknowledged if one.hi + WAKE_NS < request.lo]
+        ends += [end for answer, end in deliveries(record, request) if before(answer, request)] if delivered else []
     return max(ends, default=0)
 
 

@@ -26,6 +26,7 @@ from model_tests.judge.second.waits import is_blocked
 OWN_TOPICS: Final = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHECK_")
 SHOWN_NS: Final = 5_000 * MS
 SEND_NS: Final = 10_000 * MS
+RETRY_NS: Final = 3_000 * MS
 
 
 def _pairs(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
@@ -316,6 +317,25 @@ def delivered_after_request(record: Record) -> Iterator[Said]:
             told = same and one.queue_offset in answer.offsets and before(answer, send)
             if told and not deleted_between(record, one.place, answer, one):
                 yield violated(request, f"{request.request} is given {one.queue_offset} before it was sent")
+    for one in record.of("answer_sent"):
+        if one.code == 0 and one.offset_min >= 0:
+            yield from _delivered_by_id(record, one)
+
+
+def _delivered_by_id(record: Record, answer: Seen) -> Iterator[Said]:
+    """The same of messages that no acknowledgement places, by the one source's sends of their ids."""
+    opened = [one.line for one in record.of("connection_opened")]
+    sends = [one for one in record.of("request_received") if one.code in SENDS]
+    told = {(one.source, one.place, one.queue_offset) for one in record.of("message_acknowledged")}
+    for offset, own in zip(answer.offsets, answer.ids, strict=False):
+        mine = [one for one in sends if own in one.ids and (one.source, one.topic) == (answer.source, answer.topic)]
+        if not own or not mine or (answer.source, answer.place, offset) in told:
+            continue
+        first, begun = min(mine, key=lambda one: one.lo), record.first(answer.source)
+        if before(answer, first):
+            is_sure = first.connection and first.line in opened and first.lo > begun.lo + RETRY_NS
+            is_sure &= record.is_whole(answer.source, begun.lo, answer.hi)
+            yield (violated if is_sure else unknown)(answer, f"{own} is delivered before it was sent")
 
 
 ORDER, VISIBLE, KEPT = "offsets_in_order", "visible_is_monotone", "send_is_kept"

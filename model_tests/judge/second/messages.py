@@ -7,11 +7,22 @@ from itertools import combinations
 from typing import Final
 
 from attrs import frozen
-from model_tests.judge.second.case import Said, is_inside, is_other_log, unknown, violated
+from model_tests.judge.second.case import (
+    KEPT_NS,
+    Said,
+    deleted_between,
+    is_inside,
+    is_other_log,
+    kills,
+    read_answers,
+    unknown,
+    violated,
+)
 from model_tests.judge.second.parts import MS
 from model_tests.judge.second.reading import FAR, SENDS, Queue, Record, Seen, before
 
 EARLY_NS: Final = 1_000 * MS
+LATE_NS: Final = 5_000 * MS
 LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
 
@@ -51,17 +62,22 @@ def one_value(record: Record) -> Iterator[Said]:
         is_other |= one.body != other.body and -1 not in {one.body, other.body}
         if not is_other or not _are_one_broker(record, one.event, other.event):
             continue
-        if is_other_log(record, one.place, one.event, other.event):
+        if is_other_log(record, one.place, one.event, other.event, in_order=True):
             continue
-        first, second = one.event, other.event
-        closed = [
-            gone.hi
-            for gone in record.of("connection_closed")
-            if (gone.source, gone.connection) == (first.source, first.connection)
-        ]
-        ended = not first.connection or any(moment < second.hi for moment in closed)
-        may_have_ended = ended and first.connection != second.connection and not is_inside(record, second.source)
-        yield (unknown if may_have_ended else violated)(second, f"{one.place} has two messages at {one.offset}")
+        may_be_lost = not is_inside(record, other.event.source) and _may_be_lost(record, one.event, other.event)
+        yield (unknown if may_be_lost else violated)(other.event, f"{one.place} has two messages at {one.offset}")
+
+
+def _may_be_lost(record: Record, first: Seen, second: Seen) -> bool:
+    """Whether the broker may have been killed between two events, and have lost the first message."""
+    tellers = {one.source for one in record.of("connection_opened")}
+    if first.connection and second.connection and {first.source, second.source} <= tellers:
+        old, new = min(first.hi, second.hi), max(first.hi, second.hi)
+        after = [since for since, until in kills(record, first.broker) if until >= old]
+        return bool(after) and after[0] <= new and old >= after[0] - KEPT_NS
+    closed = [gone.hi for gone in record.of("connection_closed") if gone.line == first.line]
+    ended = not first.connection or any(moment < second.hi for moment in closed)
+    return ended and first.connection != second.connection
 
 
 def _sends(record: Record, shown: Shown) -> list[Seen]:
@@ -142,6 +158,59 @@ def _delay_ns(send: Seen) -> int:
     return LEVELS_S[min(send.delay_level, len(LEVELS_S)) - 1] * 1_000 * MS if send.delay_level > 0 else 0
 
 
+def _due(record: Record, send: Seen, own: int) -> int:
+    """When a message is certainly to be there; `FAR` if that is not known."""
+    alone = [one for one in record.of("request_received") if one.request and one.about == send.about] == [send]
+    is_placed = any(one.about == send.about for one in record.of("message_acknowledged"))
+    stored = [
+        one.hi
+        for one in record.of("answer_sent")
+        if one.about == send.about and one.offset_min < 0 and one.code in {0, 10, 11, 12}
+    ]
+    if is_placed or not alone or not stored:
+        return send.hi + _delay_ns(send) if _delay_ns(send) > 0 and not send.transaction else FAR
+    due = stored[0] + _delay_ns(send)
+    if not send.transaction:
+        return due
+    ends = [one for one in record.of("request_received") if (one.code, one.transaction) == (37, "commit")]
+    mine = [one.hi for one in ends if one.ids[:1] == [own]]
+    return max(due, *mine) if mine else FAR
+
+
+def overdue(record: Record) -> Iterator[Said]:
+    """message.overdue."""
+    for one in _shown(record):
+        sends = _sends(record, one) if one.id and one.event.event == "answer_sent" else []
+        due = max((_due(record, send, one.id) for send in sends), default=FAR) + LATE_NS
+        for request, answer in read_answers(record):
+            is_short = answer.place == one.place and answer.offset_max <= one.offset
+            is_late = due < min(request.lo, one.event.lo)
+            if is_short and is_late and not deleted_between(record, one.place, request, one.event):
+                yield unknown(one.event, f"{one.id} is not there long after it was due")
+
+
+def lost(record: Record) -> Iterator[Said]:
+    """message.lost."""
+    there = _shown(record)
+    for send in (one for one in record.of("request_received") if one.code in SENDS and one.topic and one.broker):
+        answers = [one for one in record.of("answer_sent") if one.about == send.about and one.offset_min < 0]
+        if send.queue < 0 or not any(one.code in {0, 10, 11, 12} for one in answers):
+            continue
+        reads = [
+            (pull, answer)
+            for pull, answer in read_answers(record)
+            if pull.place == send.place and not deleted_between(record, pull.place, pull, send)
+        ]
+        since = max((answer.offset_max for _pull, answer in reads if before(answer, send)), default=0)
+        known = {each.offset for each in there if each.place == send.place and each.id}
+        for own in send.ids:
+            due = _due(record, send, own) + LATE_NS
+            until = max((answer.offset_max for pull, answer in reads if pull.lo > due), default=-1)
+            is_there = any((each.id, each.event.topic) == (own, send.topic) for each in there)
+            if own and not is_there and until >= 0 and set(range(since, until)) <= known:
+                yield unknown(send, f"{own} is nowhere")
+
+
 DELIVERED: Final = "message_is_delivered"
 Clause = Callable[[Record], Iterator[Said]]
 CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
@@ -149,4 +218,6 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "message.stored.once": (DELIVERED, stored_once),
     "message.committed": (DELIVERED, committed),
     "message.early": (DELIVERED, early),
+    "message.overdue": (DELIVERED, overdue),
+    "message.lost": (DELIVERED, lost),
 }

@@ -10,6 +10,7 @@ from typing import Final
 from model_tests.judge.second.case import (
     Exchange,
     Said,
+    became_visible,
     begun_anew,
     certain_end,
     deleted_between,
@@ -35,6 +36,7 @@ from model_tests.judge.second.case import (
 from model_tests.judge.second.parts import MS
 from model_tests.judge.second.reading import WAKE_NS, Record, Seen, before, wanted
 
+UNREMOVED_NS: Final = 1_000 * MS
 REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
 
 
@@ -210,17 +212,25 @@ def found_complete(record: Record) -> Iterator[Said]:
         first = min(answer.offsets, default=answer.offset_next)
         later = [offset for offset in wants if offset >= first]
         why = f"{request.request} is not given all that it passes over"
-        yield from unless_removed(record, request, first, why, len(later) <= len(answer.offsets))
+        yield from unless_removed(record, (request, answer), first, why, len(later) <= len(answer.offsets))
 
 
-def unless_removed(record: Record, request: Seen, end: int, why: str, at_front: bool) -> Iterator[Said]:
+def unless_removed(record: Record, read: tuple[Seen, Seen], end: int, why: str, at_front: bool) -> Iterator[Said]:
     """Messages passed over before an offset, which retention may have removed if nothing older was delivered."""
+    request, answer = read
     if is_own(record) or not at_front:
         yield violated(request, why)
         return
     lowest = [told.offset_min for asked, told in read_answers(record) if asked.place == request.place]
+    known = [
+        offset
+        for offset, told in tags(record, request).items()
+        if request.offset <= offset < end and all(takes(request, tag) for tag in told)
+    ]
+    visible = became_visible(record, request, max(known)) if known else None
+    is_young = visible is not None and visible[0] > answer.hi - UNREMOVED_NS
     if max(lowest, default=0) < end:
-        yield unknown(request, why)
+        yield violated(request, why) if is_young else unknown(request, why)
 
 
 def found_within(record: Record) -> Iterator[Said]:
@@ -304,7 +314,7 @@ def passed_none_match(record: Record) -> Iterator[Said]:
         for offset, told in tags(record, request).items():
             if request.offset <= offset < answer.offset_next and all(takes(request, tag) for tag in told):
                 why = f"{request.request} passes over {offset}, which it wants"
-                yield from unless_removed(record, request, answer.offset_next, why, at_front=True)
+                yield from unless_removed(record, (request, answer), answer.offset_next, why, at_front=True)
 
 
 def illegal_outside(record: Record) -> Iterator[Said]:

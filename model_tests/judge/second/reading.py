@@ -49,6 +49,7 @@ class Seen:
         self.hi = hi
         self.place: Queue = (self.broker, self.topic, self.queue)
         self.about = (self.source, self.request)
+        self.line = (self.source, self.connection)
         self.is_nobodys = False
 
     def __getattr__(self, name: str) -> Any:
@@ -84,8 +85,8 @@ class Record:
     """Sources whose times give no order."""
     loose: set[str] = field(factory=set)
     """Sources whose clock may be set, so their durations are unknown."""
-    unwatched: dict[str, list[tuple[int, int]]] = field(factory=dict)
-    """Broker -> intervals without an observer, where that was checked."""
+    unwatched: dict[tuple[str, bool], list[tuple[int, int]]] = field(factory=dict)
+    """Broker, and whether its end in order counts -> intervals without an observer, where that was checked."""
     restarts: dict[str, list[tuple[int, int]]] = field(factory=dict)
     """Broker -> intervals in which it may have been restarted, where that was checked."""
     anew: list[tuple[Queue, int, int]] | None = None

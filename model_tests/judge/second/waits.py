@@ -12,6 +12,7 @@ from model_tests.judge.second.case import (
     became_visible,
     certain_end,
     deleted_between,
+    deliveries,
     exchanges,
     holds,
     is_inside,
@@ -101,12 +102,21 @@ def wake_prompt(record: Record) -> Iterator[Said]:
         looked = looked[:1] if wanted(request) is None else []
         if any(each.visible_end > request.offset >= 0 and end.lo - each.hi > WAKE_NS for each in looked):
             yield unknown(request, f"{one.name} was held although a recheck saw more")
-        moments = [
-            became_visible(record, request, offset)
+        shown = deliveries(record, request)
+        taken = [
+            offset
             for offset, told in tags(record, request).items()
             if offset >= request.offset and all(takes(request, tag) for tag in told)
         ]
-        for lo, hi in [moment for moment in moments if moment is not None]:
+        first = request.offset if wanted(request) is None else min(taken, default=FAR)
+        told = [became_visible(record, request, offset) for offset in taken]
+        moments = [moment for moment in told if moment is not None]
+        # Other pulls were given it before anybody acknowledged it.
+        known_ns = min((lo for lo, _hi in moments), default=FAR)
+        given = [answer for answer, end in shown if end > first and answer.hi < known_ns]
+        if one.answer is None or not any(before(answer, request) for answer in given):
+            moments += [(answer.lo, answer.hi) for answer in given]
+        for lo, hi in moments:
             if not inside and one.answer is not None and hi + WAKE_NS < request.lo:
                 break  # read at once, and not held
             begun = (max(lo, request.lo), max(hi, request.hi))
@@ -169,7 +179,7 @@ def _is_never_held(record: Record, request: Seen, answer: Seen) -> bool:
         return False
     is_past = answer.code == 21 and request.offset > answer.offset_max
     is_past = is_past and not deleted_between(record, request.place, request, answer)
-    return is_past or certain_end(record, request) > request.offset
+    return is_past or certain_end(record, request, delivered=True) > request.offset
 
 
 def not_early(record: Record) -> Iterator[Said]:

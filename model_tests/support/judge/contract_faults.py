@@ -14,8 +14,8 @@ import msgspec
 from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS
 from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import EVIDENCE, Verdict
+from longpoll_judge.kernel.pulls import STEPS
 from longpoll_judge.recording import MS, Fault, NoVictimError, Recording, change, moved, pick
-from longpoll_judge.rules.queue_columns import STEPS
 from longpoll_spec.history import Event
 
 REFUSED: Final = {"offsets": [], "offset_next": -1, "offset_min": -1, "offset_max": -1}

@@ -15,7 +15,7 @@ import msgspec
 from attrs import frozen
 
 from longpoll_judge.generate import BROKER, SOURCE, START_NS, UNIX_OFFSET_NS, US
-from longpoll_judge.rules.step_reader import model_of
+from longpoll_judge.step_reader import model_of
 from longpoll_spec.engines.python import Packed, Successors, successors
 from longpoll_spec.history import FORMAT_VERSION, Event, Law, Meta, Source
 from longpoll_spec.model import Action, Model

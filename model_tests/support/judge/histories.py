@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import select
 import time
 from collections.abc import Iterable, Mapping
@@ -21,14 +22,22 @@ from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.recording import Recording, change
 from longpoll_judge.run.follow import follow
-from longpoll_judge.run.incremental.state import Limits
 from longpoll_judge.run.pipeline import judge
+from longpoll_judge.run.sliding import Limits
 from longpoll_spec.history import META_FILE, Event, Meta
 
+PAGE: Final = Path(__file__).parents[3] / "docs" / "judge.md"
 RECORDINGS: Final = Path(__file__).parents[2] / "judge" / "recordings"
 """Short recordings of real brokers, made by `longpoll observe`."""
 ENCODE: Final = msgspec.json.Encoder().encode
 LIMITS: Final = Limits(100.0, 50.0)
+
+
+def shown_on_page(name: str) -> tuple[str, str]:
+    """A program of docs/judge.md by its name, and the output that the page shows below it."""
+    found = re.search(rf"```python {name}\n(.*?)```\n.*?```text\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    assert found is not None, name
+    return found[1], found[2]
 
 
 def on_spark(test: Any) -> Any:

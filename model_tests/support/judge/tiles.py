@@ -2,7 +2,7 @@
 
 At a tile's end everything is answered, so another can follow: its times, queue offsets and request identifiers are
 shifted. This is arithmetic on columns, so writing is as fast as the disk: each tile is one Parquet part, in any order
-and from any process. `plant` injects a fault into one tile. Simulation: see `generate`. Writers: see `generate_spark`.
+and from any process. `plant` injects a fault into one tile. Simulation: see `generate`.
 """
 
 from __future__ import annotations

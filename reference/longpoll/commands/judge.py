@@ -38,11 +38,12 @@ from longpoll.output import (
 from longpoll.views.follow import Places, open_reporter
 from longpoll_judge.contract.result import PROPERTIES, Result
 from longpoll_judge.errors import ReportNotWrittenError
+from longpoll_judge.evidence.survey import OwnProperty
+from longpoll_judge.kernel.user_properties import USERS_FAULTS
 from longpoll_judge.read.files import absolute
 from longpoll_judge.run.follow import Progress, follow
 from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.run.pipeline import judge as judge_paths
-from longpoll_judge.run.user_properties import USERS_FAULTS, OwnProperty
 from longpoll_judge.show.evidence import write_evidence
 from longpoll_judge.show.page import Drawn, gather, render_html
 from longpoll_judge.show.report import told_of

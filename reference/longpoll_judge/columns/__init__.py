@@ -1,1 +1,1 @@
-"""One queue's events as columns of numbers, and what is looked up in them."""
+"""Events as columns of numbers, and what is looked up in them."""

@@ -13,12 +13,19 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from longpoll_judge.read.schema import INTEGER_LIMIT
+
+NEVER: Final = INTEGER_LIMIT
+"""Later than every moment of a history, and higher than every offset."""
+BEGINNING: Final = -INTEGER_LIMIT
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
 _SPREAD_MAX: Final = 4
 """Most places for each number that a table may have to be made; offsets of a log have about one."""
 _FEW: Final = 8
+_VIRTUAL_MAX: Final = 1 << 61
+"""Numbers of all groups side by side stay below this."""
 
 
 def is_one_of(values: NDArray[Any], wanted: Iterable[int]) -> NDArray[np.bool_]:
@@ -37,6 +44,13 @@ def are_of(codes: NDArray[np.int32], names: Sequence[str], wanted: Container[str
     return is_one_of(codes, [place for place, name in enumerate(names) if name in wanted])
 
 
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The different values, ascending; numpy's way hashes each, which takes ten times as long as to sort them."""
+    ordered = np.sort(values)
+    found: NDArray[Any] = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return found
+
+
 def run_starts(*columns: NDArray[Any]) -> Integers:
     """Where in some columns of one length a row begins, none of whose values differ from row to row until the next."""
     count = len(columns[0])
@@ -52,44 +66,214 @@ def order_by(group: NDArray[Any], moment: Integers) -> Integers:
     """The stable order by group and then by moment; rows that are in order already, or group by group, cost little."""
     order = np.arange(len(group))
     if (group[1:] < group[:-1]).any():
-        order = np.argsort(group, kind="stable")
+        # Numbers of 16 bits are sorted in a fraction of the time.
+        is_small = int(group.min()) >= 0 and int(group.max()) < 1 << 16
+        order = np.argsort(group.astype(np.uint16) if is_small else group, kind="stable")
         group, moment = group[order], moment[order]
-    if ((group[1:] == group[:-1]) & (moment[1:] < moment[:-1])).any():
-        order = order[np.lexsort((moment, group))]
-    return order
+    if not ((group[1:] == group[:-1]) & (moment[1:] < moment[:-1])).any():
+        return order
+    low, span = int(moment.min()), int(moment.max()) - int(moment.min()) + 1
+    if span * (int(group[-1]) + 1) < _VIRTUAL_MAX:
+        # Numbers that are nearly in order are sorted by runs.
+        return order[np.argsort(group.astype(np.int64) * span + (moment - low), kind="stable")]
+    return order[np.lexsort((moment, group))]
+
+
+def running(group: Integers, values: Integers) -> Integers:
+    """The highest value so far of each row's group; groups ascend."""
+    if not len(values):
+        return values
+    low, groups = int(values.min()), int(group[-1]) + 1
+    span = int(values.max()) - low + 1
+    if span * groups < _VIRTUAL_MAX:
+        base = group * span - low
+        return np.maximum.accumulate(values + base) - base
+    known, ranks = np.unique(values, return_inverse=True)
+    base = group * len(known)
+    return known[np.maximum.accumulate(ranks + base) - base]
+
+
+def suffix_min(group: Integers, values: Integers) -> Integers:
+    """The lowest value from each row to the end of its group; groups ascend."""
+    if not len(values):
+        return values
+    last = int(group[-1])
+    return -running(last - group[::-1], -values[::-1])[::-1]
 
 
 @frozen(eq=False)
-class Ascending:
-    """Ascending numbers, of which it is asked how many lie below others: by a table, or else by bisection."""
+class Grouped:
+    """Numbers of several groups, of which it is asked how many of a group lie below others: by a table, or bisection.
 
+    Invariant: they ascend by group, and by number within each.
+    """
+
+    group: Integers
     numbers: Integers
+    count: int
+    """Groups are numbers below this."""
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def below(self, wanted: Integers) -> Integers:
-        """How many of the numbers are less than each wanted one."""
+    @cached_property
+    def bounds(self) -> Integers:
+        """Group g has the places [bounds[g], bounds[g + 1])."""
+        return np.append(0, np.cumsum(np.bincount(self.group, minlength=self.count)))
+
+    def below(self, group: Integers, wanted: Integers) -> Integers:
+        """The first place of each group whose number is not below the wanted one, or the place after its last."""
+        lowest, width, base, places = self._virtual
+        if places is None:
+            known, ranks = self._ranked
+            return ranks.below(group, np.searchsorted(known, wanted))
+        at = wanted - lowest[group]
+        np.maximum(at, 0, out=at)
+        np.minimum(at, width[group], out=at)
+        at += base[group]
         table = self._table
-        if table is None:
-            return np.searchsorted(self.numbers, wanted)
-        place = wanted - self.numbers[0]
-        np.maximum(place, 0, out=place)
-        np.minimum(place, len(table) - 1, out=place)
-        found: Integers = table[place]
+        found: Integers = np.searchsorted(places, at) if table is None else table[at]
         return found
 
-    def between(self, first: Integers, end: Integers) -> Integers:
-        """How many of the numbers lie in [first, end), where no end is below its first."""
-        return self.below(end) - self.below(first)
+    def between(self, group: Integers, first: Integers, end: Integers) -> Integers:
+        """How many of each group's numbers lie in [first, end), where no end is below its first."""
+        return self.below(group, end) - self.below(group, first)
+
+    def at(self, group: Integers, wanted: Integers) -> Integers:
+        """The first place of each wanted number in its group; -1 if it is not there."""
+        if not len(self):
+            return np.full(len(wanted), -1, dtype=np.int64)
+        place = self.below(group, wanted)
+        there = np.minimum(place, len(self) - 1)
+        is_there = (place < self.bounds[group + 1]) & (self.numbers[there] == wanted)
+        return np.where(is_there, there, -1)
+
+    def pick(self, group: Integers, place: Integers, values: Integers, none: int) -> Integers:
+        """The values at some places; `none` behind the end of the group."""
+        return np.where(place < self.bounds[group + 1], np.append(values, none)[place], none)
+
+    @cached_property
+    def _virtual(self) -> tuple[Integers, Integers, Integers, Integers | None]:
+        """By group its lowest number, how far the others reach, and where it begins if all stood side by side.
+
+        Also where each number stands then; None if that is too far.
+        """
+        first, end = self.bounds[:-1], self.bounds[1:]
+        filled = end > first
+        lowest, width = np.zeros(self.count, dtype=np.int64), np.zeros(self.count, dtype=np.int64)
+        lowest[filled] = self.numbers[first[filled]]
+        width[filled] = self.numbers[end[filled] - 1] - lowest[filled] + 1
+        if float(width.astype(np.float64).sum()) >= _VIRTUAL_MAX:
+            return lowest, width, width, None
+        base = np.cumsum(width + 1) - width - 1
+        return lowest, width, base, base[self.group] + self.numbers - lowest[self.group]
 
     @cached_property
     def _table(self) -> Integers | None:
-        """At place n how many lie below the least number plus n."""
-        if not len(self.numbers):
+        _lowest, width, base, places = self._virtual
+        assert places is not None, "they are not so far apart"
+        size = int(base[-1] + width[-1]) + 1 if self.count else 0
+        if size > _SPREAD_MAX * (len(self) + self.count):
             return None
-        spread = int(self.numbers[-1]) - int(self.numbers[0]) + 1
-        if spread > _SPREAD_MAX * len(self.numbers):
-            return None
-        counts = np.bincount(self.numbers - self.numbers[0], minlength=spread)
-        return np.concatenate(([0], np.cumsum(counts)))
+        counts = np.bincount(places, minlength=size)
+        return np.append(0, np.cumsum(counts))
+
+    @cached_property
+    def _ranked(self) -> tuple[Integers, Grouped]:
+        known, ranks = np.unique(self.numbers, return_inverse=True)
+        return known, Grouped(self.group, ranks, self.count)
+
+
+def grouped(group: Integers, numbers: Integers, count: int) -> tuple[Grouped, Integers]:
+    """Numbers in any order as `Grouped`, and the row at each of its places."""
+    order = order_by(group, numbers)
+    return Grouped(group[order], numbers[order], count), order
+
+
+def first_of(wanted: NDArray[Any], keys: NDArray[Any]) -> Integers:
+    """For each wanted key the first place where it stands among the keys; -1 where it does not."""
+    if not len(keys):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    most = keys.max()
+    if keys.min() >= 0 and most < _SPREAD_MAX * (len(keys) + len(wanted)):
+        first = np.full(int(most) + 2, -1, dtype=np.int64)
+        first[keys[::-1]] = np.arange(len(keys))[::-1]
+        # What is not among so small numbers finds the last place, which is nobody's.
+        return first[np.where((wanted >= 0) & (wanted <= most), wanted, most + 1).astype(np.int64)]
+    order = np.argsort(keys, kind="stable")
+    at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    # A key that is not there finds its neighbour, which is another.
+    found: Integers = np.where(keys[order][at] == wanted, order[at], -1)
+    return found
+
+
+def numbered(*lots: Sequence[Integers]) -> list[Integers]:
+    """Small numbers for the rows of some lots, each of as many columns: equal where all columns are equal."""
+    columns = [np.concatenate(column) for column in zip(*lots, strict=True)]
+    found = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        found = _paired(found, column)
+    return np.split(found, np.cumsum([len(lot[0]) for lot in lots])[:-1])
+
+
+def _paired(group: Integers, numbers: Integers) -> Integers:
+    """Small numbers for pairs of a small number and another."""
+    if not len(group):
+        return group
+    groups, room = int(group.max()) + 1, _SPREAD_MAX * len(group)
+    least, most = int(numbers.min()), int(numbers.max())
+    if (most - least + 1) * groups <= room:
+        return group * (most - least + 1) + (numbers - least)
+    # The offsets of each queue lie close together.
+    lowest, highest = np.full(groups, most, dtype=np.int64), np.full(groups, least, dtype=np.int64)
+    np.minimum.at(lowest, group, numbers)
+    np.maximum.at(highest, group, numbers)
+    width = np.maximum(highest.astype(np.float64) - lowest + 1, 0)
+    if width.sum() <= room:
+        base = (np.cumsum(width) - width).astype(np.int64) - lowest
+        return base[group] + numbers
+    order = np.lexsort((numbers, group))
+    is_new = np.append(True, (group[order][1:] != group[order][:-1]) | (numbers[order][1:] != numbers[order][:-1]))
+    found = np.empty(len(group), dtype=np.int64)
+    found[order] = np.cumsum(is_new) - 1
+    return found
+
+
+def are_among(wanted: Integers, keys: Integers) -> Booleans:
+    """Which of some small numbers are among others; those below 0 never are."""
+    there = np.zeros(max(int(wanted.max(initial=-1)), int(keys.max(initial=-1))) + 2, dtype=np.bool_)
+    there[keys] = True
+    there[-1] = False
+    return there[np.maximum(wanted, -1)]
+
+
+def least_of(keys: Integers, wanted: Integers, values: Integers, none: int) -> Integers:
+    """For each wanted small number the least value that it has among the keys; `none` where it has none."""
+    least = np.full(max(int(wanted.max(initial=-1)), int(keys.max(initial=-1))) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least, keys, values)
+    is_there = np.zeros(len(least), dtype=np.bool_)
+    is_there[keys] = True
+    return np.where(is_there[wanted], least[wanted], none)
+
+
+def count_of(keys: Integers, wanted: Integers) -> Integers:
+    """How often each wanted small number is there."""
+    return np.bincount(keys, minlength=int(wanted.max(initial=-1)) + 1)[wanted]
+
+
+def highest_before(
+    group: NDArray[Any], ended_ns: Integers, value: Integers, asked_group: NDArray[Any], moment_ns: Integers
+) -> Integers:
+    """For each question the row with the highest value of its group that ended before its moment; -1 for none."""
+    count = len(group)
+    if not count or not len(asked_group):
+        return np.full(len(asked_group), -1, dtype=np.int64)
+    own, asked = numbered((group,), (asked_group,))
+    times, order = grouped(own, ended_ns, int(max(own.max(), asked.max())) + 1)
+    # The highest value so far; of equal ones the first, as they stand.
+    by_value = np.argsort(value, kind="stable")
+    rank = np.empty(count, dtype=np.int64)
+    rank[by_value] = np.arange(count)
+    best = by_value[running(times.group, rank[order])]
+    place = times.below(asked, moment_ns)
+    return np.where(place > times.bounds[asked], np.append(best, -1)[place - 1], -1)

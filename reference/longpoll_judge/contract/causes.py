@@ -69,7 +69,7 @@ RANKS: Final = (
         "pull.passed.",
     ),
     *("pull.illegal.", "pull.max.", "pull.next.", "pull.wake.", "pull.", "pull.hold.", "commit.", "hold.", "law."),
-    *("send.delivered.", "message.", "pull.min.never_falls", "pull.max.never_falls"),
+    *("send.delivered.", "message.", "pull.min.never_falls", "pull.max.never_falls", "own."),
 )
 """Prefixes of clauses: among findings with one cause, the first by its longest prefix is reported."""
 
@@ -249,7 +249,8 @@ def _rank(cause: Cause) -> tuple[object, ...]:
 
 def finding_order(finding: Finding) -> tuple[object, ...]:
     """Violations first, then by time."""
-    place = (finding.topic, finding.queue, PROPERTIES.index(finding.property), finding.request, finding.why)
+    rank = PROPERTIES.index(finding.property) if finding.property in PROPERTIES else len(PROPERTIES)
+    place = (finding.topic, finding.queue, rank, finding.property, finding.request, finding.why)
     return (finding.verdict != "violated", finding.window_start_ms, *place)
 
 

@@ -47,8 +47,12 @@ EARLY_MS: Final = 1_000
 """How early a delayed message may be delivered: timers count in seconds (`timerPrecisionMs`)."""
 LATE_MS: Final = 5_000
 """The delay after which the judge reports a late delivery of a delayed message."""
+RETRY_MS: Final = 3_000
+"""How long a producer repeats a send: RocketMQ's `sendMsgTimeout`."""
 COMPACTION_MS: Final = 900_000
 """So long a compaction topic keeps every message at least: RocketMQ's `compactionScheduleInternal`."""
+UNREMOVED_MS: Final = 1_000
+"""The least age of a message that retention removes, even from a full disk: its file is still written to."""
 RETENTION_MS: Final = 3_600_000
 """The least retention: `fileReservedTime` is in hours. A full disk removes messages earlier."""
 STOPPING_MS: Final = 5_000

@@ -1,7 +1,7 @@
 """The judge's contract as data: what a correct broker may do on the pull path, clause by clause.
 
 Every finding and every gap names its clause by id. `docs/contract.md` prints these clauses and their definitions, and a
-test injects a fault for each. The rules that judge them: `pull_answers`, `promptness`, `holding`, `logs`, `sends`,
+test injects a fault for each. The rules that judge them: `answers`, `promptness`, `holding`, `order`, `ends`, `sends`,
 `commits`, `conformance`, `survey`. The clauses about pulls: `pulls`.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from longpoll_judge.contract.clause import SEND_ANSWERS, SEND_MS, SHOWN_MS, UNHELD_MS, Clause
+from longpoll_judge.contract.clause import RETRY_MS, SEND_ANSWERS, SEND_MS, SHOWN_MS, UNHELD_MS, Clause
 from longpoll_judge.contract.pulls import MESSAGE_CLAUSES, PULL_CLAUSES
 from longpoll_judge.contract.result import (
     COMMIT_IS_TOLD,
@@ -209,8 +209,9 @@ SEND_CLAUSES: Final = (
         "No answer delivers a message before its send was received: not answer.before_ns < the send's "
         "request.after_ns, in one source. Does not apply if a deletion or a gap may lie in between, as in "
         "send.sequential, or if the answer names another queue than its request. Applies only to sends with a unique "
-        "identifier. In two sources of one named broker it is unknown: one may watch another broker of that name. So "
-        "it is by unique id alone: the producer may have sent the message before, past the observer.",
+        "identifier. In two sources of one named broker it is unknown: one may watch another broker of that name. By "
+        "unique id alone the producer may have sent the message before. That is certain only for a send more than "
+        f"{RETRY_MS} ms after the record began, on a connection that was opened in the record.",
         "cause and effect",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)", "answer_sent(offsets)"),
     ),

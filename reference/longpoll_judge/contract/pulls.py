@@ -13,6 +13,7 @@ from longpoll_judge.contract.clause import (
     STOPPED_MS,
     STOPPING_MS,
     UNHELD_MS,
+    UNREMOVED_MS,
     Clause,
 )
 from longpoll_judge.contract.result import (
@@ -142,7 +143,8 @@ PULL_CLAUSES: Final = (
         ANSWER_IS_RIGHT,
         "A FOUND carries as many messages as the history shows to match in [request.offset, offset_next). Unless "
         "every policy is strict or strict-clone, retention may have removed those before the first that it carries: "
-        "the finding is unknown. If any answer has an offset_min above them, there is no finding, because retention "
+        "the finding is unknown. Retention removes no message that was acknowledged less than "
+        f"{UNREMOVED_MS} ms before. If any answer has an offset_min above them, there is no finding, because retention "
         f"corrects the minimum last. Compaction may have removed some if all were visible {COMPACTION_MS} ms before "
         "request.after_ns: then it is unknown too.",
         _LOOK,
@@ -336,12 +338,12 @@ PULL_CLAUSES: Final = (
         "pull.wake.prompt",
         NO_LOST_WAKEUP,
         "A pull that was held, or has no answer, is answered within --wake-ms of the time at which the first message "
-        "that it takes became visible (from outside: was acknowledged), or of its receipt if that is later. This "
-        "includes a pull without an answer until its connection closes or until its source's last event. Answers 21 "
-        "are exempt. The width of the intervals may make it unknown. From outside, a pull does not count as held, and "
-        "its answer not as a wakeup, if its message was certainly visible before the pull came: that is a slow read "
-        "(pull.unheld.prompt). Unknown for a possible slave. Also unknown if a recheck of a pull that takes every "
-        "message saw an end above its offset, and no other event shows that end.",
+        "that it takes became visible, or of its receipt if that is later. From outside, a message is visible when it "
+        "is acknowledged, or delivered to another pull. This includes a pull without an answer until its connection "
+        "closes or until its source's last event. Answers 21 are exempt. The width of the intervals may make it "
+        "unknown. From outside, a message that was certainly visible before the pull came makes a slow read "
+        "(pull.unheld.prompt), and no wakeup. Unknown for a possible slave. Also unknown if a recheck of a pull that "
+        "takes every message saw an end above its offset, and no other event shows that end.",
         "the specification's no_lost_wakeup; RocketMQ #7358",
         (_PULL, "answer_sent", "make_visible or message_acknowledged", "hold(request) inside"),
     ),
@@ -520,9 +522,10 @@ MESSAGE_CLAUSES: Final = (
     _message(
         "one_value",
         "All acknowledgements and deliveries of one queue offset have one unique id and one body, as far as they "
-        "record them. From outside, the broker may have been killed and have lost the first message. It is then "
-        "unknown, unless both came on one connection, or the connection of the first was not closed before the "
-        "second.",
+        "record them. This holds over an orderly stop and start. From outside, the broker may have been killed and "
+        "have lost the first message. It is then unknown if all connections were closed in between, and the first "
+        "message was not old enough to be on disk. Without opened connections in the record, it is unknown unless the "
+        "connection of the first was open until the second.",
         "CommitLog.putMessage",
         _TOLD,
         "answer_sent(offsets, ids, bodies)",
@@ -573,6 +576,26 @@ MESSAGE_CLAUSES: Final = (
         "request_received(code, ids, delay_ms or delay_level)",
         _GOT,
         verdict="observed",
+    ),
+    _message(
+        "overdue",
+        f"No pull that comes more than {LATE_MS} ms after a message was due gets an offset_max at or below its offset. "
+        "Due is a message that was delayed, and one that was stored (0, 10, 11, 12) without a place: after its delay, "
+        "its answer and its commit. It is unknown: the broker may have been busy.",
+        "ScheduleMessageService, TimerMessageStore, EndTransactionProcessor",
+        _SENT,
+        _GOT,
+    ),
+    _message(
+        "lost",
+        "A message that its broker stored (0, 10, 11, 12) without a place is acknowledged or delivered by its unique "
+        "id. A prepared one needs a commit first. The finding is unknown. Each offset between two ends has another "
+        "message then. They are the greatest end before the send, and the greatest in an answer to a pull more than "
+        f"{LATE_MS} ms after it was due.",
+        "SendMessageProcessor, ScheduleMessageService, EndTransactionProcessor",
+        "request_received(code, ids)",
+        "answer_sent(code, request)",
+        _GOT,
     ),
     _message(
         "skipped",

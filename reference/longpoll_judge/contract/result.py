@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
 import msgspec
+import pyarrow as pa
 from attrs import frozen
 
 from longpoll_spec.tables import with_table
@@ -194,6 +196,21 @@ class Share(msgspec.Struct, frozen=True):
         return f"{self.judged} of {self.of}"
 
 
+FINDINGS: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("id", "property", "clause", "verdict", "topic")),
+        ("queue", pa.int64()),
+        *((name, pa.string()) for name in ("group", "connection", "request", "time", "why", "tag")),
+        *((name, pa.float64()) for name in ("window_start_ms", "window_end_ms")),
+        ("messages", pa.list_(pa.int64())),
+    ]
+)
+"""The columns of the table of findings: fields of `Finding`."""
+METRICS: Final = pa.schema([("metric", pa.string()), ("label", pa.string()), ("value", pa.float64())])
+"""The columns of the table of counts and latencies."""
+TableName = Literal["findings", "metrics"]
+
+
 @with_table
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The judgement of one history."""
@@ -225,6 +242,39 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """How many things each property was asked of; 0 is not applicable, and no pass."""
     rates: dict[str, Rate] = {}
     """How often the properties of time were certainly broken, by property."""
+
+    def to_arrow(self, name: TableName = "findings") -> pa.Table:
+        """The findings with the columns `FINDINGS`, a row each, or counts and latencies with the columns `METRICS`.
+
+        `judged` and `violations_per_million` have a property as label, `gaps`, `violated`, `unknown` and `observed` a
+        clause, `latency_ms` a latency with `count`, `p50`, `p99` or `max`; `events`, `queues` and `requests` have none.
+        """
+        if name == "findings":
+            return pa.Table.from_pylist(
+                [{column: getattr(one, column) for column in FINDINGS.names} for one in self.findings], FINDINGS
+            )
+        return pa.Table.from_pylist(
+            [{"metric": metric, "label": label, "value": value} for metric, label, value in self._metrics()], METRICS
+        )
+
+    def to_pandas(self, name: TableName = "findings") -> Any:
+        """The same table as a pandas DataFrame."""
+        return self.to_arrow(name).to_pandas()
+
+    def to_spark(self, session: Any, name: TableName = "findings") -> Any:
+        """The same table as a DataFrame of a Spark session."""
+        return session.createDataFrame(self.to_arrow(name))
+
+    def _metrics(self) -> Iterator[tuple[str, str, float | None]]:
+        counts = Counter({(name, ""): getattr(self, name) for name in ("events", "queues", "requests")})
+        counts.update(("gaps", gap["clause"]) for gap in self.gaps)
+        counts.update((one.verdict, one.clause) for one in (*self.findings, *self.observations))
+        for (metric, label), count in counts.items():
+            yield metric, label, float(count)
+        yield from (("judged", name, float(count)) for name, count in self.judged.items())
+        yield from (("violations_per_million", name, rate.per_million) for name, rate in self.rates.items())
+        for name, latency in self.latency.items():
+            yield from (("latency_ms", f"{name} {at}", value) for at, value in msgspec.structs.asdict(latency).items())
 
 
 def overall(findings: Iterable[Finding], gaps: Iterable[Gap]) -> Verdict:

@@ -19,6 +19,7 @@ import numpy as np
 from attrs import frozen
 
 from longpoll_judge.columns.lookup import Booleans, Integers
+from longpoll_judge.contract.clause import STOPPING_MS
 from longpoll_judge.evidence.source_survey import NO_GAPS, Interval, RecordGaps, SourceSurvey, gaps_of, union
 from longpoll_judge.read.schema import INTEGER_LIMIT
 
@@ -215,6 +216,35 @@ def restarts(
         closed = gaps_of((end + 1, start - 1) for end, start in apart if start - end >= RESTART_NS)
         if len(closed):
             found[broker] = closed
+    return found
+
+
+def orderly_ends(
+    sources: Mapping[str, SourceSurvey], connections: Mapping[str, Sequence[Interval]], inside: Collection[str]
+) -> frozenset[str]:
+    """The sources outside that tell an orderly end: all connections were closed shortly before they stopped."""
+    found = set()
+    for name in connections.keys() - set(inside):
+        stopped_ns, last_ns = sources[name].stopped_ns, max(closed for _opened, closed in connections[name])
+        if stopped_ns is not None and stopped_ns - STOPPING_MS * 1_000_000 <= last_ns <= stopped_ns:
+            found.add(name)
+    return frozenset(found)
+
+
+def kills(
+    restarted: Mapping[str, RecordGaps], sources: Mapping[str, SourceSurvey], orderly: Collection[str]
+) -> dict[str, RecordGaps]:
+    """The restarts that some source of the broker lived through, or before which none ended in order."""
+    found = {}
+    for broker, gaps in restarted.items():
+        mine = [(name, seen) for name, seen in sources.items() if broker in seen.names]
+
+        def is_in_order(start_ns: int, end_ns: int, mine: list[tuple[str, SourceSurvey]] = mine) -> bool:
+            old = [(name, seen) for name, seen in mine if seen.first_ns < start_ns and seen.last_ns >= start_ns]
+            return bool(old) and all(name in orderly and seen.last_ns <= end_ns for name, seen in old)
+
+        intervals = zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True)
+        found[broker] = gaps_of(interval for interval in intervals if not is_in_order(*interval))
     return found
 
 

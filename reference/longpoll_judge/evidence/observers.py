@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.lookup import Booleans, Integers, are_of, is_one_of
-from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.columns.lookup import NEVER, Booleans, Integers, are_of, is_one_of
 from longpoll_judge.contract.clause import SEND_CODES
 from longpoll_judge.contract.result import Gap
-from longpoll_judge.read.schema import NAMES, are_named, coded, coded_texts, compute, has_column
+from longpoll_judge.read.schema import NAMES, are_named, coded, coded_texts, has_column, integers_of, lists_of
 from longpoll_judge.read.source import History
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.history import WHITE_BOX
@@ -63,6 +62,7 @@ class Seen(msgspec.Struct):
     """How many events lack a field that they need, by event and field."""
     acknowledged: int = 0
     """How many messages it tells to be acknowledged."""
+    appended: int = 0
 
 
 @with_table
@@ -96,13 +96,12 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
     found.acknowledged = count_of.get("message_acknowledged", 0)
     found.appended, found.moved = count_of.get("append", 0), count_of.get("make_visible", 0)
     if has_column(table, "offset_min"):
-        found.min_least, found.min_most = _ends_of_told(table["offset_min"].to_numpy())
-    if has_column(table, "ids"):
-        found.identified = int(np.count_nonzero(compute.list_value_length(table["ids"]).to_numpy()))
-    sequence = table["sequence"].to_numpy()
+        found.min_least, found.min_most = _ends_of_told(integers_of(table, "offset_min"))
+    found.identified = int(np.count_nonzero(np.diff(lists_of(table, "ids")[0])))
+    sequence = integers_of(table, "sequence")
     is_start, is_stop = are_of(codes, names, {"source_started"}), are_of(codes, names, {"source_stopped"})
-    wanted_names = (list(WHITE_BOX), ["request_received"], ["message_acknowledged"])
-    is_inside, is_request, is_told = (np.isin(names, wanted) for wanted in wanted_names)
+    wanted_names = (list(WHITE_BOX), ["request_received"], ["message_acknowledged"], ["append"])
+    is_inside, is_request, is_told, is_append = (np.isin(names, wanted) for wanted in wanted_names)
     for code in np.flatnonzero(counts.any(axis=1)).tolist():
         mine: Any = sources == code if len(source_names) > 1 else slice(None)
         found.sources[source_names[code]] = Seen(
@@ -112,10 +111,11 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
             inside=int(counts[code][is_inside].sum()),
             requests=int(counts[code][is_request].sum()),
             acknowledged=int(counts[code][is_told].sum()),
+            appended=int(counts[code][is_append].sum()),
             missing={text: int(np.count_nonzero(flags[mine])) for text, flags in missing.items()},
         )
     rows = np.flatnonzero(are_of(codes, names, {"request_received"}))
-    requested = table["code"].to_numpy()[rows]
+    requested = integers_of(table, "code")[rows]
     found.sends = int(np.count_nonzero(is_one_of(requested, SEND_CODES)))
     rows = rows[requested == DELETE_TOPIC]
     if len(rows):
@@ -153,7 +153,7 @@ def _are_untold(table: pa.Table, name: str) -> Booleans:
         codes, texts = coded_texts(table, name)
         empty = np.flatnonzero(~are_named(texts))
         return is_one_of(codes, empty.tolist())
-    lacks: Booleans = table[name].to_numpy() < (name == "lost_count")
+    lacks: Booleans = integers_of(table, name) < (name == "lost_count")
     return lacks
 
 
@@ -175,6 +175,7 @@ def add(whole: Observers, part: Observers) -> None:
         known.inside += seen.inside
         known.requests += seen.requests
         known.acknowledged += seen.acknowledged
+        known.appended += seen.appended
         for text, count in seen.missing.items():
             known.missing[text] = known.missing.get(text, 0) + count
 

@@ -9,9 +9,9 @@ whole. A rule that relies on absence asks here, and its finding is `unknown` if 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from longpoll_judge.columns.lookup import Integers
 from longpoll_judge.read.schema import INTEGER_LIMIT
 from longpoll_spec.tables import with_table
 
+Row = TypeVar("Row")
 Interval = tuple[int, int]
 """[first moment, last moment], nanoseconds of Unix time."""
 _NEVER: Final = INTEGER_LIMIT
@@ -101,7 +102,7 @@ class Run(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A source's events in one split."""
+    """A source's events in one run of one split."""
 
     first: int
     last: int
@@ -110,6 +111,8 @@ class Span(NamedTuple):
     after_max_ns: int
     before_min_ns: int
     before_max_ns: int
+    earlier_ns: int = -INTEGER_LIMIT
+    """The highest `after_ns` of what its split has of lower numbers."""
 
 
 @with_table
@@ -129,7 +132,7 @@ class SourceSurvey(msgspec.Struct):
     damaged: list[Interval] = msgspec.field(default_factory=list)
     """When events happened that lack a field that they need: nothing is concluded from them."""
     spans: list[Span] = msgspec.field(default_factory=list)
-    """One of each split."""
+    """One of each run of each split."""
     holds: int = 0
     """How often a pull was held."""
     steps: int = 0
@@ -166,13 +169,18 @@ def survey_source(
         before_ns = after_ns if is_exact else before_ns[order]
         last = None if last is None else last[order]
     last = sequence if last is None else last
+    # A repeated number begins a new run.
+    breaks = np.flatnonzero(sequence[1:] - last[:-1] != 1) + 1
+    starts, ends = np.append(0, breaks), np.append(breaks - 1, len(sequence) - 1)
     latest_ns = _highest_so_far(after_ns)
     seen = SourceSurvey(
-        runs=_runs(sequence, last, after_ns, before_ns), first_ns=int(after_ns.min()), last_ns=int(latest_ns[-1])
+        runs=_rows(Run, sequence[starts], last[ends], after_ns[starts], before_ns[ends]),
+        first_ns=int(after_ns.min()),
+        last_ns=int(latest_ns[-1]),
     )
-    before_min_ns, before_max_ns = int(before_ns.min()), int(before_ns.max())
-    ends = int(sequence[0]), int(last[-1])
-    seen.spans = [Span(*ends, seen.first_ns, seen.last_ns, before_min_ns, before_max_ns)]
+    earlier_ns = np.append(-INTEGER_LIMIT, latest_ns[breaks - 1])
+    moments = [by.reduceat(of, starts) for of in (after_ns, before_ns) for by in (np.minimum, np.maximum)]
+    seen.spans = _rows(Span, sequence[starts], last[ends], *moments, earlier_ns)
     if len(sequence) > 1:
         back_ns = latest_ns[:-1] - before_ns[1:]
         back_max_ns = int(back_ns.max())
@@ -209,11 +217,14 @@ def whole_of(seen: SourceSurvey) -> SourceSurvey:
     last_before_ns = list(accumulate((span.before_max_ns for span in ended), max))
     lasts = [span.last for span in ended]
     steps, step_ns, disorder_ns, is_inverted = seen.steps, seen.step_ns, seen.disorder_ns, seen.is_inverted
-    for span in seen.spans:
+    is_back = False
+    for span in sorted(seen.spans):
         before = bisect_left(lasts, span.first)
         if before > 0:
             back_ns = latest_ns[before - 1] - span.before_min_ns
-            steps += back_ns > CLOCK_STEP_NS
+            # What its own split shows is counted.
+            was_back, is_back = is_back, back_ns > CLOCK_STEP_NS
+            steps += is_back and not was_back and span.earlier_ns - span.before_min_ns <= CLOCK_STEP_NS
             step_ns = max(step_ns, back_ns if back_ns > CLOCK_STEP_NS else 0)
             disorder_ns = max(disorder_ns, last_before_ns[before - 1] - span.after_min_ns)
             is_inverted |= back_ns > 0
@@ -221,12 +232,9 @@ def whole_of(seen: SourceSurvey) -> SourceSurvey:
     return msgspec.structs.replace(seen, **changes)
 
 
-def _runs(sequence: Integers, last: Integers, after_ns: Integers, before_ns: Integers) -> list[Run]:
-    """The sorted numbers as runs; a repeated number begins a new run."""
-    breaks = np.flatnonzero(sequence[1:] - last[:-1] != 1) + 1
-    firsts, lasts = np.concatenate(([0], breaks)), np.concatenate((breaks - 1, [len(sequence) - 1]))
-    columns = (sequence[firsts], last[lasts], after_ns[firsts], before_ns[lasts])
-    return [Run(*numbers) for numbers in zip(*(column.tolist() for column in columns), strict=True)]
+def _rows(kind: Callable[..., Row], *columns: Integers) -> list[Row]:
+    """One of this kind for each row of the columns."""
+    return [kind(*numbers) for numbers in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def merge_source(one: SourceSurvey, other: SourceSurvey) -> SourceSurvey:

@@ -1,13 +1,13 @@
 """Surveys the evidence of a whole history: where each source begins and ends, and what is missing.
 
 Each split has a survey, and surveys are merged. Merging is associative and commutative, so the order and number of the
-files do not matter. `run.queue_verdict` judges requests with a `Context` from here.
+files do not matter. `kernel.verdict` judges with a `Context` from here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -24,7 +24,9 @@ from longpoll_judge.evidence.generations import (
     begun_anew,
     broker_holes,
     deletions,
+    kills,
     lasting,
+    orderly_ends,
     restarts,
 )
 from longpoll_judge.evidence.observers import (
@@ -55,7 +57,7 @@ from longpoll_judge.evidence.source_survey import (
     union,
     whole_of,
 )
-from longpoll_judge.read.schema import INTEGER_LIMIT, Damage, are_named, coded, coded_texts, has_column
+from longpoll_judge.read.schema import INTEGER_LIMIT, Damage, are_named, coded, coded_texts, has_column, integers_of
 from longpoll_judge.read.source import History
 from longpoll_spec.history import BLACK_BOX, WHITE_BOX
 from longpoll_spec.model import ACTION_NAMES
@@ -138,10 +140,23 @@ class SourceFacts:
     """Its moments order its events (`_unsteady`)."""
     first_ns: int = 0
     """The earliest moment of its first event."""
+    own_holes: RecordGaps | None = None
+    """The holes without what was let go of while the history grows, which has no answer to an open request."""
+
+    @property
+    def holes_of_open(self) -> RecordGaps:
+        """When an answer to a request that has none may have been sent unseen."""
+        return self.holes if self.own_holes is None else self.own_holes
 
 
 UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None)
 """Of a name that stands in a dictionary, and in no event."""
+
+
+OwnProperty = Callable[[pa.Table], Iterable[tuple[int, str]]]
+"""From the pulls of a window to the numbers of rows that are wrong, and why each is."""
+OWN: Final = "own."
+"""What the clauses of such properties begin with."""
 
 
 @frozen
@@ -185,22 +200,34 @@ class Context:
     """Queue -> when its generation began without a recorded deletion."""
     restarts: dict[str, RecordGaps] = field(factory=dict)
     """By broker: when it may have been restarted, of those that may."""
+    kills: dict[str, RecordGaps] = field(factory=dict)
+    """Those of them in which it did not end in order."""
+    unordered_holes: dict[str, RecordGaps] = field(factory=dict)
+    """The values of `life_holes`, without what lies between an orderly end of a broker and its next start."""
     closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
     """All closes of the connections that have several, in order of time: a name may come again."""
     spans: dict[str, tuple[Integers, Integers]] = field(factory=dict)
     """By source when its connections may have been opened, ascending, and when all of these so far were closed."""
     followers: frozenset[tuple[str, str]] = frozenset()
-    """Sources, each with a broker whose slave it may stand before: others see its sends, and it sees none."""
+    """Sources without sends, each with a broker that other sources outside name too: it may be the broker's slave."""
     shown: frozenset[tuple[str, str, int]] = frozenset()
     """Queues that are seen from inside: a source tells their visible end."""
     removed: dict[str, int] = field(factory=dict)
     """By queue (`queue_text`) the highest offset_min that an answer tells: what lies below it was removed."""
+    writers: frozenset[str] = frozenset()
+    """Sources with appends."""
+    asks_sends: bool = True
+    """Whether any source has sends, acknowledgements or ids."""
+    asks_ends: bool = True
+    """Whether the ends that answers tell may have fallen, or are all that is seen of a queue."""
     asked_alone: frozenset[str] = frozenset()
     """The clauses that excerpts are of, which are asked nothing else; empty of a history that is none."""
+    own: tuple[OwnProperty, ...] = ()
+    """The caller's additional properties (`kernel.user_properties`)."""
 
     def asks(self, clause: str) -> bool:
         """Whether the history is to be asked this clause."""
-        return not self.asked_alone or clause in self.asked_alone
+        return not self.asked_alone or clause in self.asked_alone or clause.startswith(OWN)
 
     def lives(self, name: tuple[str, str, int], *, restarts: bool = True) -> Generations | None:
         """The lives of a queue (broker, topic, number), apart for each restart or not; None where it has one."""
@@ -267,9 +294,9 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
     is_damaged = np.logical_or.reduce(list(missing.values())) if missing else np.zeros_like(is_strange)
     source_codes, source_names = coded(table, "source")
     brokers, broker_names = coded(table, "broker")
-    sequence, after_ns, before_ns = (table[name].to_numpy() for name in ("sequence", "after_ns", "before_ns"))
+    sequence, after_ns, before_ns = (integers_of(table, name) for name in ("sequence", "after_ns", "before_ns"))
     is_hold = are_of(codes, names, {"hold"})
-    is_unnamed = are_of(brokers, broker_names, {""}) & (table["queue"].to_numpy() >= 0)
+    is_unnamed = are_of(brokers, broker_names, {""}) & (integers_of(table, "queue") >= 0)
     is_omitted = are_of(codes, names, {"omitted"})
     last = sequence + _left_out(table, is_omitted) if is_omitted.any() else None
     for code in _used(source_codes, source_names):
@@ -285,14 +312,14 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
         survey.sources[source_names[code]] = seen
     _survey_rare(survey, table, are_of(codes, names, RARE))
     is_answer = are_of(codes, names, {"answer_sent"})
-    survey.answered = _queues_of(table, is_answer & (table["offset_min"].to_numpy() >= 0))
-    survey.removed = _removed(table, is_answer & (table["offset_min"].to_numpy() > 0))
+    survey.answered = _queues_of(table, is_answer & (integers_of(table, "offset_min") >= 0))
+    survey.removed = _removed(table, is_answer & (integers_of(table, "offset_min") > 0))
     survey.shown = _queues_of(table, are_of(codes, names, {"make_visible"}))
-    survey.unplaced_answers = int(np.count_nonzero(is_answer & (table["queue"].to_numpy() < 0)))
+    survey.unplaced_answers = int(np.count_nonzero(is_answer & (integers_of(table, "queue") < 0)))
     acknowledged = np.flatnonzero(are_of(codes, names, {"message_acknowledged"}))
-    survey.firsts = _anew(table, acknowledged[table["queue_offset"].to_numpy()[acknowledged] == 0])
+    survey.firsts = _anew(table, acknowledged[integers_of(table, "queue_offset")[acknowledged] == 0])
     requests = np.flatnonzero(are_of(codes, names, {"request_received"}))
-    asked = table["code"].to_numpy()[requests]
+    asked = integers_of(table, "code")[requests]
     survey.deleted = _anew(table, requests[asked == DELETE_TOPIC])
     survey.offset_queries = int(np.count_nonzero(asked == QUERY_CONSUMER_OFFSET))
     updates = requests[asked == UPDATE_CONSUMER_OFFSET]
@@ -313,7 +340,7 @@ def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str,
     rows = np.flatnonzero(flags)
     brokers, broker_names = coded(table, "broker")
     topics, topic_names = coded(table, "topic")
-    numbers = table["queue"].to_numpy()
+    numbers = integers_of(table, "queue")
     # Where the events of a queue lie together, the first of them stands for all.
     rows = rows[run_starts(brokers[rows], topics[rows], numbers[rows])]
     pairs, numbers = brokers[rows].astype(np.int64) * len(topic_names) + topics[rows], numbers[rows]
@@ -332,7 +359,7 @@ def _removed(table: pa.Table, flags: NDArray[np.bool_]) -> dict[str, int]:
         return {}
     brokers, broker_names = coded(table, "broker")
     topics, topic_names = coded(table, "topic")
-    lowest, numbers = (table[name].to_numpy()[rows] for name in ("offset_min", "queue"))
+    lowest, numbers = (integers_of(table, name)[rows] for name in ("offset_min", "queue"))
     queues, place = np.unique(np.stack([brokers[rows], topics[rows], numbers]), axis=1, return_inverse=True)
     highest = np.zeros(queues.shape[1], dtype=np.int64)
     np.maximum.at(highest, place, lowest)
@@ -347,7 +374,7 @@ def queue_text(name: tuple[str, str, int]) -> str:
 
 def _left_out(table: pa.Table, flags: NDArray[np.bool_]) -> Integers:
     """How many numbers each event covers after its own, by the flags. Only events of an excerpt cover more than 0."""
-    return np.where(flags, np.clip(table["lost_count"].to_numpy(), 1, INTEGER_LIMIT) - 1, 0).astype(np.int64)
+    return np.where(flags, np.clip(integers_of(table, "lost_count"), 1, INTEGER_LIMIT) - 1, 0).astype(np.int64)
 
 
 def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) -> list[Interval]:
@@ -465,6 +492,9 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         where = f"{broker}/{topic}/{queue}"
         text = f"queue {where} gave offset 0 twice and no deletion is told: its log may have begun anew in between"
         gaps.append(Gap("begun anew", where, len(times), text))
+    open_times = _open_times(survey.opens, survey.closes)
+    restarted = restarts(survey.sources, open_times, inside)
+    orderly = orderly_ends(survey.sources, open_times, inside)
     context = Context(
         wake_ns=round(wake_ms * 1_000_000),
         late_ns=round(late_ms * 1_000_000),
@@ -491,11 +521,18 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         spans=_spans(survey.opens, survey.closes),
         shown=frozenset(survey.shown),
         removed=survey.removed,
+        writers=frozenset(name for name, seen in survey.observers.sources.items() if seen.appended),
+        asks_sends=bool(survey.observers.acknowledged or survey.observers.sends or survey.observers.identified),
+        asks_ends=survey.observers.min_least < survey.observers.min_most or not survey.answered <= survey.shown,
         asked_alone=frozenset(survey.excerpts),
         deleted=deleted,
         begun_anew=again,
         followers=frozenset() if are_own(history.policies) else _followers(survey, inside),
-        restarts=restarts(survey.sources, _open_times(survey.opens, survey.closes), inside),
+        restarts=restarted,
+        kills=kills(restarted, survey.sources, orderly),
+        unordered_holes={
+            name: union((own, unplaced)) for name, own in broker_holes(survey.sources, longer, inside | orderly).items()
+        },
     )
     return context, gaps
 
@@ -544,9 +581,14 @@ def _spans(
 def _followers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, str]]:
     """The values of `Context.followers`: a slave has its master's name, and takes no sends."""
     senders = {name for name, seen in survey.observers.sources.items() if seen.acknowledged}
-    masters = {broker for name in senders for broker in survey.sources[name].brokers}
+    watchers = {name: seen.brokers for name, seen in survey.sources.items() if name in senders or name not in inside}
     others = survey.sources.keys() - senders - set(inside)
-    return frozenset((name, broker) for name in others for broker in survey.sources[name].brokers & masters)
+    return frozenset(
+        (name, broker)
+        for name in others
+        for broker in survey.sources[name].brokers
+        if any(broker in brokers for other, brokers in watchers.items() if other != name)
+    )
 
 
 def _open_times(

@@ -1,15 +1,17 @@
-"""Two Python data sources for Spark: `longpoll-history`, a recorded history, and `rocketmq-store`, a store directory.
+"""Two Python data sources for Spark: `longpoll`, a recorded history, and `rocketmq-store`, a store directory.
 
     register(spark)
-    spark.read.format("longpoll-history").load("/tmp/history")
-    spark.read.format("longpoll-history").schema("event string, topic string, queue bigint").load("/tmp/history")
-    spark.readStream.format("longpoll-history").load("/tmp/history")
+    spark.read.format("longpoll").load("/tmp/history")
+    spark.read.format("longpoll").schema("time timestamp, event string, queue bigint").load("/tmp/history")
+    spark.read.format("longpoll").option("topic", "orders").option("since", "2026-11-21T10:20:42").load("/tmp/history")
+    spark.readStream.format("longpoll").load("/tmp/history")
     spark.read.format("rocketmq-store").option("part", "consumequeue").load("/tmp/store")
 
-A schema with some of a history's columns is all that is read of its Parquet parts: Spark 4.0 cannot tell a source in
-Python which columns a query uses. A partition is a split of a history, or a range of a file; both must lie where every
-worker can read them. Unreadable data of a history becomes a row with the `event` `damage` and the reason as `cause`.
-The readers: `source`, `rocketmq_store`.
+Spark 4.0 cannot tell a source in Python which columns and rows a query uses. So a schema names the columns, and only
+these are read of Parquet parts. The options `topic`, `queue`, `since` and `until` name the rows, and other rows do not
+reach Java. A partition is a split of a history, or a range of a file; both must lie where every worker can read them.
+Unreadable data of a history becomes a row with the `event` `damage` and the reason as `cause`. The readers: `source`,
+`rocketmq_store`.
 """
 
 from __future__ import annotations
@@ -17,29 +19,104 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
 import pyarrow as pa
+from attrs import frozen
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.growing_history import stamps_of, whole_end
 from longpoll_judge.read.rocketmq_store import SCHEMAS, FileRange, Part, ranges, read_records, read_units
-from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA, REQUIRED, Damage, fill
+from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA, REQUIRED, Damage, compute, fill
 from longpoll_judge.read.source import SPLIT_BYTES, InputSplit, find, kind_of, read_split
 from longpoll_spec.history import NDJSON_SUFFIX
+
+FRAME_SCHEMA: Final = pa.schema([("time", pa.timestamp("us", "UTC")), *PLAIN_SCHEMA])
+"""The columns of a history in Spark: those of an event, null where it lacks one, and the time of `after_ns` in us."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@frozen
+class Chosen:
+    """The columns and rows of a history that a query asked for; None stands for all rows."""
+
+    columns: tuple[str, ...] = tuple(FRAME_SCHEMA.names)
+    topic: str | None = None
+    queue: int | None = None
+    since_ns: int | None = None
+    """Events that ended before are left out, ..."""
+    until_ns: int | None = None
+    """... and those that began then or later."""
+
+    @classmethod
+    def of(cls, schema: Any, options: Mapping[str, str]) -> Chosen:
+        """What a schema and options ask for; raises `DataSourceOptionError`."""
+        names: list[str] = schema.fieldNames()
+        unknown = [name for name in names if name not in FRAME_SCHEMA.names]
+        if unknown:
+            raise DataSourceOptionError(f"a history has no column {unknown[0]!r}; its columns are in docs/history.md")
+        queue = options.get("queue")
+        if queue is not None and not queue.isdecimal():
+            raise DataSourceOptionError(f"the option queue is {queue!r}; write the number of a queue")
+        moments = (_moment_ns(name, options) for name in ("since", "until"))
+        return cls(tuple(names), options.get("topic"), None if queue is None else int(queue), *moments)
+
+    def read(self, part: InputSplit) -> tuple[pa.Table, list[Damage]]:
+        """These columns and rows of a split, and what could not be read."""
+        needed = [name for name in dict.fromkeys((*REQUIRED, "topic", "queue", *self.columns)) if name != "time"]
+        table, damages = read_split(part, needed)
+        return self.framed(fill(table, needed)), damages
+
+    def framed(self, table: pa.Table) -> pa.Table:
+        """The columns and rows of a filled table that has them."""
+        tests = [
+            *([compute.equal(table["topic"], self.topic)] if self.topic is not None else []),
+            *([compute.equal(table["queue"], self.queue)] if self.queue is not None else []),
+            *([compute.greater_equal(table["before_ns"], self.since_ns)] if self.since_ns is not None else []),
+            *([compute.less(table["after_ns"], self.until_ns)] if self.until_ns is not None else []),
+        ]
+        for test in tests and [reduce(compute.and_, tests)]:
+            table = table.filter(test)
+        return pa.table(
+            [_column(table, name) for name in self.columns], pa.schema(map(FRAME_SCHEMA.field, self.columns))
+        )
+
+
+def _moment_ns(name: str, options: Mapping[str, str]) -> int | None:
+    """A moment in ns of Unix time; without a time zone it is UTC."""
+    if name not in options:
+        return None
+    try:
+        moment = datetime.fromisoformat(options[name])
+    except ValueError:
+        text = f"the option {name} is {options[name]!r}; write a time such as 2026-11-21T10:20:42"
+        raise DataSourceOptionError(text) from None
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(microseconds=1) * 1_000
+
+
+def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """A column of events as Spark gets it."""
+    if name == "time":
+        return compute.divide(table["after_ns"], 1_000).cast(FRAME_SCHEMA.field(name).type)
+    column, default = table[name].cast(FRAME_SCHEMA.field(name).type), DEFAULTS.get(name)
+    is_nothing = default == "" or (isinstance(default, int) and default < 0)
+    return compute.if_else(compute.equal(column, default), None, column) if is_nothing else column
 
 
 class HistoryStream(DataSourceStreamReader):
     """The new events of one directory."""
 
-    def __init__(self, directory: Path | str, columns: Sequence[str] = PLAIN_SCHEMA.names) -> None:
+    def __init__(self, directory: Path | str, chosen: Chosen | None = None) -> None:
         self._directory = directory
-        self._columns = columns
+        self._chosen = chosen or Chosen()
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Nothing has been read."""
@@ -58,14 +135,8 @@ class HistoryStream(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The events of a split."""
-        table, _damages = read_columns(cast("InputSplit", partition.value), self._columns)
+        table, _damages = self._chosen.read(cast("InputSplit", partition.value))
         yield from table.to_batches()
-
-
-def read_columns(part: InputSplit, names: Sequence[str]) -> tuple[pa.Table, list[Damage]]:
-    """These columns of a split's events as plain Arrow, and what could not be read."""
-    table, damages = read_split(part, tuple(dict.fromkeys((*REQUIRED, *names))))
-    return fill(table, names).cast(pa.schema([PLAIN_SCHEMA.field(name) for name in names])), damages
 
 
 def _new(part: InputSplit, start: dict[str, int], end: dict[str, int]) -> Iterator[InputSplit]:
@@ -81,7 +152,13 @@ def _new(part: InputSplit, start: dict[str, int], end: dict[str, int]) -> Iterat
 
 
 DAMAGE: Final = "damage"
-_SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint", pa.bool_(): "boolean", pa.binary(): "binary"}
+_SQL_TYPES: Final = {
+    FRAME_SCHEMA.field("time").type: "timestamp",
+    pa.string(): "string",
+    pa.int64(): "bigint",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+}
 
 
 class DataSourceOptionError(JudgeUserError):
@@ -104,34 +181,27 @@ class HistorySource(DataSource):
     @classmethod
     def name(cls) -> str:
         """The name for `format`."""
-        return "longpoll-history"
+        return "longpoll"
 
     def schema(self) -> str:
-        """The fields of an event."""
-        return _ddl(PLAIN_SCHEMA)
+        """The fields of an event, and its time."""
+        return _ddl(FRAME_SCHEMA)
 
     def reader(self, schema: Any) -> DataSourceReader:
         """The reader of one directory."""
-        return _HistoryReader(_path(dict(self.options)), _columns(schema))
+        options = dict(self.options)
+        return _HistoryReader(_path(options), Chosen.of(schema, options))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of a directory that grows."""
-        return HistoryStream(_path(dict(self.options)), _columns(schema))
-
-
-def _columns(schema: Any) -> list[str]:
-    """The columns that are asked for; raises `DataSourceOptionError` for one that a history does not have."""
-    names: list[str] = schema.fieldNames()
-    unknown = [name for name in names if name not in PLAIN_SCHEMA.names]
-    if unknown:
-        raise DataSourceOptionError(f"a history has no column {unknown[0]!r}; its columns are in docs/history.md")
-    return names
+        options = dict(self.options)
+        return HistoryStream(_path(options), Chosen.of(schema, options))
 
 
 class _HistoryReader(DataSourceReader):
-    def __init__(self, directory: str, columns: list[str]) -> None:
+    def __init__(self, directory: str, chosen: Chosen) -> None:
         self._directory = directory
-        self._columns = columns
+        self._chosen = chosen
 
     def partitions(self) -> Sequence[InputPartition]:
         history = find([self._directory])
@@ -141,15 +211,14 @@ class _HistoryReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         part, damages = cast("tuple[InputSplit | None, list[Damage]]", partition.value)
         if part is not None:
-            table, damages = read_columns(part, self._columns)
+            table, damages = self._chosen.read(part)
             yield from table.to_batches()
         rows = [
-            DEFAULTS
-            | {"event": DAMAGE, "after_ns": 0, "before_ns": 0, "source": damage.file, "sequence": damage.position}
+            {"event": DAMAGE, "after_ns": 0, "before_ns": 0, "source": damage.file, "sequence": damage.position}
             | {"cause": damage.reason, "lost_count": damage.count}
             for damage in damages
         ]
-        yield from pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA).select(self._columns).to_batches()
+        yield from pa.Table.from_pylist(rows, schema=FRAME_SCHEMA).select(self._chosen.columns).to_batches()
 
 
 class StoreSource(DataSource):

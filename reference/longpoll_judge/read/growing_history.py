@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -37,8 +37,8 @@ _PLACE_BYTES: Final = 4_096
 """... and this number of bytes of each; Parquet files end with the index of their columns."""
 
 
-def checksum_before(part: str, end: int, start: int = 0) -> int:
-    """The checksum of a part of lines between two bytes, or of all of any other part.
+def checksum_before(part: str, end: int) -> int:
+    """The checksum of a part of lines before a byte, or of all of any other part.
 
     `GONE` if the part no longer exists.
     """
@@ -46,12 +46,12 @@ def checksum_before(part: str, end: int, start: int = 0) -> int:
     if found is None:
         return GONE
     if kind_of(part) != NDJSON_SUFFIX:
-        start, end = 0, found.size
+        end = found.size
     total = zlib.crc32(end.to_bytes(8, "big"))
     with suppress(FileNotFoundError), files.open_file(part) as file:
         for number in range(_PLACES):
-            file.seek(start + max(end - start - _PLACE_BYTES, 0) * number // (_PLACES - 1))
-            total = zlib.crc32(file.read(min(end - start, _PLACE_BYTES)), total)
+            file.seek(max(end - _PLACE_BYTES, 0) * number // (_PLACES - 1))
+            total = zlib.crc32(file.read(min(end, _PLACE_BYTES)), total)
         return total
     return GONE
 
@@ -91,6 +91,10 @@ class GrowingHistory:
     _ends: dict[str, int] = field(factory=dict)
     """By part of lines: the byte after its last newline."""
     _row_groups: RowGroups = field(factory=dict)
+    rewritten: int = 0
+    """How often a part that was complete was found rewritten or cut. A deleted part does not count."""
+    _sums: dict[str, tuple[int, int]] = field(factory=dict)
+    """By complete part, how long it was when it last changed, and its checksum then."""
 
     def has_grown(self) -> bool:
         """Whether a part is longer than at the last look, or another one, or new."""
@@ -112,9 +116,19 @@ class GrowingHistory:
             for each in history.splits
             if (each.start < ends[each.path] if each.path in ends else self._is_whole(each.path, settled))
         ]
+        self._compare({split.path: ends.get(split.path, 0) for split in splits}, settled)
         growing = self.stamps.keys() - ends.keys() - settled
         damages = [damage for damage in history.damages if damage.file not in growing]
         return attrs.evolve(history, splits=splits, damages=damages)
+
+    def _compare(self, ends: Mapping[str, int], settled: Collection[str]) -> None:
+        """Count the changed parts that no longer begin as they did, and note how all of these are now."""
+        for part in (ends.keys() | self._sums.keys()) - (self._sums.keys() & settled):
+            if part in self._sums:
+                end, known = self._sums[part]
+                self.rewritten += checksum_before(part, end) not in {GONE, known}
+            if part in ends:
+                self._sums[part] = ends[part], checksum_before(part, ends[part])
 
     def _looked_at(self, part: str, size: int) -> int:
         """The complete length of a part of lines. An unreadable part counts whole, and its reader reports the error."""

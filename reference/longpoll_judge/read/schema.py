@@ -77,7 +77,7 @@ def fill(table: pa.Table, names: Sequence[str] = EVENT_SCHEMA.names) -> pa.Table
         if has_column(table, column.name):
             columns.append(_filled(table[column.name], column))
         else:
-            columns.append(_constant(DEFAULTS.get(column.name), column.type, len(table)))
+            columns.append(constant(DEFAULTS.get(column.name), column.type, len(table)))
     return pa.table(columns, schema=schema)
 
 
@@ -104,7 +104,8 @@ def _filled(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
     return values if values.type == column.type else values.cast(column.type)
 
 
-def _constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
+def constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
+    """A column with one value in all its rows."""
     if kind == _NAME_TYPE:
         return pa.DictionaryArray.from_arrays(np.zeros(length, dtype=np.int32), pa.array([value], pa.string()))
     if value == []:
@@ -156,6 +157,22 @@ def are_named(texts: pa.StringArray) -> NDArray[np.bool_]:
     ends = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
     named: NDArray[np.bool_] = ends[1:] > ends[:-1]
     return named
+
+
+def integers_of(table: pa.Table, name: str) -> NDArray[np.int64]:
+    """A column of integers; it may be missing, and takes no memory then."""
+    if not has_column(table, name):
+        return np.broadcast_to(np.int64(DEFAULTS[name]), len(table))
+    found: NDArray[np.int64] = table[name].to_numpy()
+    return found
+
+
+def lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the list of each row begins among the values, and the end of the last one; and the values."""
+    if not has_column(table, name):
+        return np.zeros(len(table) + 1, dtype=np.int64), np.empty(0, dtype=np.int64)
+    lists = table[name].combine_chunks()
+    return lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
 
 
 def event_dict(row: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ Which events show a fault: the rules. How excerpts are written: `window`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,18 +18,17 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.batch import joined, make_batch, taken
 from longpoll_judge.columns.lookup import Integers
+from longpoll_judge.columns.tables import Tables
 from longpoll_judge.contract.clause import moment_text
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.evidence.source_survey import Run, SourceSurvey
-from longpoll_judge.evidence.survey import Survey
-from longpoll_judge.read.schema import coded, event_dict, order_of
+from longpoll_judge.evidence.survey import OWN, Survey
+from longpoll_judge.kernel.logs import MESSAGES
+from longpoll_judge.kernel.window import make_window
+from longpoll_judge.read.schema import coded, event_dict, integers_of, order_of
 from longpoll_judge.read.source import History
-from longpoll_judge.rules.cross_queue import Tables, rows_where
-from longpoll_judge.rules.queue_columns import MESSAGES
-from longpoll_judge.run.windows import Log
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_spec.history import FORMAT_VERSION, WHITE_BOX
 
@@ -62,9 +61,10 @@ def with_excerpts(result: Result, tables: Tables, survey: Survey, history: Histo
 
 def completed(findings: Sequence[Finding], tables: Tables, survey: Survey, history: History) -> list[Finding]:
     """The findings, with the evidence of each violation made a history, and what it is about named."""
-    violated = [finding for finding in findings if finding.verdict == "violated"]
+    violated = [one for one in findings if one.verdict == "violated" and not one.clause.startswith(OWN)]
     scene = _look(tables, violated) if violated else Scene()
-    return [_completed(one, scene, survey, history) for one in findings]
+    # What shows a finding of the caller's own property is a pull, and no history.
+    return [one if one.clause.startswith(OWN) else _completed(one, scene, survey, history) for one in findings]
 
 
 @define
@@ -174,7 +174,7 @@ def _look(tables: Tables, findings: Iterable[Finding]) -> Scene:
         until_ns = _read_until(finding)
         if until_ns is not None:
             scene.ends.setdefault(_queue_of(finding), []).append(End(until_ns))
-    for _number, table in tables():
+    for table in tables():
         codes, names = coded(table, "event")
         kinds = {name: codes == code for code, name in enumerate(names)}
         nothing = np.zeros(len(table), dtype=np.bool_)
@@ -182,7 +182,7 @@ def _look(tables: Tables, findings: Iterable[Finding]) -> Scene:
         gone, gone_names = coded(table, "connection")
         theirs = np.array([name in connections for name in gone_names], dtype=np.bool_)[gone]
         wanted |= theirs & np.logical_or.reduce([nothing, *(kinds.get(name, nothing) for name in OF_CONNECTION)])
-        wanted |= kinds.get("request_received", nothing) & (table["code"].to_numpy() == DELETE_TOPIC)
+        wanted |= kinds.get("request_received", nothing) & (integers_of(table, "code") == DELETE_TOPIC)
         firsts = [first_by_source(table, np.flatnonzero(kinds[name])) for name in WHITE_BOX if name in kinds]
         rows = np.concatenate((np.flatnonzero(wanted), *firsts))
         for row in table.take(pa.array(rows, pa.int64())).to_pylist():
@@ -194,11 +194,12 @@ def _look(tables: Tables, findings: Iterable[Finding]) -> Scene:
 
 def _look_at_ends(table: pa.Table, scene: Scene) -> None:
     """See of each queue whose end is asked for those events of this split that may bound it."""
-    for queue, events in make_batch(table).queues():
+    events = make_window(table)
+    for number, queue in enumerate(events.names):
         for end in scene.ends.get(queue, ()):
-            moved = events.rows("make_visible")
+            moved = events.rows_of_queue("make_visible", number)
             early = moved[events.integers("after_ns", moved) <= end.until_ns]
-            logged = np.concatenate([events.rows(name) for name in MESSAGES])
+            logged = np.concatenate([events.rows_of_queue(name, number) for name in MESSAGES])
             logged = logged[events.integers("queue_offset", logged) >= 0]
             lowest = logged[np.argsort(events.integers("queue_offset", logged), kind="stable")[:1]]
             highest = early[np.argsort(-events.integers("visible_end", early), kind="stable")[:1]]
@@ -209,7 +210,7 @@ def _look_at_ends(table: pa.Table, scene: Scene) -> None:
 
 def first_by_source(table: pa.Table, rows: Integers) -> Integers:
     """Of these rows the one with the lowest number of each source."""
-    order = np.argsort(table["sequence"].to_numpy()[rows], kind="stable")
+    order = np.argsort(integers_of(table, "sequence")[rows], kind="stable")
     sources, _names = coded(table, "source")
     return rows[order][np.unique(sources[rows][order], return_index=True)[1]]
 
@@ -337,33 +338,3 @@ def _meta(evidence: Iterable[Event], history: History) -> dict[str, Any]:
         if name in history.laws:
             meta["law"] = msgspec.to_builtins(history.laws[name][1])
     return meta
-
-
-RARE_MAX: Final = 50_000
-"""Most events that are kept: the first and the latest of them."""
-
-
-def with_rare(rare: pa.Table, table: pa.Table, firsts: Mapping[Log, int], inside: Collection[str]) -> pa.Table:
-    """The rare events so far, with those of some new events.
-
-    Args:
-        rare: Those so far.
-        table: The new events.
-        firsts: By log the offset of its first message, where that is among them.
-        inside: Sources that are known to stand inside their broker.
-    """
-    codes, names = coded(table, "event")
-    wanted = np.array([name in (*OF_SOURCE, *OF_CONNECTION) for name in names], dtype=np.bool_)[codes]
-    wanted |= rows_where(table, "request_received") & (table["code"].to_numpy() == DELETE_TOPIC)
-    sources, source_names = coded(table, "source")
-    for name in WHITE_BOX:
-        rows = first_by_source(table, np.flatnonzero(rows_where(table, name)))
-        wanted[[row for row in rows.tolist() if source_names[sources[row]] not in inside]] = True
-    is_message = rows_where(table, "append") | rows_where(table, "message_acknowledged")
-    for (_broker, _topic, queue, _source), offset in firsts.items():
-        is_first = is_message & (table["queue_offset"].to_numpy() == offset) & (table["queue"].to_numpy() == queue)
-        wanted[np.flatnonzero(is_first)] = True
-    found = joined([rare, taken(table, np.flatnonzero(wanted))])
-    if len(found) <= RARE_MAX:
-        return found
-    return joined([found.slice(0, RARE_MAX // 4), found.slice(len(found) - RARE_MAX // 2)])

@@ -1,43 +1,37 @@
 """Judges a history while it is written, until `stops` returns True.
 
 A short history is judged again each time, by the same code as a complete one. The next judgement begins after a pause
-of at least the last one's duration, so at most half of the time goes into judging. The sizes and times of the parts
-show new events; without Spark, each byte is read once.
-
-A long history, or one with more findings than a result lists, is judged by its new events (`growing`). Each finding is
-reported once. On Spark, a Structured Streaming query judges them (`spark.stream`). The last result always judges the
-whole history, so it is the verdict on everything recorded. The complete parts: `growth`. The output: the command.
+of at least the last one's duration, so at most half of the time goes into judging. A long history, or one with more
+findings than a result lists, is judged by its last events (`sliding`), in this process or as a Structured Streaming
+query (`spark.stream`). Each finding is reported once. The last result always judges the whole history, so it is the
+verdict on everything recorded. The complete parts: `read.growing_history`. The output: the command.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import pyarrow as pa
-from attrs import asdict, define, evolve, field
+from attrs import asdict, define, field
 
-from longpoll_judge.columns.batch import joined
-from longpoll_judge.contract.result import Finding, Gap, Result
+from longpoll_judge.columns.tables import joined
+from longpoll_judge.contract.result import Gap, Result
 from longpoll_judge.errors import HistoryChangedError
 from longpoll_judge.evidence.survey import context_and_gaps, survey_split
 from longpoll_judge.read.files import Stamp, absolute
 from longpoll_judge.read.growing_history import GrowingHistory, IncrementalRead, stamps_of
-from longpoll_judge.read.schema import Damage, fill
+from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
-from longpoll_judge.run.excerpt import completed
-from longpoll_judge.run.incremental.queue_judge import Growing, SoFar
-from longpoll_judge.run.incremental.state import WRITTEN_ANEW, Limits, Parts, is_begun
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import Engine, EngineName, Look, added_up, judge_on, open_engine
+from longpoll_judge.run.sliding import CHECKPOINT, Limits, Sliding, SoFar
 from longpoll_judge.run.tally import Picked, left_to_the_end, not_told
-from longpoll_judge.run.window_sweep import open_spill
 
 if TYPE_CHECKING:
     from longpoll_judge.run.spark.stream import StreamJudge
@@ -50,14 +44,11 @@ LONG_PERIOD_S: Final = 2.0
 """The same of a long history at most: the more comes at once the less an event costs."""
 REST_SHARE: Final = 4
 """A look at a long history begins this number of times later after the last one than that took, within these two."""
-TELL_S: Final = 1.0
-"""How often it is told where a history stands while what is new has not been judged, ..."""
-TELL_SHARE: Final = 4
-"""... and how many times longer it lasts until the next time than it took."""
 TRIES: Final = 5
 """How often a history is judged of which parts change meanwhile."""
 WHOLE_EVENTS: Final = 200_000
 """A history with fewer events is judged again each time."""
+UNSURE: Final = "requests and messages about which the last events leave a doubt"
 
 
 @define(eq=False)
@@ -100,10 +91,11 @@ def follow(
     checkpoint in the directory `checkpoint`, and the next call continues from there. A history with fewer events than
     `whole_events` is judged again each time.
 
+
     `stops(seconds)` waits for that long, or until it is time to stop, and returns whether it is.
 
     Raises `HistoryNotFoundError`, `HistoryChangedError` if parts change faster than they are judged, and
-    `SparkUnavailableError`, also if the query cannot use its checkpoint.
+    `SparkUnavailableError`.
     """
     growth = GrowingHistory(sorted({absolute(place) for place in paths}))
     limits = Limits(wake_ms, late_ms)
@@ -124,27 +116,27 @@ def follow(
 
     has_law = bool(growth.look().laws)
     checkpoint = None if has_law else checkpoint
-    steps = Steps.begun(limits, engine)
+    listing = Listing(limits, engine)
     with open_engine(engine, master, conf) as running:
         streaming = _streaming(running)
         if streaming is None or not is_begun(checkpoint):
-            with _reading_once(running) as short:
-                result = judged(short)
-                tell(_counted(result) if has_law else result)
-                is_long = False
-                while not is_long and not stops(max(PERIOD_S, result.seconds)):
-                    if growth.has_grown():
-                        result = judged(short)
-                        tell(_counted(result) if has_law else result)
-                    is_long = (result.events >= whole_events or result.findings_left_out > 0) and not has_law
-                if not is_long:
-                    return judged(short, look) if look is not None or growth.has_grown() else result
-                steps.listing.picked.seen = {finding.id for finding in result.findings}
+            result = judged(running)
+            tell(_counted(result) if has_law else result)
+            is_long = False
+            while not is_long and not stops(max(PERIOD_S, result.seconds)):
+                if growth.has_grown():
+                    result = judged(running)
+                    tell(_counted(result) if has_law else result)
+                is_long = (result.events >= whole_events or result.findings_left_out > 0) and not has_law
+            if not is_long:
+                return judged(running, look) if look is not None or growth.has_grown() else result
+            listing.picked.seen = {finding.id for finding in result.findings}
+        growth.rewritten = 0  # every part is read once more
         if streaming is None:
-            _follow_growing(growth, steps, tell, stops, progress)
+            _follow_growing(growth, listing, tell, stops, progress)
         else:
             with streaming(growth, limits, checkpoint) as judging:
-                _follow_stream(judging, steps.listing, tell, stops, progress)
+                _follow_stream(judging, listing, tell, stops, progress)
         return judged(running, look)
 
 
@@ -160,32 +152,27 @@ def _with_gaps(result: Result, gaps: Sequence[Gap]) -> Result:
 
 def _follow_growing(
     growth: GrowingHistory,
-    steps: Steps,
+    listing: Listing,
     tell: Callable[[Result], None],
     stops: Callable[[float], bool],
     progress: Progress | None,
 ) -> None:
-    """Judge what is new until it `stops`."""
-    arriving = IncrementalRead(growth, threads=os.cpu_count() or 1, ends={})
+    """Judge what is new until it `stops`; after a part was rewritten, all of the history."""
+    arriving = IncrementalRead(growth, threads=os.cpu_count() or 1)
+    sliding = Sliding(listing.limits.wake_ms, listing.limits.late_ms)
     while True:
         begun_s = time.monotonic()
-        tell_next_s = begun_s + TELL_S
         history, new = arriving.look()
-        are_anew = steps.parts.are_anew(growth.stamps, arriving.ends)
-        steps.growing.doubt(WRITTEN_ANEW, are_anew)
-        steps.parts.expect({part.path: part.end for part in history.splits}, arriving.ends)
+        if growth.rewritten:
+            growth.rewritten, arriving.ends, sliding = 0, {}, Sliding(sliding.wake_ms, sliding.late_ms)
+            continue
         for tables, damages in arriving.read(new):
-            steps.add(tables, damages, history)
-            telling_s = time.monotonic()
-            if telling_s >= tell_next_s:
-                tell(steps.result(history))
-                told_s = time.monotonic()
-                tell_next_s = told_s + max(TELL_S, TELL_SHARE * (told_s - telling_s))
-                if stops(0.0):
-                    return
-        steps.note(arriving.ends)
-        if new or are_anew:
-            tell(steps.result(history))
+            table = joined(tables)
+            sliding.add(table, survey_split(fill(table), list(damages)), history)
+            if stops(0.0):
+                return
+        if new:
+            tell(listing.result(SoFar.of(sliding), history))
         if progress is not None and all(part.end <= arriving.ends.get(part.path, 0) for part in history.splits):
             progress.stamps, progress.looked_s = dict(growth.stamps), begun_s
         took_s = time.monotonic() - begun_s
@@ -201,20 +188,21 @@ def _follow_stream(
     stops: Callable[[float], bool],
     progress: Progress | None,
 ) -> None:
-    """Report what a stream judges until it `stops`."""
+    """Report what a stream judges until it `stops`; after a part was rewritten, it judges all of the history."""
     while True:
-        looked_s, history, batch = time.monotonic(), judging.growth.look(), judging.look()
+        # If the batch has read a part that was rewritten, the look after it shows that.
+        looked_s, batch, history = time.monotonic(), judging.look(), judging.growth.look()
+        if judging.growth.rewritten:
+            judging.growth.rewritten = 0
+            judging.begin_again()
+            continue
         if batch is not None:
-            tell(listing.result(batch.so_far, history, batch.complete))
+            tell(listing.result(batch.so_far, history))
             batch.is_told.set()
         if progress is not None and all(part.end <= judging.ends.get(part.path, 0) for part in history.splits):
             progress.stamps, progress.looked_s = dict(judging.growth.stamps), looked_s
         if stops(PERIOD_S):
             return
-
-
-Complete = Callable[[list[Finding]], list[Finding]]
-"""Returns findings with the evidence of each made a history."""
 
 
 @define(eq=False)
@@ -225,30 +213,21 @@ class Listing:
     engine: EngineName = "local"
     """The engine that judges, as named in results."""
     picked: Picked = field(factory=Picked)
-    shown: dict[tuple[str, str], Finding] = field(factory=dict)
-    """By name and sentence, findings whose evidence is a history by itself."""
     begun_s: float = field(factory=time.monotonic)
 
-    def result(self, so_far: SoFar, history: History, complete: Complete) -> Result:
+    def result(self, so_far: SoFar, history: History) -> Result:
         """The judgement of what has come; what is new in it is listed, or counted as not told."""
         survey = so_far.survey
         limits = {"wake_ms": self.limits.wake_ms, "late_ms": self.limits.late_ms}
         _context, gaps = context_and_gaps(history, survey, **limits)
-        gaps += left_to_the_end(
-            {
-                **so_far.doubts,
-                "events of requests that ask for messages from before what is at hand": so_far.far_count,
-                "questions for committed offsets, and commits": survey.offset_queries + survey.offset_updates,
-            }
-        )
-        result = added_up(so_far.rows, gaps, survey, history, beside=so_far.beside, pick=self.picked.pick)
-        result = _with_gaps(result, not_told(so_far.untold + self.picked.untold))
-        fresh = [finding for finding in result.findings if (finding.id, finding.why) not in self.shown]
-        self.shown |= {(finding.id, finding.why): finding for finding in complete(fresh)}
-        self.shown = {name: self.shown[name] for name in [(each.id, each.why) for each in result.findings]}
+        limited = sum(survey.sources[name].holds for name in history.hold_limits if name in survey.sources)
+        gaps += left_to_the_end({"holds of sources that promise a limit": limited, UNSURE: so_far.unsure})
+        result = added_up(so_far.tally, gaps, survey, history, beside=so_far.beside, pick=self.picked.pick)
+        result = _with_gaps(result, not_told(so_far.left_out + self.picked.untold))
+        made = [(one, so_far.completed.get(one.id, one)) for one in result.findings]
         result = msgspec.structs.replace(
             result,
-            findings=list(self.shown.values()),
+            findings=[msgspec.structs.replace(full, id=one.id, why=one.why, follows=one.follows) for one, full in made],
             events=survey.event_count,
             seconds=round(time.monotonic() - self.begun_s, 3),
             engine=self.engine,
@@ -258,43 +237,9 @@ class Listing:
         return result
 
 
-@define(eq=False)
-class Steps:
-    """Judges new events in this process."""
-
-    growing: Growing
-    listing: Listing
-    parts: Parts = field(factory=Parts)
-
-    @classmethod
-    def begun(cls, limits: Limits, engine: EngineName = "local") -> Steps:
-        """From the beginning of a history."""
-        return cls(Growing(limits.wake_ms, limits.late_ms), Listing(limits, engine))
-
-    def add(self, tables: Sequence[pa.Table], damages: Sequence[Damage], history: History) -> None:
-        """Judge what is new."""
-        table = joined(tables)
-        self.growing.add(table, survey_split(fill(table), list(damages)), history)
-
-    def note(self, ends: Mapping[str, int]) -> None:
-        """Note that parts were read up to these ends; a part that was rewritten meanwhile is a doubt."""
-        self.growing.doubt(WRITTEN_ANEW, self.parts.note(ends))
-
-    def result(self, history: History) -> Result:
-        """See `Listing.result`."""
-        growing = self.growing
-        complete = partial(completed, tables=growing.tables, survey=growing.survey, history=history)
-        return self.listing.result(growing.so_far(history), history, complete)
-
-
-@contextmanager
-def _reading_once(running: Engine) -> Iterator[Engine]:
-    """The engine; without Spark one that reads what is whole once, as text takes longer to read than to judge."""
-    if not isinstance(running, LocalEngine):
-        yield running
-        return
-    with open_spill() as kept:
-        yield evolve(running, kept=kept)
+def is_begun(directory: Path | None) -> bool:
+    """Whether a query on Spark with this directory has judged a batch."""
+    return directory is not None and any((directory / CHECKPOINT / "commits").glob("[0-9]*"))
 
 
 def _streaming(running: Engine) -> Streaming | None:

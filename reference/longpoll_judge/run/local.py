@@ -1,186 +1,106 @@
-"""Judges in this process, without Spark: the same rules over Arrow tables.
+"""Judges in this process, without Spark: a history of some millions of events in one window.
 
-A small history is judged in one piece. A larger one is read twice: first to see where its sources and logs begin and
-end, then window by window to judge it. The rules: `window_sweep`, `wide_pulls`, `queue_verdict`. The sum: `pipeline`.
+A larger one is read once: surveyed, and put into buckets of whole queues on disk, each judged by
+itself. The sum: `pipeline`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.batch import joined
-from longpoll_judge.columns.keys import NO_KEYS, Keys, open_keys, request_keys
-from longpoll_judge.columns.memory import keep_freed_memory
-from longpoll_judge.evidence.survey import Context, Survey
-from longpoll_judge.read import source
-from longpoll_judge.read.growing_history import checksum_before
+from longpoll_judge.columns.memory import give_back_memory, keep_freed_memory
+from longpoll_judge.columns.tables import QueueName, joined, queue_names, queue_numbers
+from longpoll_judge.evidence.survey import Context, Survey, survey_split
+from longpoll_judge.kernel.verdict import judge_window
 from longpoll_judge.read.schema import fill
-from longpoll_judge.read.source import InputSplit, is_cheap, kind_of, read_split
-from longpoll_judge.run.queue_verdict import judge_table, queue_rows
-from longpoll_judge.run.wide_pulls import COMMITS, SENDS, Outcome, RuleTask, judge_rest, watching
-from longpoll_judge.run.window_sweep import Spill, Swept, WindowReader, open_spill, sweep
-from longpoll_judge.run.windows import (
-    OVERVIEW_COLUMNS,
-    WINDOW_EVENTS,
-    Overview,
-    WindowPlan,
-    overview_of_table,
-    read_again,
-)
-from longpoll_spec.history import NDJSON_SUFFIX
+from longpoll_judge.read.source import InputSplit, is_cheap, read_split
+from longpoll_judge.run.buckets import WINDOW_EVENTS, Buckets, open_buckets
+from longpoll_judge.run.splits import Extent, extent_of, read_again
 
 
 @define
 class LocalReading:
-    """A history that is looked over once, and judged then."""
+    """A history that is surveyed once, and judged then."""
 
     _splits: Sequence[InputSplit]
     _engine: LocalEngine
-    _spill: Spill
-    _kept: Spill | None
-    """State that outlives this reading."""
-    _overviews: list[Overview] = field(factory=list)
-    _suspects: defaultdict[str, tuple[Any, ...]] = field(factory=lambda: defaultdict(tuple))
-    """By rule what is known of its suspects; empty for nothing."""
-    _marks: list[int] = field(factory=list)
-    """Of each split what tells that it is what was kept of it; made before the split is read."""
+    _stack: ExitStack
+    _extents: list[Extent] = field(factory=list)
+    _weights: dict[QueueName, int] = field(factory=dict)
+    """How many events each queue has."""
+    _buckets: Buckets | None = None
+    _kept: dict[int, pa.Table] = field(factory=dict)
+    """Splits in memory, by number; all of a history that is one window."""
+
+    @property
+    def _count(self) -> int:
+        return sum(extent[0] for extent in self._extents)
 
     def surveys(self) -> Iterator[Survey]:
         """See `pipeline.Reading.surveys`."""
-        self._marks = [self._mark(part) for part in self._splits]
-        known = [self._known(number) for number in range(len(self._splits))]
-        looked_over = self._read_ahead([part for part, seen in zip(self._splits, known, strict=True) if seen is None])
-        for number, (part, seen) in enumerate(zip(self._splits, known, strict=True)):
-            overview = seen
-            if overview is None:
-                table, overview = next(looked_over)
-                if self._kept and stays(part) and not is_cheap(part):
-                    self._kept.put(part, table, overview, self._marks[number])
-                elif not is_cheap(part):
-                    self._spill.put(part, table, overview)
-            self._overviews.append(overview)
-            yield overview.survey
+        for number, (table, survey) in enumerate(self._read_ahead()):
+            self._extents.append(extent_of(table))
+            self._kept[number] = table
+            _count_queues(table, self._weights)
+            if self._buckets is None and self._count > self._engine.window_events:
+                # As many events as the splits have so far, in all of them; so many that a window is not too large.
+                expected = self._count * len(self._splits) // len(self._kept)
+                count = -(-max(expected, self._count) // self._engine.window_events)
+                self._buckets = self._stack.enter_context(open_buckets(count, self._weights))
+            if self._buckets is not None:
+                for kept in self._kept.values():
+                    self._buckets.put(kept)
+                self._kept.clear()
+            yield survey
 
-    def _mark(self, part: InputSplit) -> int:
-        """A part may be replaced by another one, whose splits lie where its own did."""
-        return checksum_before(part.path, part.end, part.start) if self._kept and stays(part) else 0
-
-    def _known(self, number: int) -> Overview | None:
-        """The result of an earlier reading of a split that has not changed."""
-        return self._kept.overview(self._splits[number], self._marks[number]) if self._kept else None
-
-    def _read_ahead(self, splits: Sequence[InputSplit]) -> Iterator[tuple[pa.Table, Overview]]:
+    def _read_ahead(self) -> Iterator[tuple[pa.Table, Survey]]:
         """Every split in order; no more than a few are read before they are asked for."""
-        if len(splits) <= 1:
-            yield from map(_look_over, splits)
+        if len(self._splits) <= 1:
+            yield from map(_look_over, self._splits)
             return
-        waiting: deque[Future[tuple[pa.Table, Overview]]] = deque()
+        waiting: deque[Future[tuple[pa.Table, Survey]]] = deque()
         with ThreadPoolExecutor(self._engine.threads) as pool:
-            for part in splits:
+            for part in self._splits:
                 waiting.append(pool.submit(_look_over, part))
                 if len(waiting) > self._engine.threads:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
 
-    def tables(self, numbers: Sequence[int] | None = None) -> Iterator[tuple[int, pa.Table]]:
-        """See `pipeline.Reading.tables`; of all splits unless some are named."""
-        for number in range(len(self._splits)) if numbers is None else numbers:
-            yield number, fill(self._read(number))
+    def tables(self) -> Iterator[pa.Table]:
+        """See `pipeline.Reading.tables`."""
+        return map(fill, self._tables())
 
-    def outcomes(self, tasks: Sequence[RuleTask], context: Context) -> list[Outcome]:
-        """See `pipeline.Reading.outcomes`."""
-        whole = list(range(len(self._splits)))
-        return [
-            rule(partial(self.tables, numbers), context, *(self._suspects[name] if numbers == whole else ()))
-            for name, rule, numbers in tasks
-        ]
+    def _tables(self) -> Iterator[pa.Table]:
+        for number, part in enumerate(self._splits):
+            table = self._kept.pop(number, None)
+            yield read_again(part, self._extents[number]) if table is None else table
 
-    def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
-        """See `pipeline.Reading.verdicts`; a split is looked at for suspects when it is read, not read again."""
-        plan = WindowPlan(self._overviews, self._engine.window_events)
-        surveys = [overview.survey for overview in self._overviews]
-        rules = {SENDS} if any(one.observers.acknowledged or one.observers.sends for one in surveys) else set[str]()
-        rules |= {COMMITS} if any(one.offset_queries or one.offset_updates for one in surveys) else set()
-        # Of two answers the first one counts, in the order of the splits; the windows are in the order of time.
-        order = [number for window in plan.windows for number in window]
-        if not _are_in_order([(number, surveys[number].sources) for number in order]):
-            rules = set()
-        with watching(context, rules) as watches:
-
-            def read(number: int) -> pa.Table:
-                table = self._read(number)
-                if number in unread:
-                    unread.remove(number)
-                    filled = fill(table)
-                    for watch in watches.values():
-                        watch.see(filled)
-                return table
-
-            unread = set(range(len(self._splits)) if watches else ())
-            windows = WindowReader(plan, read, unplaced)
-            if len(plan.windows) <= 1:
-                rows = judge_table(windows.placed(windows.events(0) if plan.windows else joined([])), context)
-            else:
-                rows = judge_windows(windows, context)
-            if not unread:
-                self._suspects |= {name: (watch.finish(),) for name, watch in watches.items()}
-        return rows
-
-    def _read(self, number: int) -> pa.Table:
-        part = self._splits[number]
-        table = self._spill.get(part)
-        if table is None and self._kept:
-            table = self._kept.get(part, self._marks[number])
-        if table is not None:
-            return table
-        return read_again(part, self._overviews[number].extent)
+    def verdicts(self, context: Context) -> Iterator[pa.Table]:
+        """See `pipeline.Reading.verdicts`."""
+        if self._buckets is not None:
+            yield from self._buckets.verdicts(context)
+        else:
+            give_back_memory()
+            yield judge_window(joined(self._tables()), context)
 
 
-def _are_in_order(splits: Iterable[tuple[int, Iterable[str]]]) -> bool:
-    """Whether the splits of each source, given by number with their sources, are in order."""
-    last: dict[str, int] = {}
-    for number, sources in splits:
-        if any(last.get(source, -1) > number for source in sources):
-            return False
-        last |= dict.fromkeys(sources, number)
-    return True
+def _count_queues(table: pa.Table, counts: dict[QueueName, int]) -> None:
+    numbers, rows = queue_numbers(table)
+    for name, count in zip(queue_names(table, rows), np.bincount(numbers).tolist(), strict=True):
+        counts[name] = counts.get(name, 0) + count
 
 
-def stays(part: InputSplit) -> bool:
-    """Whether more events would come as another split: the last one of a part that grows ends elsewhere each time."""
-    return kind_of(part.path) != NDJSON_SUFFIX or part.end - part.start == source.SPLIT_BYTES
-
-
-def _look_over(part: InputSplit) -> tuple[pa.Table, Overview]:
-    table, damages = read_split(part, OVERVIEW_COLUMNS if is_cheap(part) else None)
-    return table, overview_of_table(table, damages)
-
-
-def judge_windows(windows: WindowReader, context: Context) -> pa.Table:
-    """Judge a history window by window; all rows that `verdict.judge_table` would give, added up in part."""
-    swept, held = _sweep(windows, context, NO_KEYS)
-    if len(held):
-        swept, _held = _sweep(windows, context, held)
-    rest = judge_rest(windows, swept.rest, windows.plan.uneven | swept.faulty, context)
-    return pa.concat_tables([swept.rows, rest, queue_rows(windows.plan.queues)])
-
-
-def _sweep(windows: WindowReader, context: Context, held: Keys) -> tuple[Swept, Keys]:
-    """Sweep all windows; also the keys of requests whose events were judged apart from each other."""
-    with open_keys() as file:
-        swept = sweep(windows, (0, len(windows.plan.windows)), context, held, file.put)
-        rest = np.unique(request_keys(swept.rest, np.arange(len(swept.rest))))
-        return swept, file.repeated(rest)
+def _look_over(part: InputSplit) -> tuple[pa.Table, Survey]:
+    table, damages = read_split(part, sparse=is_cheap(part))
+    return table, survey_split(table, damages)
 
 
 @frozen
@@ -189,12 +109,10 @@ class LocalEngine:
 
     threads: int = 2
     window_events: int = WINDOW_EVENTS
-    kept: Spill | None = None
-    """Takes splits that stay as they are, so that they are read once however often a growing history is judged."""
 
     @contextmanager
     def read(self, splits: Sequence[InputSplit]) -> Iterator[LocalReading]:
         """See `pipeline.Engine.read`."""
         keep_freed_memory()
-        with open_spill() as spill:
-            yield LocalReading(splits, self, spill, self.kept)
+        with ExitStack() as stack:
+            yield LocalReading(splits, self, stack)

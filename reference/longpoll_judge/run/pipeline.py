@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,8 @@ import msgspec
 import pyarrow as pa
 from attrs import define
 
+from longpoll_judge.columns.tables import Tables
+from longpoll_judge.conformance import judge_conformance
 from longpoll_judge.contract.causes import Cause, alone, finding_order, identified, told_once
 from longpoll_judge.contract.clause import NOTE_REFUSED, are_many_refused
 from longpoll_judge.contract.result import (
@@ -39,24 +40,21 @@ from longpoll_judge.contract.result import (
     Rate,
     Result,
     Share,
-    Verdict,
     overall,
     rate,
 )
-from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
+from longpoll_judge.evidence.survey import Context, OwnProperty, Survey, context_and_gaps, merge
+from longpoll_judge.kernel.commits import COMMITS, OFFSETS
+from longpoll_judge.kernel.hold_limit import judge_holds
+from longpoll_judge.kernel.promptness import histogram, percentiles
+from longpoll_judge.kernel.rows import BESIDE, ENDED, LEFT_OUT, LEFT_OUT_BESIDE, Found
+from longpoll_judge.kernel.sends import SENDS
+from longpoll_judge.kernel.user_properties import name_of
+from longpoll_judge.kernel.verdict import NOTE_PROPERTIES, PULLS
 from longpoll_judge.read.source import History, InputSplit, find
-from longpoll_judge.rules.conformance import judge_conformance
-from longpoll_judge.rules.cross_queue import Tables
-from longpoll_judge.rules.holding import judge_holds
-from longpoll_judge.rules.promptness import histogram, percentiles
-from longpoll_judge.rules.queue_case import PULLS
-from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.local import LocalEngine
-from longpoll_judge.run.queue_verdict import LOOKED_AT_MAX, NOTE_PROPERTIES, Found
-from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.user_properties import OwnProperty, judge_own
-from longpoll_judge.run.wide_pulls import COMMITS, FALLS, SENDS, Outcome, RuleTask, joined_outcomes, tasks_of
+from longpoll_judge.run.tally import FINDINGS_MAX, Tally
 
 EngineName = Literal["spark", "local"]
 WAKE_MS: Final = 100.0
@@ -73,21 +71,17 @@ class Reading(Protocol):
         """The survey of every split, in order; to be asked for first, and once."""
         ...
 
-    def tables(self) -> Iterator[tuple[int, pa.Table]]:
-        """Every split's number and events, all columns of `EVENT_SCHEMA`."""
+    def tables(self) -> Iterator[pa.Table]:
+        """The events of every split, all columns of `EVENT_SCHEMA`."""
         ...
 
-    def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
-        """All rows of `queue_verdict.judge_queue`, in any order; `unplaced`: some answers name no queue."""
-        ...
-
-    def outcomes(self, tasks: Sequence[RuleTask], context: Context) -> list[Outcome]:
-        """The outcome of each task, in order."""
+    def verdicts(self, context: Context) -> Iterable[pa.Table]:
+        """The rows of every window (`kernel.rows`), in any order."""
         ...
 
 
 class Engine(Protocol):
-    """Where splits are read and queues judged."""
+    """Where splits are read and windows judged."""
 
     def read(self, splits: Sequence[InputSplit]) -> AbstractContextManager[Reading]:
         """Read the splits; what is kept in between is released at the end of the block."""
@@ -121,7 +115,7 @@ def judge(
         session: The caller's own Spark session, which stays open.
         wake_ms: How long after a message became visible a held pull may be answered.
         late_ms: How long after its deadline a pull may be answered.
-        properties: The caller's additional properties (`longpoll_judge.run.user_properties`).
+        properties: The caller's additional properties (`longpoll_judge.kernel.user_properties`).
         say: Called with the name of each stage.
         look: Called with the result and its events, for a page that draws them.
 
@@ -176,34 +170,25 @@ def judge_on(
     begun = time.monotonic()
     say(f"surveying {len(history.splits)} splits")
     with engine.read(history.splits) as reading:
-        brokers: list[dict[str, set[str]]] = []
-        survey = merge(_noted(reading.surveys(), brokers))
+        survey = merge(reading.surveys())
         context, gaps = context_and_gaps(history, survey, wake_ms=wake_ms, late_ms=late_ms)
+        context = attrs.evolve(context, own=tuple(properties))
         say(f"judging {survey.event_count} events")
-        rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
-        others = Others(judged=_counts_of(survey, history))
-        tasks = tasks_of(survey, brokers)
-        by_rule: dict[str, list[Outcome]] = {name: [] for name, _rule, _splits in tasks}
-        if tasks:
-            say(f"judging {', '.join(by_rule)}")
-            for (name, _rule, _splits), outcome in zip(tasks, reading.outcomes(tasks, context), strict=True):
-                by_rule[name].append(outcome)
-        outcomes = {name: joined_outcomes(each) for name, each in by_rule.items()}
-        for name in (SENDS, FALLS):
-            gaps += others.add(name, outcomes.get(name), survey)
+        tally = Tally()
+        for rows in reading.verdicts(context):
+            tally.add(rows)
+        counts = _counts_of(survey, history) | {name_of(own): 0 for own in properties}
+        others = Others(judged=counts, findings=beside_of(tally))
         gaps += _judge_beside(history, survey, context, others)
-        gaps += others.add(COMMITS, outcomes.get(COMMITS), survey)
         asked = [finding for finding in others.findings if context.asks(finding.clause)]
         others.findings = [finding for finding in asked if finding.verdict != "observed"]
         others.observed = [finding for finding in asked if finding.verdict == "observed"]
-        added_up = _add_up(rows, others, gaps)
+        added_up = _add_up(tally, others, gaps)
         observed, _beyond = listed(others.observed)
         named = msgspec.structs.replace(
             added_up, findings=identified(added_up.findings), observations=identified(observed)
         )
         result = with_excerpts(named, reading.tables, survey, history)
-        if properties:
-            result = _with_own(result, properties, reading.tables, context)
         result = msgspec.structs.replace(
             result,
             events=survey.event_count,
@@ -215,42 +200,16 @@ def judge_on(
     return result
 
 
-def _noted(surveys: Iterable[Survey], brokers: list[dict[str, set[str]]]) -> Iterator[Survey]:
-    """The surveys, with the brokers that each names, by source, added to the list."""
-    for survey in surveys:
-        brokers.append({name: set(seen.brokers) for name, seen in survey.sources.items()})
-        yield survey
-
-
 Pick = Callable[[list[Finding]], tuple[list[Finding], int]]
 """Which findings are listed, in order, and how much is not among them."""
 
 
 def added_up(
-    rows: pa.Table, gaps: list[Gap], survey: Survey, history: History, *, beside: Iterable[Finding], pick: Pick
+    tally: Tally, gaps: list[Gap], survey: Survey, history: History, *, beside: Iterable[Finding], pick: Pick
 ) -> Result:
     """The result of the rows of queues and of other findings, as many as were kept."""
     others = Others(judged=_counts_of(survey, history), findings=list(beside))
-    return _add_up(rows, others, gaps, pick)
-
-
-def _with_own(result: Result, properties: Sequence[OwnProperty], tables: Tables, context: Context) -> Result:
-    """The result with the findings of the caller's own properties added."""
-    found, left_out, lacking, judged = judge_own(properties, tables, context)
-    findings = [*result.findings, *identified(found)]
-    gaps = [*result.gaps, *({"clause": gap.clause, **attrs.asdict(gap)} for gap in lacking)]
-    return msgspec.structs.replace(
-        result,
-        verdict="invalid" if result.verdict == "invalid" else _overall_of(findings, gaps),
-        findings=findings,
-        findings_left_out=result.findings_left_out + left_out,
-        gaps=gaps,
-        judged=result.judged | judged,
-    )
-
-
-def _overall_of(findings: Sequence[Finding], gaps: Sequence[object]) -> Verdict:
-    return overall(findings, [Gap("", "", 0, "")] if gaps else [])
+    return _add_up(tally, others, gaps, pick)
 
 
 @define
@@ -261,35 +220,21 @@ class Others:
     """By property."""
     findings: list[Finding] = attrs.field(factory=list)
     observed: list[Finding] = attrs.field(factory=list)
-    left_out: int = 0
-    """Findings that are not listed."""
-    shares: dict[str, Share] = attrs.field(factory=lambda: {"sends": Share(0, 0), "commits": Share(0, 0)})
+    steps: Share | None = None
+    """How many steps of declared laws were judged."""
 
-    def add(self, name: str, outcome: Outcome | None, survey: Survey) -> list[Gap]:
-        """Take what a rule that needs the whole record found, if it was asked; the gaps among it."""
-        if outcome is None:
-            return []
-        self.findings += outcome.findings
-        self.left_out += outcome.left_out
-        if name == SENDS:
-            self.shares[SENDS] = outcome.share
-            self.judged |= {
-                SEND_IS_KEPT: outcome.share.judged,
-                MESSAGE_IS_DELIVERED: survey.observers.identified,
-            }
-        if name == COMMITS:
-            self.shares[COMMITS] = outcome.share
-            told = outcome.share.judged
-            self.judged |= {COMMIT_NEVER_REGRESSES: told, COMMIT_IS_TOLD: told + survey.offset_updates}
-        return outcome.gaps
+
+def beside_of(tally: Tally) -> list[Finding]:
+    """The findings that belong to no queue's pulls or log."""
+    return [msgspec.json.decode(text, type=Finding) for kind, _bucket, text in tally.counts if kind == BESIDE]
 
 
 def _judge_beside(history: History, survey: Survey, context: Context, others: Others) -> list[Gap]:
     """Judge what few histories have: a declared specification, a promised limit; the gaps found there."""
     gaps: list[Gap] = []
     if history.laws:
-        found, unknown_laws, others.shares["steps"] = judge_conformance(history, context)
-        others.judged[FOLLOWS_THE_LAW] = others.shares["steps"].judged
+        found, unknown_laws, others.steps = judge_conformance(history, context)
+        others.judged[FOLLOWS_THE_LAW] = others.steps.judged
         others.findings += found
         gaps += unknown_laws
     others.findings += judge_holds(history, survey, context)
@@ -304,13 +249,13 @@ def _counts_of(survey: Survey, history: History) -> dict[str, int]:
         OFFSETS_IN_ORDER: logged,
         VISIBLE_IS_MONOTONE: survey.observers.moved,
         HOLD_LIMIT_KEPT: sum(limited),
+        MESSAGE_IS_DELIVERED: survey.observers.identified,
+        COMMIT_IS_TOLD: survey.offset_updates,
     }
 
 
-def _add_up(rows: pa.Table, others: Others, gaps: list[Gap], pick: Pick | None = None) -> Result:
-    """One result from the rows of all queues, in any order, and the results that belong to no single queue."""
-    tally = Tally(LOOKED_AT_MAX if pick is None else sys.maxsize)
-    tally.add(rows)
+def _add_up(tally: Tally, others: Others, gaps: list[Gap], pick: Pick | None = None) -> Result:
+    """One result from the rows of all windows, and the results that belong to none."""
     counts: Counter[tuple[str, str]] = Counter()
     buckets: dict[str, Counter[int]] = {"wake": Counter(), "late": Counter()}
     for (kind, bucket, text), count in tally.counts.items():
@@ -321,11 +266,12 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap], pick: Pick | None =
     found = {group: sorted(each, key=attrgetter("order")) for group, each in tally.found.items()}
     by_queue = (Cause(one.finding, one.keys) for group in found.values() for one in group)
     findings, left_out = (pick or listed)(told_once([*by_queue, *alone(others.findings)]))
-    left_out += others.left_out + sum(count for (kind, _text), count in counts.items() if kind == "left_out")
+    left_out += sum(count for (kind, _text), count in counts.items() if kind in {LEFT_OUT, LEFT_OUT_BESIDE})
     notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
-    refused = counts["refused", ""]
-    if are_many_refused(refused, counts["pulls", ""]):
-        notes.append((NOTE_REFUSED.format(counts["pulls", ""], "pulls"), refused))
+    for what in (PULLS, SENDS, OFFSETS):
+        refused, asked = counts["refused", what], counts["asked", what]
+        if are_many_refused(refused, asked):
+            notes.append((NOTE_REFUSED.format(asked, what), refused))
     busy = {text: count for (kind, text), count in counts.items() if kind == "busy"}
     starved = sum(count for text, count in busy.items() if count > counts["served", text])
     if starved:
@@ -334,8 +280,17 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap], pick: Pick | None =
     gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes if text != NOTE_PROPERTIES]
     missing = sorted((text, count) for (kind, text), count in counts.items() if kind == "missing" and count)
     gaps += [Gap("field missing", text, count, f"{count} events: {text}") for text, count in missing]
-    shares = {"pulls": Share(counts["judged", PULLS], counts["pulls", ""])} | others.shares
-    judged = {name: counts["judged", name] + others.judged.get(name, 0) for name in PROPERTIES}
+    gaps += [Gap("not judged", "", 0, text) for text in sorted(text for kind, text in counts if kind == ENDED)]
+    shares = {PULLS: Share(counts["judged", PULLS], counts[PULLS, ""])}
+    shares |= {name: Share(counts["share", name], counts["share_of", name]) for name in (SENDS, COMMITS)}
+    shares |= {"steps": others.steps} if others.steps is not None else {}
+    judged = {
+        name: counts["judged", name] + others.judged.get(name, 0)
+        for name in {**dict.fromkeys(PROPERTIES), **others.judged}
+    }
+    told = shares[COMMITS].judged
+    for name, count in ((SEND_IS_KEPT, shares[SENDS].judged), (COMMIT_NEVER_REGRESSES, told), (COMMIT_IS_TOLD, told)):
+        judged[name] += count
     is_told = any(gap.kind in {"empty", "unknown law"} for gap in gaps)
     if not (is_told or shares["pulls"].judged or shares["commits"].judged or judged[FOLLOWS_THE_LAW]):
         text = "no pull, no query of a committed offset and no step of a specification could be judged"
@@ -344,7 +299,7 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap], pick: Pick | None =
         verdict=overall(findings, gaps),
         events=0,
         queues=sum(count > 0 for (kind, _text), count in counts.items() if kind == "queue"),
-        requests=counts["pulls", ""],
+        requests=counts[PULLS, ""],
         seconds=0.0,
         start_seconds=0.0,
         engine="",
@@ -391,7 +346,7 @@ def listed(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
     for finding in sorted(findings, key=finding_order):
         group = finding.property, finding.verdict, finding.topic, finding.queue
         counts[group] += 1
-        if counts[group] <= queue_verdict.FINDINGS_MAX:
+        if counts[group] <= FINDINGS_MAX:
             kept.append(finding)
         else:
             left_out += 1 + sum(each.count for each in finding.follows)

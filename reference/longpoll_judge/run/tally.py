@@ -17,9 +17,9 @@ from attrs import define, field
 
 from longpoll_judge.contract.causes import finding_order, identified
 from longpoll_judge.contract.result import Finding, Gap
+from longpoll_judge.kernel.rows import FINDING, LEFT_OUT, Found, Row, as_table
+from longpoll_judge.kernel.verdict import LOOKED_AT_MAX
 from longpoll_judge.read.schema import compute
-from longpoll_judge.run import queue_verdict
-from longpoll_judge.run.queue_verdict import FINDING, LEFT_OUT, LOOKED_AT_MAX, Found, Row, as_table, is_violated
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -54,6 +54,8 @@ class Latest(Generic[Key, Value]):
         return self.values.values()
 
 
+FINDINGS_MAX: Final = 50
+"""Most findings that are listed of one queue, property and verdict; what else breaks it is counted."""
 HIGHEST: Final = ("wake_max", "late_max")
 """Kinds of rows of which the highest counts; the counts of the others are added."""
 FIRST_KEPT: Final = 10
@@ -96,6 +98,14 @@ class Tally:
         for group, found in self.found.items():
             if len(found) > self.most:
                 self._shorten(group, found)
+
+    def merge(self, other: Tally) -> None:
+        """Add the rows that another tally has."""
+        self.counts.update(other.counts)
+        for kind, most in other.highest.items():
+            self.highest[kind] = max(self.highest.get(kind, 0), most)
+        for group, found in other.found.items():
+            self.found.setdefault(group, []).extend(found)
 
     def _shorten(self, group: str, found: list[Found]) -> None:
         """Let go of what is too much of a group."""
@@ -168,13 +178,18 @@ class Picked:
 
     def _of_group(self, group: Sequence[Finding]) -> Sequence[Finding]:
         """The listed findings of one group."""
-        if len(group) <= queue_verdict.FINDINGS_MAX:
+        if len(group) <= FINDINGS_MAX:
             return group
-        fresh = [finding for finding in group if finding.id not in self.seen][FIRST_KEPT - queue_verdict.FINDINGS_MAX :]
+        fresh = [finding for finding in group if finding.id not in self.seen][FIRST_KEPT - FINDINGS_MAX :]
         chosen = {finding.id for finding in (*fresh, *group[:FIRST_KEPT])}
         others = [finding for finding in group if finding.id not in chosen]
-        latest = {finding.id for finding in others[len(others) - (queue_verdict.FINDINGS_MAX - len(chosen)) :]}
+        latest = {finding.id for finding in others[len(others) - (FINDINGS_MAX - len(chosen)) :]}
         return [finding for finding in group if finding.id in chosen or finding.id in latest]
+
+
+def is_violated(group: str) -> bool:
+    """Whether the findings of a group are certain."""
+    return group.split(" ", 2)[1] == "violated"
 
 
 def not_told(count: int) -> list[Gap]:

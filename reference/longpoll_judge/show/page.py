@@ -29,6 +29,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from longpoll_judge.columns.tables import Tables
 from longpoll_judge.contract.result import (
     ANSWER_IS_RIGHT,
     ANSWERED_BY_DEADLINE,
@@ -49,9 +50,9 @@ from longpoll_judge.contract.result import (
     FindingVerdict,
     Result,
 )
+from longpoll_judge.kernel.gathered import events_at
+from longpoll_judge.kernel.pulls import MS, PULL_CODES
 from longpoll_judge.read.schema import coded, order_of
-from longpoll_judge.rules.cross_queue import Tables, events_at
-from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 from longpoll_judge.show.report import clean, followed_by, told_of
 
 PULLS_MAX: Final = 10_000
@@ -87,33 +88,45 @@ def gather(result: Result, tables: Tables, pulls_max: int = PULLS_MAX) -> Drawn:
 
     Args:
         result: The findings, which give the places to draw.
-        tables: Every split's number and events.
+        tables: The events of every split.
         pulls_max: Most pulls that are drawn.
     """
     focus_ns = int(result.findings[0].window_start_ms * MS) if result.findings else 0
     named = {request for each in result.findings for request in _requests(each)}
     receipts = _Nearest(pulls_max)
     pulls_in_all = 0
-    for number, table in tables():
+    for number, table in enumerate(tables()):
         rows = _pull_rows(table)
         pulls_in_all += len(rows)
         receipts.add(number, rows, _distances(table, rows, focus_ns, named))
-    asked = list(events_at(tables, receipts.named()).values())
+    asked = list(_events_at(tables, receipts.named()).values())
     # An answer stands after its request, or a little before it, and in any split.
     requests = {event["request"] for event in asked}
     kept = _Nearest(pulls_max * len(OF_REQUEST))
     log = _Nearest(LOG_EVENTS_MAX)
-    for number, table in tables():
+    for number, table in enumerate(tables()):
         mine = _where(table, "event", OF_REQUEST)
         mine = mine[_where_mask(table, "request", requests)[mine]]
         kept.add(number, mine, _distances(table, mine, focus_ns, set()))
         of_log = _of_log(table, asked)
         log.add(number, of_log, _distances(table, of_log, focus_ns, set()))
     pairs = {_pair(event) for event in asked}
-    found = events_at(tables, kept.named() | log.named())
+    found = _events_at(tables, kept.named() | log.named())
     answers = [found[place] for place in kept.named() if _pair(found[place]) in pairs]
     logged = [found[place] for place in log.named() - kept.named()]
     return Drawn(sorted((*asked, *answers, *logged), key=order_of), pulls_in_all)
+
+
+def _events_at(tables: Tables, places: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Event]:
+    """The events at these places (split, row)."""
+    wanted: dict[int, list[int]] = {}
+    for number, row in places:
+        wanted.setdefault(number, []).append(row)
+    found: dict[tuple[int, int], Event] = {}
+    for number, table in enumerate(tables()) if wanted else ():
+        told = events_at(table, wanted.get(number, ()))
+        found |= {(number, row): event for row, event in told.items()}
+    return found
 
 
 def _pair(event: Event) -> tuple[str, str]:

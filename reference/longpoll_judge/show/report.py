@@ -99,7 +99,12 @@ def told_of(finding: Finding) -> str:
     parts += [f"{name} {value}" for name, value in finding.offsets.items()]
     parts += [f"{name} {value}" for name, value in finding.codes.items()]
     about = {"group": finding.group[:TAG_SHOWN_MAX], "connection": finding.connection, "at": finding.time}
-    return ", ".join([*parts, *(f"{name} {value}" for name, value in about.items() if value)])
+    parts += [f"{name} {value}" for name, value in about.items() if value]
+    broker = next((event["broker"] for event in finding.evidence if event.get("broker")), "")
+    if messages and broker:
+        where = f"-b {broker} -t {finding.topic} -i {finding.queue} -o {finding.messages[0]}"
+        parts.append(f"see mqadmin queryMsgByOffset {where}")
+    return ", ".join(parts)
 
 
 def followed_by(finding: Finding) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from attrs import frozen
 
 from longpoll_judge.contract.result import Result
-from longpoll_judge.run.queue_verdict import NOTE_OPEN
+from longpoll_judge.kernel.verdict import NOTE_OPEN
 from longpoll_judge.run.tally import NOT_TOLD
 
 StandingVerdict = Literal["invalid", "valid so far", "unknown"]

@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 import msgspec
 from attrs import define, field, frozen
 
-from longpoll_judge.rules.step_reader import StepReader, contradiction, model_of, reader_of
+from longpoll_judge.step_reader import StepReader, contradiction, model_of, reader_of
 from longpoll_spec.engines.conform import Checker, Follower, Refusal
 from longpoll_spec.engines.python import Packed, Question, question
 from longpoll_spec.errors import EngineLimitError, OutputError, SpecUserError, UserError, not_known

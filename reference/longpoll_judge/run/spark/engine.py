@@ -1,25 +1,23 @@
-"""Judges on Spark: a pipeline of named stages from scans of the history to rows of findings and counts.
+"""Judges on Spark: the events cross by bucket of queues, packed as columns, and the kernel judges each bucket.
 
 | stage | scan | then | exchange |
 | --- | --- | --- | --- |
 | survey splits | `longpoll-splits`: statistics of each input split | | none |
-| judge pulls | `longpoll-events`: requests and logs | judge groups of queues, window by window | by queue group |
-| compare requests | rows of the stage before, persisted | requests that two groups judged | by key of request |
-| judge sends, ends and commits | a row for each rule and part | each reads the splits itself | none |
+| compare requests | `longpoll-events`: a row for each split and bucket | requests of several buckets | by key |
+| judge buckets | the same rows, and events of such requests | the kernel | by bucket |
 
-Both scans are Python data sources whose executors read the parts. Spark 4.0 cannot tell such a source which columns a
-query uses, so the caller names them in the schema. They work on workers that have none of our packages
-(`code_archive`), unlike those for users (`read.data_sources`).
-
-What is judged: `queue_groups`, `wide_pulls`, `rules`. The session: `session`. Parts must lie where every worker and
-the driver can read them.
+A row of `longpoll-events` holds the events of one split and bucket as a compressed Arrow stream, in which each text is
+kept once: a row for each event costs the Java process several times what judging it costs. Both scans are Python data
+sources whose executors read the parts. They work on workers that have none of our packages (`code_archive`), unlike
+those for users (`read.data_sources`). What is judged: `kernel`, `run.buckets`. The session: `session`. Parts must lie
+where every worker and the driver can read them.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import pairwise
 from threading import Lock
 from typing import Any, Final
@@ -28,32 +26,29 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
-from pyspark import StorageLevel
+from pyspark import StorageLevel, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from longpoll_judge.columns.keys import NO_KEYS, Keys
-from longpoll_judge.columns.lookup import are_of
+from longpoll_judge.columns.keys import ranges_of
+from longpoll_judge.columns.lookup import distinct
 from longpoll_judge.columns.memory import keep_freed_memory
-from longpoll_judge.evidence.survey import Context, Survey
-from longpoll_judge.read.schema import LISTS, NAMES, PLAIN_SCHEMA, coded, compute, fill, has_column
-from longpoll_judge.read.source import InputSplit
-from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
-from longpoll_judge.run.queue_verdict import LOG_EVENTS, queue_rows
-from longpoll_judge.run.spark.code_archive import Batches, Function, Work, travelling
-from longpoll_judge.run.spark.queue_groups import (
-    FAULTY,
-    JUDGED_KEY,
-    LEFT,
-    LEFT_KEY,
-    PULL_COLUMNS,
-    SWEPT,
-    QueueGroups,
-    faulty_queues,
-    group_judge,
-    left_events,
-    queue_groups,
+from longpoll_judge.columns.tables import decode, encode, joined
+from longpoll_judge.evidence.survey import Context, OwnProperty, Survey, survey_split
+from longpoll_judge.kernel.rows import RESULT_SCHEMA
+from longpoll_judge.read.schema import fill
+from longpoll_judge.read.source import InputSplit, read_split
+from longpoll_judge.run.buckets import (
+    SHARED,
+    WINDOW_EVENTS,
+    are_in,
+    in_buckets,
+    judge_bucket,
+    keys_of,
+    shared_by,
+    visitors_of,
 )
+from longpoll_judge.run.spark.code_archive import Batches, Function, Work, travelling
 from longpoll_judge.run.spark.session import (
     Running,
     failures_told,
@@ -62,26 +57,16 @@ from longpoll_judge.run.spark.session import (
     unclosed_sockets_ignored,
     with_settings,
 )
-from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.wide_pulls import Outcome, RuleTask, judge_rest
-from longpoll_judge.run.window_sweep import WindowReader
-from longpoll_judge.run.windows import WINDOW_EVENTS, Extent, Overview, WindowPlan, overview_of, read_again
+from longpoll_judge.run.splits import Extent, extent_of, read_again
 
-SPLITS: Final = pa.schema(
-    [
-        ("split", pa.int64()),
-        ("events", pa.int64()),
-        ("first_ns", pa.int64()),
-        ("last_ns", pa.int64()),
-        ("overview", pa.binary()),
-    ]
+SPLITS: Final = pa.schema([("split", pa.int64()), ("events", pa.int64()), ("survey", pa.binary())])
+"""The statistics of a split: `survey` is its extent and a `Survey` as MessagePack."""
+EVENTS: Final = pa.schema(
+    [("kind", pa.string()), ("place", pa.int64()), ("events", pa.int64()), ("content", pa.binary())]
 )
-"""The statistics of a split: `overview` is an `Overview` as MessagePack."""
+"""Packed events, of kind `events` by bucket; or keys of requests and their buckets, of kind `keys` by range of keys."""
 _SQL_TYPES: Final = {pa.int64(): "bigint", pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean"}
-BATCH_EVENTS: Final = 20_000
-"""Rows of an Arrow batch: some MB."""
 _registering: Final = Lock()
-
 Read = Callable[[bytes], Iterator[pa.RecordBatch]]
 
 
@@ -92,8 +77,6 @@ def ddl_of(schema: pa.Schema) -> str:
 
 def sql_type(kind: pa.DataType) -> str:
     """A type of `PLAIN_SCHEMA` or of a result as Spark writes it."""
-    if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'`{column.name}`: {sql_type(column.type)}' for column in kind)}>"
     return _SQL_TYPES.get(kind, "array<bigint>")
 
 
@@ -124,82 +107,104 @@ def scan(session: SparkSession, source: str, schema: pa.Schema, parts: Sequence[
         return session.read.format(source).load()
 
 
+def row_of(schema: pa.Schema, *values: object) -> pa.RecordBatch:
+    """One row."""
+    columns = [pa.array([value], column.type) for value, column in zip(values, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def read_statistics(part: bytes) -> Iterator[pa.RecordBatch]:
     """A row of `SPLITS` for each of some numbered splits."""
     keep_freed_memory()
     for number, split in msgspec.msgpack.decode(part, type=list[tuple[int, InputSplit]]):
-        overview = overview_of(split)
-        count, first_ns, last_ns, _sum = overview.extent
-        row = [number, count, first_ns, last_ns, msgspec.msgpack.encode(overview)]
-        yield pa.RecordBatch.from_arrays([pa.array([value]) for value in row], schema=SPLITS)
+        table, damages = read_split(split)
+        told = extent_of(table), survey_split(fill(table), damages)
+        yield row_of(SPLITS, number, len(table), msgspec.msgpack.encode(told))
 
 
-def event_schema(columns: Sequence[str]) -> pa.Schema:
-    """Events with these columns, and the number of the window that each is in."""
-    return pa.schema([*(PLAIN_SCHEMA.field(name) for name in columns), ("window", pa.int64())])
+def event_reader(buckets: int) -> Read:
+    """Reads rows of `EVENTS`, of parts that are lists of (split, extent).
 
-
-def event_reader(columns: Sequence[str]) -> Read:
-    """Reads the events of requests and logs; see `event_schema`. A column is null where it has its default in a batch.
-
-    A part is a list of (window, split, extent). The reader raises `HistoryChangedError` where a split has other events
-    than when it was surveyed.
+    The reader raises `HistoryChangedError` where a split has other events than when it was surveyed.
     """
 
     def read(part: bytes) -> Iterator[pa.RecordBatch]:
         keep_freed_memory()
-        for window, split, extent in msgspec.msgpack.decode(part, type=list[tuple[int, InputSplit, Extent]]):
-            table = read_again(split, extent)
-            codes, names = coded(table, "event")
-            is_judged = are_of(codes, names, (*REQUEST_EVENTS, *LOG_EVENTS))
-            if not is_judged.all():
-                table = table.filter(pa.array(is_judged))
-            values = [_plain(table, name) for name in columns]
-            values.append(pa.repeat(pa.scalar(window, pa.int64()), len(table)))
-            yield from pa.table(values, schema=event_schema(columns)).to_batches(BATCH_EVENTS)
+        for split, extent in msgspec.msgpack.decode(part, type=list[tuple[InputSplit, Extent]]):
+            for bucket, events, is_own in in_buckets(read_again(split, extent), buckets):
+                yield row_of(EVENTS, "events", bucket, len(events), encode(events))
+                for place, keys in enumerate(ranges_of(distinct(keys_of(events)), buckets) if is_own else ()):
+                    told = pa.table([keys.view(np.int64), np.full(len(keys), bucket)], SHARED)
+                    yield row_of(EVENTS, "keys", place, len(keys), _packed(told))
 
     return read
 
 
-def _plain(table: pa.Table, name: str) -> pa.ChunkedArray | pa.Array:
-    """A column as Spark has it, all null where no event has a value."""
-    kind = PLAIN_SCHEMA.field(name).type
-    if not has_column(table, name):
-        return pa.nulls(len(table), kind)
-    column = table[name]
-    if name in NAMES and all(chunk.dictionary.to_pylist() == [""] for chunk in column.chunks):
-        return pa.nulls(len(table), kind)
-    if name in LISTS and len(table) and not compute.max(compute.list_value_length(column)).as_py():
-        return pa.nulls(len(table), kind)
-    return column.cast(kind)
+def _packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
-_SHUFFLE_PARTITIONS_MIN: Final = 16
+def _contents(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
+    """The place and the content of each row of `EVENTS`."""
+    for batch in batches:
+        for place, content in zip(batch.column("place").to_pylist(), batch.column("content"), strict=True):
+            yield place, decode(content.as_buffer())
+
+
+def find_shared(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Of keys that come in several buckets, each with each of them."""
+    told = [table for _place, table in _contents(batches)]
+    yield from shared_by(pa.concat_tables([SHARED.empty_table(), *told])).to_batches()
+
+
+def _by_bucket(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
+    """The buckets, all of whose rows are in one partition, with their events."""
+    keep_freed_memory()
+    waiting: dict[int, list[pa.Table]] = {}
+    for bucket, table in _contents(batches):
+        waiting.setdefault(bucket, []).append(table)
+    for bucket in sorted(waiting):
+        yield bucket, joined(waiting.pop(bucket))
+
+
+def find_visitors(buckets: int, shared: pa.Table) -> Work:
+    """Finds the events that other buckets need, too: rows of `EVENTS` for each of these."""
+
+    def work(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for bucket, table in _by_bucket(batches):
+            # Some events of other buckets are here, which must not come back to their own.
+            own = table.filter(pa.array(are_in(fill(table), bucket, buckets)))
+            for other, events in visitors_of(own, bucket, shared):
+                yield row_of(EVENTS, "events", other, len(events), encode(events))
+
+    return work
+
+
+def bucket_judge(buckets: int, context: Context) -> Work:
+    """Judges buckets; gives rows of `RESULT_SCHEMA`."""
+
+    def work(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for bucket, table in _by_bucket(batches):
+            yield from judge_bucket(table, bucket, buckets, context).to_batches()
+
+    return work
+
+
+def _travel_by_value(own: OwnProperty) -> None:
+    """Let a property of the caller go to workers as it is: its module need not be there."""
+    module = sys.modules.get(getattr(own, "__module__", ""))
+    if module is not None and module.__name__ != "__main__":
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
 TASK_SPLITS: Final = 16
 """About the number of splits that one task reads: a task has a cost of its own."""
-OUTCOMES: Final = pa.schema(
-    [("task", pa.int64()), ("rule", pa.string()), ("findings", pa.int64()), ("outcome", pa.binary())]
-)
-
-
-def _ruler(
-    splits: Sequence[InputSplit], extents: Sequence[Extent], tasks: Sequence[RuleTask], context: Context
-) -> Work:
-    """The work of a Spark task on the numbers of its rule tasks."""
-
-    def tables(numbers: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
-        for number in numbers:
-            yield number, fill(read_again(splits[number], extents[number]))
-
-    def judge(batches: Batches) -> Iterator[pa.RecordBatch]:
-        keep_freed_memory()
-        for task in (task for batch in batches for task in batch.column(0).to_pylist()):
-            name, rule, numbers = tasks[task]
-            outcome = rule(partial(tables, numbers), context)
-            row = [task, name, len(outcome.findings), msgspec.msgpack.encode(outcome)]
-            yield pa.RecordBatch.from_arrays([pa.array([value]) for value in row], schema=OUTCOMES)
-
-    return judge
+BUCKETS: Final = 3
+"""Buckets for each task that runs at once, so that tasks end at about the same time."""
 
 
 @define
@@ -210,85 +215,59 @@ class SparkReading:
     _parallel: int
     _splits: Sequence[InputSplit]
     _window_events: int
-    _overviews: list[Overview] = field(factory=list)
+    _extents: list[Extent] = field(factory=list)
 
     def surveys(self) -> Iterator[Survey]:
         """See `pipeline.Reading.surveys`."""
         with stage(self._running, f"survey {len(self._splits)} splits"), unclosed_sockets_ignored():
             rows = self.statistics().toArrow()
         for row in np.argsort(rows["split"].to_numpy()).tolist():
-            content = rows["overview"][row].as_buffer()
-            self._overviews.append(msgspec.msgpack.decode(content, type=Overview))
-            yield self._overviews[-1].survey
+            extent, survey = msgspec.msgpack.decode(rows["survey"][row].as_buffer(), type=tuple[Extent, Survey])
+            self._extents.append(extent)
+            yield survey
 
     def statistics(self) -> DataFrame:
         """A row of `SPLITS` for each split."""
         parts = self._parts(list(enumerate(self._splits)))
         return scan(self._running.session, "longpoll-splits", SPLITS, parts, self._shipped(read_statistics))
 
-    def events(self, plan: WindowPlan) -> DataFrame:
-        """The events of requests and logs with the columns `PULL_COLUMNS`, and the window that each is in."""
-        window = {number: window for window, numbers in enumerate(plan.windows) for number in numbers}
-        read = [(window[number], part, self._overviews[number].extent) for number, part in enumerate(self._splits)]
-        schema, reader = event_schema(PULL_COLUMNS), self._shipped(event_reader(PULL_COLUMNS))
-        return scan(self._running.session, "longpoll-events", schema, self._parts(read), reader)
+    @property
+    def buckets(self) -> int:
+        """How many buckets the queues are put into."""
+        events = sum(extent[0] for extent in self._extents)
+        return max(BUCKETS * self._parallel, -(-events // self._window_events))
 
-    def judged(
-        self,
-        plan: WindowPlan,
-        context: Context,
-        held: Keys = NO_KEYS,
-        *,
-        unplaced: bool,
-        groups: QueueGroups | None = None,
-    ) -> DataFrame:
-        """Rows of `SWEPT`: what comes of all pulls but those with a key in `held`."""
-        groups = groups or queue_groups(plan, self._parallel, unplaced=unplaced)
-        work = self._shipped(group_judge(groups, plan, context, held, unplaced=unplaced))
-        return groups.keyed(self.events(plan)).mapInArrow(work, ddl_of(SWEPT))
+    def events(self) -> DataFrame:
+        """Rows of `EVENTS`."""
+        read = list(zip(self._splits, self._extents, strict=True))
+        reader = self._shipped(event_reader(self.buckets))
+        return scan(self._running.session, "longpoll-events", EVENTS, self._parts(read), reader)
 
-    def tables(self) -> Iterator[tuple[int, pa.Table]]:
+    def tables(self) -> Iterator[pa.Table]:
         """See `pipeline.Reading.tables`; the driver reads them."""
-        for number, part in enumerate(self._splits):
-            yield number, fill(read_again(part, self._overviews[number].extent))
+        for part, extent in zip(self._splits, self._extents, strict=True):
+            yield fill(read_again(part, extent))
 
-    def outcomes(self, tasks: Sequence[RuleTask], context: Context) -> list[Outcome]:
-        """See `pipeline.Reading.outcomes`; each is a Spark task."""
-        extents = [overview.extent for overview in self._overviews]
-        work = self._shipped(_ruler(self._splits, extents, tasks, context))
-        numbers = self._running.session.range(0, len(tasks), 1, max(len(tasks), 1)).withColumnRenamed("id", "task")
-        with stage(self._running, "judge sends, ends and commits"), unclosed_sockets_ignored():
-            rows = numbers.mapInArrow(work, ddl_of(OUTCOMES)).toArrow().sort_by("task")
-        return [msgspec.msgpack.decode(outcome.as_buffer(), type=Outcome) for outcome in rows["outcome"]]
-
-    def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
+    def verdicts(self, context: Context) -> Iterator[pa.Table]:
         """See `pipeline.Reading.verdicts`."""
-        plan = WindowPlan(self._overviews, self._window_events)
-        if not plan.windows:
-            return queue_rows([])
-        rows, again = self._swept(plan, context, NO_KEYS, unplaced=unplaced)
-        if len(again):
-            rows, _again = self._swept(plan, context, again, unplaced=unplaced)
-        kind = rows["kind"]
-        tally = Tally()
-        tally.add(rows.filter(compute.invert(compute.is_in(kind, value_set=pa.array([LEFT, FAULTY])))))
-        left = left_events(rows.filter(compute.equal(kind, LEFT)))
-        faulty = plan.uneven | faulty_queues(rows.filter(compute.equal(kind, FAULTY)))
-        splits, extents = self._splits, [overview.extent for overview in self._overviews]
-        windows = WindowReader(plan, lambda number: read_again(splits[number], extents[number]), unplaced)
-        tally.add(judge_rest(windows, left, faulty, context))
-        tally.add(queue_rows(plan.queues))
-        return tally.rows()
-
-    def _swept(self, plan: WindowPlan, context: Context, held: Keys, *, unplaced: bool) -> tuple[pa.Table, Keys]:
-        """The rows of all groups without keys; and the keys of requests whose events two groups have judged or left."""
-        swept = self.judged(plan, context, held, unplaced=unplaced).persist(StorageLevel.MEMORY_AND_DISK)
-        with stage(self._running, f"judge pulls in {len(plan.windows)} windows"), unclosed_sockets_ignored():
-            rows = swept.where(f"kind NOT IN ('{JUDGED_KEY}', '{LEFT_KEY}')").toArrow()
-        with stage(self._running, "compare requests of queue groups"), unclosed_sockets_ignored():
-            keys = repeated_keys(swept).toArrow()
-        swept.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
-        return rows, np.asarray(keys["key"].to_numpy(), dtype=np.int64).view(np.uint64)
+        if not self._splits:
+            return
+        rows = self.events().persist(StorageLevel.MEMORY_AND_DISK)
+        events = rows.where("kind = 'events'")
+        with stage(self._running, "compare requests"), unclosed_sockets_ignored():
+            keys = rows.where("kind = 'keys'").repartition("place")
+            shared = keys.mapInArrow(self._shipped(find_shared), ddl_of(SHARED)).toArrow()
+        if len(shared):
+            visitors = events.repartition("place").mapInArrow(
+                self._shipped(find_visitors(self.buckets, shared)), ddl_of(EVENTS)
+            )
+            events = events.union(visitors)
+        for own in context.own:
+            _travel_by_value(own)
+        work = self._shipped(bucket_judge(self.buckets, context))
+        with stage(self._running, f"judge {self.buckets} buckets"), unclosed_sockets_ignored():
+            yield events.repartition("place").mapInArrow(work, ddl_of(RESULT_SCHEMA)).toArrow()
+        rows.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
 
     def _parts(self, numbered: Sequence[object]) -> list[bytes]:
         """Some splits of each task."""
@@ -300,16 +279,6 @@ class SparkReading:
     def _shipped(self, work: Function) -> Function:
         """The work, with our packages where the workers may have none."""
         return work if self._running.is_here else travelling(work)
-
-
-def repeated_keys(swept: DataFrame) -> DataFrame:
-    """The keys of requests that were judged twice, or judged and left."""
-    keys = swept.where(f"kind IN ('{JUDGED_KEY}', '{LEFT_KEY}')")
-    judged = keys.selectExpr(
-        "key", f"IF(kind = '{JUDGED_KEY}', 1L, 0L) AS judged", f"IF(kind = '{LEFT_KEY}', 1, 0) AS is_left"
-    )
-    counted = judged.groupBy("key").agg({"judged": "sum", "is_left": "max"})
-    return counted.where("`sum(judged)` > 0 AND `sum(judged)` + `max(is_left)` > 1").select("key")
 
 
 @frozen
@@ -340,6 +309,6 @@ def open_engine(
     """An engine on a new session or an existing one; see `session.open_cluster`."""
     with open_cluster(master, conf, session) as running:
         parallel = running.parallel
-        partitions = {"spark.sql.shuffle.partitions": str(max(_SHUFFLE_PARTITIONS_MIN, 4 * parallel))}
+        partitions = {"spark.sql.shuffle.partitions": str(BUCKETS * parallel)}
         with with_settings(running.session, partitions), failures_told():
             yield SparkEngine(running, parallel)

@@ -1,29 +1,23 @@
-"""DataFrames in and out: the events of one as a history, and the findings and metrics of a result as others.
-
-    result = longpoll.judge(spark.read.format("delta").load("/tmp/events"))
-    findings_frame(spark, result).write.parquet("/tmp/findings")
+"""The events of a DataFrame as a history: `longpoll.judge(spark.read.format("delta").load("/tmp/events"))`.
 
 A source such as Kafka has other rows each time it is read, and the rules read a history more than once. So the events
 are written once, as Parquet in order of time and each once, and that directory is judged (`engine`). Their times are
-taken as those of one clock that is never set back, as `longpoll-history` gives them; its rows of damage stay damage.
+taken as those of one clock that is never set back, as `longpoll` gives them; its rows of damage stay damage.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
-import pyarrow as pa
 from attrs import evolve
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.data_sources import DAMAGE
 from longpoll_judge.read.files import absolute, beside, is_uri, remove, write
@@ -55,17 +49,6 @@ _FITTING: Final = {
     "array<bigint>": f"array<({_INTEGER}|void)>",
 }
 """By the type of a column of events, Spark's types that hold the same values."""
-
-FINDINGS: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ("id", "property", "clause", "verdict", "topic")),
-        ("queue", pa.int64()),
-        *((name, pa.string()) for name in ("group", "connection", "request", "time", "why", "tag")),
-        *((name, pa.float64()) for name in ("window_start_ms", "window_end_ms")),
-        ("messages", pa.list_(pa.int64())),
-    ]
-)
-"""The columns of `findings_frame`, as docs/judge.md describes a finding's fields."""
 
 
 class FrameError(JudgeUserError):
@@ -143,7 +126,7 @@ def _events_of(frame: DataFrame) -> DataFrame:
 
 
 def _damages(rows: DataFrame) -> list[Damage]:
-    """The damage that `longpoll-history` reports in its rows, and the events without a required field.
+    """The damage that `longpoll` reports in its rows, and the events without a required field.
 
     Raises `FrameError` if it is too much to list.
     """
@@ -161,31 +144,3 @@ def _damages(rows: DataFrame) -> list[Damage]:
     is_lacking = not rows.where(f"NOT event <=> '{DAMAGE}'").isEmpty()
     more = [Damage("the DataFrame", -1, f"rows without {', '.join(REQUIRED[:-1])} or {REQUIRED[-1]}")] * is_lacking
     return [Damage(row["source"], row["sequence"], row["cause"], row["lost_count"]) for row in told] + more
-
-
-def findings_frame(session: SparkSession, result: Result) -> DataFrame:
-    """The findings of a result, a row each, with the columns `FINDINGS`; their evidence is in the result."""
-    rows = [{name: getattr(finding, name) for name in FINDINGS.names} for finding in result.findings]
-    return session.createDataFrame(pa.Table.from_pylist(rows, FINDINGS))
-
-
-METRICS: Final = pa.schema([("metric", pa.string()), ("label", pa.string()), ("value", pa.float64())])
-"""The columns of `metrics_frame`."""
-
-
-def metrics_frame(session: SparkSession, result: Result) -> DataFrame:
-    """The counts and latencies of a result, a row each, with the columns `METRICS`.
-
-    `judged` and `violations_per_million` have a property as label, `gaps`, `violated`, `unknown` and `observed` a
-    clause, `latency_ms` a latency with `count`, `p50`, `p99` or `max`; `events`, `queues` and `requests` have none.
-    """
-    counts = Counter({(name, ""): getattr(result, name) for name in ("events", "queues", "requests")})
-    counts.update(("gaps", gap["clause"]) for gap in result.gaps)
-    counts.update((one.verdict, one.clause) for one in (*result.findings, *result.observations))
-    rows = [(metric, label, float(count)) for (metric, label), count in counts.items()]
-    rows += [("judged", name, float(count)) for name, count in result.judged.items()]
-    rows += [("violations_per_million", name, rate.per_million) for name, rate in result.rates.items()]
-    for name, latency in result.latency.items():
-        rows += [("latency_ms", f"{name} {at}", value) for at, value in msgspec.structs.asdict(latency).items()]
-    columns = [pa.array(column, kind.type) for column, kind in zip(zip(*rows, strict=True), METRICS, strict=True)]
-    return session.createDataFrame(pa.table(columns, METRICS))

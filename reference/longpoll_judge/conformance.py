@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Gap, Share
 from longpoll_judge.evidence.survey import UNSEEN, Context
+from longpoll_judge.kernel.pulls import MS
 from longpoll_judge.read.schema import REQUIRED, compute, event_dict
 from longpoll_judge.read.source import History, read_split
-from longpoll_judge.rules.queue_columns import MS
-from longpoll_judge.rules.step_reader import COLUMNS, is_step, model_of, reader_of, reason
+from longpoll_judge.step_reader import COLUMNS, is_step, model_of, reader_of, reason
 from longpoll_spec.engines.conform import Checker, Conformance
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.model import OPEN_MAX

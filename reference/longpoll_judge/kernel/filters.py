@@ -14,15 +14,13 @@ import pyarrow as pa
 from attrs import define, field
 
 from longpoll_judge.columns.expression import parse
-from longpoll_judge.columns.keys import Keys
-from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
-from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.columns.lookup import NEVER, Booleans, Integers, are_among, is_one_of, numbered
 from longpoll_judge.contract.clauses import finding_of
 from longpoll_judge.contract.result import Finding, FindingVerdict
 from longpoll_judge.evidence.survey import UNSEEN, Context, queue_text
-from longpoll_judge.read.schema import coded, order_of
-from longpoll_judge.rules.cross_queue import WEIGHT, Gathered, Tables, events_at, generations, queue_keys
-from longpoll_judge.rules.queue_case import FOUND, NO_MATCHED_MSG
+from longpoll_judge.kernel.case import FOUND, NO_MATCHED_MSG
+from longpoll_judge.kernel.gathered import Gathered, events_at, generations
+from longpoll_judge.read.schema import coded, lists_of, order_of
 
 NO_FILTER: Final = -1
 Text = tuple[str, str]
@@ -65,7 +63,7 @@ class Filters:
 
 
 def judge_filters(
-    tables: Tables,
+    table: pa.Table,
     filters: Filters,
     exchanges: tuple[Gathered, Gathered],
     outside: Booleans,
@@ -80,36 +78,30 @@ def judge_filters(
     passes = is_read & (first >= 0) & (end - first > answers.values["body_count"])
     if not passes.any():
         return [], 0
-    queue = queue_keys(asked) * WEIGHT + generations(asked, answers, context)
-    read = np.flatnonzero(is_read & np.isin(queue, queue[passes]))
-    owner, offset = _bodies(tables, answers, read[answers.values["code"][read] == FOUND])
+    (queue,) = numbered((asked.whole_queue, generations(asked, answers, context)))
+    read = np.flatnonzero(is_read & are_among(queue, queue[passes]))
+    owner, offset = _bodies(table, answers, read[answers.values["code"][read] == FOUND])
     found: list[tuple[int, int, int]] = []
     for number in np.unique(asked.values["filter"][read[passes[read]]]).tolist():
         mine = np.isin(asked.values["filter"][owner], filters.narrower(number))
         passing = read[passes[read] & (asked.values["filter"][read] == number)]
         found += _withheld(queue, passing, (first, end), (owner[mine], offset[mine]))
     found.sort(key=lambda one: (int(answers.after_ns[one[0]]), one))
-    listed = [_finding(tables, exchanges, one, context) for one in found[:most]]
+    listed = [_finding(table, exchanges, one, context) for one in found[:most]]
     return [one for one in listed if one is not None], max(len(found) - most, 0)
 
 
-def _bodies(tables: Tables, answers: Gathered, rows: Integers) -> tuple[Integers, Integers]:
+def _bodies(table: pa.Table, answers: Gathered, rows: Integers) -> tuple[Integers, Integers]:
     """The offsets that these answers deliver, and of each the answer."""
-    owners, offsets = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    for number, table in tables():
-        mine = rows[answers.split[rows] == number]
-        lists = table["offsets"].combine_chunks()
-        bounds, values = lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
-        counts = np.diff(bounds)[answers.row[mine]]
-        starts = bounds[answers.row[mine]]
-        places = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
-        owners.append(np.repeat(mine, counts))
-        offsets.append(values[places])
-    return np.concatenate(owners), np.concatenate(offsets)
+    bounds, values = lists_of(table, "offsets")
+    starts = bounds[answers.row[rows]]
+    counts = bounds[answers.row[rows] + 1] - starts
+    places = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+    return np.repeat(rows, counts), values[places]
 
 
 def _withheld(
-    queue: Keys, passing: Integers, bounds: tuple[Integers, Integers], given: tuple[Integers, Integers]
+    queue: Integers, passing: Integers, bounds: tuple[Integers, Integers], given: tuple[Integers, Integers]
 ) -> list[tuple[int, int, int]]:
     """(answer that passes over a message, the message, an answer that delivers it) of answers with one subscription."""
     owner, offset = given
@@ -140,12 +132,12 @@ def _withheld(
 
 
 def _finding(
-    tables: Tables, exchanges: tuple[Gathered, Gathered], one: tuple[int, int, int], context: Context
+    table: pa.Table, exchanges: tuple[Gathered, Gathered], one: tuple[int, int, int], context: Context
 ) -> Finding | None:
     answer, message, giver = one
     asked, answers = exchanges
-    places = [(int(kind.split[row]), int(kind.row[row])) for row in (giver, answer) for kind in exchanges]
-    events = events_at(tables, places)
+    places = [int(kind.row[row]) for row in (giver, answer) for kind in exchanges]
+    events = events_at(table, places)
     evidence = [events[place] for place in places]
     subject = evidence[3]
     name = evidence[2].get("broker", ""), evidence[2].get("topic", ""), evidence[2].get("queue", -1)

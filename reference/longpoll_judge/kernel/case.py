@@ -1,6 +1,6 @@
-"""The unit of judging, one queue, with its answers as columns; and suspects, each with a function that explains it.
+"""The unit of judging, a window, with its answers as columns; and suspects, each with a function that explains it.
 
-The properties: `promptness`, `pull_answers`, `holding`. Their assembly: `queue_verdict`.
+The properties: `promptness`, `answers`, `holding`. Their assembly: `verdict`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from typing import Final
 import numpy as np
 from attrs import field, frozen
 
-from longpoll_judge.columns.batch import Events, QueueName
-from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Matching, Outlook, QueueLog
+from longpoll_judge.columns.lookup import BEGINNING, NEVER, Booleans, Integers, is_one_of
 from longpoll_judge.contract.clause import LOGGED, PULL_RESULTS, TIMELESS
 from longpoll_judge.contract.result import (
     ANSWER_IS_RIGHT,
@@ -25,10 +23,12 @@ from longpoll_judge.contract.result import (
     NO_LOST_WAKEUP,
     FindingVerdict,
 )
-from longpoll_judge.evidence.generations import Generation, Generations
 from longpoll_judge.evidence.source_survey import NO_GAPS
 from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, Context, queue_text
-from longpoll_judge.rules.queue_columns import MESSAGES, MS, PULL_CODES, REQUEST_EVENTS, Pulls, pulls, queue_log
+from longpoll_judge.kernel.lives import Lives, make_lives
+from longpoll_judge.kernel.logs import MESSAGES, Growth, Logs, Matching, make_logs
+from longpoll_judge.kernel.pulls import MS, PULL_CODES, Pulls, make_pulls
+from longpoll_judge.kernel.window import Window
 from longpoll_spec.history import ABSENT
 
 ENDS: Final = ("offset_next", "offset_min", "offset_max")
@@ -56,7 +56,7 @@ class Explanation:
 
 @frozen(eq=False)
 class Suspects:
-    """Some of a queue's requests that break, or may break, one property."""
+    """Some requests or log events that break, or may break, one property."""
 
     property: str
     verdict: FindingVerdict
@@ -65,8 +65,8 @@ class Suspects:
     rows: Integers
     """The event that gives each member its place in this order."""
     explain: Callable[[int], Explanation]
-    is_timeless: bool = False
-    """They stand whatever the moments are."""
+    timeless: Booleans
+    """Which of them stand whatever the moments are."""
 
 
 def suspects(
@@ -76,38 +76,34 @@ def suspects(
     rows: Integers,
     explain: Callable[[int], Explanation],
     *,
-    is_timeless: bool = False,
+    timeless: Booleans | None = None,
 ) -> list[Suspects]:
     """The violated and the unknown ones of one property, each with its row; nothing where there are none."""
     kinds: tuple[tuple[FindingVerdict, Booleans], ...] = (("violated", violated), ("unknown", unknown))
     found: list[Suspects] = []
     for kind, flags in kinds:
-        if not flags.any():
-            continue
         members = np.flatnonzero(flags)
-        found.append(Suspects(name, kind, members, rows[members], explain, is_timeless))
+        if len(members):
+            stands = np.zeros(len(members), dtype=np.bool_) if timeless is None else timeless[members]
+            found.append(Suspects(name, kind, members, rows[members], explain, stands))
     return found
 
 
 @frozen(eq=False)
 class Case:
-    """One queue's history, joined and sorted."""
+    """The events of a window, joined and sorted."""
 
-    name: QueueName
-    events: Events
-    """Those of its requests; the log's may be among them."""
-    log_events: Events
-    log: QueueLog
+    events: Window
+    lives: Lives
+    logs: Logs
     pulls: Pulls
     context: Context
-    life: Generation | None = None
-    """The life of the queue that the requests lie in, where it has several."""
     _told: dict[str, Integers] = field(factory=dict)
 
     @cached_property
     def matchings(self) -> list[Matching | None]:
         """For each of the pulls' expressions the messages it takes; None where tags cannot decide."""
-        return [None if known is None else self.log.matching(known) for known in self.pulls.expressions]
+        return [None if known is None else self.logs.matching(known) for known in self.pulls.expressions]
 
     @cached_property
     def is_decidable(self) -> Booleans:
@@ -118,7 +114,35 @@ class Case:
     @cached_property
     def first_visible(self) -> tuple[Integers, Integers]:
         """Between which moments the first message that each pull takes became visible; `NEVER` where undecidable."""
-        after_ns, before_ns = self.by_expression(lambda matching, mine: matching.first_visible(self.pulls.offset[mine]))
+        after_ns, before_ns = self.by_expression(
+            lambda matching, mine: matching.first_visible(self.pulls.log[mine], self.pulls.offset[mine])
+        )
+        return after_ns, before_ns
+
+    @cached_property
+    def deliveries(self) -> tuple[Growth, Integers]:
+        """The ends that answers show, of logs seen from outside, and the pull of each: what is delivered is visible."""
+        pulls, (count, body, _owner) = self.pulls, self.bodies
+        shows = (self.answer_code == FOUND) & (count > 0) & self.is_sound
+        shows &= ~self.logs.is_white_box[pulls.log] & ~self.lives.is_neither[pulls.log]
+        pull = np.flatnonzero(shows)
+        end = body[np.cumsum(count)[pull] - 1] + 1
+        # One that contradicts itself shows nothing.
+        is_right = (end > pulls.offset[pull]) & (end <= self.told("offset_max")[pull])
+        told, pull_of = np.full((2, len(self.events)), -1, dtype=np.int64)
+        answers = pulls.answer_row[pull[is_right]]
+        told[answers], pull_of[answers] = end[is_right], pull[is_right]
+        rows, log = self.lives.sure(answers)
+        moments = self.events.integers("after_ns", rows), self.events.integers("before_ns", rows)
+        return Growth(log, told[rows], *moments, self.lives.count), pull_of[rows]
+
+    @cached_property
+    def first_delivered(self) -> tuple[Integers, Integers]:
+        """When an answer first showed the first message that each pull takes, from outside; `NEVER` if none does."""
+        growth, _pull = self.deliveries
+        after_ns, before_ns = self.by_expression(
+            lambda matching, mine: matching.first_delivered(growth, self.pulls.log[mine], self.pulls.offset[mine])
+        )
         return after_ns, before_ns
 
     def told(self, name: str) -> Integers:
@@ -146,28 +170,40 @@ class Case:
     @cached_property
     def _answers_tell_all(self) -> bool:
         """Whether every answer that is at hand tells its queue, its code and the three offsets: none is damaged."""
-        if self.name[2] < 0:
+        if not self.is_placed[self.events.queue[self.events.rows("answer_sent")]].all():
             return False
-        if any(self.events.batch.has_negative("answer_sent", name) for name in ("code", *ENDS)):
+        if any(self.events.has_negative("answer_sent", name) for name in ("code", *ENDS)):
             return False
         asked = self.events.integers("code", self.events.rows("request_received"))
         return not (asked == QUERY_CONSUMER_OFFSET).any()
 
     @cached_property
+    def is_placed(self) -> Booleans:
+        """By queue, whether it is one: events that name none lie in another."""
+        return np.array([bool(name[1]) and name[2] >= 0 for name in self.events.names], dtype=np.bool_)
+
+    @cached_property
+    def brokers(self) -> tuple[Integers, list[str]]:
+        """By queue the number of its broker, and the brokers."""
+        names = sorted({name[0] for name in self.events.names})
+        number = {name: place for place, name in enumerate(names)}
+        return np.array([number[name[0]] for name in self.events.names], dtype=np.int64), names
+
+    @cached_property
     def missing(self) -> dict[str, Booleans]:
         """By field, which pulls lack it in a record that needs it (docs/contract.md); it may be in their answer."""
         pulls, events, code = self.pulls, self.events, self.answer_code
-        is_placed = bool(self.name[1]) and self.name[2] >= 0
+        is_placed = self.is_placed[events.queue[pulls.row]]
         told = ("offset", "count_max", "timeout_ms")
         if (
-            is_placed
+            bool(is_placed.all())
             and self._answers_tell_all
-            and not any(events.batch.has_negative("request_received", name) for name in told)
+            and not any(events.has_negative("request_received", name) for name in told)
         ):
             return {}
         is_read = (code == 0) | (code == 19) | (code == 20)
         has_ends = is_read | (code == 21)
-        unplaced = np.zeros_like(is_read) if is_placed else is_read
+        unplaced = is_read & ~is_placed
         found = {
             "request_received without topic or queue": unplaced,
             "request_received without offset": is_read & (pulls.offset < 0),
@@ -192,8 +228,9 @@ class Case:
         code = events.integers("code", rows)
         ends = [events.integers(name, rows) for name in ENDS]
         found[rows[code < 0]] = True
-        if self.name[2] < 0 and len(rows):
-            found[rows[events.is_asked_in_several(rows)]] = True
+        unplaced = rows[np.array([name[2] < 0 for name in events.names], dtype=np.bool_)[events.queue[rows]]]
+        if len(unplaced):
+            found[unplaced[events.is_asked_in_several(unplaced)]] = True
         # Each of the three counts; -1 is a number that the broker sent.
         lacks = is_one_of(code, PULL_RESULTS) & (np.minimum.reduce(ends) == ABSENT)
         requests = events.integers("code", events.rows("request_received"))
@@ -236,10 +273,18 @@ class Case:
                     column[mine] = values
         return answers
 
-    def is_log_whole(self, until_ns: Integers) -> Booleans:
-        """Whether the record of the queue's log is whole from its beginning until each moment."""
-        first_ns = np.full(len(until_ns), BEGINNING, dtype=np.int64)
-        return ~self.context.log_holes(self.name[0]).touch(first_ns, until_ns)
+    def is_log_whole(self, rows: Integers, until_ns: Integers, since_ns: Integers | None = None) -> Booleans:
+        """Whether the record of each event's log is whole until a moment, from another one or its beginning."""
+        brokers, names = self.brokers
+        broker = brokers[self.events.queue[rows]]
+        found = np.ones(len(rows), dtype=np.bool_)
+        since_ns = np.full(len(until_ns), BEGINNING, dtype=np.int64) if since_ns is None else since_ns
+        for number, name in enumerate(names):
+            holes = self.context.log_holes(name)
+            if len(holes):
+                mine = broker == number
+                found[mine] = ~holes.touch(since_ns[mine], until_ns[mine])
+        return found
 
     def is_watched(self, first_ns: Integers, last_ns: Integers) -> Booleans:
         """Whether nothing that happened to each pull in [first, last] can be missing from its source's record."""
@@ -266,31 +311,35 @@ class Case:
             unread[pull] |= bool(blocked.touch(first_ns[pull : pull + 1], last_ns[pull : pull + 1])[0])
         return unread
 
-    @property
-    def removed_end(self) -> int:
-        """Up to where retention removed messages at some time, as the highest `offset_min` of any answer tells."""
-        return self.context.removed.get(queue_text(self.name), 0)
-
     @cached_property
-    def is_unordered(self) -> Booleans:
-        """Which pulls' sources tell moments that order nothing."""
-        sources, names = self.events.codes("source", self.pulls.row)
-        orders = np.array([self.context.orders(name, self.name[0]) for name in names], dtype=np.bool_)
-        found: Booleans = ~orders[sources]
+    def removed_end(self) -> Integers:
+        """By queue up to where retention removed messages, as the highest `offset_min` of any answer tells."""
+        removed = self.context.removed
+        return np.array([removed.get(queue_text(name), 0) if removed else 0 for name in self.events.names])
+
+    def are_unordered(self, rows: Integers) -> Booleans:
+        """Which events' sources tell moments that order nothing."""
+        sources, names = self.events.codes("source", rows)
+        brokers, broker_names = self.brokers
+        orders = [[self.context.orders(name, broker) for broker in broker_names] for name in names]
+        found: Booleans = ~np.array(orders, dtype=np.bool_)[sources, brokers[self.events.queue[rows]]]
         return found
 
     @cached_property
     def may_follow(self) -> Booleans:
         """Which pulls may have been made at a slave that has the broker's name, and lags behind it."""
         sources, names = self.events.codes("source", self.pulls.row)
-        found: Booleans = np.array([(name, self.name[0]) in self.context.followers for name in names], dtype=np.bool_)[
-            sources
-        ]
+        brokers, broker_names = self.brokers
+        follow = [[(name, broker) in self.context.followers for broker in broker_names] for name in names]
+        table = np.array(follow, dtype=np.bool_).reshape(len(names), len(broker_names))
+        found: Booleans = table[sources, brokers[self.events.queue[self.pulls.row]]]
         return found
 
-    def is_timeless(self, clause: str) -> bool:
-        """Whether a clause stands here whatever the moments are: those of a log only if it has one life."""
-        return clause in TIMELESS and (self.life is None or clause not in LOGGED)
+    def are_timeless(self, clause: str, rows: Integers) -> Booleans:
+        """Where a clause stands whatever the moments are: those of a log only if it has one life."""
+        if clause not in TIMELESS or clause not in LOGGED:
+            return np.full(len(rows), clause in TIMELESS)
+        return self.lives.is_single[self.events.queue[rows]]
 
     @cached_property
     def is_outside(self) -> Booleans:
@@ -299,90 +348,39 @@ class Case:
         outside: Booleans = np.array([name not in self.context.inside for name in names], dtype=np.bool_)[sources]
         return outside
 
-    def message_rows(self, offset: int) -> list[int]:
+    def message_rows(self, log: int, offset: int) -> list[int]:
         """The log's events that show one message: its append or acknowledgement, and what first made it visible."""
-        log = self.log_events
-        ends = "visible_end" if self.log.is_white_box else "queue_offset"
-        moved = self._sure(log.rows("make_visible" if self.log.is_white_box else "message_acknowledged"))
-        moved = moved[log.integers(ends, moved) >= offset + self.log.is_white_box]
-        first = moved[np.argsort(log.integers("before_ns", moved), kind="stable")[:1]]
-        return list(dict.fromkeys([*self.appended_rows(offset), *first.tolist()]))
+        events, white = self.events, bool(self.logs.is_white_box[log])
+        moved = self._sure(log, "make_visible" if white else "message_acknowledged")
+        moved = moved[events.integers("visible_end" if white else "queue_offset", moved) >= offset + white]
+        first = moved[np.argsort(events.integers("before_ns", moved), kind="stable")[:1]]
+        return list(dict.fromkeys([*self.appended_rows(log, offset), *first.tolist()]))
 
-    def appended_rows(self, offset: int) -> list[int]:
+    def delivered_rows(self, log: int, offset: int) -> list[int]:
+        """The first answer that shows an end past an offset, with its request."""
+        growth, pull = self.deliveries
+        shows = np.flatnonzero((growth.log == log) & (growth.end > offset))
+        first = pull[shows[np.argsort(growth.before_ns[shows], kind="stable")[:1]]]
+        rows: list[int] = np.concatenate((self.pulls.row[first], self.pulls.answer_row[first])).tolist()
+        return rows
+
+    def appended_rows(self, log: int, offset: int) -> list[int]:
         """The log's event that shows a message and its tag: its append, or else its acknowledgement."""
-        log = self.log_events
-        appended = np.concatenate([log.rows(name) for name in MESSAGES])
-        found: list[int] = self._sure(appended[log.integers("queue_offset", appended) == offset])[:1].tolist()
+        appended = np.concatenate([self._sure(log, name) for name in MESSAGES])
+        found: list[int] = appended[self.events.integers("queue_offset", appended) == offset][:1].tolist()
         return found
 
-    def _sure(self, rows: Integers) -> Integers:
-        """Those rows of the log's events that certainly belong to the life that is judged."""
-        log = self.log_events
-        if self.life is None:
-            return rows
-        return rows[self.life.sure(log.integers("after_ns", rows), log.integers("before_ns", rows))]
+    def _sure(self, log: int, event: str) -> Integers:
+        """Those events of a log that certainly belong to the life that is judged."""
+        rows = self.events.rows_of_queue(event, int(self.lives.queue[log]))
+        return rows[self.lives.are_sure(rows, np.full(len(rows), log))]
 
 
-@frozen(eq=False)
-class Log:
-    """The data that one queue's cases share, however its requests are divided among them."""
-
-    events: Events
-    context: Context
-    outlook: Outlook | None = None
-    """A summary of the rest of the log, if the events are not all of it."""
-    _known: dict[int | None, QueueLog] = field(factory=dict)
-
-    def of(self, life: Generation | None) -> QueueLog:
-        """The log, or that of one life of it, sorted out of the events."""
-        number = None if life is None else life.number
-        if number not in self._known:
-            self._known[number] = queue_log(self.events, self.context.wake_ns, self.outlook, life)
-        return self._known[number]
-
-
-def make_log(events: Events, context: Context, outlook: Outlook | None = None) -> Log:
-    """The log of one queue. If some events are missing, an outlook summarises the rest of the log."""
-    return Log(events, context, outlook)
-
-
-def make_cases(name: QueueName, events: Events, log: Log, context: Context) -> Iterator[Case]:
-    """Join the requests of one queue, apart for each of its lives."""
-    lives = context.lives(name)
-    if lives is None:
-        yield Case(name, events, log.events, log.of(None), pulls(events, context, log.of(None)), context)
-        return
-    numbers = _lives_of_requests(events, lives, context)
-    for number in np.unique(numbers).tolist():
-        part = events.only(np.flatnonzero(numbers == number))
-        life = lives.life(number)
-        yield Case(name, part, log.events, log.of(life), pulls(part, context, log.of(life)), context, life)
-
-
-def _lives_of_requests(events: Events, lives: Generations, context: Context) -> Integers:
-    """The life that the request of each event lies in as a whole: one without an answer goes on for ever."""
-    every = np.arange(len(events))
-    first_ns, last_ns = events.integers("after_ns", every), events.integers("before_ns", every)
-    key = events.request_key
-    mine = key >= 0
-    # Any other event may bear a request too, as a message's acknowledgement does, or a recheck that comes too late.
-    mine &= events.are_of(REQUEST_EVENTS)
-    count = int(key.max(initial=-1)) + 1
-    first_of, last_of = (np.full(count, none, dtype=np.int64) for none in (NEVER, BEGINNING))
-    np.minimum.at(first_of, key[mine], first_ns[mine])
-    np.maximum.at(last_of, key[mine], last_ns[mine])
-    answered = np.zeros(count, dtype=np.bool_)
-    answers = events.rows("answer_sent")
-    answered[key[answers[mine[answers]]]] = True
-    # Its answer may come in any later life, if its connection is open in one.
-    last_of[~answered] = NEVER
-    received = events.rows("request_received")
-    for row in received[mine[received]].tolist() if context.restarts else ():
-        if not answered[key[row]]:
-            name = events.text("source", row), events.text("connection", row)
-            last_of[key[row]] = context.closed_between(name, int(first_ns[row]))[1]
-    first_ns[mine], last_ns[mine] = first_of[key[mine]], last_of[key[mine]]
-    return lives.number(first_ns, last_ns)
+def make_case(window: Window, context: Context) -> Case:
+    """Join the requests of a window."""
+    lives = make_lives(window, context)
+    logs = make_logs(window, lives, context.wake_ns)
+    return Case(window, lives, logs, make_pulls(window, context, lives, logs), context)
 
 
 def ms(duration_ns: int) -> str:
@@ -394,19 +392,22 @@ FOLLOWS: Final = "; its source sees no send to this broker, and may stand before
 PULLS: Final = "pulls"
 
 
-def judged_counts(case: Case) -> Iterator[tuple[str, int]]:
-    """For each property of requests how many of one queue it was asked of; and how many pulls were judged."""
+def judged_counts(case: Case, mine: Booleans) -> Iterator[tuple[str, int]]:
+    """For each property of requests how often it was asked of some pulls; and how many of these were judged."""
     pulls, events = case.pulls, case.events
     is_read = is_one_of(case.answer_code, PULL_RESULTS) & case.is_sound
     stopped = np.array([facts.stopped_ns is not None for facts in pulls.source_facts], dtype=np.bool_)
-    yield PULLS, int(np.count_nonzero(is_read & case.is_decidable))
-    yield NO_LOST_WAKEUP, int(np.count_nonzero(case.is_sound & case.is_decidable & pulls.was_held))
-    yield ANSWERED_BY_DEADLINE, int(np.count_nonzero(case.is_sound & pulls.may_hold))
+    asked = {
+        PULLS: is_read & case.is_decidable,
+        NO_LOST_WAKEUP: case.is_sound & case.is_decidable & pulls.was_held,
+        ANSWERED_BY_DEADLINE: case.is_sound & pulls.may_hold,
+        ANSWER_IS_RIGHT: is_read,
+        HELD_AS_ASKED: pulls.is_answered,
+    }
     if case.context.answers_on_stop and len(pulls):
-        yield ANSWERED_ON_STOP, int(np.count_nonzero(stopped[pulls.source]))
-    yield ANSWERED_ONCE, len(events.rows("answer_sent"))
-    yield ANSWER_IS_RIGHT, int(np.count_nonzero(is_read))
-    yield HELD_AS_ASKED, int(np.count_nonzero(pulls.is_answered))
+        asked[ANSWERED_ON_STOP] = stopped[pulls.source]
+    yield from ((name, int(np.count_nonzero(flags & mine))) for name, flags in asked.items())
+    yield ANSWERED_ONCE, len(events.rows("answer_sent")) if mine.all() else int(np.count_nonzero(mine))
 
 
 FOUND: Final = 0
@@ -417,7 +418,7 @@ OFFSET_ILLEGAL: Final = 21
 
 @frozen(eq=False)
 class Answers:
-    """The answers of one queue that carry a pull result, one row each, with their pulls."""
+    """The answers that carry a pull result, one row each, with their pulls."""
 
     case: Case
     pull: Integers
@@ -432,6 +433,11 @@ class Answers:
     body: Integers
     owner: Integers
     """For each place of `body`, the answer it belongs to."""
+
+    @cached_property
+    def log(self) -> Integers:
+        """The log of each answer."""
+        return self.case.pulls.log[self.pull]
 
     @cached_property
     def asked(self) -> Integers:
@@ -461,7 +467,7 @@ class Answers:
     @cached_property
     def matching_least(self) -> Integers:
         """How many messages match, at the least, of those from the offset that was asked for to the next one."""
-        return matching_counts(self, self.asked, np.maximum(self.next, self.asked))[0]
+        return matching_counts(self, self.asked, np.maximum(self.next, self.asked))
 
     def any_in_body(self, flags: Booleans) -> Booleans:
         """Whether any place of each answer's body is flagged."""
@@ -471,7 +477,7 @@ class Answers:
 
 
 def pull_results(case: Case) -> Answers:
-    """The answers of the queue that carry a pull result; error codes are left out."""
+    """The answers that carry a pull result; error codes are left out."""
     pulls, code = case.pulls, case.answer_code
     # Without refusals, which tell of no read, and without pulls or answers that lack a field.
     pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered & case.is_sound)
@@ -503,32 +509,29 @@ def takes_everything(answers: Answers) -> Booleans:
 
 def wrong_tags(answers: Answers) -> Booleans:
     """For each place of the bodies, whether its message is known not to match."""
-    log, expressions = answers.case.log, answers.case.pulls.expression[answers.pull][answers.owner]
-    if not len(log.offsets):
-        return np.zeros(len(answers.body), dtype=np.bool_)
-    place = np.minimum(log.ranks.below(answers.body), len(log.offsets) - 1)
+    logs, expressions = answers.case.logs, answers.case.pulls.expression[answers.pull][answers.owner]
     wrong = np.zeros(len(answers.body), dtype=np.bool_)
+    place = logs.known.at(answers.log[answers.owner], answers.body)
     for code, expression in enumerate(answers.case.pulls.expressions):
-        if expression is not None:
-            mine = expressions == code
-            # Places are cut to the log: of a message that it lacks the caller masks the answer (`is_known`).
-            wrong[mine] = ~expression.matches(log.tag_codes[place[mine]])
+        if expression is not None and not expression.takes_everything:
+            mine = np.flatnonzero((expressions == code) & (place >= 0))
+            wrong[mine] = ~expression.matches(logs.tag_codes[place[mine]])
     return wrong
 
 
-def matching_counts(answers: Answers, first: Integers, end: Integers) -> tuple[Integers, Integers]:
-    """How many messages in [first, end) each answer's expression takes, at least and at most; 0 where undecidable."""
-    least, most = np.zeros(len(first), dtype=np.int64), np.zeros(len(first), dtype=np.int64)
+def matching_counts(answers: Answers, first: Integers, end: Integers) -> Integers:
+    """How many messages in [first, end) each answer's expression takes, at least; 0 where undecidable."""
+    least = np.zeros(len(first), dtype=np.int64)
     expressions = answers.case.pulls.expression[answers.pull]
     for code, matching in enumerate(answers.case.matchings):
         if matching is not None:
             mine = np.flatnonzero(expressions == code)
-            least[mine], most[mine] = matching.count(first[mine], end[mine])
-    return least, most
+            least[mine] = matching.count(answers.log[mine], first[mine], end[mine])
+    return least
 
 
 def first_visible_before(answers: Answers) -> Integers:
     """When the first matching message at or after each asked offset was visible at the latest, for certain."""
-    slack_ns = answers.case.log.slack_ns
     _after, before = answers.case.first_visible
-    return np.minimum(before[answers.pull] + slack_ns, NEVER)
+    found: Integers = np.minimum(before[answers.pull] + answers.case.logs.slack_ns(answers.log), NEVER)
+    return found

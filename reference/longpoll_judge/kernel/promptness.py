@@ -17,12 +17,11 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.lookup import Booleans, Integers
-from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.columns.lookup import NEVER, Booleans, Integers
 from longpoll_judge.contract.clause import UNHELD_MS
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, ANSWERED_ON_STOP, NO_LOST_WAKEUP, Percentiles
-from longpoll_judge.rules.queue_case import FOLLOWS, OFFSET_ILLEGAL, Case, Explanation, Suspects, ms, suspects
-from longpoll_judge.rules.queue_columns import MS
+from longpoll_judge.kernel.case import FOLLOWS, OFFSET_ILLEGAL, Case, Explanation, Suspects, ms, suspects
+from longpoll_judge.kernel.pulls import MS
 
 _WIDTH: Final = float(np.log(1.01))
 """Bucket n > 0 holds (1.01**(n-1), 1.01**n] nanoseconds; bucket 0 holds 0 and 1."""
@@ -94,26 +93,33 @@ class Promptness:
     """Pulls that neither an answer, a close nor the end of their source accounts for."""
 
 
-def judge_promptness(case: Case) -> Promptness:
-    """Judge when the pulls of one queue were answered."""
-    wake_suspects, wake_ns, unwoken = _wakeups(case)
-    late_suspects, late_ns, open_at_cut, unanswered = _deadlines(case)
+def judge_promptness(case: Case, counted: Booleans) -> Promptness:
+    """Judge when the pulls were answered, and measure some of them."""
+    wake_suspects, wake_ns, unwoken = _wakeups(case, counted)
+    late_suspects, late_ns, open_at_cut, unanswered = _deadlines(case, counted)
     missed = {NO_LOST_WAKEUP: unwoken, ANSWERED_BY_DEADLINE: unanswered}
     return Promptness(wake_suspects + late_suspects, wake_ns, late_ns, missed, open_at_cut)
 
 
-def _wakeups(case: Case) -> tuple[list[Suspects], Integers, int]:
+def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, int]:
     pulls, wake_ns = case.pulls, case.context.wake_ns
     visible_after, visible_before = case.first_visible
     # A pull that was answered without a hold was not woken; an illegal offset is answered whatever comes.
     is_judged = case.is_sound & case.is_decidable & (pulls.was_held | ~pulls.is_answered)
     is_judged &= case.answer_code != OFFSET_ILLEGAL
-    if not case.log.is_white_box:
-        # What was there before the pull came is read at once, and never held: a late answer is a slow read.
-        is_judged &= ~pulls.is_answered | (visible_before + case.log.slack_ns >= pulls.received_after_ns)
+    white = case.logs.is_white_box[pulls.log]
+    # From outside: what was there before the pull came is read at once, and never held: a late answer is a slow read.
+    certain_ns = visible_before + case.logs.slack_ns(pulls.log)
+    is_judged &= white | ~pulls.is_answered | (certain_ns >= pulls.received_after_ns)
+    # An answer to another pull that came since, and before any acknowledgement, shows a message as well.
+    delivered_after, delivered_before = case.first_delivered
+    is_delivered = (delivered_before < visible_after) & (
+        ~pulls.is_answered | (delivered_before >= pulls.received_after_ns)
+    )
     # The delay begins when both are there: the message visible, and the pull received.
-    since_after = np.maximum(visible_after, pulls.received_after_ns)
-    since_before = np.maximum(visible_before, pulls.received_before_ns)
+    shown_after = np.where(is_delivered, delivered_after, visible_after)
+    since_after = np.maximum(shown_after, pulls.received_after_ns)
+    since_before = np.maximum(np.where(is_delivered, delivered_before, visible_before), pulls.received_before_ns)
     delay_least = pulls.answered_after_ns - since_before
     delay_most = _latest(case) - since_after
     over = is_judged & (delay_least > wake_ns)
@@ -126,28 +132,31 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers, int]:
     def explain(pull: int) -> Explanation:
         matching = case.matchings[int(pulls.expression[pull])]
         assert matching is not None, "only decidable pulls are judged"
-        message = int(matching.first(pulls.offset[[pull]])[0])
+        message, log = int(matching.first(pulls.log[[pull]], pulls.offset[[pull]])[0]), int(pulls.log[pull])
+        if is_delivered[pull] and matching.expression.takes_everything:
+            message = int(pulls.offset[pull])
         asked = f"a pull at offset {pulls.offset[pull]} could take message {message}"
         since = "from its receipt on" if since_after[pull] == pulls.received_after_ns[pull] else "while it was held"
         outcome = "was answered" if pulls.is_answered[pull] else "was not answered for"
         most = f" to {ms(delay_most[pull])}" if pulls.is_answered[pull] else " or more"
         limit = f"(allowed {ms(wake_ns)})"
-        fits = _fits(visible_after[pull], pulls.received_before_ns[pull]) if pulls.is_answered[pull] else ""
+        fits = _fits(shown_after[pull], pulls.received_before_ns[pull]) if pulls.is_answered[pull] else ""
         why = f"{asked} {since} and {outcome} {ms(max(delay_least[pull], 0))}{most} later {limit}{fits}"
         why += _doubt(missing[pull], unread[pull]) + (FOLLOWS if case.may_follow[pull] else "")
-        return Explanation("pull.wake.prompt", why, _rows(case, pull), case.message_rows(message), [message])
+        why += "; another pull was given it" if is_delivered[pull] else ""
+        log_rows = case.delivered_rows(log, message) if is_delivered[pull] else case.message_rows(log, message)
+        return Explanation("pull.wake.prompt", why, _rows(case, pull), log_rows, [message])
 
     doubted = missing | unread | case.may_follow
     # An answer from certainly before the message was visible is no wake; from outside neither is one to a pull that
     # certainly came after the message.
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
-    if not case.log.is_white_box:
-        measured &= visible_before > pulls.received_after_ns
+    measured &= white | (visible_before > pulls.received_after_ns)
     found = suspects(NO_LOST_WAKEUP, over & ~doubted, (over & doubted) | (may_be_over & ~over), pulls.row, explain)
     return (
         [*found, *_rechecked(case, is_judged & ~over & ~may_be_over)],
-        np.maximum(delay_most[measured], 0),
-        int(np.count_nonzero(over & ~doubted & ~measured)),
+        np.maximum(delay_most[measured & counted], 0),
+        int(np.count_nonzero(over & ~doubted & ~measured & counted)),
     )
 
 
@@ -194,7 +203,7 @@ def _fits(visible_after_ns: int, received_before_ns: int) -> str:
     return "; it fits a notification that came while another walk had the held pulls out"
 
 
-def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int, int]:
+def _deadlines(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, int, int]:
     pulls, late_ns = case.pulls, case.context.late_ns
     grace_ns = np.where(pulls.may_hold, pulls.timeout_ns, UNHELD_GRACE_NS)
     # Of one of which that is not told the later of both.
@@ -239,7 +248,7 @@ def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int, int]:
     cut_off = pulls.missing_until_ns < pulls.answered_after_ns
     open_ones = forgotten & ~cut_off & ~unread, forgotten & (cut_off | unread)
     found += suspects(ANSWERED_ON_STOP, *open_ones, pulls.row, explain_forgotten)
-    return found, late_most[measured], open_at_cut, int(np.count_nonzero(violated & ~measured))
+    return found, late_most[measured & counted], open_at_cut, int(np.count_nonzero(violated & ~measured & counted))
 
 
 def _forgotten_on_stop(case: Case) -> Booleans:

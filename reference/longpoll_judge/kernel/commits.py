@@ -30,27 +30,27 @@ import pyarrow as pa
 from attrs import frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.keys import NO_KEYS, Keys, repeated, request_keys
-from longpoll_judge.columns.lookup import Integers, is_one_of
-from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.columns.lookup import NEVER, Booleans, Integers, are_among, first_of, highest_before, is_one_of
+from longpoll_judge.columns.tables import queue_names, queue_numbers
 from longpoll_judge.contract.clause import (
-    NOTE_REFUSED,
     PULL_RESULTS,
     QUERY_CODES,
     UNHELD_MS,
     UPDATE_CODES,
-    are_many_refused,
     restart_text,
 )
 from longpoll_judge.contract.clauses import CLAUSE
-from longpoll_judge.contract.result import Finding, Gap, Share
+from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.generations import DELETION_NS, KEPT_NS
 from longpoll_judge.evidence.source_survey import DISORDER_NS, NO_GAPS, gaps_of, union
 from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE_CONSUMER_OFFSET, Context
-from longpoll_judge.read.schema import EVENT_SCHEMA, REQUIRED, coded, compute, event_dict
-from longpoll_judge.rules.cross_queue import have_request, highest_before, rows_where
-from longpoll_judge.rules.queue_columns import MS, PULL_CODES
+from longpoll_judge.kernel.gathered import NUMBER, have_request, received_again, request_numbers, rows_where
+from longpoll_judge.kernel.pulls import MS, PULL_CODES
+from longpoll_judge.kernel.rows import Row
+from longpoll_judge.read.schema import REQUIRED, are_named, coded, coded_texts, compute, event_dict, fill, integers_of
 
+COMMITS: Final = "commits"
+OFFSETS: Final = "queries and updates of offsets"
 RESETS: Final = (207, 215, 222, 314)
 """Requests after which a group's offset may be another, or none."""
 DELETIONS: Final = (207, 215)
@@ -66,63 +66,61 @@ COLUMNS: Final = (
 CODE_KNOWN: Final = "commit.code.known"
 """A finding that depends on no timestamp and no missing event."""
 UNWATCHED: Final = "; another observer saw that, and the broker may have lost it in between"
-_NOTHING: Final = EVENT_SCHEMA.empty_table().select(COLUMNS)
 Flags = NDArray[np.bool_]
 
 
-def judge_exchanges(
-    found: Exchanges, context: Context, clear: tuple[int, int] = (0, 0)
-) -> tuple[list[Finding], Share, list[Gap]]:
-    """Judge the offsets that the groups of all histories got; `clear` counts other queries and answers, all right.
+def judge_exchanges(table: pa.Table, native: Booleans, context: Context) -> tuple[list[Finding], list[Row]]:
+    """Judge the offsets that the groups got; also rows that count the queries, refusals and lacking fields.
 
-    Also returns how many queries there were and which fields they lack.
+    `native` are the rows whose queues are whole here; what concerns all queues is there as well.
     """
-    asked, answers, twice = found
+    asked, answers = exchanges(table, native)
+    twice = received_again(table)
     is_reset = compute.is_in(asked["code"], value_set=pa.array(RESETS, pa.int64()))
-    resets = [_Reset.of(row, context) for row in asked.filter(is_reset).to_pylist()]
+    resets = [_Reset.of(row, context) for row in asked.filter(is_reset).select(COLUMNS).to_pylist()]
     resets += _unseen(context)
     asked = asked.filter(compute.invert(is_reset))
     lacks = {name: _lacks(asked, name) for name in ("topic", "group")}
-    lacks["queue"] = is_one_of(asked["code"].to_numpy(), OFFSET_CODES) & (asked["queue"].to_numpy() < 0)
-    lacks["commit_offset"] = (asked["code"].to_numpy() == UPDATE_CONSUMER_OFFSET) & (
-        asked["commit_offset"].to_numpy() < 0
+    lacks["queue"] = is_one_of(integers_of(asked, "code"), OFFSET_CODES) & (integers_of(asked, "queue") < 0)
+    lacks["commit_offset"] = (integers_of(asked, "code") == UPDATE_CONSUMER_OFFSET) & (
+        integers_of(asked, "commit_offset") < 0
     )
-    gaps = [_gap(f"request_received without {name}", int(np.count_nonzero(flags))) for name, flags in lacks.items()]
+    native = asked["native"].to_numpy()
+    rows: list[Row] = [
+        ("missing", 0, int(np.count_nonzero(flags & native)), f"request_received without {name}")
+        for name, flags in lacks.items()
+    ]
     context = _with_holes(context, asked, np.logical_or.reduce(list(lacks.values())))
+    asked = asked.filter(pa.array(native))
     groups = list(_groups(asked, answers, twice))
-    ends = _ends(answers)
-    gaps.append(_gap("answer_sent without offset", sum(group.unsaid_count for group in groups)))
-    refused, of = (
-        sum(counts) for counts in zip((0, clear[1]), *(group.refused_counts for group in groups), strict=True)
-    )
-    if are_many_refused(refused, of):
-        text = f"{refused} {NOTE_REFUSED.format(of, 'queries and updates of offsets')}"
-        gaps.append(Gap("not judged", "", refused, text))
-    findings = [finding for group in groups for finding in group.findings(resets, ends, context)]
-    questions = int(np.count_nonzero(asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET))
-    share = Share(sum(group.answered_count for group in groups) + clear[0], questions + clear[0])
-    return findings, share, [gap for gap in gaps if gap.count]
+    ends = _ends(table)
+    rows.append(("missing", 0, sum(group.unsaid_count for group in groups), "answer_sent without offset"))
+    for group in groups:
+        refused, of = group.refused_counts
+        rows += [("refused", 0, refused, OFFSETS), ("asked", 0, of, OFFSETS)]
+        rows.append(("share", 0, group.answered_count, COMMITS))
+    questions = int(np.count_nonzero(integers_of(asked, "code") == QUERY_CONSUMER_OFFSET))
+    rows.append(("share_of", 0, questions, COMMITS))
+    return [finding for group in groups for finding in group.findings(resets, ends, context)], rows
 
 
-def _ends(answers: pa.Table) -> dict[tuple[str, str, int], int]:
+def _ends(table: pa.Table) -> dict[tuple[str, str, int], int]:
     """By broker, topic and queue the highest end that any answer to a pull tells."""
-    told = answers.filter(compute.greater_equal(answers["offset_max"], 0))
-    places = ["broker", "topic", "queue"]
-    plain = pa.table({name: told[name].cast(pa.string()) if name != "queue" else told[name] for name in places})
-    most = plain.append_column("end", told["offset_max"]).group_by(places).aggregate([("end", "max")])
-    return {(row["broker"], row["topic"], row["queue"]): row["end_max"] for row in most.to_pylist()}
+    queues, firsts = queue_numbers(table)
+    end = integers_of(table, "offset_max")
+    rows = np.flatnonzero(rows_where(table, "answer_sent") & (end >= 0))
+    most = np.full(len(firsts), -1, dtype=np.int64)
+    np.maximum.at(most, queues[rows], end[rows])
+    told = np.flatnonzero(most >= 0)
+    return dict(zip(queue_names(table, firsts[told]), most[told].tolist(), strict=True))
 
 
 def _lacks(asked: pa.Table, name: str) -> Flags:
     """Which requests lack a field that those about offsets, of themselves, need."""
     codes, names = coded(asked, name)
     empty = np.array([not text for text in names], dtype=np.bool_)[codes]
-    found: Flags = empty & is_one_of(asked["code"].to_numpy(), OFFSET_CODES)
+    found: Flags = empty & is_one_of(integers_of(asked, "code"), OFFSET_CODES)
     return found
-
-
-def _gap(what: str, count: int) -> Gap:
-    return Gap("field missing", what, count, f"{count} events: {what}")
 
 
 def _with_holes(context: Context, asked: pa.Table, damaged: Flags) -> Context:
@@ -179,39 +177,32 @@ def _unseen(context: Context) -> Iterator[_Reset]:
             yield _Reset(broker, "", "", after_ns, before_ns, deletes=False, is_restart=True)
 
 
-Exchanges = tuple[pa.Table, pa.Table, Keys]
-"""Requests that commit or ask for an offset, or put it elsewhere, in order; the answers to all requests; and the keys
-of the requests, of any kind, whose identifier came twice."""
+def exchanges(whole: pa.Table, native: Booleans) -> tuple[pa.Table, pa.Table]:
+    """Requests that commit or ask for an offset, or put it elsewhere, in order; and the answers to these."""
+    code = integers_of(whole, "code")
+    about = (integers_of(whole, "commit_offset") >= 0) | is_one_of(code, (*OFFSET_CODES, *RESETS))
+    rows = np.flatnonzero(rows_where(whole, "request_received") & about)
+    sources, names = coded(whole, "source")
+    rank = np.argsort(np.argsort(names))
+    keys = [integers_of(whole, name)[rows] for name in ("sequence", "before_ns", "after_ns")]
+    rows = rows[np.lexsort((keys[0], rank[sources[rows]], *keys[1:]))]
+    answers = np.flatnonzero(rows_where(whole, "answer_sent"))
+    answers = answers[are_among(request_numbers(whole, answers), request_numbers(whole, rows))]
+    asked, told = (_with_columns(whole, each) for each in (rows, answers))
+    return asked.append_column("native", pa.array(native[rows])), told
 
 
-def exchanges(tables: Iterable[pa.Table]) -> Exchanges:
-    """The exchanges among some events."""
-    asked, answers, keys = [_NOTHING], [_NOTHING], [NO_KEYS]
-    for whole in tables:
-        table = whole.select(COLUMNS)
-        names = table["event"].cast(pa.string())
-        codes = pa.array((*OFFSET_CODES, *RESETS), pa.int64())
-        about = compute.or_(
-            compute.greater_equal(table["commit_offset"], 0), compute.is_in(table["code"], value_set=codes)
-        )
-        received = compute.equal(names, "request_received")
-        asked.append(table.filter(compute.and_(received, about)))
-        keys.append(request_keys(table, np.flatnonzero(rows_where(table, "request_received") & have_request(table))))
-        answers.append(table.filter(compute.equal(names, "answer_sent")))
-    together = pa.concat_tables(asked).unify_dictionaries()
-    order = [(name, "ascending") for name in ("after_ns", "before_ns", "source", "sequence")]
-    plain = pa.table(
-        {name: together[name].cast(pa.string()) if name == "source" else together[name] for name, _ in order}
-    )
-    asked_in_order = together.take(compute.sort_indices(plain, sort_keys=order))
-    return asked_in_order, pa.concat_tables(answers).unify_dictionaries(), repeated(keys)
+def _with_columns(whole: pa.Table, rows: Integers) -> pa.Table:
+    """These rows with the columns that are read here, and the numbers of their requests."""
+    names = [name for name in whole.column_names if name in COLUMNS]
+    table = fill(whole.select(names).take(pa.array(rows)), COLUMNS)
+    return table.append_column(NUMBER, pa.array(whole[NUMBER].to_numpy()[rows]))
 
 
 def _answer_rows(asked: pa.Table, answers: pa.Table) -> Integers:
     """By request the row of its answer; -1 for none."""
-    place = compute.index_in(_texts(asked, "source", "request"), value_set=_texts(answers, "source", "request"))
-    has_request = compute.not_equal(asked["request"].cast(pa.string()), "")
-    return np.where(has_request.to_numpy(), place.fill_null(-1).to_numpy(), -1).astype(np.int64)
+    own, told = (request_numbers(table, np.arange(len(table))) for table in (asked, answers))
+    return np.where(have_request(asked), first_of(own, told), -1)
 
 
 @frozen(eq=False)
@@ -228,19 +219,19 @@ class _Group:
     @property
     def answered_count(self) -> int:
         """How many questions have an answer."""
-        return int(np.count_nonzero((self.asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)))
+        return int(np.count_nonzero((integers_of(self.asked, "code") == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)))
 
     @property
     def refused_counts(self) -> tuple[int, int]:
         """How many queries and updates were refused, and how many have an answer."""
-        answered = is_one_of(self.asked["code"].to_numpy(), OFFSET_CODES) & (self.answer >= 0)
+        answered = is_one_of(integers_of(self.asked, "code"), OFFSET_CODES) & (self.answer >= 0)
         read = is_one_of(self._of_answers("code"), (SUCCESS, QUERY_NOT_FOUND))
         return int(np.count_nonzero(answered & ~read)), int(np.count_nonzero(answered))
 
     @property
     def unsaid_count(self) -> int:
         """How many answers to queries say that there is an offset but do not give it."""
-        is_asked = (self.asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)
+        is_asked = (integers_of(self.asked, "code") == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)
         unsaid = (self._of_answers("code") == SUCCESS) & (self._of_answers("offset") < 0)
         return int(np.count_nonzero(is_asked & unsaid))
 
@@ -264,10 +255,10 @@ class _Group:
         yield from self._unanswered(exchanges, context)
 
     def _joined(self) -> _Exchanges:
-        code = self.asked["code"].to_numpy()
+        code = integers_of(self.asked, "code")
         # Pulls and updates commit, and nothing else, whatever else a request may carry.
         commits = is_one_of(code, (*PULL_CODES, UPDATE_CONSUMER_OFFSET))
-        value = np.where(commits, self.asked["commit_offset"].to_numpy(), -1)
+        value = np.where(commits, integers_of(self.asked, "commit_offset"), -1)
         is_answered = self.answer >= 0
         answer_code = np.where(is_answered, self._of_answers("code"), -1)
         is_explicit = code == UPDATE_CONSUMER_OFFSET
@@ -277,8 +268,8 @@ class _Group:
             source=coded(self.asked, "source")[0],
             code=code,
             value=value,
-            after_ns=self.asked["after_ns"].to_numpy(),
-            before_ns=self.asked["before_ns"].to_numpy(),
+            after_ns=integers_of(self.asked, "after_ns"),
+            before_ns=integers_of(self.asked, "before_ns"),
             done_ns=np.where(is_answered, self._of_answers("before_ns"), NEVER),
             answer_code=answer_code,
             told=np.where(is_answered & (answer_code == SUCCESS), self._of_answers("offset"), -1),
@@ -289,7 +280,7 @@ class _Group:
         )
 
     def _of_answers(self, name: str) -> Integers:
-        column: Integers = np.append(self.answers[name].to_numpy(), 0)[self.answer]
+        column: Integers = np.append(integers_of(self.answers, name), 0)[self.answer]
         return column
 
     def _told(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
@@ -481,7 +472,7 @@ class _Group:
         certain: bool = True,
     ) -> Finding:
         shown = [event_dict(row) for one in exchanges for row in self._events(one)]
-        last: dict[str, Any] = event_dict(self.asked.slice(exchanges[-1], 1).to_pylist()[0])
+        last: dict[str, Any] = event_dict(self.asked.select(COLUMNS).slice(exchanges[-1], 1).to_pylist()[0])
         facts = context.sources.get(last["source"], UNSEEN)
         # What was asked for before, and is not in the record, may have been done since.
         before_ns = 0 if clause == "commit.answered" else UNHELD_MS * MS
@@ -511,8 +502,8 @@ class _Group:
     def _events(self, exchange: int) -> list[dict[str, Any]]:
         """A request, and its answer if it has one."""
         answer = int(self.answer[exchange])
-        answers = self.answers.slice(answer, 1).to_pylist() if answer >= 0 else []
-        return [*self.asked.slice(exchange, 1).to_pylist(), *answers]
+        answers = self.answers.select(COLUMNS).slice(answer, 1).to_pylist() if answer >= 0 else []
+        return [*self.asked.select(COLUMNS).slice(exchange, 1).to_pylist(), *answers]
 
 
 @frozen(eq=False)
@@ -543,7 +534,7 @@ def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
     """Which questions were certainly told what may have been committed last; of a queue that nothing reset."""
     told, asked_ns, done_ns = all_.told[questions], all_.after_ns[questions], all_.done_ns[questions]
     # No more was certainly committed before,
-    nothing = np.zeros(len(all_.code), dtype=np.uint64)
+    nothing = np.zeros(len(all_.code), dtype=np.int64)
     took = np.flatnonzero(all_.took)
     most = highest_before(nothing[took], all_.done_ns[took], all_.value[took], nothing[questions], asked_ns)
     is_enough = (most < 0) | (np.append(all_.value[took], 0)[most] <= told)
@@ -552,8 +543,8 @@ def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
     last = highest_before(nothing[fixed], all_.done_ns[fixed], all_.after_ns[fixed], nothing[questions], asked_ns)
     since_ns = np.append(all_.after_ns[fixed], -NEVER)[last]
     may = np.flatnonzero(all_.may_take)
-    value = all_.value[may].astype(np.uint64)
-    written = highest_before(value, all_.after_ns[may], all_.done_ns[may], told.astype(np.uint64), done_ns + 1)
+    value = all_.value[may]
+    written = highest_before(value, all_.after_ns[may], all_.done_ns[may], told, done_ns + 1)
     is_written = (written >= 0) & (np.append(all_.done_ns[may], 0)[written] >= since_ns)
     found: Flags = (told >= 0) & is_enough & is_written
     return found
@@ -568,40 +559,32 @@ def _are_elsewhere(asked: pa.Table, answers: pa.Table, answer: Integers) -> Flag
 
     An answer without any of these names is about its request's queue.
     """
-    has_queue = np.append(answers["queue"].to_numpy() >= 0, False)[answer]
-    told_queue = np.append(answers["queue"].to_numpy(), -1)[answer]
-    found: Flags = has_queue & (told_queue != asked["queue"].to_numpy())
+    has_queue = np.append(integers_of(answers, "queue") >= 0, False)[answer]
+    told_queue = np.append(integers_of(answers, "queue"), -1)[answer]
+    found: Flags = has_queue & (told_queue != integers_of(asked, "queue"))
     for name in ("broker", "topic"):
-        own, told = _texts(asked, name), _texts(answers, name).take(pa.array(answer, mask=answer < 0))
-        are_named = compute.and_(compute.not_equal(own, ""), compute.not_equal(told, ""))
-        differ, are_named = (_flags(column) for column in (compute.not_equal(own, told), are_named))
-        found |= differ & (has_queue | are_named)
+        # Both are of one table, so their names have one number.
+        (own, texts), (told, _texts) = coded_texts(asked, name), coded_texts(answers, name)
+        none = np.append(~are_named(texts), True)
+        told = np.append(told, -1)[answer]
+        found |= (own != told) & ~none[told] & (has_queue | ~none[own])
     return found
 
 
-def _flags(column: pa.BooleanArray) -> Flags:
-    """Without nulls, of what has no answer."""
-    flags: Flags = column.fill_null(False).to_numpy(zero_copy_only=False)
-    return flags
-
-
-def _groups(asked: pa.Table, answers: pa.Table, twice: Keys) -> Iterator[_Group]:
+def _groups(asked: pa.Table, answers: pa.Table, twice: Integers) -> Iterator[_Group]:
     """The exchanges of each group and queue in which the group queries its offset or commits one separately."""
     answer = _answer_rows(asked, answers)
-    is_doubtful = np.isin(request_keys(asked, np.arange(len(asked))), twice) | _are_elsewhere(asked, answers, answer)
+    is_doubtful = are_among(request_numbers(asked, np.arange(len(asked))), twice) | _are_elsewhere(
+        asked, answers, answer
+    )
     answer[is_doubtful] = -1
-    places = _texts(asked, "broker", "topic", "queue", "group").dictionary_encode()
-    codes, names = coded(pa.table({"place": places}), "place")
-    is_asked = np.zeros(len(names), dtype=np.bool_)
-    is_asked[codes[is_one_of(asked["code"].to_numpy(), OFFSET_CODES)]] = True
+    queues, _firsts = queue_numbers(asked)
+    groups, names = coded_texts(asked, "group")
+    codes = np.unique(queues.astype(np.int64) * len(names) + groups, return_inverse=True)[1]
+    is_asked = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.bool_)
+    is_asked[codes[is_one_of(integers_of(asked, "code"), OFFSET_CODES)]] = True
     order = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes, minlength=len(names)))
+    ends = np.cumsum(np.bincount(codes))
     for code in np.flatnonzero(is_asked).tolist():
         rows = order[ends[code - 1] if code else 0 : ends[code]]
         yield _Group(asked.take(pa.array(rows)), answers, answer[rows], is_doubtful[rows])
-
-
-def _texts(table: pa.Table, *names: str) -> pa.Array:
-    """Several columns as one text a row."""
-    columns = [table[name].cast(pa.string()).combine_chunks() for name in names]
-    return compute.binary_join_element_wise(*columns, "\0")

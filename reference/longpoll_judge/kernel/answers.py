@@ -25,13 +25,10 @@ from typing import Final, Literal
 import numpy as np
 from attrs import frozen
 
-from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
-from longpoll_judge.columns.queue_log import NEVER
-from longpoll_judge.contract.clause import COMPACTION_MS, PULL_REFUSALS, PULL_RESULTS
+from longpoll_judge.columns.lookup import NEVER, Booleans, Integers, is_one_of
+from longpoll_judge.contract.clause import COMPACTION_MS, PULL_REFUSALS, PULL_RESULTS, UNREMOVED_MS
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_ONCE, FindingVerdict
-from longpoll_judge.evidence.generations import NEITHER
-from longpoll_judge.rules.holding import is_stopping, is_told_to_stop, may_have_stopped
-from longpoll_judge.rules.queue_case import (
+from longpoll_judge.kernel.case import (
     FOLLOWS,
     FOUND,
     NO_MATCHED_MSG,
@@ -48,7 +45,8 @@ from longpoll_judge.rules.queue_case import (
     takes_everything,
     wrong_tags,
 )
-from longpoll_judge.rules.queue_columns import MS
+from longpoll_judge.kernel.holding import is_stopping, is_told_to_stop, may_have_stopped
+from longpoll_judge.kernel.pulls import MS
 from longpoll_spec.history import ABSENT
 
 SYSTEM_ERROR: Final = 1
@@ -56,7 +54,7 @@ TAG: Final = "TAG"
 
 
 def judge_codes(case: Case) -> list[Suspects]:
-    """Judge the codes of the answers to one queue's pulls; members are indices of pulls."""
+    """Judge the codes of the answers to pulls; members are indices of pulls."""
     pulls = case.pulls
     code = case.answer_code
     # Without damaged ones, whose code is not in the record, or which may be another request's.
@@ -66,7 +64,7 @@ def judge_codes(case: Case) -> list[Suspects]:
     strange = is_refused & ~is_one_of(code, PULL_REFUSALS)
     # A queue of which a message is known, a subscription of tags and a count that makes sense: nothing explains a
     # failure.
-    has_messages = case.log.base < NEVER or (case.life is not None and case.life.number == NEITHER)
+    has_messages = (case.logs.base[pulls.log] < NEVER) | case.lives.is_neither[pulls.log]
     failed = is_refused & (code == SYSTEM_ERROR) & has_messages
     kinds, names = case.events.codes("expression_type", pulls.row)
     failed &= np.array([name == TAG for name in names], dtype=np.bool_)[kinds] & (pulls.count_max >= 0)
@@ -79,7 +77,7 @@ def judge_codes(case: Case) -> list[Suspects]:
         why = f"{asked}, a failure, although its queue has messages and its subscription is one of tags"
         return Explanation("pull.error.explained", why, rows)
 
-    return suspects(ANSWER_IS_RIGHT, strange, failed, pulls.row, explain, is_timeless=True)
+    return suspects(ANSWER_IS_RIGHT, strange, failed, pulls.row, explain, timeless=np.ones_like(strange))
 
 
 REMOVABLE: Final = ("pull.found.complete", "pull.passed.none_match")
@@ -112,7 +110,7 @@ class Rule:
 
 
 def judge_rightness(case: Case) -> list[Suspects]:
-    """Judge what the answers of one queue say; each answer is reported for the first rule that it breaks."""
+    """Judge what the answers say; each answer is reported for the first rule that it breaks."""
     answers = pull_results(case)
     if not len(answers.pull):
         return []
@@ -126,11 +124,13 @@ def judge_rightness(case: Case) -> list[Suspects]:
     for number, rule in reversed(list(enumerate(rules))):
         first_rule[rule.broken] = number
     # Where moments order nothing, what needs none of them is told first.
-    unordered = case.is_unordered[answers.pull]
+    rows = case.pulls.row[answers.pull]
+    unordered = case.are_unordered(rows)
+    timeless = np.zeros((len(rules) + 1, len(rows)), dtype=np.bool_)
     for number, rule in reversed(list(enumerate(rules))) if unordered.any() else ():
-        if case.is_timeless(rule.clause):
-            first_rule[rule.broken & unordered] = number
-    whole = case.is_log_whole(answers.answered_before_ns)
+        timeless[number] = case.are_timeless(rule.clause, rows) & unordered
+        first_rule[rule.broken & timeless[number]] = number
+    whole = case.is_log_whole(rows, answers.answered_before_ns)
     # -1, of an answer that breaks no rule, picks the last one: `is_broken` masks it below.
     weak = _weak_of(rules, first_rule, whole)
     # What is certain is told before what retention may explain.
@@ -148,16 +148,12 @@ def judge_rightness(case: Case) -> list[Suspects]:
         rule = rules[int(first_rule[answer])]
         messages = rule.messages(answer)
         show = case.message_rows if rule.rests_on == "visible" else case.appended_rows
-        log_rows = [row for offset in messages for row in show(offset)]
+        log_rows = [row for offset in messages for row in show(int(answers.log[answer]), offset)]
         roots: list[int] | None = [] if rule.rests_on == "answer" else None
         return Explanation(rule.clause, rule.say(answer), rows, log_rows, messages, roots)
 
-    rows = case.pulls.row[answers.pull]
-    timeless = unordered & np.array([case.is_timeless(rule.clause) for rule in rules], dtype=np.bool_)[first_rule]
-    timeless &= ~weak
-    found = suspects(ANSWER_IS_RIGHT, is_broken & ~weak & ~timeless, is_broken & weak, rows, explain)
-    found += suspects(ANSWER_IS_RIGHT, is_broken & timeless, np.zeros_like(weak), rows, explain, is_timeless=True)
-    return found
+    stands = timeless[first_rule, np.arange(len(rows))]
+    return suspects(ANSWER_IS_RIGHT, is_broken & ~weak, is_broken & weak, rows, explain, timeless=stands)
 
 
 def _weak(rule: Rule, whole: Booleans) -> Booleans:
@@ -221,9 +217,9 @@ def _order(answers: Answers) -> list[Rule]:
 
 
 def _bounds(answers: Answers) -> list[Rule]:
-    log = answers.case.log
-    end_least = log.end_at_least(answers.received_after_ns)
-    end_most = log.end_at_most(answers.answered_before_ns)
+    logs = answers.case.logs
+    end_least = logs.end_at_least(answers.log, answers.received_after_ns)
+    end_most = logs.end_at_most(answers.log, answers.answered_before_ns)
     told = answers.max > ABSENT
     return [
         Rule(
@@ -268,15 +264,15 @@ def _bounds(answers: Answers) -> list[Rule]:
 
 
 def _found(answers: Answers) -> list[Rule]:
-    case, log = answers.case, answers.case.log
+    case, logs, log = answers.case, answers.case.logs, answers.log[answers.owner]
     is_found = answers.code == FOUND
     last = answers.last
-    known = log.is_known(answers.body)
+    known = logs.is_known(log, answers.body)
     # Below the log's base the record may have begun later, and from outside appends are not seen.
-    absent = ~known & (answers.body >= log.base) & log.is_white_box
+    absent = ~known & (answers.body >= logs.base[log]) & logs.is_white_box[log]
     if absent.any():
-        absent &= ~log.may_be_there(answers.body)
-    visible_after, _ = log.visible_for_content(answers.body)
+        absent &= ~logs.may_be_there(log, answers.body)
+    visible_after, _ = logs.visible_for_content(log, answers.body)
     # Not even the latest moment of the read comes after the earliest one at which the message was visible.
     unseen = visible_after > answers.answered_before_ns[answers.owner]
     # Of a message that the record lacks the tag is not known.
@@ -296,12 +292,13 @@ def _found(answers: Answers) -> list[Rule]:
     from_body = np.maximum(first, answers.first)
     is_gone = skipped & (not case.context.is_own)
     if is_gone.any():
-        is_gone &= matching_counts(answers, from_body, np.maximum(end, from_body))[0] <= answers.body_count
-        skipped &= ~(is_gone & (answers.first <= case.removed_end))
+        is_gone &= matching_counts(answers, from_body, np.maximum(end, from_body)) <= answers.body_count
+        skipped &= ~(is_gone & (answers.first <= _removed_end(answers)))
+        is_gone &= ~_are_young(answers, from_body)
     # Compaction removes messages between others. What is visible last is the newest of them.
     is_compacted = skipped & (not case.context.is_own)
     if is_compacted.any():
-        visible_ns = log.visible_for_content(np.maximum(end - 1, 0))[1]
+        visible_ns = logs.visible_for_content(answers.log, np.maximum(end - 1, 0))[1]
         is_compacted &= visible_ns < answers.received_after_ns - COMPACTION_MS * MS
 
     def say_next(answer: int) -> str:
@@ -313,7 +310,9 @@ def _found(answers: Answers) -> list[Rule]:
         carried = set(_body(answers, answer))
         matching = _matching(answers, answer, int(first[answer]), int(end[answer]), len(carried) + 1)
         missing = sorted(matching, key=lambda offset: offset in carried)
-        return missing[: len(carried) + 1]
+        # The last one before the body too, which may be too new to be removed.
+        newest = answers.first[answer] - 1 if everything[answer] else max(set(matching) - carried, default=-1)
+        return list(dict.fromkeys([*missing[: len(carried) + 1], *([int(newest)] if newest >= first[answer] else [])]))
 
     def say_skipped(answer: int) -> str:
         count = f"{matching_least[answer]} messages in [{first[answer]}, {end[answer]}) match"
@@ -355,7 +354,8 @@ def _not_found(answers: Answers) -> list[Rule]:
     no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
     # MESSAGE_WAS_REMOVING is 20 too: retention may have removed what was passed over.
     may_be_gone = no_match & (not case.context.is_own)
-    removed = may_be_gone & (answers.next <= case.removed_end)
+    removed = may_be_gone & (answers.next <= _removed_end(answers))
+    may_be_gone &= ~_are_young(answers, answers.next) if may_be_gone.any() else True
     illegal = answers.code == OFFSET_ILLEGAL
     matching_least = answers.matching_least
     inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
@@ -474,17 +474,38 @@ def _itself(answers: Answers) -> list[Rule]:
     ]
 
 
+def _removed_end(answers: Answers) -> Integers:
+    """Up to where retention removed messages of each answer's queue at some time."""
+    return answers.case.removed_end[answers.case.events.queue[answers.case.pulls.row[answers.pull]]]
+
+
+def _are_young(answers: Answers, end: Integers) -> Booleans:
+    """Whether the last message that each answer passed over before an end is too new for retention to remove."""
+    found, logs = np.zeros(len(end), dtype=np.bool_), answers.case.logs
+    expressions = answers.case.pulls.expression[answers.pull]
+    for code, matching in enumerate(answers.case.matchings):
+        if matching is not None:
+            mine = np.flatnonzero(expressions == code)
+            log, offsets = answers.log[mine], matching.offsets
+            place = offsets.below(log, end[mine]) - 1
+            offset = np.where(place >= offsets.bounds[log], np.append(offsets.numbers, -1)[place], -1)
+            after_ns, _before_ns = logs.growth.visible_between(log, offset)
+            is_new = (after_ns > answers.answered_before_ns[mine] - UNREMOVED_MS * MS) & (after_ns < NEVER)
+            found[mine] = is_new & (offset >= answers.asked[mine])
+    return found
+
+
 def _measured(answers: Answers) -> Booleans:
     """Of which answers "certainly visible before" rests on how long a clock that may be set says that something took.
 
     From outside a message is visible for certain only a while after it was acknowledged.
     """
     case = answers.case
-    if case.log.is_white_box or not case.context.settable:
+    if not case.context.settable:
         return np.zeros(len(answers.pull), dtype=np.bool_)
     sources, names = case.events.codes("source", case.pulls.row[answers.pull])
-    settable: Booleans = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
-    return settable
+    settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
+    return settable & ~case.logs.is_white_box[answers.log]
 
 
 def _follows(answers: Answers, answer: int) -> str:
@@ -514,8 +535,8 @@ def _flagged(answers: Answers, answer: int, flags: Booleans) -> list[int]:
 def _one(answers: Answers, answer: int, flags: Booleans) -> str:
     """The first of these messages, by its offset and its tag."""
     offset = _flagged(answers, answer, flags)[0]
-    rows = answers.case.appended_rows(offset)
-    tag = answers.case.log_events.text("tag", rows[0])[:TAG_SHOWN_MAX] if rows else ""
+    rows = answers.case.appended_rows(int(answers.log[answer]), offset)
+    tag = answers.case.events.text("tag", rows[0])[:TAG_SHOWN_MAX] if rows else ""
     return f"message {offset} (tag {tag!r})" if tag else f"message {offset}"
 
 
@@ -525,8 +546,10 @@ def _matching(answers: Answers, answer: int, first: int, end: int, most: int) ->
     assert matching is not None, "only what tags decide is asked for this"
     if matching.expression.takes_everything:
         return list(range(first, min(end, first + most)))
-    place = slice(*np.searchsorted(matching.offsets, (first, end)))
-    offsets: list[int] = matching.offsets[place].tolist()
+    log = np.full(2, answers.log[answer])
+    offsets: list[int] = matching.offsets.numbers[
+        slice(*matching.offsets.below(log, np.array([first, end], dtype=np.int64)).tolist())
+    ].tolist()
     return offsets
 
 
@@ -535,7 +558,8 @@ def _first_matching(answers: Answers, answer: int) -> list[int]:
     pull = int(answers.pull[answer])
     matching = answers.case.matchings[int(answers.case.pulls.expression[pull])]
     assert matching is not None, "only what tags decide is asked for this"
-    first: list[int] = matching.first(answers.case.pulls.offset[pull : pull + 1]).tolist()
+    only = slice(pull, pull + 1)
+    first: list[int] = matching.first(answers.case.pulls.log[only], answers.case.pulls.offset[only]).tolist()
     return first
 
 
@@ -562,7 +586,9 @@ def judge_order(case: Case) -> list[Suspects]:
         why = f"the answer {code} was sent before its request was received"
         return Explanation("answer.after_request", why, [request_of[row], row])
 
-    return [Suspects(ANSWER_IS_RIGHT, "violated", rows[early], rows[early], explain)]
+    return [
+        Suspects(ANSWER_IS_RIGHT, "violated", rows[early], rows[early], explain, np.zeros(early.sum(), dtype=np.bool_))
+    ]
 
 
 def judge_once(case: Case) -> list[Suspects]:
@@ -571,7 +597,7 @@ def judge_once(case: Case) -> list[Suspects]:
     Of one whose receipt is not in the record that is not certain.
     """
     rows = case.events.rows("answer_sent")
-    if not case.events.batch.has_repeated("answer_sent"):
+    if not case.events.has_repeated("answer_sent"):
         return []
     # One that is damaged may be no answer at all, or another's.
     rows = rows[(case.events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
@@ -591,4 +617,8 @@ def judge_once(case: Case) -> list[Suspects]:
         return Explanation("answer.once", f"one request has {len(same)} answers", [*asked, *same])
 
     kinds: tuple[tuple[FindingVerdict, Integers], ...] = (("violated", twice[is_asked]), ("unknown", twice[~is_asked]))
-    return [Suspects(ANSWERED_ONCE, kind, mine, mine, explain, is_timeless=True) for kind, mine in kinds if len(mine)]
+    return [
+        Suspects(ANSWERED_ONCE, kind, mine, mine, explain, np.ones(len(mine), dtype=np.bool_))
+        for kind, mine in kinds
+        if len(mine)
+    ]

@@ -16,31 +16,24 @@ Source: `PullMessageProcessor.processRequest`, `PullRequestHoldService` 4.9 and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
-from attrs import define, evolve, field, frozen
 
-from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+from longpoll_judge.columns.lookup import BEGINNING, NEVER, Booleans, Integers, are_of, is_one_of
 from longpoll_judge.contract.clause import PULL_RESULTS, SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
-from longpoll_judge.contract.result import HELD_AS_ASKED, HOLD_LIMIT_KEPT, Finding
-from longpoll_judge.evidence.generations import NEITHER
-from longpoll_judge.evidence.survey import Context, SourceFacts, Survey
-from longpoll_judge.read.schema import EVENT_SCHEMA, compute, event_dict
-from longpoll_judge.read.source import History, read_split
-from longpoll_judge.rules.connections import next_closes_of
-from longpoll_judge.rules.queue_case import NO_NEW_MSG, OFFSET_ILLEGAL, Case, Explanation, Suspects, ms, suspects
-from longpoll_judge.rules.queue_columns import MS, STEPS
+from longpoll_judge.contract.result import HELD_AS_ASKED
+from longpoll_judge.kernel.case import NO_NEW_MSG, OFFSET_ILLEGAL, Case, Explanation, Suspects, ms, suspects
+from longpoll_judge.kernel.connections import next_closes_of
+from longpoll_judge.kernel.pulls import MS, STEPS
 
 STOPPED: Final = "stopped"
 """The cause of an answer that a stopping broker gave without looking at the store again."""
 
 
 def judge_holding(case: Case) -> list[Suspects]:
-    """Judge how the pulls of one queue were held; members are indices of pulls."""
+    """Judge how the pulls were held; members are indices of pulls."""
     if not len(case.pulls):
         return []
     return [*_early(case), *_unheld(case), *_holds(case)]
@@ -122,12 +115,12 @@ def _early(case: Case) -> list[Suspects]:
     if not len(pull):
         return []
     excused, weak = is_stopping(case, pull)
+    sources, source_names = case.events.codes("source", pulls.row[pull])
+    topics, topic_names = case.events.codes("topic", pulls.row[pull])
     for source, topic, after_ns, before_ns in case.context.deletions:
-        if topic in {"", case.name[1]}:
-            mine = np.array([case.events.text("source", row) == source for row in pulls.row[pull].tolist()])
-            excused |= (
-                mine & (before_ns >= pulls.received_after_ns[pull]) & (after_ns <= pulls.answered_before_ns[pull])
-            )
+        mine = are_of(sources, source_names, {source})
+        mine &= are_of(topics, topic_names, {topic}) if topic else True
+        excused |= mine & (before_ns >= pulls.received_after_ns[pull]) & (after_ns <= pulls.answered_before_ns[pull])
     held_ns = pulls.answered_before_ns - pulls.received_after_ns
     weak |= may_have_stopped(case, pull)
     # A broker whose long polling is off answers after `shortPollingTimeMills`; from outside both look alike.
@@ -151,8 +144,7 @@ def _unheld(case: Case) -> list[Suspects]:
     is_judged = unheld | slow
     # Late whatever the true moments were, or late by some of them; a slow read is told from the limit of a wake on.
     late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
-    if not case.log.is_white_box:
-        may_be_late |= slow & (least > case.context.wake_ns)
+    may_be_late |= slow & (least > case.context.wake_ns) & ~case.logs.is_white_box[pulls.log]
 
     def explain(pull: int) -> Explanation:
         took = f"{ms(max(least[pull], 0))} to {ms(most[pull])} after its receipt (allowed {ms(allowed_ns)})"
@@ -168,17 +160,15 @@ def _unheld(case: Case) -> list[Suspects]:
 
 def _cannot_be_held(case: Case) -> Booleans:
     """Which pulls could be held by their own word, and found something at their first read, which is then answered."""
-    pulls, log = case.pulls, case.log
+    pulls, logs = case.pulls, case.logs
     found: Booleans = pulls.may_hold & case.is_sound & is_one_of(case.answer_code, PULL_RESULTS)
-    is_there = log.end_at_least(pulls.received_after_ns) > pulls.offset
-    if case.life is None or case.life.number != NEITHER:
-        # Past the end: it never falls, so the offset was past it when the pull came. A deletion empties the queue.
-        is_there |= (case.answer_code == OFFSET_ILLEGAL) & (pulls.offset > case.told("offset_max"))
-    found &= is_there
-    if log.is_white_box:
-        # What was held all the same is a matter of its wake.
-        found &= ~pulls.was_held
-    return found
+    # Past the end: it never falls, so the offset was past it when the pull came. A deletion empties the queue.
+    past = (case.answer_code == OFFSET_ILLEGAL) & (pulls.offset > case.told("offset_max"))
+    end = logs.end_at_least(pulls.log, pulls.received_after_ns)
+    end = np.maximum(end, case.deliveries[0].end_at_least(pulls.log, pulls.received_after_ns))
+    found &= (end > pulls.offset) | (past & ~case.lives.is_neither[pulls.log])
+    # What was held all the same inside is a matter of its wake.
+    return found & ~(logs.is_white_box[pulls.log] & pulls.was_held)
 
 
 def _holds(case: Case) -> list[Suspects]:
@@ -189,17 +179,17 @@ def _holds(case: Case) -> list[Suspects]:
     if not len(holds):
         return []
     row = np.arange(len(pulls))
-    pull = events.batch.look_up(events.request_key[holds], events.request_key[pulls.row], row)
+    pull = events.look_up(events.request_key[holds], events.request_key[pulls.row], row)
     # A hold whose request is not in the record is nobody's.
     holds, pull = holds[pull >= 0], pull[pull >= 0]
     first = events.firsts(holds, "hold")
     # A damaged answer may be another's: the pull counts as open.
     answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
-    # One from before its request is told as that, and the log of so long ago may not be at hand (`run.window_sweep`).
+    # One from before its request is told as that.
     moment_ns = np.minimum(events.integers("before_ns", holds), answered_ns)
     moment_ns = np.maximum(moment_ns, pulls.received_after_ns[pull])
-    end_most = case.log.end_at_most(moment_ns)
-    whole = case.is_log_whole(moment_ns)
+    end_most = case.logs.end_at_most(pulls.log[pull], moment_ns)
+    whole = case.is_log_whole(holds, moment_ns)
     nothing = np.zeros(len(holds), dtype=np.bool_)
     after_ns = events.integers("after_ns", holds)
     # Only an offset at the end is held; one past it is answered at once (21).
@@ -243,8 +233,8 @@ def _holds(case: Case) -> list[Suspects]:
     )
     found: list[Suspects] = []
     for clause, violated, unknown, say in rules:
-        is_timeless = case.is_timeless(clause)
-        found += suspects(HELD_AS_ASKED, violated, unknown, holds, told(clause, say), is_timeless=is_timeless)
+        timeless = case.are_timeless(clause, holds)
+        found += suspects(HELD_AS_ASKED, violated, unknown, holds, told(clause, say), timeless=timeless)
     return found
 
 
@@ -253,13 +243,13 @@ AT_TABLE: Final = ("take", "keep", "expire", "run")
 
 
 def judge_handling(case: Case) -> list[Suspects]:
-    """Judge what was done with the pulls of one queue; members are places among the steps."""
+    """Judge what was done with the pulls; members are places among the steps."""
     pulls, events = case.pulls, case.events
     rows = np.sort(np.concatenate([events.rows(name) for name in STEPS]))
     rows = rows[events.request_key[rows] >= 0]
     if not len(rows) or not len(pulls):
         return []
-    pull = events.batch.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))
+    pull = events.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))
     # Steps of requests that are not in the record, or are no pulls of this queue, are left out.
     rows, pull = rows[pull >= 0], pull[pull >= 0]
     answered = case.is_answered[pull]
@@ -287,8 +277,8 @@ def judge_handling(case: Case) -> list[Suspects]:
     found = [*_table(case, rows, pull)]
     for clause, broken, words in rules:
         if broken.any():
-            nothing, is_timeless = np.zeros_like(broken), case.is_timeless(clause)
-            found += suspects(HELD_AS_ASKED, broken, nothing, rows, told(clause, words), is_timeless=is_timeless)
+            nothing, timeless = np.zeros_like(broken), case.are_timeless(clause, rows)
+            found += suspects(HELD_AS_ASKED, broken, nothing, rows, told(clause, words), timeless=timeless)
     return found
 
 
@@ -297,7 +287,7 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     pulls, events = case.pulls, case.events
     holds = events.rows("hold")
     holds = holds[events.request_key[holds] >= 0]
-    held = events.batch.look_up(events.request_key[holds], events.request_key[pulls.row], np.arange(len(pulls)))
+    held = events.look_up(events.request_key[holds], events.request_key[pulls.row], np.arange(len(pulls)))
     holds, held = holds[held >= 0], held[held >= 0]
     first_ns = np.full(len(pulls), NEVER, dtype=np.int64)
     np.minimum.at(first_ns, held, events.integers("after_ns", holds))
@@ -356,20 +346,21 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
 
 
 def _owner(case: Case, rows: Integers) -> Integers:
-    """The pull of each step; -1 if it is not of this queue, or if another clause covers the step.
+    """The pull of each step; -1 if it is of another queue, or if another clause covers the step.
 
     Another clause covers a step before its pull's receipt or after its answer. A step that is written twice counts
     once.
     """
     events, pulls = case.events, case.pulls
-    owner = events.batch.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))
+    owner = events.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))
     if not len(rows) or not len(pulls):
         return owner
     early = events.integers("before_ns", rows) < pulls.received_after_ns[owner]
     late = case.is_answered[owner] & (pulls.answered_before_ns[owner] < events.integers("after_ns", rows))
-    same = np.stack([events.codes("source", rows)[0].astype(np.int64), events.integers("sequence", rows)])
-    again = np.ones(len(rows), dtype=np.bool_)
-    again[np.unique(same, axis=1, return_index=True)[1]] = False
+    told = events.integers("sequence", rows), events.codes("source", rows)[0], events.queue[rows]
+    order = np.lexsort(told)
+    again = np.zeros(len(rows), dtype=np.bool_)
+    again[order[1:]] = np.logical_and.reduce([each[order[1:]] == each[order[:-1]] for each in told])
     return np.where(early | late | again, -1, owner)
 
 
@@ -413,160 +404,3 @@ def _overdrawn(
         before = np.append(0, balance)[starts]
         found[owner[balance < before[np.searchsorted(starts, np.arange(len(owner)), side="right") - 1]]] = True
     return found
-
-
-BEGINS: Final = ("hold", "keep")
-ENDS: Final = ("take", "expire", "run", "stop", "answer_sent")
-OTHERS: Final = ("request_received", "recheck", "connection_closed")
-COLUMNS: Final = tuple(EVENT_SCHEMA.names)
-"""The fields that are read, or shown as evidence."""
-Event = dict[str, Any]
-
-
-def judge_holds(history: History, survey: Survey, context: Context) -> list[Finding]:
-    """One finding for each source that certainly held too many."""
-    crowded = {
-        source: limit
-        for source, limit in history.hold_limits.items()
-        if source in survey.sources and (survey.sources[source].holds > limit or survey.excerpts)
-    }
-    found = []
-    for source, events in _events_by_source(history, crowded).items() if crowded else ():
-        facts = context.sources[source]
-        finding = judge_source(events, crowded[source], facts)
-        found += [] if finding is None else [finding]
-    return found
-
-
-def _events_by_source(history: History, crowded: Iterable[str]) -> dict[str, list[Event]]:
-    found: dict[str, list[Event]] = {source: [] for source in crowded}
-    sources, names = pa.array(found, pa.string()), pa.array((*BEGINS, *ENDS, *OTHERS), pa.string())
-    for part in history.splits:
-        table, _damages = read_split(part, COLUMNS)
-        table = table.select(COLUMNS)
-        is_wanted = compute.and_(
-            compute.is_in(table["source"].cast(pa.string()), value_set=sources),
-            compute.is_in(table["event"].cast(pa.string()), value_set=names),
-        )
-        for event in table.filter(is_wanted).to_pylist():
-            found[event["source"]].append(event)
-    return found
-
-
-@frozen
-class _Held:
-    """A pull was certainly held between two moments."""
-
-    begin_ns: int
-    end_ns: int
-    event: Event
-    """The event that certainly put it into the table."""
-    ends: tuple[Event, ...] = ()
-    """The event that may have taken it out."""
-
-
-@define
-class _Table:
-    """What is certainly held. Invariant: `begun` are the pulls whose last event certainly put them into the table."""
-
-    begun: dict[str, Event] = field(factory=dict)
-    connections: dict[str, str] = field(factory=dict)
-    """On which connection each request came."""
-    received_ns: dict[str, int] = field(factory=dict)
-    """When each request had come for certain: before that it was not held, whatever a hold says."""
-    gone_ns: dict[str, int] = field(factory=dict)
-    """Until when what takes each request out of the table may have happened."""
-    closed_ns: dict[str, int] = field(factory=dict)
-    """The same of the close of each connection."""
-    held: list[_Held] = field(factory=list)
-
-    def see(self, event: Event) -> None:
-        """The next event in order of time."""
-        name, request = event["event"], event["request"]
-        if event["connection"] and request:
-            self.connections.setdefault(request, event["connection"])
-        if name == "request_received":
-            self.received_ns.setdefault(request, event["before_ns"])
-        elif name in BEGINS:
-            closed_ns = self.closed_ns.get(self.connections.get(request, ""), BEGINNING)
-            if max(self.gone_ns.get(request, BEGINNING), closed_ns) < event["after_ns"]:
-                self.begun.setdefault(request, event)
-        elif name == "connection_closed":
-            self.closed_ns[event["connection"]] = event["before_ns"]
-            of_it = [each for each in self.begun if self.connections.get(each) == event["connection"]]
-            for each in of_it:
-                self.end(each, event)
-        elif name != "recheck" or (request in self.begun and _may_find(self.begun[request], event)):
-            self.end(request, event)
-
-    def end(self, request: str, event: Event) -> None:
-        """From this event on the pull may be gone."""
-        self.gone_ns[request] = max(self.gone_ns.get(request, BEGINNING), event["before_ns"])
-        self.stop(request, event["after_ns"], event)
-
-    def stop(self, request: str, moment_ns: int, *ends: Event) -> None:
-        """Until this moment the pull was held for certain, if it was held, as these events tell."""
-        begun = self.begun.pop(request, None)
-        if begun is None:
-            return
-        begin_ns = max(begun["before_ns"], self.received_ns.get(request, BEGINNING))
-        if begin_ns < moment_ns:
-            self.held.append(_Held(begin_ns, moment_ns, begun, ends))
-
-
-def _may_find(held: Event, recheck: Event) -> bool:
-    """Whether a recheck may have seen more than the pull has read.
-
-    It did not if `hold` and recheck report the same end. A put-back reports its traversal's end, so it may have.
-    """
-    return bool(held["event"] != "hold" or not 0 <= recheck["visible_end"] == held["visible_end"])
-
-
-def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Finding | None:
-    """Judge the events of one source; a pull may be gone from where the record has a hole."""
-    table = _Table()
-    for event in sorted(events, key=lambda event: (event["after_ns"], event["before_ns"], event["sequence"])):
-        table.see(event)
-    for request in list(table.begun):
-        table.stop(request, facts.last_ns)
-    certain = _too_many(list(_whole(table.held, facts)), limit) if facts.is_steady else []
-    together = certain or _too_many(table.held, limit)
-    if not together:
-        return None
-    shown = sorted((held.event for held in together), key=lambda event: (event["after_ns"], event["sequence"]))
-    return Finding(
-        property=HOLD_LIMIT_KEPT,
-        clause="hold.limit.kept",
-        verdict="violated" if certain else "unknown",
-        topic=shown[-1]["topic"],
-        queue=shown[-1]["queue"],
-        request=shown[-1]["request"],
-        window_start_ms=shown[0]["after_ns"] / MS,
-        window_end_ms=max(held.begin_ns for held in together) / MS,
-        why=f"{len(together)} pulls were held at once, and the broker promises to hold at most {limit}",
-        evidence=[event_dict(event) for held in together for event in (held.event, *held.ends)],
-    )
-
-
-def _whole(held: list[_Held], facts: SourceFacts) -> Iterator[_Held]:
-    """The intervals of certain holding, cut at the next gap of the record, which may hide their end."""
-    begins = np.array([each.begin_ns for each in held], dtype=np.int64)
-    for each, hole_ns in zip(held, facts.holes.begin_from(begins).tolist(), strict=True):
-        yield evolve(each, end_ns=max(min(each.end_ns, hole_ns), each.begin_ns))
-
-
-def _too_many(held: list[_Held], limit: int) -> list[_Held]:
-    """The pulls that were held when these were too many for the first time; none where they never were."""
-    count = 0
-    for moment_ns, change in sorted(_changes(held)):
-        count += change
-        if count > limit:
-            return [each for each in held if each.begin_ns <= moment_ns < each.end_ns]
-    return []
-
-
-def _changes(held: Iterable[_Held]) -> Iterator[tuple[int, int]]:
-    """(moment, 1 more or 1 less), where those of one moment that go come first."""
-    for each in held:
-        yield each.begin_ns, 1
-        yield each.end_ns, -1

@@ -1,7 +1,6 @@
-"""One queue's events as sorted columns: its pulls, their answers and its log.
+"""The pulls of a window, each joined with its first answer and with what is known of its connection and source.
 
-Pure functions over numpy; neither engine's machinery is known here. Leaves out the order of the events (`batch`) and
-verdicts.
+Leaves out the order of the events (`window`), the logs (`logs`) and verdicts.
 """
 
 from __future__ import annotations
@@ -13,79 +12,20 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.batch import Events
 from longpoll_judge.columns.expression import Expression, parse
-from longpoll_judge.columns.lookup import Integers, is_one_of
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Growth, Outlook, QueueLog
-from longpoll_judge.evidence.generations import Generation
+from longpoll_judge.columns.lookup import NEVER, Integers, is_one_of
 from longpoll_judge.evidence.survey import UNSEEN, Context, SourceFacts
-from longpoll_protocol.properties import java_hash
+from longpoll_judge.kernel.lives import Lives
+from longpoll_judge.kernel.logs import Logs
+from longpoll_judge.kernel.window import Window
 
 PULL_CODES: Final = (11, 361)
 """PULL_MESSAGE and LITE_PULL_MESSAGE."""
-MESSAGES: Final = ("append", "message_acknowledged", "message_seen")
-"""The events that tell a message's tag and where it lies; the last one says nothing of when it became visible."""
 STEPS: Final = ("take", "keep", "expire", "run", "stop")
 """The steps of a held pull, without recheck, which may follow the answer."""
-REQUEST_EVENTS: Final = ("request_received", "answer_sent", "hold", *STEPS)
-"""The events that a verdict on a request reads."""
 TIMEOUT_MS_MAX: Final = 10**9
 """Longer timeouts are cut to this, eleven days, so that deadlines stay within an int64."""
 MS: Final = 1_000_000
-
-
-def queue_log(
-    events: Events, slack_ns: int, outlook: Outlook | None = None, life: Generation | None = None
-) -> QueueLog:
-    """The queue's log; `slack_ns` is used only without an observer inside the broker.
-
-    If the events are not the whole log, an outlook summarises the rest. For a queue with several generations this is
-    the log of one. Events that may belong to it bound what can have been visible, and prove nothing.
-    """
-    moved = events.rows("make_visible")
-    is_white_box = len(moved) > 0 if outlook is None else outlook.is_white_box
-    # Inside, what an answer shows of a message is no evidence that it was appended.
-    seen = np.concatenate([events.rows(name) for name in MESSAGES[: 2 if is_white_box else 3]])
-    perhaps = seen[:0]
-    if life is not None:
-        moments = events.integers("after_ns", seen), events.integers("before_ns", seen)
-        perhaps, seen = seen[life.possible(*moments)], seen[life.sure(*moments)]
-    offsets, first = np.unique(events.integers("queue_offset", seen), return_index=True)
-    tags, names = events.codes("tag", seen[first])
-    tag_codes = np.array([java_hash(tag) for tag in names], dtype=np.int64)[tags]
-    known = offsets >= 0
-    source = moved if is_white_box else events.rows("message_acknowledged")
-    end = events.integers("visible_end", source) if is_white_box else events.integers("queue_offset", source) + 1
-    after_ns, before_ns = events.integers("after_ns", source), events.integers("before_ns", source)
-    if life is not None:
-        is_sure, is_possible = life.sure(after_ns, before_ns), life.possible(after_ns, before_ns)
-        before_ns = np.where(is_sure, before_ns, NEVER)
-        end, after_ns, before_ns = end[is_possible], after_ns[is_possible], before_ns[is_possible]
-    if outlook is not None and outlook.end_before > 0 and (life is None or life.number == 0):
-        end = np.append(outlook.end_before, end)
-        gap = outlook.gap
-        reached = (BEGINNING, BEGINNING) if gap is None else (gap.begins_ns, gap.ended_ns)
-        after_ns, before_ns = np.append(reached[0], after_ns), np.append(reached[1], before_ns)
-    return QueueLog(
-        offsets=offsets[known],
-        tag_codes=tag_codes[known],
-        growth=Growth(end, after_ns, before_ns),
-        is_white_box=is_white_box,
-        slack_ns=0 if is_white_box else slack_ns,
-        first_known=_first_known(offsets[known], outlook, life),
-        perhaps=np.unique(events.integers("queue_offset", perhaps)),
-    )
-
-
-def _first_known(offsets: Integers, outlook: Outlook | None, life: Generation | None) -> int | None:
-    """The first offset of the record of the log; None where it is the first of these."""
-    if life is not None and life.number != 0:
-        return life.first_known
-    if outlook is None or life is None:
-        return outlook.first_known if outlook is not None else None
-    # Another life may have shown lower ones. What lies before these events is of the first life.
-    first: int = min([outlook.first_before, *offsets[:1].tolist()])
-    return first
 
 
 @frozen(eq=False)
@@ -93,6 +33,8 @@ class Pulls:
     """One row a pull, with the first answer to it. Where there is none, the answer's row is -1."""
 
     row: Integers
+    log: Integers
+    """The log of the life of the queue that each lies in (`lives`)."""
     received_after_ns: Integers
     received_before_ns: Integers
     offset: Integers
@@ -128,7 +70,7 @@ class Pulls:
         return self.answer_row >= 0
 
 
-def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
+def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pulls:
     """Join every pull with its first answer and with what is known of its connection and source.
 
     Pulls whose answer names another queue are left out: either may be wrong, so it is unclear which log was asked.
@@ -136,7 +78,7 @@ def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
     """
     received = events.rows("request_received")
     received = received[events.request_key[received] >= 0]
-    if events.batch.has_repeated("request_received"):
+    if events.has_repeated("request_received"):
         keys = events.request_key[received]
         received = received[np.bincount(keys)[keys] == 1]
     row = received[is_one_of(events.integers("code", received), PULL_CODES)]
@@ -161,20 +103,22 @@ def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
     received_after_ns = events.integers("after_ns", row)
     for number, fact in enumerate(facts if len(waiting) else []):
         mine = waiting[source[waiting] == number]
-        whole_ns = fact.holes.begin_from(received_after_ns[mine])
+        whole_ns = fact.holes_of_open.begin_from(received_after_ns[mine])
         missing_until_ns[mine] = np.minimum(missing_until_ns[mine], whole_ns)
     may_hold = events.flags("may_hold", row)
     held = events.answer_to(events.request_key[row], "hold") >= 0
     expression, expressions = _expressions(events, row)
     timeout_ms = np.clip(events.integers("timeout_ms", row), 0, TIMEOUT_MS_MAX)
+    log = lives.of_requests[row]
     return Pulls(
         row=row,
+        log=log,
         received_after_ns=received_after_ns,
         received_before_ns=events.integers("before_ns", row),
         offset=events.integers("offset", row),
         count_max=events.integers("count_max", row),
         may_hold=may_hold,
-        was_held=held if log.is_white_box else may_hold,
+        was_held=np.where(logs.is_white_box[log], held, may_hold),
         timeout_ns=timeout_ms * MS,
         expression=expression,
         expressions=expressions,
@@ -189,7 +133,7 @@ def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
     )
 
 
-def _closed_after(events: Events, context: Context, rows: Integers) -> Integers:
+def _closed_after(events: Window, context: Context, rows: Integers) -> Integers:
     """When the connection of each request was closed at the earliest; `NEVER` when it was not."""
     if not len(rows) or not context.closes:
         return np.full(len(rows), NEVER, dtype=np.int64)
@@ -199,7 +143,7 @@ def _closed_after(events: Events, context: Context, rows: Integers) -> Integers:
     return np.array(closes, dtype=np.int64)
 
 
-def _expressions(events: Events, row: Integers) -> tuple[Integers, list[Expression | None]]:
+def _expressions(events: Window, row: Integers) -> tuple[Integers, list[Expression | None]]:
     """Each pull's index into the distinct expressions, and these."""
     kinds, kind_names = events.codes("expression_type", row)
     texts, text_names = events.codes("expression", row)

@@ -13,17 +13,15 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
-from longpoll_judge.columns.keys import Keys
-from longpoll_judge.columns.lookup import Booleans, Integers
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+from longpoll_judge.columns.lookup import BEGINNING, NEVER, Booleans, Integers, first_of, numbered
 from longpoll_judge.contract.result import ANSWERED_ONCE
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.rules.cross_queue import WEIGHT, Gathered, first_of, hashes_of
-from longpoll_judge.rules.queue_case import Case, Explanation, Suspects, ms
+from longpoll_judge.kernel.case import Case, Explanation, Suspects, ms
+from longpoll_judge.kernel.gathered import Gathered, count_of_names, numbers_of
 
 
 def judge_connections(case: Case) -> list[Suspects]:
-    """Judge where the answers of one queue were sent; a member is an answer's row."""
+    """Judge where the answers were sent; a member is an answer's row."""
     events = case.events
     rows = events.rows("answer_sent")
     rows = rows[(events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
@@ -70,8 +68,8 @@ def judge_connections(case: Case) -> list[Suspects]:
     found = []
     for flags, explain in ((elsewhere, explain_elsewhere), (late, explain_late)):
         if flags.any():
-            is_timeless = explain is explain_elsewhere
-            found.append(Suspects(ANSWERED_ONCE, "violated", rows[flags], rows[flags], explain, is_timeless))
+            timeless = np.full(int(flags.sum()), explain is explain_elsewhere)
+            found.append(Suspects(ANSWERED_ONCE, "violated", rows[flags], rows[flags], explain, timeless))
     return found
 
 
@@ -111,10 +109,6 @@ def closes_of(case: Case, rows: Integers) -> tuple[Integers, Integers]:
     return moments[0, pair], moments[1, pair]
 
 
-Place = tuple[int, int]
-"""InputSplit and row of an event."""
-
-
 @frozen(eq=False)
 class Spans:
     """How long connections certainly lasted; a row each."""
@@ -124,7 +118,7 @@ class Spans:
     start_ns: Integers
     end_ns: Integers
     places: Integers
-    """InputSplit and row of each event that shows a connection."""
+    """The row in the table of each event that shows a connection."""
     first: Integers
     """By row the place of the event that shows its beginning."""
     last: Integers
@@ -132,11 +126,11 @@ class Spans:
     """Equal for those of one life."""
 
     @property
-    def life(self) -> Keys:
+    def life(self) -> Integers:
         """By answer the life of the broker."""
-        return self.component[self.of].astype(np.uint64) + np.uint64(1)
+        return self.component[self.of]
 
-    def path(self, earlier: int, later: int) -> list[Place]:
+    def path(self, earlier: int, later: int) -> list[int]:
         """The events that show that two answers are of one life; none where they came on one connection."""
         start, goal = int(self.of[earlier]), int(self.of[later])
         if start == goal:
@@ -157,7 +151,8 @@ class Spans:
             at = came[at]
             found.append(at)
         rows = [row for connection in found for row in (self.first[connection], self.last[connection])]
-        return [(int(slice_), int(row)) for slice_, row in self.places[rows].tolist()]
+        found_rows: list[int] = self.places[rows].tolist()
+        return found_rows
 
 
 def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context: Context) -> Spans:
@@ -166,11 +161,16 @@ def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context
     Connections of an unnamed broker are linked only within their source. The same holds for a clock whose timestamps
     order nothing. The name of a closed connection may come again, so such a connection is linked with none.
     """
-    keys = np.concatenate([answers.source * WEIGHT + answers.connection, opened.source * WEIGHT + opened.connection])
-    names, of = np.unique(keys, return_inverse=True)
+    closes = context.closes | dict.fromkeys(context.closed_often, (0, -NEVER))
+    closed = [
+        numbers_of(asked.table, name, [pair[place] for pair in closes])
+        for place, name in enumerate(("source", "connection"))
+    ]
+    shown, also_shown, closed_names = numbered(*((each.source, each.connection) for each in (answers, opened)), closed)
+    names, of = np.unique(np.concatenate([shown, also_shown]), return_inverse=True)
     count = len(names)
     before_ns = np.concatenate([answers.before_ns, opened.before_ns])
-    places = np.concatenate([np.stack([kind.split, kind.row], axis=1) for kind in (answers, opened)])
+    places = np.concatenate([answers.row, opened.row])
     by_start = np.argsort(before_ns, kind="stable")
     begins = by_start[np.unique(of[by_start], return_index=True)[1]]
     own = of[: len(answers)]
@@ -185,11 +185,8 @@ def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context
     group = _groups(asked, own, count, context)
     component = np.arange(count) + count
     # Those of a name that was closed before its last answer.
-    closes = context.closes | dict.fromkeys(context.closed_often, (0, -NEVER))
-    sources, connections = ([name[place] for name in closes] for place in range(2))
-    keys = hashes_of(sources) * WEIGHT + hashes_of(connections)
     closed_ns = np.full(count, NEVER, dtype=np.int64)
-    at = first_of(names, keys)
+    at = first_of(names, closed_names)
     closed_ns[at >= 0] = np.array([close[1] for close in closes.values()], dtype=np.int64)[at[at >= 0]]
     is_single = closed_ns < end_ns
     usable = np.flatnonzero(~is_single & (start_ns < end_ns)) if count else np.arange(0)
@@ -211,11 +208,11 @@ def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context
     )
 
 
-def _groups(asked: Gathered, own: Integers, count: int, context: Context) -> Keys:
+def _groups(asked: Gathered, own: Integers, count: int, context: Context) -> Integers:
     """By connection what it may be linked with: those of its broker, or of its source alone."""
-    steady = hashes_of([name for name, facts in context.sources.items() if facts.is_steady])
-    unsteady = hashes_of(context.unsteady_brokers)
-    is_shared = (asked.broker != 0) & np.isin(asked.source, steady) & ~np.isin(asked.broker, unsteady)
-    found = np.zeros(count, dtype=np.uint64)
-    found[own] = np.where(is_shared, asked.broker, asked.source * WEIGHT + asked.broker)
+    is_shared = (asked.broker != 0) & ~asked.are("broker", context.unsteady_brokers)
+    is_shared &= asked.are("source", [name for name, facts in context.sources.items() if facts.is_steady])
+    brokers = count_of_names(asked.table, "broker") + 1
+    found = np.zeros(count, dtype=np.int64)
+    found[own] = np.where(is_shared, asked.broker, (asked.source + 1) * brokers + asked.broker)
     return found

@@ -1,0 +1,254 @@
+"""Events as numpy columns in one canonical order, and as Arrow tables while they wait or travel.
+
+The order is: queue by queue, in each by time, then by source and sequence; so nothing depends on the order in which
+events arrive. The Arrow table stays as it was read. Events that wait or travel lose the columns that they do not use.
+
+Rule 4 of a history says that answers name their broker, topic and queue. Other recorders may omit them, and the names
+are then taken from the request. An answer stays unplaced if requests of several queues share its identifier. An answer
+that names another broker or topic than its request keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.lookup import Booleans, Integers, are_of, run_starts
+from longpoll_judge.read.schema import (
+    DEFAULTS,
+    EVENT_SCHEMA,
+    LISTS,
+    NAMES,
+    PLAIN_SCHEMA,
+    REQUIRED,
+    are_named,
+    coded,
+    coded_texts,
+    compute,
+    constant,
+    fill,
+    has_column,
+    integers_of,
+)
+
+GROUP_KEY: Final = ("broker", "topic", "queue")
+QueueName = tuple[str, str, int]
+"""The key of a queue: its broker, topic and number."""
+Tables = Callable[[], Iterator[pa.Table]]
+"""Gives the events of every split, each time it is called."""
+_SPARSE: Final = 8
+"""Queues are numbered by runs of events where there are this many times fewer runs."""
+
+
+def break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integers:
+    """Rows that share queue and `after_ns` with another one, in canonical order."""
+    codes, names = coded(table, "source")
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+    keys = [table[name].to_numpy()[rows] for name in ("sequence", "before_ns", "after_ns")]
+    keys = [keys[0], rank[codes[rows]], keys[1], keys[2], queue[rows]]
+    order = np.lexsort(keys)
+    is_same = np.logical_and.reduce([key[order[1:]] == key[order[:-1]] for key in keys])
+    if is_same.any():
+        # A source gave one number to several events of a moment: what they tell puts them in order.
+        tied = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
+        group = np.cumsum(np.append(True, ~is_same))[tied]
+        events = table.take(pa.array(rows[order[tied]]))
+        told = [_ranks(column) for column in events.columns]
+        order[tied] = order[tied][np.lexsort((*told, group))]
+    return rows[order]
+
+
+def _ranks(column: pa.ChunkedArray) -> Integers:
+    """Numbers in the order of a column's values."""
+    if pa.types.is_list(column.type):
+        column = pa.chunked_array([pa.array(map(str, column.to_pylist()), pa.string())])
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string())
+    ranks: Integers = compute.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
+    return ranks
+
+
+def queue_numbers(table: pa.Table) -> tuple[NDArray[Any], Integers]:
+    """Each row's (broker, topic, queue) as a small number, and some row of each.
+
+    The numbers have 16 bits where they suffice: these are sorted fastest.
+    """
+    brokers, broker_names = coded(table, "broker")
+    topics, topic_names = coded(table, "topic")
+    queue = integers_of(table, "queue")
+    counts = len(broker_names), len(topic_names)
+    starts = run_starts(brokers, topics, queue)
+    if len(starts) * _SPARSE > len(table):
+        return _numbered(brokers, topics, queue, counts)
+    # The rows of a queue lie together, as a part that is written here has them: one row of each run is enough.
+    numbers, rows = _numbered(brokers[starts], topics[starts], queue[starts], counts)
+    return np.repeat(numbers, np.diff(starts, append=len(table))), starts[rows]
+
+
+def queue_names(table: pa.Table, rows: Integers) -> list[QueueName]:
+    """The queues of these rows."""
+    names = [name for name in table.column_names if name in (*GROUP_KEY, *REQUIRED)]
+    named = fill(table.select(names).take(pa.array(rows)), GROUP_KEY)
+    return [(*name.values(),) for name in named.to_pylist()]
+
+
+def _numbered(
+    brokers: NDArray[np.int32], topics: NDArray[np.int32], queue: Integers, counts: tuple[int, int]
+) -> tuple[NDArray[Any], Integers]:
+    """The same of columns; `counts` are of the brokers' and the topics' names."""
+    broker_count, topic_count = counts
+    least, most = int(queue.min(initial=0)), int(queue.max(initial=0))
+    if broker_count * topic_count * (most - least + 1) > max(_SPARSE * len(queue), 1 << 20):
+        _distinct, queue = np.unique(queue, return_inverse=True)
+        least, most = 0, int(queue.max(initial=0))
+    combined = (brokers.astype(np.int64) * topic_count + topics) * (most - least + 1) + (queue - least)
+    if combined.max(initial=0) >= max(_SPARSE * len(queue), 1 << 20):
+        combined = np.unique(combined, return_inverse=True)[1].astype(np.int64)
+    used = np.bincount(combined) > 0
+    numbers = (np.cumsum(used) - 1)[combined]
+    rows = np.empty(int(used.sum()), dtype=np.int64)
+    rows[numbers] = np.arange(len(numbers))
+    return (numbers.astype(np.uint16) if len(rows) < 1 << 16 else numbers), rows
+
+
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_FIRST_ROWS: Final = 1_000
+_DENSE: Final = 8
+"""Rows are many where they are one in this number of all."""
+FEW_NAMES: Final = 64
+"""So few names are not worth looking for those that rows have."""
+_NO_EVENTS: Final = EVENT_SCHEMA.empty_table().select(REQUIRED)
+
+
+def taken(table: pa.Table, rows: Integers) -> pa.Table:
+    """These rows of the table, without columns at their default, and with few names but theirs."""
+    is_taken = np.zeros(len(table), dtype=np.bool_)
+    is_taken[rows] = True
+    names = [name for name in table.column_names if name in REQUIRED or _is_used(table, name, rows, is_taken)]
+    return compacted(table.select(names).take(pa.array(rows)), FEW_NAMES)
+
+
+def _is_used(table: pa.Table, name: str, rows: Integers, is_taken: Booleans) -> bool:
+    """Whether any of the rows has something in this column; of the columns that are used most show it at once."""
+    if not len(rows):
+        return False
+    values, default = _numbers(table, name)
+    if (values[rows[:_FIRST_ROWS]] != default).any():
+        return True
+    if len(rows) * _DENSE < len(table):
+        return bool((values[rows[_FIRST_ROWS:]] != default).any())
+    # Where many rows are taken, to compare all in the order in which they lie costs half of picking these first.
+    is_used: Booleans = values != default
+    is_used &= is_taken
+    return bool(is_used.any())
+
+
+def _numbers(table: pa.Table, name: str) -> tuple[NDArray[Any], int]:
+    """A column as numbers, and the number that it has where there is nothing in it."""
+    if name in LISTS:
+        return compute.list_value_length(table[name]).to_numpy(), 0
+    if name not in NAMES:
+        return table[name].to_numpy(), DEFAULTS[name]
+    codes, texts = coded_texts(table, name)
+    named = are_named(texts)
+    # There is no more than one text that is empty, so a comparison does as well as to look each row's text up.
+    return codes, -1 if named.all() else int(named.argmin())
+
+
+def encode(table: pa.Table) -> bytes:
+    """Some events as bytes, each dictionary cut to what they use."""
+    packed = compacted(table, 1)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, packed.schema, options=_COMPRESSED) as writer:
+        writer.write_table(packed)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def compacted(table: pa.Table, least: int) -> pa.Table:
+    """The table with no more names than its rows have, in those columns that have more than `least`."""
+    names = table.column_names
+    columns = [_compact(table[name], least) if name in NAMES else table[name] for name in names]
+    return pa.table(columns, schema=pa.schema([EVENT_SCHEMA.field(name) for name in names])).combine_chunks()
+
+
+def _compact(column: pa.ChunkedArray, least: int) -> pa.ChunkedArray:
+    chunk = column.unify_dictionaries().combine_chunks()
+    if isinstance(chunk, pa.ChunkedArray):
+        chunk = chunk.chunk(0)
+    if len(chunk.dictionary) <= least:
+        return chunk
+    codes = chunk.indices.to_numpy()
+    used = np.flatnonzero(np.bincount(codes, minlength=len(chunk.dictionary)))
+    if len(used) == len(chunk.dictionary):
+        return chunk
+    number = np.zeros(len(chunk.dictionary), dtype=np.int32)
+    number[used] = np.arange(len(used), dtype=np.int32)
+    return pa.DictionaryArray.from_arrays(number[codes], chunk.dictionary.take(pa.array(used)))
+
+
+def decode(content: pa.Buffer | bytes) -> pa.Table:
+    """The events, without the columns that none of them uses."""
+    with pa.ipc.open_stream(content) as reader:
+        return reader.read_all()
+
+
+def joined(tables: Iterable[pa.Table]) -> pa.Table:
+    """All the events in one table of one chunk, with the columns that any of them uses."""
+    filled = [table for table in tables if len(table)] or [_NO_EVENTS]
+    used = {name for table in filled for name in table.column_names}.union(REQUIRED)
+    names = [name for name in EVENT_SCHEMA.names if name in used]
+    counts = [len(table) for table in filled]
+    parts = {name: [table[name] if has_column(table, name) else None for table in filled] for name in names}
+    # Column by column, so that a table that nobody else holds goes while this one is made.
+    del filled
+    columns = []
+    for name in names:
+        kind = EVENT_SCHEMA.field(name).type
+        whole = pa.concat_tables(
+            fill(pa.table([constant(DEFAULTS.get(name), kind, count) if part is None else part], [name]), [name])
+            for part, count in zip(parts.pop(name), counts, strict=True)
+        )
+        columns.append(whole.unify_dictionaries().combine_chunks()[name])
+        del whole
+    return pa.table(columns, schema=pa.schema([EVENT_SCHEMA.field(name) for name in names]))
+
+
+def place_answers(table: pa.Table) -> pa.Table:
+    """The same rows; answers that name no queue have the broker, topic and queue of the one place that asked."""
+    events, event_names = coded(table, "event")
+    is_unplaced = are_of(events, event_names, {"answer_sent"}) & (integers_of(table, "queue") < 0)
+    if not is_unplaced.any():
+        return table
+    table, is_unplaced = fill(table), pa.array(is_unplaced)
+    names = ["source", "request", *GROUP_KEY]
+    plain = table.select(names).cast(pa.schema([PLAIN_SCHEMA.field(name) for name in names]))
+    answers = plain.filter(is_unplaced)
+    is_asked = compute.and_(compute.equal(table["event"], "request_received"), compute.not_equal(plain["request"], ""))
+    ends = [(name, end) for name in GROUP_KEY for end in ("min", "max")]
+    asked = plain.filter(is_asked).group_by(names[:2]).aggregate(ends)
+    asked = asked.filter(compute.greater_equal(asked["queue_min"], 0))
+    for name in GROUP_KEY:
+        asked = asked.filter(compute.equal(asked[f"{name}_min"], asked[f"{name}_max"]))
+    keys = answers.select(names[:2]).append_column("place", pa.array(np.arange(len(answers))))
+    found = keys.join(asked, names[:2], join_type="left outer").sort_by("place")
+    # One that names another broker or topic than was asked is as wrong as one that names another queue, and stays so.
+    is_other = compute.or_(*(_names_another(answers[name], found[f"{name}_min"]) for name in ("broker", "topic")))
+    for name in GROUP_KEY:
+        of_request = compute.coalesce(found[f"{name}_min"], answers[name])
+        of_answers = compute.if_else(is_other, answers[name], of_request).combine_chunks()
+        column = compute.replace_with_mask(plain[name].combine_chunks(), is_unplaced, of_answers)
+        kind = EVENT_SCHEMA.field(name)
+        table = table.set_column(table.schema.get_field_index(name), kind, column.cast(kind.type))
+    return table.unify_dictionaries().combine_chunks()
+
+
+def _names_another(told: pa.ChunkedArray, asked: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which answers name another value than their request. An empty name on either side never differs."""
+    are_named = compute.and_(compute.not_equal(told, ""), compute.not_equal(asked, ""))
+    return compute.fill_null(compute.and_(are_named, compute.not_equal(told, asked)), False)

@@ -1,0 +1,405 @@
+"""Events gathered from anywhere in a window as columns of numbers, and findings about those that break a clause.
+
+A row number and what is asked of it are all that is held. Names, requests and queues are the small numbers that they
+have in the window, so that events join by looking up a place. The rules: `sends`, `messages`, `logs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import define, evolve, frozen
+
+from longpoll_judge.columns.lookup import NEVER, Booleans, Integers, first_of, numbered
+from longpoll_judge.columns.tables import QueueName, queue_names
+from longpoll_judge.contract.clause import LOGGED, TIMELESS
+from longpoll_judge.contract.clauses import CLAUSE, finding_of
+from longpoll_judge.contract.result import Finding, FindingVerdict
+from longpoll_judge.evidence.source_survey import RecordGaps
+from longpoll_judge.evidence.survey import UNSEEN, Context
+from longpoll_judge.kernel.window import Window
+from longpoll_judge.read.schema import (
+    EVENT_SCHEMA,
+    are_named,
+    coded,
+    coded_texts,
+    compute,
+    event_dict,
+    integers_of,
+    order_of,
+)
+from longpoll_spec.history import ABSENT
+
+NUMBER: Final = "request_number"
+"""The column of a window's table with a small number for each event's request; 0 for none."""
+QUEUE: Final = "queue_number"
+"""The same for its (broker, topic, queue)."""
+
+
+@define(eq=False, slots=False)
+class Gathered:
+    """Some events of a window's table, a row each. Names are small numbers, and 0 for none."""
+
+    table: pa.Table
+    row: Integers
+    """Where each event stands in the table."""
+    values: dict[str, Integers]
+    """Columns of numbers."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, rows: Any) -> Gathered:
+        """These rows."""
+        return Gathered(self.table, self.row[rows], {name: column[rows] for name, column in self.values.items()})
+
+    @cached_property
+    def after_ns(self) -> Integers:
+        """The earliest moment of each event."""
+        return integers_of(self.table, "after_ns")[self.row]
+
+    @cached_property
+    def before_ns(self) -> Integers:
+        """The latest moment of each event."""
+        return integers_of(self.table, "before_ns")[self.row]
+
+    @cached_property
+    def queue(self) -> Integers:
+        """The number that each event gives its queue."""
+        return integers_of(self.table, "queue")[self.row]
+
+    @cached_property
+    def request(self) -> Integers:
+        """Equal for equal (source, request)."""
+        return request_numbers(self.table, self.row)
+
+    @cached_property
+    def source(self) -> Integers:
+        """Each event's source."""
+        return names_of(self.table, "source", self.row)
+
+    @cached_property
+    def broker(self) -> Integers:
+        """Each event's broker."""
+        return names_of(self.table, "broker", self.row)
+
+    @cached_property
+    def topic(self) -> Integers:
+        """Each event's topic."""
+        return names_of(self.table, "topic", self.row)
+
+    @cached_property
+    def connection(self) -> Integers:
+        """Each event's connection."""
+        return names_of(self.table, "connection", self.row)
+
+    @cached_property
+    def tag(self) -> Integers:
+        """Each event's tag."""
+        return names_of(self.table, "tag", self.row)
+
+    @cached_property
+    def whole_queue(self) -> Integers:
+        """Equal for equal (broker, topic, queue)."""
+        numbers: Integers = self.table[QUEUE].to_numpy()[self.row]
+        return numbers * (count_of_names(self.table, "source") + 1)
+
+    @cached_property
+    def place(self) -> Integers:
+        """Equal for equal (source, broker, topic, queue)."""
+        return self.whole_queue + self.source
+
+    @cached_property
+    def log(self) -> Integers:
+        """Equal for events of one queue; without a broker's name only for those of one source."""
+        return np.where(self.broker != 0, self.whole_queue, self.place)
+
+    def are(self, name: str, wanted: Iterable[str]) -> Booleans:
+        """Of which events a name is one of these."""
+        _codes, texts = coded_texts(self.table, name)
+        texts_wanted = list(wanted)
+        is_wanted = compute.is_in(texts, value_set=pa.array(texts_wanted, pa.string())).to_numpy(zero_copy_only=False)
+        found: Booleans = np.append("" in texts_wanted, is_wanted)[getattr(self, name)]
+        return found
+
+    def are_on(self, source: str, connection: str) -> Booleans:
+        """Which events are of this connection of a source."""
+        return self.are("source", [source]) & self.are("connection", [connection])
+
+    def are_in(self, queues: Container[QueueName]) -> Booleans:
+        """Which events are of these queues."""
+        numbers = self.table[QUEUE].to_numpy()
+        firsts = np.zeros(int(numbers.max(initial=-1)) + 1, dtype=np.int64)
+        firsts[numbers] = np.arange(len(numbers))
+        are_theirs = np.array([name in queues for name in queue_names(self.table, firsts)], dtype=np.bool_)
+        found: Booleans = are_theirs[numbers[self.row]]
+        return found
+
+
+def gather(
+    table: pa.Table, rows: Integers, columns: Iterable[str] = (), values: dict[str, Integers] | None = None
+) -> Gathered:
+    """These rows of a window's table with these columns, and further ones."""
+    return Gathered(table, rows, {name: integers_of(table, name)[rows] for name in columns} | (values or {}))
+
+
+def nothing_gathered(columns: Iterable[str]) -> Gathered:
+    """No events, with these columns."""
+    none = np.empty(0, dtype=np.int64)
+    table = EVENT_SCHEMA.empty_table().append_column(NUMBER, pa.array(none)).append_column(QUEUE, pa.array(none))
+    return Gathered(table, none, dict.fromkeys(columns, none))
+
+
+def with_numbers(window: Window) -> pa.Table:
+    """The table of a window with small numbers for requests and queues."""
+    numbers = pa.array(window.any_key + 1), pa.array(window.all_queues.astype(np.int64))
+    return window.table.append_column(NUMBER, numbers[0]).append_column(QUEUE, numbers[1])
+
+
+def request_numbers(table: pa.Table, rows: Integers) -> Integers:
+    """The number of the request of each of these rows."""
+    numbers: Integers = table[NUMBER].to_numpy()[rows]
+    return numbers
+
+
+def received_again(table: pa.Table) -> Integers:
+    """The requests, of any kind, whose identifier came more than once."""
+    counts = np.bincount(request_numbers(table, np.flatnonzero(rows_where(table, "request_received"))))
+    counts[:1] = 0
+    return np.flatnonzero(counts > 1)
+
+
+def together(parts: Sequence[Gathered], columns: Iterable[str]) -> Gathered:
+    """The rows of all parts, which are of one table, with these columns of numbers."""
+    values = {name: np.concatenate([part.values[name] for part in parts]) for name in columns}
+    return Gathered(parts[0].table, np.concatenate([part.row for part in parts]), values)
+
+
+def names_of(table: pa.Table, name: str, rows: Integers) -> Integers:
+    """A column of names as small numbers; 0 for none."""
+    codes, texts = coded_texts(table, name)
+    numbers = np.where(are_named(texts), np.arange(1, len(texts) + 1), 0)
+    found: Integers = numbers[codes[rows]] if len(rows) else np.empty(0, dtype=np.int64)
+    return found
+
+
+def numbers_of(table: pa.Table, name: str, texts: Sequence[str]) -> Integers:
+    """The numbers of these names in a column; -1 for one that it does not have."""
+    wanted = pa.array(texts, pa.string())
+    found = compute.index_in(wanted, value_set=coded_texts(table, name)[1]).fill_null(-2).to_numpy() + 1
+    return np.where(are_named(wanted), found.astype(np.int64), 0)
+
+
+def count_of_names(table: pa.Table, name: str) -> int:
+    """The numbers of a column of names are no higher."""
+    return len(coded_texts(table, name)[1])
+
+
+def rows_where(table: pa.Table, event: str) -> Booleans:
+    """Which rows are this event."""
+    codes, names = coded(table, "event")
+    found: Booleans = codes == (names.index(event) if event in names else -1)
+    return found
+
+
+def have_request(table: pa.Table) -> Booleans:
+    """Which rows name a request."""
+    codes, texts = coded_texts(table, "request")
+    named: Booleans = are_named(texts)[codes]
+    return named
+
+
+def events_at(table: pa.Table, rows: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """The events in these rows of the table, as evidence."""
+    wanted = sorted(set(rows))
+    events = table.take(pa.array(wanted, pa.int64())).to_pylist()
+    return {row: _told(event) for row, event in zip(wanted, events, strict=True)}
+
+
+def _told(event: dict[str, Any]) -> dict[str, Any]:
+    return event_dict({name: value for name, value in event.items() if name not in {NUMBER, QUEUE}})
+
+
+def generations(asked: Gathered, answered: Gathered, context: Context) -> Integers:
+    """The generation of its queue that each exchange belongs to. One that may lie in two gets a generation alone.
+
+    A new generation begins after a topic was deleted, and may begin when a queue's first offset is given twice.
+    """
+    life, doubtful = numbered_generations(asked, answered, context)
+    life[doubtful] = -1 - np.flatnonzero(doubtful)
+    return life
+
+
+def numbered_generations(asked: Gathered, answered: Gathered, context: Context) -> tuple[Integers, Booleans]:
+    """The same as a number, and which exchanges may lie in two."""
+    life = np.zeros(len(asked), dtype=np.int64)
+    doubtful = np.zeros(len(asked), dtype=np.bool_)
+    # An answer may be told with a moment before its request's.
+    first_ns = np.minimum(asked.after_ns, answered.after_ns)
+    last_ns = np.maximum(asked.before_ns, answered.before_ns)
+    for mine, holes in changes_of(asked, context):
+        number = np.searchsorted(holes.ends, first_ns[mine], side="left")
+        life[mine] = life[mine] * (len(holes) + 1) + number
+        doubtful |= mine & holes.touch(first_ns, last_ns)
+    return life, doubtful
+
+
+def with_life(*lots: tuple[Integers, Integers]) -> list[Integers]:
+    """Small numbers for pairs of one and a life (`generations`), which is the only one as a rule."""
+    return numbered(*lots) if any(life.any() for _numbers, life in lots) else [numbers for numbers, _life in lots]
+
+
+def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, RecordGaps]]:
+    """When new generations began, or may have begun unobserved, and which of the events are of these queues."""
+    for (broker, topic), holes in context.deleted.items():
+        mine = events.are("broker", [broker])
+        yield (mine & events.are("topic", [topic]) if topic else mine), holes
+    for (broker, topic, queue), holes in context.begun_anew.items():
+        mine = events.are("broker", [broker]) & events.are("topic", [topic])
+        yield mine & (events.queue == queue), holes
+    for broker, holes in (*context.life_holes.items(), *context.restarts.items()):
+        if len(holes):
+            yield events.are("broker", [broker]), holes
+
+
+@frozen(eq=False)
+class Breach:
+    """Some messages that break one clause."""
+
+    clause: str
+    members: Integers
+    weak: Booleans
+    """By member: something that was not recorded could explain it."""
+    events: tuple[tuple[Gathered, Integers], ...]
+    """The evidence: by member a row of each; -1 for none. The first gives the location."""
+    why: str
+    told: Callable[[int], str] | None = None
+    """More about one member."""
+
+    def only(self, native: Booleans) -> Breach:
+        """The members that lie in these rows of the table."""
+        first, rows = self.events[0]
+        return evolve(self, members=self.members[native[first.row[rows[self.members]]]])
+
+
+def once(events: Gathered, members: Integers, cause: Integers) -> Integers:
+    """Of the members with one cause the first: a message with a wrong offset is at odds with many others."""
+    ordered = in_order(events, members)
+    return ordered[np.sort(np.unique(cause[ordered], return_index=True)[1])]
+
+
+def _order(events: Gathered, rows: Integers) -> Integers:
+    """The indices of rows sorted by their contents, those that ended first before the others.
+
+    So a report does not depend on the order in which the rows were read.
+    """
+    offset = events.values.get("queue_offset", events.after_ns)
+    # Not by the numbers of names and requests, which depend on the order of the table.
+    codes, names = coded(events.table, "source")
+    rank = np.argsort(np.argsort(names))[codes[events.row[rows]]]
+    sequence = integers_of(events.table, "sequence")[events.row[rows]]
+    told = [key[rows] for key in (events.queue, offset, events.after_ns, events.before_ns)]
+    order: Integers = np.lexsort([told[0], sequence, rank, *told[1:]])
+    return order
+
+
+def in_order(events: Gathered, rows: Integers) -> Integers:
+    """The rows, put in order by what they tell."""
+    return rows[_order(events, rows)]
+
+
+def earliest(events: Gathered, rows: Integers, keys: Integers, wanted: Integers) -> Integers:
+    """For each wanted key the first in order of the rows that have it; -1 where none has."""
+    rows = in_order(events, rows[np.isin(keys[rows], wanted)])
+    found: Integers = np.append(rows, -1)[first_of(wanted, keys[rows])]
+    return found
+
+
+def placed_at(count: int, members: Integers, rows: Integers) -> Integers:
+    """The position of each row among the members; -1 for other rows."""
+    found = np.full(count, -1, dtype=np.int64)
+    found[members] = rows
+    return found
+
+
+def breach_of(
+    clause: str,
+    members: Integers,
+    events: tuple[tuple[Gathered, Integers], ...],
+    why: str,
+    weak: Booleans | None = None,
+) -> Breach:
+    """A breach that is certain, except for its `weak` members."""
+    return Breach(clause, members, np.zeros(0, np.bool_) if weak is None else weak, events, why)
+
+
+def _is_steady(subject: dict[str, Any], context: Context) -> bool:
+    return context.sources.get(subject["source"], UNSEEN).is_steady
+
+
+def _is_timeless(clause: str, subject: dict[str, Any], context: Context) -> bool:
+    """Whether a clause stands whatever the moments are: of a log only if it has one life."""
+    queue = subject.get("broker", ""), subject.get("topic", ""), subject.get("queue", -1)
+    return clause in TIMELESS and (clause not in LOGGED or context.lives(queue) is None)
+
+
+def findings_of(table: pa.Table, breaches: Iterable[Breach], context: Context, most: int) -> Iterator[Finding]:
+    """The first `most` of each breach as findings, none stronger than its clause can be."""
+    shown = []
+    for breach in breaches:
+        first, rows = breach.events[0]
+        members = breach.members[_order(first, rows[breach.members])]
+        members = members[np.argsort(first.after_ns[rows[members]], kind="stable")[:most]]
+        for member in members.tolist():
+            places = [int(kind.row[which[member]]) for kind, which in breach.events if which[member] >= 0]
+            is_weak = bool(len(breach.weak)) and bool(breach.weak[member])
+            offset = first.values["queue_offset"][rows[member]] if "queue_offset" in first.values else ABSENT
+            more = f": {breach.told(member)}" if breach.told is not None else ""
+            shown.append((breach, places, is_weak, int(offset), more))
+    events = events_at(table, (place for _breach, places, *_more in shown for place in places))
+    for breach, places, is_weak, offset, more in shown:
+        evidence = [events[place] for place in dict.fromkeys(places)]
+        subject = evidence[0]
+        is_doubted = is_weak or not (_is_timeless(breach.clause, subject, context) or _is_steady(subject, context))
+        most_certain = CLAUSE[breach.clause].verdict
+        verdict: FindingVerdict = "unknown" if is_doubted and most_certain == "violated" else most_certain
+        evidence.sort(key=order_of)
+        where = f" (queue offset {offset})" if offset >= 0 else ""
+        logged = [event["queue_offset"] for event in evidence if "queue_offset" in event]
+        yield finding_of(
+            evidence,
+            subject,
+            clause=breach.clause,
+            verdict=verdict,
+            why=f"{breach.why}{where}{more}",
+            messages=list(dict.fromkeys([*([offset] if offset >= 0 else []), *logged])),
+        )
+
+
+def are_closed(events: Gathered, since_ns: Integers, until_ns: Integers, context: Context) -> Booleans:
+    """Whether the connection of each event was certainly closed by a moment, other than before an earlier one."""
+    _after_ns, closed_ns = closes_of(events, context)
+    found: Booleans = (closed_ns >= since_ns) & (closed_ns < until_ns)
+    for (source, connection), closes in context.closed_often.items():
+        mine = events.are_on(source, connection)
+        for _earliest_ns, latest_ns in closes:
+            found |= mine & (latest_ns >= since_ns) & (latest_ns < until_ns)
+    return found
+
+
+def closes_of(events: Gathered, context: Context) -> tuple[Integers, Integers]:
+    """Between which moments the connection of each event was closed; `NEVER` where it was not."""
+    names = ("source", "connection")
+    source, connection = (
+        numbers_of(events.table, name, [pair[place] for pair in context.closes]) for place, name in enumerate(names)
+    )
+    count = count_of_names(events.table, "connection") + 1
+    # Of most a window has no events.
+    known = np.flatnonzero((source >= 0) & (connection >= 0))
+    moments = np.array([*context.closes.values(), (NEVER, NEVER)], dtype=np.int64)
+    at = np.append(known, -1)[first_of(events.source * count + events.connection, (source * count + connection)[known])]
+    return moments[at, 0], moments[at, 1]

@@ -1,0 +1,179 @@
+"""hold_limit_kept: a broker holds no more pulls at once than the `hold_limit` of its source in meta.json.
+
+Only an observer inside the broker sees held pulls. A pull is certainly held from the end of its `hold`, or of a
+traversal's `keep`, to the beginning of the step that takes it out of the table. A `take` ends that too, because the
+pull's state is then unknown. So the count is never too high. Each source has at most one finding, at the first time
+with too many pulls. The limit of one queue is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import define, evolve, field, frozen
+
+from longpoll_judge.columns.lookup import BEGINNING
+from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Finding
+from longpoll_judge.evidence.survey import Context, SourceFacts, Survey
+from longpoll_judge.kernel.pulls import MS
+from longpoll_judge.read.schema import EVENT_SCHEMA, compute, event_dict
+from longpoll_judge.read.source import History, read_split
+
+BEGINS: Final = ("hold", "keep")
+ENDS: Final = ("take", "expire", "run", "stop", "answer_sent")
+OTHERS: Final = ("request_received", "recheck", "connection_closed")
+COLUMNS: Final = tuple(EVENT_SCHEMA.names)
+"""The fields that are read, or shown as evidence."""
+Event = dict[str, Any]
+
+
+def judge_holds(history: History, survey: Survey, context: Context) -> list[Finding]:
+    """One finding for each source that certainly held too many."""
+    crowded = {
+        source: limit
+        for source, limit in history.hold_limits.items()
+        if source in survey.sources and (survey.sources[source].holds > limit or survey.excerpts)
+    }
+    found = []
+    for source, events in _events_by_source(history, crowded).items() if crowded else ():
+        facts = context.sources[source]
+        finding = judge_source(events, crowded[source], facts)
+        found += [] if finding is None else [finding]
+    return found
+
+
+def _events_by_source(history: History, crowded: Iterable[str]) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = {source: [] for source in crowded}
+    sources, names = pa.array(found, pa.string()), pa.array((*BEGINS, *ENDS, *OTHERS), pa.string())
+    for part in history.splits:
+        table, _damages = read_split(part, COLUMNS)
+        table = table.select(COLUMNS)
+        is_wanted = compute.and_(
+            compute.is_in(table["source"].cast(pa.string()), value_set=sources),
+            compute.is_in(table["event"].cast(pa.string()), value_set=names),
+        )
+        for event in table.filter(is_wanted).to_pylist():
+            found[event["source"]].append(event)
+    return found
+
+
+@frozen
+class _Held:
+    """A pull was certainly held between two moments."""
+
+    begin_ns: int
+    end_ns: int
+    event: Event
+    """The event that certainly put it into the table."""
+    ends: tuple[Event, ...] = ()
+    """The event that may have taken it out."""
+
+
+@define
+class _Table:
+    """What is certainly held. Invariant: `begun` are the pulls whose last event certainly put them into the table."""
+
+    begun: dict[str, Event] = field(factory=dict)
+    connections: dict[str, str] = field(factory=dict)
+    """On which connection each request came."""
+    received_ns: dict[str, int] = field(factory=dict)
+    """When each request had come for certain: before that it was not held, whatever a hold says."""
+    gone_ns: dict[str, int] = field(factory=dict)
+    """Until when what takes each request out of the table may have happened."""
+    closed_ns: dict[str, int] = field(factory=dict)
+    """The same of the close of each connection."""
+    held: list[_Held] = field(factory=list)
+
+    def see(self, event: Event) -> None:
+        """The next event in order of time."""
+        name, request = event["event"], event["request"]
+        if event["connection"] and request:
+            self.connections.setdefault(request, event["connection"])
+        if name == "request_received":
+            self.received_ns.setdefault(request, event["before_ns"])
+        elif name in BEGINS:
+            closed_ns = self.closed_ns.get(self.connections.get(request, ""), BEGINNING)
+            if max(self.gone_ns.get(request, BEGINNING), closed_ns) < event["after_ns"]:
+                self.begun.setdefault(request, event)
+        elif name == "connection_closed":
+            self.closed_ns[event["connection"]] = event["before_ns"]
+            of_it = [each for each in self.begun if self.connections.get(each) == event["connection"]]
+            for each in of_it:
+                self.end(each, event)
+        elif name != "recheck" or (request in self.begun and _may_find(self.begun[request], event)):
+            self.end(request, event)
+
+    def end(self, request: str, event: Event) -> None:
+        """From this event on the pull may be gone."""
+        self.gone_ns[request] = max(self.gone_ns.get(request, BEGINNING), event["before_ns"])
+        self.stop(request, event["after_ns"], event)
+
+    def stop(self, request: str, moment_ns: int, *ends: Event) -> None:
+        """Until this moment the pull was held for certain, if it was held, as these events tell."""
+        begun = self.begun.pop(request, None)
+        if begun is None:
+            return
+        begin_ns = max(begun["before_ns"], self.received_ns.get(request, BEGINNING))
+        if begin_ns < moment_ns:
+            self.held.append(_Held(begin_ns, moment_ns, begun, ends))
+
+
+def _may_find(held: Event, recheck: Event) -> bool:
+    """Whether a recheck may have seen more than the pull has read.
+
+    It did not if `hold` and recheck report the same end. A put-back reports its traversal's end, so it may have.
+    """
+    return bool(held["event"] != "hold" or not 0 <= recheck["visible_end"] == held["visible_end"])
+
+
+def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Finding | None:
+    """Judge the events of one source; a pull may be gone from where the record has a hole."""
+    table = _Table()
+    for event in sorted(events, key=lambda event: (event["after_ns"], event["before_ns"], event["sequence"])):
+        table.see(event)
+    for request in list(table.begun):
+        table.stop(request, facts.last_ns)
+    certain = _too_many(list(_whole(table.held, facts)), limit) if facts.is_steady else []
+    together = certain or _too_many(table.held, limit)
+    if not together:
+        return None
+    shown = sorted((held.event for held in together), key=lambda event: (event["after_ns"], event["sequence"]))
+    return Finding(
+        property=HOLD_LIMIT_KEPT,
+        clause="hold.limit.kept",
+        verdict="violated" if certain else "unknown",
+        topic=shown[-1]["topic"],
+        queue=shown[-1]["queue"],
+        request=shown[-1]["request"],
+        window_start_ms=shown[0]["after_ns"] / MS,
+        window_end_ms=max(held.begin_ns for held in together) / MS,
+        why=f"{len(together)} pulls were held at once, and the broker promises to hold at most {limit}",
+        evidence=[event_dict(event) for held in together for event in (held.event, *held.ends)],
+    )
+
+
+def _whole(held: list[_Held], facts: SourceFacts) -> Iterator[_Held]:
+    """The intervals of certain holding, cut at the next gap of the record, which may hide their end."""
+    begins = np.array([each.begin_ns for each in held], dtype=np.int64)
+    for each, hole_ns in zip(held, facts.holes.begin_from(begins).tolist(), strict=True):
+        yield evolve(each, end_ns=max(min(each.end_ns, hole_ns), each.begin_ns))
+
+
+def _too_many(held: list[_Held], limit: int) -> list[_Held]:
+    """The pulls that were held when these were too many for the first time; none where they never were."""
+    count = 0
+    for moment_ns, change in sorted(_changes(held)):
+        count += change
+        if count > limit:
+            return [each for each in held if each.begin_ns <= moment_ns < each.end_ns]
+    return []
+
+
+def _changes(held: Iterable[_Held]) -> Iterator[tuple[int, int]]:
+    """(moment, 1 more or 1 less), where those of one moment that go come first."""
+    for each in held:
+        yield each.begin_ns, 1
+        yield each.end_ns, -1

@@ -1,0 +1,182 @@
+"""The generations of all queues of a window: each has a log of its own, by number.
+
+A queue whose log has one life has one number. One with several has a number for each, and one more for what touches a
+change (`evidence.generations`): of that only rules that need no log are asked. The logs of several lives have what
+a restart cannot have lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+
+import numpy as np
+from attrs import frozen
+
+from longpoll_judge.columns.lookup import Booleans, Integers
+from longpoll_judge.evidence.generations import NEITHER, Generation, Generations
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.kernel.window import Window
+from longpoll_judge.read.schema import INTEGER_LIMIT
+
+REQUEST_EVENTS = ("request_received", "answer_sent", "hold", "take", "keep", "expire", "run", "stop")
+"""The events that a verdict on a request reads."""
+
+
+@frozen(eq=False)
+class Lives:
+    """The logs of a window's queues."""
+
+    window: Window
+    context: Context
+    changed: list[tuple[Generations, Integers]]
+    """The queues with several lives, those with the same changes together."""
+    base: Integers
+    """By queue, its first log."""
+    queue: Integers
+    """By log, its queue."""
+    number: Integers
+    """By log its life; `NEITHER` for what touches a change."""
+    first_known: Integers
+    """By log the offset from which on messages are in the record if they are in the log; -1 where the log must tell."""
+
+    @property
+    def count(self) -> int:
+        """How many logs there are."""
+        return len(self.queue)
+
+    @cached_property
+    def is_single(self) -> Booleans:
+        """By queue, whether its log has one life."""
+        found = np.ones(len(self.base), dtype=np.bool_)
+        for _lives, queues in self.changed:
+            found[queues] = False
+        return found
+
+    @cached_property
+    def is_neither(self) -> Booleans:
+        """By log, whether it stands for what touches a change."""
+        found: Booleans = self.number == NEITHER
+        return found
+
+    def _parts(self, rows: Integers) -> Iterator[tuple[Generations, Integers]]:
+        """The queues with several lives, by these, and the places of their rows among the rows."""
+        queue = self.window.queue[rows]
+        for lives, queues in self.changed:
+            is_mine = np.zeros(len(self.base), dtype=np.bool_)
+            is_mine[queues] = True
+            yield lives, np.flatnonzero(is_mine[queue])
+
+    def _each(self, rows: Integers) -> Iterator[tuple[Generation, Integers, Integers]]:
+        """The same by each of their lives, and the life's log of each."""
+        for lives, places in self._parts(rows):
+            first = self.base[self.window.queue[rows[places]]] - NEITHER
+            for number in range(len(lives.changes) + 1):
+                yield lives.life(number), places, first + number
+
+    def _moments(self, rows: Integers) -> tuple[Integers, Integers]:
+        return self.window.integers("after_ns", rows), self.window.integers("before_ns", rows)
+
+    def of(self, rows: Integers) -> Integers:
+        """The log that each event belongs to by its own moments."""
+        found = self.base[self.window.queue[rows]]
+        for lives, places in self._parts(rows):
+            found[places] += lives.number(*self._moments(rows[places])) - NEITHER
+        return found
+
+    def sure(self, rows: Integers) -> tuple[Integers, Integers]:
+        """The events that certainly belong to a log, and that log. One may belong to several."""
+        return self._described(rows, lambda life, moments: life.sure(*moments))
+
+    def possible(self, rows: Integers) -> tuple[Integers, Integers]:
+        """The events that may describe a log, and that log. One may describe several."""
+        return self._described(rows, lambda life, moments: life.possible(*moments))
+
+    def doubtful(self, rows: Integers) -> tuple[Integers, Integers]:
+        """Those of them that are not sure to."""
+        single = self.is_single[self.window.queue[rows]]
+        return self._described(rows[~single], lambda life, moments: life.possible(*moments) & ~life.sure(*moments))
+
+    def _described(
+        self, rows: Integers, are_theirs: Callable[[Generation, tuple[Integers, Integers]], Booleans]
+    ) -> tuple[Integers, Integers]:
+        single = rows[self.is_single[self.window.queue[rows]]]
+        found, logs = [single], [self.base[self.window.queue[single]]]
+        for life, places, log in self._each(rows):
+            mine = are_theirs(life, self._moments(rows[places]))
+            found.append(rows[places[mine]])
+            logs.append(log[mine])
+        return np.concatenate(found), np.concatenate(logs)
+
+    def are_sure(self, rows: Integers, log: Integers) -> Booleans:
+        """Which events certainly belong to this log."""
+        queue = self.window.queue[rows]
+        found: Booleans = self.is_single[queue] & (self.base[queue] == log)
+        for life, places, logs in self._each(rows):
+            found[places] |= life.sure(*self._moments(rows[places])) & (log[places] == logs)
+        return found
+
+    @cached_property
+    def of_requests(self) -> Integers:
+        """By row the log that its request lies in as a whole: one without an answer goes on for ever."""
+        window = self.window
+        every = np.arange(len(window))
+        found = self.base[window.queue]
+        if not self.changed:
+            return found
+        first_ns, last_ns = window.integers("after_ns", every), window.integers("before_ns", every)
+        key = window.request_key
+        # Any other event may bear a request too, as a message's acknowledgement does, or a recheck that comes too late.
+        mine = (key >= 0) & window.are_of(REQUEST_EVENTS)
+        count = int(key.max(initial=-1)) + 1
+        first_of, last_of = (np.full(count, none, dtype=np.int64) for none in (INTEGER_LIMIT, -INTEGER_LIMIT))
+        np.minimum.at(first_of, key[mine], first_ns[mine])
+        np.maximum.at(last_of, key[mine], last_ns[mine])
+        answered = np.zeros(count, dtype=np.bool_)
+        answers = window.rows("answer_sent")
+        answered[key[answers[mine[answers]]]] = True
+        # Its answer may come in any later life, if its connection is open in one.
+        last_of[~answered] = INTEGER_LIMIT
+        received = window.rows("request_received")
+        for row in received[mine[received]].tolist() if self.context.restarts else ():
+            if not answered[key[row]]:
+                name = window.text("source", row), window.text("connection", row)
+                last_of[key[row]] = self.context.closed_between(name, int(first_ns[row]))[1]
+        first_ns, last_ns = first_ns.copy(), last_ns.copy()
+        first_ns[mine], last_ns[mine] = first_of[key[mine]], last_of[key[mine]]
+        for lives, queues in self.changed:
+            rows = np.flatnonzero(np.isin(window.queue, queues))
+            found[rows] += lives.number(first_ns[rows], last_ns[rows]) - NEITHER
+        return found
+
+
+def make_lives(window: Window, context: Context, *, restarts: bool = True) -> Lives:
+    """The lives of a window's queues, apart for each restart or not."""
+    changed: dict[int, tuple[Generations, list[int]]] = {}
+    known: dict[tuple[str, str], Generations | None] = {}
+    is_any = bool(context.deleted or context.begun_anew or any(map(len, context.life_holes.values())))
+    is_any |= restarts and bool(context.restarts)
+    for queue, name in enumerate(window.names if is_any else ()):
+        if name in context.begun_anew:
+            lives = context.lives(name, restarts=restarts)
+        elif name[:2] in known:
+            lives = known[name[:2]]
+        else:
+            lives = known[name[:2]] = context.lives(name, restarts=restarts)
+        if lives is not None:
+            changed.setdefault(id(lives), (lives, []))[1].append(queue)
+    size = np.ones(len(window.names), dtype=np.int64)
+    for lives, queues in changed.values():
+        size[queues] = len(lives.changes) + 2
+    base = np.cumsum(size) - size
+    number = np.zeros(int(size.sum()), dtype=np.int64)
+    first_known = np.full(len(number), -1, dtype=np.int64)
+    for lives, queues in changed.values():
+        first = base[queues]
+        number[first] = NEITHER
+        for life in range(len(lives.changes) + 1):
+            number[first + 1 + life] = life
+            told = lives.life(life).first_known
+            first_known[first + 1 + life] = -1 if told is None else told
+    together = [(lives, np.array(queues, dtype=np.int64)) for lives, queues in changed.values()]
+    return Lives(window, context, together, base, np.repeat(np.arange(len(size)), size), number, first_known)

@@ -1,0 +1,51 @@
+"""The result of judging a window as rows that can be added up: counts, latencies and findings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from longpoll_judge.contract.result import Finding
+from longpoll_spec.tables import with_table
+
+FINDING: Final = "finding"
+"""The kind of a row whose text is a finding of one queue."""
+BESIDE: Final = "beside"
+"""The kind of one whose text is another finding."""
+LEFT_OUT: Final = "left_out"
+"""The kind of one that counts findings of a group, its text, that are no rows themselves."""
+LEFT_OUT_BESIDE: Final = "left_out_beside"
+"""The same of other findings; without a text."""
+ENDED: Final = "ended"
+"""The kind of a row whose text says why a property of the caller gave no findings."""
+RESULT_SCHEMA: Final = pa.schema(
+    [("kind", pa.string()), ("bucket", pa.int64()), ("count", pa.int64()), ("text", pa.string())]
+)
+"""kind is `finding` (text: JSON of a `Found`), `beside` (text: JSON of a Finding), `left_out`, `left_out_beside`,
+`ended`, `wake` or `late` (a latency bucket), `wake_max` or `late_max` (count: nanoseconds), `missed` (text: a property
+of time), `refused` and `asked` (text: of what), `busy` or `served` (text: a queue and a group), `queue`, `pulls`,
+`judged` (text: a property, or `pulls`), `share` and `share_of` (text: of what), `missing` (text: which field of which
+event), or `note` (text: what evidence is missing, count: how often)."""
+Row = tuple[str, int, int, str]
+
+
+@with_table
+class Found(msgspec.Struct, frozen=True):
+    """A finding and its place in time among those of its group: one queue, property and verdict."""
+
+    group: str
+    order: tuple[int, int, str, int]
+    """after_ns, before_ns, source and sequence of the event that gives it its place."""
+    keys: tuple[str, ...]
+    """Its possible causes (`causes`)."""
+    finding: Finding
+
+
+def as_table(rows: list[Row]) -> pa.Table:
+    """Rows of `RESULT_SCHEMA` as a table."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(RESULT_SCHEMA)
+    return pa.table(
+        [pa.array(column, kind.type) for column, kind in zip(columns, RESULT_SCHEMA, strict=True)], RESULT_SCHEMA
+    )

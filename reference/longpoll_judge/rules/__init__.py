@@ -1,1 +1,0 @@
-"""Each line of the contract as code over columns."""

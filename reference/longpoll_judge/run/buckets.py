@@ -1,0 +1,299 @@
+"""Buckets of whole queues: where a history is more than one window, and on Spark.
+
+The hash of (broker, topic, queue) gives an event's bucket. A request whose events lie in several buckets is judged in
+each of them, with all its events: those of other buckets visit. So do the few events that concern every queue.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from os import SEEK_END
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import define, field
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.keys import NO_KEYS, Keys, open_keys, request_keys
+from longpoll_judge.columns.lookup import Booleans, Integers, are_among, distinct, is_one_of
+from longpoll_judge.columns.memory import give_back_memory
+from longpoll_judge.columns.tables import (
+    QueueName,
+    compacted,
+    decode,
+    encode,
+    joined,
+    queue_names,
+    queue_numbers,
+    taken,
+)
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.kernel.commits import OFFSET_CODES, RESETS
+from longpoll_judge.kernel.gathered import have_request, rows_where
+from longpoll_judge.kernel.messages import are_reads
+from longpoll_judge.kernel.verdict import judge_window
+from longpoll_judge.read.schema import are_named, coded_texts, integers_of, lists_of
+
+WINDOW_EVENTS: Final = 500_000
+"""Most events of a window, unless one queue has more."""
+ID_WEIGHT: Final = np.uint64(0x2545F4914F6CDD1D)
+"""Odd, and another one than that of requests."""
+CONNECTIONS_MAX: Final = 2_000
+"""Of more connections in a split the ends are not told to other buckets."""
+Place = Callable[[QueueName, int], int]
+"""Which of so many buckets a queue is in."""
+
+
+def bucket_of(name: QueueName, buckets: int) -> int:
+    """The bucket of a queue."""
+    return zlib.crc32("".join(map(str, name)).encode()) % buckets
+
+
+def buckets_of(table: pa.Table, buckets: int, place: Place = bucket_of) -> Integers:
+    """The bucket of each event."""
+    numbers, rows = queue_numbers(table)
+    found: Integers = np.array([place(name, buckets) for name in queue_names(table, rows)], dtype=np.int64)[numbers]
+    return found
+
+
+def are_in(table: pa.Table, bucket: int, buckets: int, place: Place = bucket_of) -> Booleans:
+    """Which events are of queues of a bucket."""
+    found: Booleans = buckets_of(table, buckets, place) == bucket
+    return found
+
+
+def are_common(table: pa.Table) -> Booleans:
+    """Which events concern every queue: connections that open, and requests about offsets of many, or of none."""
+    code, asked = integers_of(table, "code"), rows_where(table, "request_received")
+    found = asked & is_one_of(code, RESETS)
+    lacks = integers_of(table, "queue") < 0
+    lacks |= integers_of(table, "commit_offset") < 0 if OFFSET_CODES[1] in code else False
+    for name in ("topic", "group"):
+        codes, texts = coded_texts(table, name)
+        lacks |= ~are_named(texts)[codes]
+    found |= asked & is_one_of(code, OFFSET_CODES) & lacks
+    return found | rows_where(table, "connection_opened")
+
+
+def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Iterator[tuple[int, pa.Table, bool]]:
+    """The events of each bucket, and whether they are its own: some concern every bucket."""
+    of = buckets_of(table, buckets, place)
+    common = np.union1d(np.flatnonzero(are_common(table)), _ends_of_connections(table))
+    order = np.arange(len(table)) if (of[1:] >= of[:-1]).all() else np.argsort(of, kind="stable")
+    ends = np.searchsorted(of[order], np.arange(buckets + 1))
+    guests = taken(table, common)
+    for bucket in range(buckets):
+        yield bucket, compacted(table.take(pa.array(order[ends[bucket] : ends[bucket + 1]])), 1), True
+        visit = np.flatnonzero(of[common] != bucket)
+        if len(visit):
+            yield bucket, guests.take(pa.array(visit)), False
+
+
+def _ends_of_connections(table: pa.Table) -> Integers:
+    """The first and the last answer on each connection, with their requests: they show how long a broker lived."""
+    codes, names = coded_texts(table, "connection")
+    asked = np.flatnonzero(rows_where(table, "request_received") & have_request(table))
+    rows = np.flatnonzero(are_reads(table) & are_named(names)[codes])
+    request = _pairs(table)
+    rows = rows[are_among(request[rows], request[asked])]
+    if not len(rows) or len(names) > CONNECTIONS_MAX:
+        return rows[:0]
+    first, last = (
+        rows[order[np.unique(codes[rows][order], return_index=True)[1]]]
+        for order in (
+            np.argsort(integers_of(table, "before_ns")[rows], kind="stable"),
+            np.argsort(-integers_of(table, "after_ns")[rows], kind="stable"),
+        )
+    )
+    shown = np.union1d(first, last)
+    return np.union1d(shown, asked[are_among(request[asked], request[shown])])
+
+
+def _pairs(table: pa.Table) -> Integers:
+    """A small number for each event's (source, request)."""
+    sources, source_names = coded_texts(table, "source")
+    requests, _texts = coded_texts(table, "request")
+    return requests.astype(np.int64) * len(source_names) + sources
+
+
+def judge_bucket(table: pa.Table, bucket: int, buckets: int, context: Context, place: Place = bucket_of) -> pa.Table:
+    """The rows of a bucket, with the events that visit it."""
+    native = partial(are_in, bucket=bucket, buckets=buckets, place=place)
+    return judge_window(each_once(table, bucket, buckets, place), context, native)
+
+
+def each_once(table: pa.Table, bucket: int, buckets: int, place: Place = bucket_of) -> pa.Table:
+    """The events without those that visit for two reasons."""
+    guests = np.flatnonzero(~are_in(table, bucket, buckets, place))
+    told: list[NDArray[Any]]
+    told = [coded_texts(table, name)[0][guests] for name in ("source", "event", "request")]
+    told += [integers_of(table, name)[guests] for name in ("sequence", "after_ns", "before_ns", "queue")]
+    order = np.lexsort(told)
+    is_same = np.logical_and.reduce([each[order[1:]] == each[order[:-1]] for each in told])
+    stays = np.ones(len(table), dtype=np.bool_)
+    stays[guests[order[1:][is_same]]] = False
+    return table if stays.all() else table.filter(pa.array(stays))
+
+
+def keys_of(table: pa.Table) -> Keys:
+    """The keys of the requests of these events, and of the messages that they tell by their unique ids."""
+    if not len(table):
+        return NO_KEYS
+    _rows, ids = _ids(table)
+    # One event of each request is enough.
+    pairs, rows = _pairs(table), np.flatnonzero(have_request(table))
+    some = np.full(int(pairs.max()) + 1, -1, dtype=np.int64)
+    some[pairs[rows]] = rows
+    return np.concatenate((request_keys(table, some[some >= 0]), ids))
+
+
+def _ids(table: pa.Table) -> tuple[Integers, Keys]:
+    """By message that has one the row of its event, and the key of its unique id."""
+    bounds, ids = lists_of(table, "ids")
+    rows = np.repeat(np.arange(len(table)), np.diff(bounds))
+    return rows[ids != 0], ids[ids != 0].astype(np.uint64) * ID_WEIGHT
+
+
+def shared_by(told: pa.Table) -> pa.Table:
+    """Of rows of keys and buckets those whose key comes in several buckets, each once."""
+    keys, bucket = told["key"].to_numpy(), told["bucket"].to_numpy()
+    order = np.lexsort((bucket, keys))
+    keys, bucket = keys[order], bucket[order]
+    is_new = np.append(True, (keys[1:] != keys[:-1]) | (bucket[1:] != bucket[:-1]))[: len(keys)]
+    keys, bucket = keys[is_new], bucket[is_new]
+    several = np.append(False, keys[1:] == keys[:-1])[: len(keys)]
+    several[:-1] |= several[1:]
+    return pa.table([keys[several], bucket[several]], told.schema)
+
+
+def visitors_of(table: pa.Table, bucket: int, shared: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """The events of a bucket that other buckets need to judge a request or a message, for each of these."""
+    keys, where = shared["key"].to_numpy().view(np.uint64), shared["bucket"].to_numpy()
+    if not np.isin(keys_of(table), keys).any():
+        return
+    requests, (messages, ids) = request_keys(table, np.arange(len(table))), _ids(table)
+    has_request, is_common = have_request(table), are_common(table)
+    queue, _rows = queue_numbers(table)
+    is_append = rows_where(table, "append")
+    own = keys[where == bucket]
+    for other in np.unique(where[where != bucket]).tolist():
+        wanted = np.intersect1d(keys[where == other], own)
+        mine = np.zeros(len(table), dtype=np.bool_)
+        mine[messages[np.isin(ids, wanted)]] = True
+        # With a message come all events of its requests, and where it was appended.
+        mine = has_request & (np.isin(requests, wanted) | np.isin(requests, requests[mine & has_request]))
+        offsets = integers_of(table, "queue_offset")
+        places = queue.astype(np.int64) * ID_WEIGHT.astype(np.int64) + offsets
+        mine |= is_append & np.isin(places, _places(table, np.flatnonzero(mine), queue))
+        mine[messages[np.isin(ids, wanted)]] = True
+        mine &= ~is_common
+        if mine.any():
+            yield other, taken(table, np.flatnonzero(mine))
+
+
+def _places(table: pa.Table, rows: Integers, queue: NDArray[Any]) -> Integers:
+    """Numbers of the queues and offsets of the messages that these events tell."""
+    bounds, values = lists_of(table, "offsets")
+    counts = np.diff(bounds)[rows]
+    spread = np.repeat(rows, counts)
+    nth = np.arange(len(spread)) - np.repeat(np.cumsum(counts) - counts, counts)
+    offsets = np.concatenate((integers_of(table, "queue_offset")[rows], values[bounds[spread] + nth]))
+    found: Integers = queue[np.concatenate((rows, spread))].astype(np.int64) * ID_WEIGHT.astype(np.int64) + offsets
+    return found
+
+
+SHARED: Final = pa.schema([("key", pa.int64()), ("bucket", pa.int64())])
+"""Keys of requests, and the buckets that have them."""
+
+
+@define
+class Buckets:
+    """The events of a history on disk, by whole queues."""
+
+    count: int
+    _weights: dict[QueueName, int]
+    """How many events each queue has, as far as is known."""
+    _file: BinaryIO
+    _keys: BinaryIO
+    _places: dict[QueueName, int] = field(factory=dict)
+    _sizes: list[int] = field(init=False)
+    _pieces: list[list[tuple[int, int]]] = field(init=False)
+    _key_pieces: list[list[tuple[int, int]]] = field(init=False)
+    _guests: list[list[pa.Table]] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Put the largest queues first, each where there are fewest events."""
+        self._sizes = [0] * self.count
+        self._pieces = [[] for _ in range(self.count)]
+        self._key_pieces = [[] for _ in range(self.count)]
+        self._guests = [[] for _ in range(self.count)]
+        for name in sorted(self._weights, key=lambda name: (-self._weights[name], name)):
+            self._place(name, self.count)
+
+    def _place(self, name: QueueName, _buckets: int) -> int:
+        """The bucket of a queue, from its first event on."""
+        if name not in self._places:
+            least = self._sizes.index(min(self._sizes))
+            self._places[name] = least
+            self._sizes[least] += self._weights.get(name, 1)
+        return self._places[name]
+
+    def put(self, table: pa.Table) -> None:
+        """Add some events."""
+        for bucket, events, is_own in in_buckets(table, self.count, self._place):
+            if not is_own:
+                self._guests[bucket].append(events)
+            elif len(events):
+                content, keys = encode(events), keys_of(events)
+                self._pieces[bucket].append((self._file.tell(), len(content)))
+                self._file.write(content)
+                self._key_pieces[bucket].append((self._keys.tell(), len(keys)))
+                self._keys.write(keys.tobytes())
+
+    def _events(self, bucket: int) -> Iterator[pa.Table]:
+        return map(decode, _read(self._file, self._pieces[bucket]))
+
+    def _keys_in(self, bucket: int) -> Keys:
+        pieces = [(start, count * NO_KEYS.itemsize) for start, count in self._key_pieces[bucket]]
+        return distinct(np.frombuffer(b"".join(_read(self._keys, pieces)), dtype=np.uint64))
+
+    def verdicts(self, context: Context) -> Iterator[pa.Table]:
+        """The rows of each bucket, after all events were put."""
+        with open_keys() as keys:
+            for bucket in range(self.count):
+                keys.put(self._keys_in(bucket))
+            repeated = keys.repeated(NO_KEYS)
+        if len(repeated):
+            shared = shared_by(pa.concat_tables([self._told(bucket, repeated) for bucket in range(self.count)]))
+            for bucket in range(self.count):
+                for other, events in visitors_of(joined(self._events(bucket)), bucket, shared):
+                    self._guests[other].append(events)
+        for bucket in range(self.count):
+            give_back_memory()
+            events = joined(chain(self._events(bucket), self._guests[bucket]))
+            yield judge_bucket(events, bucket, self.count, context, self._place)
+
+    def _told(self, bucket: int, wanted: Keys) -> pa.Table:
+        """The wanted keys that a bucket has."""
+        keys = np.intersect1d(self._keys_in(bucket), wanted, assume_unique=True)
+        return pa.table([keys.view(np.int64), np.full(len(keys), bucket)], SHARED)
+
+
+def _read(file: BinaryIO, pieces: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    for start, length in pieces:
+        file.seek(start)
+        yield file.read(length)
+    file.seek(0, SEEK_END)
+
+
+@contextmanager
+def open_buckets(count: int, weights: dict[QueueName, int]) -> Iterator[Buckets]:
+    """Buckets that go with the block."""
+    with TemporaryFile(prefix="longpoll-judge-") as file, TemporaryFile(prefix="longpoll-judge-") as keys:
+        yield Buckets(count, weights, file, keys)

@@ -1,1 +1,0 @@
-"""Judging what is new in a history that is written."""

@@ -1,0 +1,308 @@
+"""Judges a growing history by its last events, as a record that begins with a gap.
+
+What lies before the events at hand is a gap of this record, and what comes after them may yet come. So a finding that
+is certain here stays certain, and anything else waits for the judgement of the whole. Each event is judged at least
+twice, with those before and after it. A request without an answer stays at hand for longer than any hold. An answered
+pull is counted once, when no event from before its answer can come any more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from attrs import define, evolve, field, frozen
+
+from longpoll_judge.columns.keys import request_keys
+from longpoll_judge.columns.lookup import BEGINNING, NEVER, are_of
+from longpoll_judge.columns.tables import joined, taken
+from longpoll_judge.contract.causes import identified
+from longpoll_judge.contract.result import Finding
+from longpoll_judge.evidence.observers import DELETE_TOPIC
+from longpoll_judge.evidence.source_survey import DISORDER_NS, RecordGaps, Run, Span, gaps_of, union
+from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
+from longpoll_judge.kernel.gathered import have_request, rows_where
+from longpoll_judge.kernel.lives import REQUEST_EVENTS
+from longpoll_judge.kernel.pulls import MS, PULL_CODES
+from longpoll_judge.kernel.rows import BESIDE, FINDING, Found
+from longpoll_judge.kernel.verdict import (
+    NOTE_ELSEWHERE,
+    NOTE_OPEN,
+    NOTE_PROPERTIES,
+    NOTE_REPEATED,
+    NOTE_UNDECIDED,
+    Native,
+    judge_window,
+)
+from longpoll_judge.read.schema import coded, compute, fill, integers_of
+from longpoll_judge.read.source import History
+from longpoll_judge.run.excerpt import OF_CONNECTION, OF_SOURCE, completed, first_by_source
+from longpoll_judge.run.tally import Latest, Tally
+from longpoll_spec.history import WHITE_BOX
+
+CHECKPOINT: Final = "query-1"
+"""Where a query on Spark keeps its checkpoint in the directory for it; the number is that of its format."""
+SPAN_NS: Final = 20_000 * MS
+"""How long events are at hand, if there are not too many: longer than a send may stay without an answer."""
+EVENTS_MAX: Final = 1_000_000
+"""Most events that are at hand."""
+FRESH_MIN: Final = 200_000
+"""This number of new events is judged at once, or half of what is at hand, ..."""
+FRESH_NS: Final = 2_000 * MS
+"""... or what came in this time."""
+OPEN_NS: Final = 600_000 * MS
+"""How long a request without an answer is kept, which must be longer than any hold."""
+SILENT_NS: Final = 10_000 * MS
+"""A source that is so far behind the others does not go on."""
+FINDINGS_MAX: Final = 1_000
+"""Most findings that are kept, those that were found last."""
+CLOSES_MAX: Final = 20_000
+"""Closes of connections that are remembered, the latest."""
+RARE_MAX: Final = 50_000
+KEPT_NOTES: Final = (NOTE_ELSEWHERE, NOTE_PROPERTIES, NOTE_REPEATED, NOTE_UNDECIDED)
+"""Notes that no event from before can remove; of others only the last count is known."""
+OF_ALL: Final = frozenset({"commit.told.most"})
+"""Clauses that rest on all that came before."""
+
+
+@define(eq=False)
+class Sliding:
+    """The last events of a history. Invariant: what is neither in `pieces` nor `open` happened before `gone_ns`."""
+
+    wake_ms: float
+    late_ms: float
+    pieces: list[tuple[pa.Table, int]] = field(factory=list)
+    """Events, and the last moment among them."""
+    open: pa.Table = field(factory=lambda: joined([]))
+    """The requests of before that have no answer."""
+    rare: pa.Table = field(factory=lambda: joined([]))
+    """Events that findings rest on without naming them (`excerpt`)."""
+    survey: Survey = field(factory=Survey)
+    gone_ns: int = BEGINNING
+    counted_ns: int = BEGINNING
+    """The pulls that were answered before are counted."""
+    fresh: int = 0
+    """Events that were not judged."""
+    judged_ns: int = BEGINNING
+    """The last moment of what was."""
+    counts: Tally = field(factory=Tally)
+    notes: dict[str, int] = field(factory=dict)
+    """By text of a note, the highest count at any time; of pulls that may still be answered, the last."""
+    unsure: int = 0
+    """Findings that stayed unknown when all events around them were at hand."""
+    found: Latest[str, Found | Finding] = field(factory=Latest)
+    """By name, what is certain."""
+    completed: dict[str, Finding] = field(factory=dict)
+    """The same, with the evidence of each made a history."""
+
+    def add(self, table: pa.Table, survey: Survey, history: History, native: Native | None = None) -> None:
+        """Take what is new, and judge if it is enough."""
+        self.survey = _folded(merge([self.survey, survey]))
+        if not len(table):
+            return
+        table = fill(table)
+        self.rare = self._with_rare(table)
+        last_ns = int(integers_of(table, "before_ns").max())
+        self.pieces.append((table, last_ns))
+        self.fresh += len(table)
+        is_much = self.fresh >= min(FRESH_MIN, self.count // 2) or last_ns >= self.judged_ns + FRESH_NS
+        if is_much or self.count < FRESH_MIN:
+            self.judge(history, native)
+
+    @property
+    def count(self) -> int:
+        """How many events are at hand."""
+        return sum(len(table) for table, _last_ns in self.pieces)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The events that findings rest on, as far as they are at hand."""
+        return (fill(table) for table in (self.rare, self.open, *(piece for piece, _ns in self.pieces)) if len(table))
+
+    def judge(self, history: History, native: Native | None = None) -> None:
+        """Judge what is at hand, and let go of what is too old."""
+        if not self.pieces:
+            return
+        whole, _gaps = context_and_gaps(history, self.survey, wake_ms=self.wake_ms, late_ms=self.late_ms)
+        context = self._since_gone(whole)
+        until_ns = max(self._settled_ns(whole), self.counted_ns)
+        events = joined([self.open, *(table for table, _last_ns in self.pieces)])
+        counted_ns, self.counted_ns = (self.counted_ns, until_ns), until_ns
+        rows = judge_window(events, context, native, counted_ns)
+        kinds = pa.array([FINDING, BESIDE])
+        is_finding = compute.is_in(rows["kind"], value_set=kinds)
+        self._note(rows.filter(is_finding), history, counted_ns)
+        others = rows.filter(compute.invert(is_finding))
+        is_note = compute.equal(others["kind"], "note")
+        noted = Counter[str]()
+        for row in others.filter(is_note).to_pylist():
+            noted[row["text"]] += row["count"]
+        self.notes = {text: max(noted[text], self.notes.get(text, 0)) for text in KEPT_NOTES}
+        self.notes[NOTE_OPEN] = noted[NOTE_OPEN]
+        self.counts.add(others.filter(compute.invert(is_note)))
+        self._forget()
+
+    def _note(self, rows: pa.Table, history: History, counted_ns: tuple[int, int]) -> None:
+        """Keep what is certain, each once, with its evidence made a history; count what is not and stays so."""
+        new: list[Finding] = []
+        for kind, text in zip(rows["kind"].to_pylist(), rows["text"].to_pylist(), strict=True):
+            one: Found | Finding
+            one = msgspec.json.decode(text, type=Found) if kind == FINDING else msgspec.json.decode(text, type=Finding)
+            finding = one.finding if isinstance(one, Found) else one
+            if finding.verdict == "violated" and finding.clause not in OF_ALL:
+                (named,) = identified([finding])
+                new += [] if named.id in self.found.values else [named]
+                self.found.put(named.id, one, FINDINGS_MAX)
+            elif finding.verdict == "unknown":
+                self.unsure += counted_ns[0] <= finding.window_end_ms * MS < counted_ns[1]
+        self.completed |= {one.id: one for one in completed(new, self.tables, self.survey, history)}
+        self.completed = {name: one for name, one in self.completed.items() if name in self.found.values}
+
+    def _forget(self) -> None:
+        """Let go of the oldest events, but for requests that wait for their answers."""
+        _table, last_ns = self.pieces[-1]
+        self.fresh, self.judged_ns = 0, last_ns
+        gone = [self.open]
+        while len(self.pieces) > 1 and (self.count > EVENTS_MAX or self.pieces[0][1] < last_ns - SPAN_NS):
+            table, gone_ns = self.pieces.pop(0)
+            self.gone_ns = max(self.gone_ns, gone_ns)
+            gone.append(table)
+        self.open = self._still_open(fill(joined(gone)), last_ns - OPEN_NS)
+
+    def _still_open(self, table: pa.Table, since_ns: int) -> pa.Table:
+        """The events of pulls that have no answer and came since a moment."""
+        if not len(table):
+            return table
+        at_hand = (table, *(piece for piece, _last_ns in self.pieces))
+        answered = [request_keys(each, np.flatnonzero(rows_where(each, "answer_sent"))) for each in at_hand]
+        asks = rows_where(table, "request_received") & have_request(table)
+        asks &= np.isin(integers_of(table, "code"), PULL_CODES) & (integers_of(table, "after_ns") >= since_ns)
+        keys = request_keys(table, np.arange(len(table)))
+        waiting = np.setdiff1d(keys[asks], np.concatenate(answered))
+        codes, names = coded(table, "event")
+        return taken(table, np.flatnonzero(np.isin(keys, waiting) & are_of(codes, names, REQUEST_EVENTS)))
+
+    def _with_rare(self, table: pa.Table) -> pa.Table:
+        """The rare events so far, with those of some new events."""
+        codes, names = coded(table, "event")
+        wanted = are_of(codes, names, (*OF_SOURCE, *OF_CONNECTION))
+        wanted |= rows_where(table, "request_received") & (integers_of(table, "code") == DELETE_TOPIC)
+        inside = {name for name, seen in self.survey.observers.sources.items() if seen.inside}
+        told = {*coded(self.rare, "source")[1]} if len(self.rare) else set()
+        sources, source_names = coded(table, "source")
+        for name in WHITE_BOX if inside - told else ():
+            rows = first_by_source(table, np.flatnonzero(rows_where(table, name)))
+            wanted[[row for row in rows.tolist() if source_names[sources[row]] not in told]] = True
+        found = joined([self.rare, taken(table, np.flatnonzero(wanted))])
+        return found if len(found) <= RARE_MAX else joined([found.slice(0, RARE_MAX // 4), found.slice(-RARE_MAX // 2)])
+
+    def _since_gone(self, context: Context) -> Context:
+        """The context of a record of which nothing is known from before the events at hand but the open requests."""
+        if self.gone_ns == BEGINNING:
+            return context
+        gone = gaps_of([(BEGINNING, self.gone_ns + self.survey.disorder_ns + DISORDER_NS)])
+
+        def holed(holes: Mapping[str, RecordGaps], names: Collection[str]) -> dict[str, RecordGaps]:
+            return {name: union((holes[name], gone)) if name in holes else gone for name in {*holes, *names}}
+
+        facts = {
+            name: evolve(fact, holes=union((fact.holes, gone)), own_holes=fact.holes)
+            for name, fact in context.sources.items()
+        }
+        brokers = {*context.broker_holes, *context.life_holes}
+        return evolve(
+            context,
+            sources=facts,
+            broker_holes=holed(context.broker_holes, brokers),
+            life_holes=holed(context.life_holes, brokers),
+        )
+
+    def _settled_ns(self, context: Context) -> int:
+        """The moment before which no event can be missing, as far as the sources go on in their order."""
+        latest_ns = max((seen.last_ns for seen in self.survey.sources.values()), default=0)
+        moments = [
+            seen.last_ns - seen.disorder_ns - DISORDER_NS
+            for seen in self.survey.sources.values()
+            if seen.stopped_ns is None and seen.last_ns >= latest_ns - SILENT_NS
+        ]
+        return min(moments, default=NEVER) - context.wake_ns
+
+    def tally(self) -> Tally:
+        """All that was counted and found, for a result; who asks tells it."""
+        tally = Tally(sys.maxsize, counts=Counter(self.counts.counts), highest=dict(self.counts.highest))
+        for one in self.found.look():
+            if isinstance(one, Found):
+                tally.found.setdefault(one.group, []).append(one)
+        tally.counts.update({("note", 0, text): count for text, count in self.notes.items() if count})
+        return tally
+
+    def beside(self) -> list[Finding]:
+        """The findings that belong to no queue's pulls or log."""
+        return [one for one in self.found.values.values() if isinstance(one, Finding)]
+
+
+def _folded(survey: Survey) -> Survey:
+    """The same survey in constant size: events in order are merged into one run and one span.
+
+    A later batch is compared with the extremes of all earlier ones, as long as its numbers follow theirs.
+    """
+    sources = {
+        name: msgspec.structs.replace(seen, runs=_joined(seen.runs), spans=[_span_of(seen.spans)])
+        for name, seen in survey.sources.items()
+    }
+    closes = sorted(survey.closes, key=lambda close: close[2])[-CLOSES_MAX:]
+    opens = sorted(survey.opens, key=lambda one: one[2])[-CLOSES_MAX:]
+    return msgspec.structs.replace(survey, sources=sources, closes=closes, opens=opens)
+
+
+def _joined(runs: list[Run]) -> list[Run]:
+    """The runs, those that follow upon each other as one; where numbers stand twice they stay apart."""
+    found: list[Run] = []
+    for run in sorted(runs):
+        if found and run.first == found[-1].last + 1:
+            found[-1] = Run(found[-1].first, run.last, found[-1].first_after_ns, run.last_before_ns)
+        else:
+            found.append(run)
+    return found
+
+
+def _span_of(spans: list[Span]) -> Span:
+    first, last, *_moments = zip(*spans, strict=True)
+    moments = [
+        join(getattr(span, name) for span in spans)
+        for join, name in ((min, "after_min_ns"), (max, "after_max_ns"), (min, "before_min_ns"), (max, "before_max_ns"))
+    ]
+    return Span(min(first), max(last), *moments)
+
+
+@frozen
+class Limits:
+    """The thresholds of a judgement."""
+
+    wake_ms: float
+    late_ms: float
+
+
+@frozen(eq=False)
+class SoFar:
+    """The results so far."""
+
+    tally: Tally
+    beside: list[Finding]
+    survey: Survey
+    completed: dict[str, Finding]
+    """By name, findings with the evidence of each made a history."""
+    left_out: int = 0
+    """Findings that were dropped before they were asked for."""
+    unsure: int = 0
+    """Findings that stayed unknown."""
+
+    @classmethod
+    def of(cls, sliding: Sliding) -> SoFar:
+        """Those of the events so far."""
+        found = sliding.found
+        return cls(sliding.tally(), sliding.beside(), sliding.survey, sliding.completed, found.left_out, sliding.unsure)

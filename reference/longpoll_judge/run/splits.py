@@ -1,0 +1,46 @@
+"""Splits that are read twice: first to survey them, then to judge their events."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from longpoll_judge.columns.lookup import BEGINNING, NEVER
+from longpoll_judge.errors import HistoryChangedError
+from longpoll_judge.read.schema import DEFAULTS, has_column, integers_of
+from longpoll_judge.read.source import InputSplit, read_split
+
+Extent = tuple[int, int, int, int]
+"""How many events a split has, the least and the highest `after_ns`, and a sum of the numbers that were looked at."""
+_SUMMED: Final = ("after_ns", "queue_offset", "visible_end", "code")
+"""Columns of numbers in which no two splits are alike; few, since they are added up twice."""
+_WEIGHTS: Final = np.array([0x9E3779B97F4A7C15 * (2 * place + 1) % 2**64 for place in range(len(_SUMMED))], np.uint64)
+"""Odd ones, so that what moves from one column to another shows."""
+
+
+def extent_of(table: pa.Table) -> Extent:
+    """The extent of some events."""
+    after_ns = integers_of(table, "after_ns")
+    sums = np.array([_sum_of(table, name) for name in _SUMMED], np.uint64)
+    least, most = int(after_ns.min(initial=NEVER)), int(after_ns.max(initial=BEGINNING))
+    return len(table), least, most, int((sums * _WEIGHTS).sum())
+
+
+def _sum_of(table: pa.Table, name: str) -> int:
+    """The sum of a column of numbers, as of ones without a sign and of 64 bits."""
+    if not has_column(table, name):
+        return int(DEFAULTS[name]) * len(table) % 2**64
+    return int(integers_of(table, name).view(np.uint64).sum())
+
+
+def read_again(part: InputSplit, extent: Extent) -> pa.Table:
+    """The events of a split that was surveyed and had this extent, perhaps without columns that none of them uses.
+
+    Raises `HistoryChangedError` where others are there now: what is known of the evidence would not hold of these.
+    """
+    table, _damages = read_split(part, sparse=True)
+    if extent_of(table) != extent:
+        raise HistoryChangedError(f"{part.path} changed during the judgement; judge again")
+    return table
