@@ -375,6 +375,14 @@ HOSTILE = {
         "conform --broker 127.0.0.1:1 --vectors {file}", "conform --broker 127.0.0.1:1 --record {file}/below",
         "conform --export {file}/below", "conform",
     ],
+    "kit": [
+        "kit", "kit {long}", "kit {file}", "kit redis://127.0.0.1:1", "kit redis://127.0.0.1:99999",
+        "kit redis://127.0.0.1:1 --mode {long}", "kit http://127.0.0.1:1",
+        "kit http://127.0.0.1:99999 --service {file}",
+        "kit http://127.0.0.1:1 --service {deep_file}", "kit http://127.0.0.1:1 --service {dangling}",
+        "kit http://127.0.0.1:1 --service {here}", "kit redis://127.0.0.1:1 --for nan",
+        "kit redis://127.0.0.1:1 --history {file}/below",
+    ],
     "dojo": [
         "dojo", "dojo {long}", "dojo {file}", "dojo {dangling}", "dojo true", "dojo cat",
         "dojo --starter python {file}", "dojo --starter {long} {here}", "dojo --starter python {file}/below",

@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "observe": ("longpoll.commands.observe", "Record a history of any broker with a proxy in front of it."),
     "judge": ("longpoll.commands.judge", "Judge a recorded history."),
     "conform": ("longpoll.commands.conform", "Test any broker that speaks RocketMQ's protocol."),
+    "kit": ("longpoll.commands.kit", "Test the long polling of Redis, an HTTP service, or another, by its URL."),
     "dojo": ("longpoll.commands.dojo", "Test your own hold table, in any language, in every order of messages."),
     "lesson": ("longpoll.commands.lesson.command", "Show the exercises of the lessons and check your answers."),
     "verify": ("longpoll.commands.verify", "Do everything: explore, prove, serve, load, record, judge, report."),
@@ -38,7 +39,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 """Each command's module and its one-line help, so that `longpoll --help` imports no command."""
 
 HEADINGS: Final[dict[str, tuple[str, ...]]] = {
-    "Test a broker or a service": ("verify", "conform", "dojo", "oracle", "observe", "judge"),
+    "Test a broker or a service": ("kit", "verify", "conform", "dojo", "oracle", "observe", "judge"),
     "Run a broker": ("serve", "send", "consume", "store"),
     "The specification": ("check", "prove", "explain", "export", "policies"),
     "Learn": ("lesson",),

@@ -19,6 +19,7 @@ PACKAGES: Final = {
     "hypothesis": "testing",
     "pytest": "testing",
     "_pytest": "testing",
+    "redis": "testing",
     "greenlet": "simulation",
     "dpkt": "import",
     "lz4": "compression",
@@ -29,6 +30,7 @@ PACKAGES: Final = {
 COMMANDS: Final = {
     "judge": "judge",
     "verify": "spec,spark",
+    "kit": "testing",
 }
 """A command that needs a whole extra -> that extra, whichever package is missing first."""
 HINTS: Final = {"check": "; or use --engine python, which needs no extra"}

@@ -80,6 +80,10 @@ HELD_MS: Final = 5
 """A poll sent this long before its message's publish began was already waiting, as far as known."""
 HELD_SHARE: Final = 0.1
 """A poll that ends empty before this share of its wait was not held."""
+HERD_MAX: Final = 200
+"""The most polls that wait at once, unless the user sets another number."""
+BODY_MAX: Final = 65_536
+"""Bytes of the largest body, unless the user sets another size."""
 HELD_WAIT_MS: Final = 100
 """A shorter wait shows little of how the service measures it."""
 UNHELD_MAX: Final = 5

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
-from longpoll_kit.example import QUEUE_COUNT, Example, Order, Place, Who
+from longpoll_kit.example import BODY_MAX, HERD_MAX, QUEUE_COUNT, Example, Order, Place, Who
 from longpoll_kit.history import History, history_for
 from longpoll_kit.model import Allowances
 from longpoll_kit.run import SETTINGS, Failure, KitReport, Run, TestCases, run_examples
@@ -54,6 +54,8 @@ LARGE_COUNT: Final = 24
 HERDS: Final = (12, 40)
 """Waiting polls at once, before as many as there may be: a fault is shown with few of them."""
 BRINK_ROUNDS: Final = 5
+FEW_EXAMPLES: Final = 3
+"""Between two looks at the clock."""
 queues = st.integers(0, QUEUE_COUNT - 1)
 gaps_us = st.sampled_from([0, 0, 100, 500, 1_000, 2_000, 5_000])
 payloads = st.text("abc\N{SPACE}xyz0189", max_size=20).map(str.encode)
@@ -84,9 +86,9 @@ class LongPollMachine(RuleBasedStateMachine):
     """The timeouts of polls that run to their deadlines; the last are the rarest."""
     burst: ClassVar[int] = 1_100
     """The number of messages published in a row, once in a run."""
-    body_max: ClassVar[int] = 65_536
+    body_max: ClassVar[int] = BODY_MAX
     """Bytes of the largest published body; a service may reject larger ones."""
-    polls_max: ClassVar[int] = 200
+    polls_max: ClassVar[int] = HERD_MAX
     """The number of polls that wait at once, once in a run."""
     silence_ms: ClassVar[int] = 6_000
     """The longest wait, once in a run, in which nothing happens; 0 for none."""
@@ -151,6 +153,7 @@ class LongPollMachine(RuleBasedStateMachine):
         chosen: settings = SETTINGS,
         seed: int | None = None,
         *,
+        seconds: float | None = None,
         history: History | None = None,
         example_done: Callable[[int], None] = lambda _done: None,
     ) -> KitReport:
@@ -159,6 +162,7 @@ class LongPollMachine(RuleBasedStateMachine):
         Args:
             chosen: The number of examples and steps.
             seed: The seed of all choices; by default the machine's, or a random one.
+            seconds: Go on with further examples for this long, whatever their number in `chosen`.
             history: A `longpoll.HistoryWriter` on a `RealRuntime` that records every publish and poll for
                 `longpoll.judge`; only for a subject with the semantics `offsets`.
             example_done: Called after each example with their number so far.
@@ -176,7 +180,7 @@ class LongPollMachine(RuleBasedStateMachine):
                 run.counts.clear()
                 run.rule_counts.clear()
                 run.example_done = example_done
-                run_examples(lambda: cls(run), run, chosen)
+                cls._run_random(run, chosen, seconds)
             except FAULTS:
                 # The run keeps what a step raised. Hypothesis may only report that it did not recur.
                 if run.failure is None:
@@ -185,6 +189,17 @@ class LongPollMachine(RuleBasedStateMachine):
             run.failure.error.add_note(f"raised in step {run.failure.steps[-1]}; the example:\n{run.failure.code}")
             raise run.failure.error from None
         return run.report()
+
+    @classmethod
+    def _run_random(cls, run: Run, chosen: settings, seconds: float | None) -> None:
+        """Run random examples: the chosen number, or a few at a time until the time is over."""
+        if seconds is None:
+            run_examples(lambda: cls(run), chosen, run.seed)
+            return
+        end_ns, seed = run.runtime.monotonic_ns() + int(seconds * 1e9), run.seed
+        while run.runtime.monotonic_ns() < end_ns:
+            run_examples(lambda: cls(run), settings(chosen, max_examples=FEW_EXAMPLES), seed)
+            seed += 1
 
     @classmethod
     def _run_short(cls, run: Run) -> None:

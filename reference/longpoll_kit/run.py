@@ -203,8 +203,8 @@ SETTINGS: Final = settings(max_examples=20, stateful_step_count=20)
 """The default for a test case: some seconds."""
 
 
-def run_examples(machine: Callable[[], RuleBasedStateMachine], run: Run, chosen: settings) -> None:
-    """Run examples until one fails; raises the failure, or that it did not recur. `run` keeps the failure."""
+def run_examples(machine: Callable[[], RuleBasedStateMachine], chosen: settings, seed: int) -> None:
+    """Run examples until one fails; raises the failure, or that it did not recur. Their run keeps the failure."""
     plain = settings(
         chosen,
         deadline=None,
@@ -214,7 +214,7 @@ def run_examples(machine: Callable[[], RuleBasedStateMachine], run: Run, chosen:
         suppress_health_check=[*HealthCheck],
     )
 
-    @with_seed(run.seed)
+    @with_seed(seed)
     def example() -> RuleBasedStateMachine:
         return machine()
 

@@ -1,0 +1,192 @@
+"""`longpoll kit URL`: verdicts on services that listen on a real port, and sentences for what cannot be tested."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from click.testing import CliRunner, Result
+from model_tests.kit.services import SERVER
+
+from longpoll.commands.kit import kit
+from longpoll_kit.subjects import addresses
+
+DESCRIPTION = 'publish = "POST /{queue}"\npoll = "GET /{queue}?{position}?{wait_ms}"\n'
+QUICK = ("--for", "0.1", "--polls", "2", "--seed", "14")
+
+
+class Server(ThreadingHTTPServer):
+    """It ends its threads only when their polls are over."""
+
+    request_queue_size = 64
+
+
+QUEUES: Final[dict[str, list[str]]] = defaultdict(list)
+CHANGED: Final = threading.Condition()
+
+
+class Right(BaseHTTPRequestHandler):
+    """A feed: `POST /queue`, and `GET /queue?offset?timeout_ms` with a list of texts as the answer."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        with CHANGED:
+            QUEUES[self.path].append(body)
+            CHANGED.notify_all()
+        self.answer([])
+
+    def do_GET(self) -> None:
+        path, offset, timeout_ms = self.path.split("?")
+        with CHANGED:
+            self.wait_for(lambda: bool(QUEUES[path][int(offset) :]), int(timeout_ms) / 1000)
+        self.answer(QUEUES[path][int(offset) :])
+
+    def wait_for(self, has_some: Callable[[], bool], timeout_s: float) -> None:
+        CHANGED.wait_for(has_some, timeout_s)
+
+    def answer(self, bodies: list[str]) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(bodies).encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's
+        """Say nothing."""
+
+
+class WaitsOnce(Right):
+    """It looks, and then waits without looking again."""
+
+    def wait_for(self, has_some: Callable[[], bool], timeout_s: float) -> None:
+        if not has_some():
+            CHANGED.release()
+            select.select([], [], [], 0.005)  # what a look into a database takes
+            CHANGED.acquire()
+            CHANGED.wait(timeout_s)
+
+
+@pytest.fixture
+def serving() -> Iterator[Callable[[type[Right]], str]]:
+    """Serve with a handler; returns the URL."""
+    running: list[tuple[Server, threading.Thread]] = []
+
+    def serve(handler: type[Right]) -> str:
+        server = Server(("127.0.0.1", 0), handler)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        running.append((server, thread))
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield serve
+    for server, thread in running:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(kit, list(words))
+
+
+def described(directory: Path, text: str = DESCRIPTION) -> str:
+    file = directory / "service.toml"
+    file.write_text(text)
+    return str(file)
+
+
+def test_a_right_service_is_valid(serving: Callable[[Any], str], tmp_path: Path) -> None:
+    """Also a busy machine must not accuse it; the random examples are few."""
+    limits = ("--wake-ms", "5000", "--late-ms", "5000", "--for", "5")
+    done = run(serving(Right), "--service", described(tmp_path), "--json", *QUICK, *limits)
+    told = json.loads(done.stdout)
+
+    assert told["verdict"] != "invalid", told
+    assert done.exit_code == told["exit_code"]
+    assert told["counts"]["held and woken"] > 0
+
+
+def test_a_fault_is_invalid_and_can_be_run_again(serving: Callable[[Any], str], tmp_path: Path) -> None:
+    url, file = serving(WaitsOnce), described(tmp_path)
+    done = run(url, "--service", file, "--wake-ms", "200", "--for", "20", "--polls", "2", "--seed", "14")
+
+    assert done.exit_code == 1, done.output
+    assert done.stdout.startswith(("invalid: no_lost_wakeup: ", "invalid: nothing_lost: ", "invalid: not_early: "))
+    assert f"kit {url} --service {file} --for 20.0 --wake-ms 200 --polls 2 --seed 14" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("publish = ", "is not TOML"),
+        ('publish = "POST /"\n', "poll is missing, or is not METHOD /PATH"),
+        (f'{DESCRIPTION}wait = "2"\n', "unknown name 'wait'; known are publish, poll, semantics"),
+        (f'{DESCRIPTION}semantics = "queue"\n', "write consuming or offsets or confirming or newest"),
+        (f'{DESCRIPTION}wait_unit_ms = "1"\n', "wait_unit_ms is '1'; write int"),
+    ],
+)
+def test_a_mistake_in_the_description_is_told_in_a_sentence(text: str, said: str, tmp_path: Path) -> None:
+    done = run("http://127.0.0.1:1", "--service", described(tmp_path, text))
+
+    assert (done.exit_code, said in " ".join(done.output.split())) == (2, True), done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ftp://127.0.0.1",), "has no known scheme; write one of redis://"),
+        (("redis://127.0.0.1", "--mode", "lpop"), "Redis has no mode 'lpop'; write one of blpop, blmove"),
+        (("http://127.0.0.1:1",), "needs a file that describes its requests: --service FILE"),
+    ],
+)
+def test_what_cannot_be_tested_is_told_in_a_sentence(words: tuple[str, ...], said: str) -> None:
+    done = run(*words)
+
+    assert (done.exit_code, said in " ".join(done.output.split())) == (2, True), done.output
+
+
+@pytest.mark.parametrize("scheme", ["http", "redis"])
+def test_a_refused_connection_is_told_in_a_sentence(scheme: str, tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound, but not listening
+        done = run(f"{scheme}://127.0.0.1:{unused.getsockname()[1]}", "--service", described(tmp_path))
+
+    assert (done.exit_code, "does not answer: " in done.output) == (2, True), done.output
+    assert "Traceback" not in done.output
+
+
+def test_the_process_of_a_local_service_is_found() -> None:
+    """Its waits for a processor are then not its faults."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        process_id = addresses.local_process("127.0.0.1", listening.getsockname()[1])
+        assert Path(f"/proc/{process_id}").samefile("/proc/self")
+    assert addresses.local_process("192.0.2.1", 80) is None
+
+
+@pytest.mark.peers
+@pytest.mark.skipif(SERVER is None, reason="redis-server is not here; install the Debian package redis-server")
+@pytest.mark.parametrize("mode", ["blpop", "blmove", "xread", "xreadgroup"])
+def test_each_mode_of_redis_is_valid(mode: str, tmp_path: Path) -> None:
+    """On a port that is free when it is asked for; the queues are gone afterwards."""
+    import subprocess  # noqa: PLC0415 - only this peer needs it
+
+    import redis  # noqa: PLC0415 - the same
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    words = [str(SERVER), "--port", str(port), "--dir", str(tmp_path), "--save", ""]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert any("ready to accept connections" in line for line in server.stdout)
+        try:
+            done = run(f"redis://127.0.0.1:{port}", "--mode", mode, "--for", "10", "--json")
+            left = redis.Redis(port=port).dbsize()
+        finally:
+            server.terminate()
+    assert (json.loads(done.stdout)["verdict"], done.exit_code, left) == ("valid", 0, 0), done.output

@@ -1,0 +1,118 @@
+"""Redis: lists by BLPOP and BLMOVE, streams by XREAD and XREADGROUP.
+
+Promised: a list is first in, first out, and each element goes to one client (redis.io/docs/latest/commands/blpop);
+a wait is in seconds or milliseconds, and 0 means for ever (the same, and commands/xread). Streams keep their entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, Literal, get_args
+
+import redis
+
+from longpoll_kit.errors import SubjectError
+from longpoll_kit.subject import LongPollSubject, Polled, Semantics
+from longpoll_kit.subjects.addresses import local_process
+
+Mode = Literal["blpop", "blmove", "xread", "xreadgroup"]
+SEMANTICS: Final[Mapping[str, Semantics]] = {"xread": "offsets"}
+BODY: Final = "body"
+GROUP: Final = "readers"
+
+
+def mode_of(mode: str | None) -> Mode:
+    """The mode of this name, by default BLPOP; raises SubjectError."""
+    found: Mode | None = next((each for each in get_args(Mode) if each == (mode or "blpop")), None)
+    if found is None:
+        raise SubjectError(f"Redis has no mode {mode!r}; write one of {', '.join(get_args(Mode))}")
+    return found
+
+
+class RedisSubject(LongPollSubject):
+    """The keys of a server as queues; `close` deletes them."""
+
+    wait_min_ms = 1
+
+    def __init__(self, url: str, mode: Mode) -> None:
+        """Connect; raises SubjectError if the server does not answer."""
+        self._mode = mode
+        self.semantics = SEMANTICS.get(mode, "consuming")
+        self._client: redis.Redis = redis.Redis.from_url(url)
+        self._keys: set[str] = set()
+        try:
+            self._client.ping()
+        except redis.RedisError as error:
+            what = f"{url} does not answer: {error}; start the server, or check address and rights"
+            raise SubjectError(what) from None
+        settings = self._client.connection_pool.connection_kwargs
+        self.process_id = local_process(settings.get("host"), settings.get("port"))
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """RPUSH or XADD."""
+        self._use(queue)
+        if self._mode in {"blpop", "blmove"}:
+            self._client.rpush(queue, body)
+        else:
+            self._client.xadd(queue, {BODY: body})
+
+    def start_poll(self, queue: str, position: Any, timeout_ms: int) -> tuple[Any, int]:
+        """Send the blocking command on a connection of its own, because a connection has one at a time."""
+        self._use(queue)
+        pool = self._client.connection_pool
+        connection: Any = pool.connection_class(**pool.connection_kwargs)
+        connection.connect()
+        connection.send_command("CLIENT", "ID")
+        number = int(connection.read_response())
+        connection.send_command(*self._command(queue, position, timeout_ms))
+        return connection, number
+
+    def _command(self, queue: str, position: Any, timeout_ms: int) -> tuple[object, ...]:
+        match self._mode:
+            case "blpop":
+                return "BLPOP", queue, timeout_ms / 1000
+            case "blmove":
+                return "BLMOVE", queue, f"{queue}:taken", "LEFT", "RIGHT", timeout_ms / 1000
+            case "xread":
+                return "XREAD", "BLOCK", timeout_ms, "STREAMS", queue, position or "0-0"
+        return "XREADGROUP", "GROUP", GROUP, "kit", "BLOCK", timeout_ms, "NOACK", "STREAMS", queue, ">"
+
+    def finish_poll(self, handle: tuple[Any, int]) -> Polled:
+        """Read the reply: an element, the entries of a stream, or nothing."""
+        connection, _number = handle
+        try:
+            reply: Any = connection.read_response()
+        finally:
+            connection.disconnect()
+        if not reply:
+            return Polled()
+        if self._mode == "blmove":
+            return Polled([reply])
+        if self._mode == "blpop":
+            return Polled([reply[1]])
+        (entries,) = reply.values() if isinstance(reply, dict) else [stream[1] for stream in reply]
+        bodies = [dict(zip(fields[::2], fields[1::2], strict=True))[BODY.encode()] for _id, fields in entries]
+        return Polled(bodies, position_next=entries[-1][0])
+
+    def cancel(self, handle: tuple[Any, int]) -> None:
+        """CLIENT UNBLOCK, until the client is not blocked: Redis may not have read its command yet."""
+        number = handle[1]
+        while not self._client.client_unblock(number):
+            listed: Any = self._client.client_list(client_id=[number])
+            if not listed or (listed[0]["cmd"].partition("|")[0] == self._mode and "b" not in listed[0]["flags"]):
+                return
+
+    def close(self) -> None:
+        """Delete the queues, and close the connection."""
+        if self._keys:
+            self._client.unlink(*self._keys, *(f"{key}:taken" for key in self._keys))
+        self._client.close()
+
+    def _use(self, queue: str) -> None:
+        if queue in self._keys:
+            return
+        if self._mode == "xreadgroup":
+            with suppress(redis.ResponseError):  # another thread has made it
+                self._client.xgroup_create(queue, GROUP, id="0", mkstream=True)
+        self._keys.add(queue)

@@ -1,0 +1,153 @@
+"""A long poll over HTTP, from a description of its requests and answers in a TOML file."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+from urllib.parse import quote, urlsplit
+
+from attrs import fields, frozen
+
+from longpoll_kit.errors import SubjectError
+from longpoll_kit.subject import LongPollSubject, MessageOrder, Polled, Semantics
+from longpoll_kit.subjects.addresses import local_process
+
+Encoding = Literal["text", "base64"]
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "semantics": get_args(Semantics),
+    "order": get_args(MessageOrder),
+    "encoding": get_args(Encoding),
+}
+ACCEPTED: Final = range(200, 300)
+SHOWN_MAX: Final = 200
+
+
+@frozen
+class Service:
+    """How to publish and to poll; the file has these names."""
+
+    publish: str
+    """Method and path, such as `POST /{queue}`; the message is the request's body."""
+    poll: str
+    """Such as `GET /{queue}?offset={position}&timeout_ms={wait_ms}`; `{wait_s}` is in seconds."""
+    semantics: Semantics = "offsets"
+    order: MessageOrder = "total"
+    wait_unit_ms: int = 1
+    wait_min_ms: int = 0
+    wait_max_ms: int | None = None
+    first: str = "0"
+    """The position of a queue's first message."""
+    messages: str = ""
+    """Where the list of messages is in the JSON answer, such as `result.items`; empty: it is the answer."""
+    body: str = ""
+    """Where the body is in a message; empty: it is the message."""
+    position: str = ""
+    """Where the next position is in the answer; empty: the poll's position plus the number of messages."""
+    encoding: Encoding = "text"
+    """Of a body in the answer."""
+    nothing: tuple[int, ...] = (204, 304)
+    """The status of an answer without messages."""
+
+
+def read(file: Path) -> Service:
+    """Read a description; raises SubjectError for a mistake in it, OSError."""
+    try:
+        told = tomllib.loads(file.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SubjectError(f"{file} is not TOML: {error}") from None
+    names = {each.name: each for each in fields(Service)}
+    for name, value in told.items():
+        if name not in names:
+            raise SubjectError(f"{file}: unknown name {name!r}; known are {', '.join(names)}")
+        kinds: Any = (int,) if name.endswith("_ms") else (list,) if name == "nothing" else (str,)
+        if not isinstance(value, kinds) or value not in CHOICES.get(name, (value,)):
+            wanted = " or ".join(CHOICES.get(name, (kinds[0].__name__,)))
+            raise SubjectError(f"{file}: {name} is {value!r}; write {wanted}")
+    missing = [name for name in ("publish", "poll") if " /" not in told.get(name, "")]
+    if missing:
+        raise SubjectError(f"{file}: {missing[0]} is missing, or is not METHOD /PATH, such as 'POST /{{queue}}'")
+    return Service(**{**told, "nothing": tuple(told.get("nothing", (204, 304)))})
+
+
+class HttpSubject(LongPollSubject):
+    """The service at a URL; each request has its own connection."""
+
+    def __init__(self, url: str, service: Service) -> None:
+        split = urlsplit(url)
+        kind = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
+        self._url, self._kind, self._host, self._prefix = url, kind, split.netloc, split.path.rstrip("/")
+        self._service = service
+        port = split.port or (443 if split.scheme == "https" else 80)
+        self.process_id = local_process(split.hostname, port)
+        self.semantics = service.semantics
+        self.order = service.order
+        self.wait_unit_ms, self.wait_min_ms, self.wait_max_ms = (
+            service.wait_unit_ms,
+            service.wait_min_ms,
+            service.wait_max_ms,
+        )
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Send a message; raises SubjectError if it is refused."""
+        connection = self._sent(self._service.publish, body, queue=queue)
+        self._read(connection)
+
+    def start_poll(self, queue: str, position: Any, timeout_ms: int) -> tuple[http.client.HTTPConnection, Any]:
+        """Send a poll."""
+        at = self._service.first if position is None else position
+        named = {"queue": queue, "position": str(at), "wait_ms": str(timeout_ms), "wait_s": f"{timeout_ms / 1000:g}"}
+        return self._sent(self._service.poll, None, **named), at
+
+    def finish_poll(self, handle: tuple[http.client.HTTPConnection, Any]) -> Polled:
+        """Read the answer."""
+        connection, at = handle
+        content = self._read(connection)
+        if not content:
+            return Polled()
+        answer = json.loads(content)
+        messages = _found(answer, self._service.messages) or []
+        bodies = [self._decoded(_found(message, self._service.body)) for message in messages]
+        if self.semantics == "consuming" or not bodies:
+            return Polled(bodies)
+        told = self._service.position
+        return Polled(bodies, position_next=_found(answer, told) if told else int(at) + len(bodies))
+
+    def _decoded(self, body: str) -> bytes:
+        return base64.b64decode(body) if self._service.encoding == "base64" else body.encode()
+
+    def _sent(self, template: str, body: bytes | None, **values: str) -> http.client.HTTPConnection:
+        method, _, path = template.partition(" ")
+        for name, value in values.items():
+            path = path.replace(f"{{{name}}}", quote(value, safe=""))
+        connection = self._kind(self._host)
+        try:
+            connection.request(method, self._prefix + path, body)
+        except OSError as error:
+            what = f"{self._url} does not answer: {error}; start the service, or check the address"
+            raise SubjectError(what) from None
+        return connection
+
+    def _read(self, connection: http.client.HTTPConnection) -> bytes:
+        """The content of an answer, empty for one without messages."""
+        try:
+            answer = connection.getresponse()
+            content = answer.read()
+        finally:
+            connection.close()
+        if answer.status in self._service.nothing:
+            return b""
+        if answer.status not in ACCEPTED:
+            raise SubjectError(f"{self._url} answered {answer.status} {answer.reason}: {content[:SHOWN_MAX]!r}")
+        return content
+
+
+def _found(told: Any, where: str) -> Any:
+    """The value at a path of names, such as `result.items`."""
+    for name in where.split(".") if where else ():
+        told = told[name]
+    return told
