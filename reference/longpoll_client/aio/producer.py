@@ -20,7 +20,7 @@ from longpoll_client.lifecycle import AsyncCloseable, Closing
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.attempts import Attempt, QueueSelector, SendResult, is_lost, selector
-from longpoll_client.produce.hooks import Outcome, SendMetrics
+from longpoll_client.produce.hooks import Outcome
 from longpoll_client.produce.outgoing import OutgoingMessage, Parcel, as_given
 from longpoll_client.produce.producer import (
     MessageOptions,
@@ -31,7 +31,6 @@ from longpoll_client.produce.producer import (
     Sender,
     SendOptions,
     StartedSend,
-    message_of,
     read_options,
 )
 from longpoll_client.produce.requests import HEARTBEAT_S, ProducerHeartbeat, Replies, ReplyCallback, too_late
@@ -155,7 +154,7 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
 
     async def send_one_way(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> str:
         """As `Producer.send_one_way`: returns the message's id. Whether it was stored is never known."""
-        parcel = self._sender.single(topic, message_of(topic, body, options))
+        parcel = self._sender.single(topic, read_options(topic, body, options, MessageOptions)[0])
         address, header = self._sender.pick(parcel, await self._instance.publish_route(topic, CALL_TIMEOUT_S))
         connection = await self._instance.connection(address, CALL_TIMEOUT_S)
         await connection.one_way(parcel.code, header, parcel.body)
@@ -215,8 +214,7 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
         """
         check_plain("callback", callback)
         self._instance.check()
-        if self._on_way + len(self._sending) >= PENDING_COUNT_MAX:
-            self._check_room()
+        self._check_room()
         message, queue_selector, timeout_s = read_options(topic, body, options)
         sending = self._sender.begin(self._sender.single(topic, message), queue_selector, timeout_s, callback)
         if not self._sent_at_once(sending, callback):
@@ -402,10 +400,6 @@ class AsyncTransactionProducer(TransactionCore, AsyncCloseable):
         await self._instance.end_jobs()
         await self._instance.run(self._heartbeat.leave())
         await self._producer.close()
-
-    def metrics(self) -> SendMetrics:
-        """As `TransactionProducer.metrics`."""
-        return self._producer.metrics()
 
     async def send(
         self, topic: str, body: bytes, local_transaction: AsyncWork, **options: Unpack[RequestOptions]

@@ -139,11 +139,6 @@ def read_options(
     return OutgoingMessage(body, properties=properties or {}, **cast("Any", given)), chosen, timeout_s
 
 
-def message_of(topic: str, body: bytes, options: MessageOptions) -> OutgoingMessage:
-    """The message of a one-way send; raises as `read_options`."""
-    return read_options(topic, body, options, MessageOptions)[0]
-
-
 class Sender:
     """The sends of one producer, without I/O. It does not hold the producer, which may be garbage-collected."""
 
@@ -496,7 +491,7 @@ class Producer(ProducerCore, Closeable):
 
         Whether it was stored is never known. Raises ConfigError, or a ClientError if it could not be sent.
         """
-        parcel = self._sender.single(topic, message_of(topic, body, options))
+        parcel = self._sender.single(topic, read_options(topic, body, options, MessageOptions)[0])
         address, header = self._sender.pick(parcel, self._instance.publish_route(topic))
         self._instance.client(address).one_way(parcel.code, header, parcel.body)
         self._sender.watch.sent_one_way()

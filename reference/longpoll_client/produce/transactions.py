@@ -144,6 +144,11 @@ class TransactionCore:
         self._core = instance
         self._heartbeat = ProducerHeartbeat(instance, sender.group)
         self._lifecycle = Lifecycle(sender.runtime, f"the producer of group {sender.group}")
+        self._watch = sender.watch
+
+    def metrics(self) -> SendMetrics:
+        """The counts of all prepared messages so far; not how their transactions ended."""
+        return self._watch.metrics()
 
     def _send_steps(
         self, prepare: Callable[[], object], local_transaction: Callable[[], object]
@@ -226,10 +231,6 @@ class TransactionProducer(TransactionCore, Closeable):
             self._timer.close()
             self._instance.run(self._heartbeat.leave())
             self._producer.close()
-
-    def metrics(self) -> SendMetrics:
-        """The counts of all prepared messages so far; not how their transactions ended."""
-        return self._producer.metrics()
 
     def send(
         self, topic: str, body: bytes, local_transaction: LocalTransaction, **options: Unpack[RequestOptions]
