@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from longpoll_judge.columns.keys import NO_KEYS, text_hashes
 from longpoll_judge.columns.lookup import Booleans, Integers, are_of, run_starts
 from longpoll_judge.read.schema import (
     DEFAULTS,
@@ -122,6 +123,8 @@ _DENSE: Final = 8
 """Rows are many where they are one in this number of all."""
 FEW_NAMES: Final = 64
 """So few names are not worth looking for those that rows have."""
+_MANY_NAMES: Final = 1_000
+"""So many names cost more to compare than their hashes."""
 _NO_EVENTS: Final = EVENT_SCHEMA.empty_table().select(REQUIRED)
 
 
@@ -214,9 +217,32 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
             fill(pa.table([constant(DEFAULTS.get(name), kind, count) if part is None else part], [name]), [name])
             for part, count in zip(parts.pop(name), counts, strict=True)
         )
-        columns.append(whole.unify_dictionaries().combine_chunks()[name])
+        columns.append(_unified(whole[name]) if name in NAMES else whole.combine_chunks()[name])
         del whole
     return pa.table(columns, schema=pa.schema([EVENT_SCHEMA.field(name) for name in names]))
+
+
+def _unified(column: pa.ChunkedArray) -> pa.Array:
+    """A column of names in one chunk.
+
+    Many names, such as those of requests, are compared by their hashes first: most come in one chunk alone.
+    """
+    chunks = [chunk for chunk in column.chunks if len(chunk)]
+    texts = pa.concat_arrays([chunk.dictionary for chunk in chunks] or [pa.array([], pa.string())])
+    hashes = text_hashes(texts) if len(texts) > _MANY_NAMES else NO_KEYS
+    order = np.argsort(hashes, kind="stable")
+    again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+    are_same = compute.equal(*(texts.take(pa.array(order[rows])) for rows in (again, again + 1)))
+    if len(chunks) < 2 or not len(hashes) or not compute.all(are_same, min_count=0).as_py():
+        whole = column.unify_dictionaries().combine_chunks()
+        return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+    is_new = np.ones(len(order), dtype=np.bool_)
+    is_new[again + 1] = False
+    number = np.empty(len(order), dtype=np.int32)
+    number[order] = order[np.flatnonzero(is_new)][np.cumsum(is_new) - 1]
+    bases = np.cumsum([0, *(len(chunk.dictionary) for chunk in chunks)])
+    codes = [number[chunk.indices.to_numpy() + base] for chunk, base in zip(chunks, bases[:-1].tolist(), strict=True)]
+    return pa.DictionaryArray.from_arrays(np.concatenate(codes), texts)
 
 
 def place_answers(table: pa.Table) -> pa.Table:

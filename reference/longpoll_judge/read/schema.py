@@ -172,7 +172,8 @@ def lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.
     if not has_column(table, name):
         return np.zeros(len(table) + 1, dtype=np.int64), np.empty(0, dtype=np.int64)
     lists = table[name].combine_chunks()
-    return lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
+    bounds = lists.offsets.to_numpy().astype(np.int64)
+    return bounds - bounds[0], lists.values.to_numpy()[bounds[0] : bounds[-1]]
 
 
 def event_dict(row: dict[str, Any]) -> dict[str, Any]:

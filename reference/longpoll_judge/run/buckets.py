@@ -85,11 +85,12 @@ def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Itera
     """The events of each bucket, and whether they are its own: some concern every bucket."""
     of = buckets_of(table, buckets, place)
     common = np.union1d(np.flatnonzero(are_common(table)), _ends_of_connections(table))
-    order = np.arange(len(table)) if (of[1:] >= of[:-1]).all() else np.argsort(of, kind="stable")
-    ends = np.searchsorted(of[order], np.arange(buckets + 1))
     guests = taken(table, common)
+    ends = np.append(0, np.cumsum(np.bincount(of, minlength=buckets)))
+    if (of[1:] < of[:-1]).any():
+        table = table.take(pa.array(np.argsort(of.astype(np.uint16), kind="stable")))
     for bucket in range(buckets):
-        yield bucket, compacted(table.take(pa.array(order[ends[bucket] : ends[bucket + 1]])), 1), True
+        yield bucket, compacted(table.slice(ends[bucket], ends[bucket + 1] - ends[bucket]), 1), True
         visit = np.flatnonzero(of[common] != bucket)
         if len(visit):
             yield bucket, guests.take(pa.array(visit)), False
