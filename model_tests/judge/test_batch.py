@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from longpoll_judge.columns import tables
 from longpoll_judge.columns.tables import GROUP_KEY, decode, encode, joined, queue_numbers, taken
 from longpoll_judge.kernel.lives import REQUEST_EVENTS
 from longpoll_judge.kernel.verdict import LOG_EVENTS
@@ -138,6 +139,24 @@ def test_parts_of_a_table_come_back_together(events: Events, borders: list[int])
     parts = [taken(table, np.arange(begin, end)) for begin, end in pairwise(places)]
 
     assert fill(joined(decode(encode(part)) for part in parts)).to_pylist() == table.to_pylist()
+
+
+@pytest.mark.parametrize("are_hashes_alike", [False, True])
+def test_many_names_of_several_parts_have_one_number_each(
+    are_hashes_alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not names have a hash of their own."""
+    if are_hashes_alike:
+        monkeypatch.setattr(tables, "text_hashes", lambda texts: np.zeros(len(texts), dtype=np.uint64))
+    told = {"event": "hold", "after_ns": 0, "before_ns": 0, "source": "s"}
+    parts = [
+        table_of([told | {"sequence": number, "request": f"r{number % 900}"} for number in range(start, start + 700)])
+        for start in (0, 500, 1_000)
+    ]
+    whole = joined(parts)
+
+    assert whole["request"].to_pylist() == [text for part in parts for text in part["request"].to_pylist()]
+    assert len(set(whole["request"].chunk(0).indices.to_pylist())) == len(set(whole["request"].to_pylist()))
 
 
 def test_a_part_takes_along_what_it_uses_alone() -> None:

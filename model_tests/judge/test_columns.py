@@ -18,8 +18,14 @@ from longpoll_judge.columns.lookup import (
     BEGINNING,
     NEVER,
     Grouped,
+    are_among,
+    count_of,
+    distinct,
     grouped,
+    highest_before,
     is_one_of,
+    least_of,
+    numbered,
     order_by,
     run_starts,
     running,
@@ -266,6 +272,54 @@ def test_the_order_is_by_group_and_then_by_moment_and_stable(rows: list[tuple[in
     """In order already, in order of time, or in none."""
     groups, moments = integers([group for group, _moment in rows]), integers([moment for _group, moment in rows])
     assert order_by(groups, moments).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
+
+
+PAIRS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([-(2**60), 0, 1, 2, 9, 2**60])), min_size=1, max_size=12)
+
+
+@given(own=PAIRS, other=PAIRS)
+def test_pairs_are_numbered_alike_where_they_are_equal(
+    own: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> None:
+    """By numbers close together and far apart; and what is asked of such numbers is what a dictionary tells."""
+    lots = [
+        [np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True)] for pairs in (own, other) if pairs
+    ]
+    if len(lots) < 2:
+        return
+    keys, wanted = numbered(*lots)
+
+    number = dict(zip(own + other, np.concatenate((keys, wanted)).tolist(), strict=True))
+    assert len(set(number.values())) == len(number)
+    assert min(number.values()) >= 0
+    assert [number[pair] for pair in own + other] == np.concatenate((keys, wanted)).tolist()
+    assert are_among(wanted, keys).tolist() == [pair in own for pair in other]
+    assert count_of(keys, wanted).tolist() == [own.count(pair) for pair in other]
+    values = np.arange(len(own))[::-1].copy()
+    least = [
+        min((value for pair, value in zip(own, values.tolist(), strict=True) if pair == each), default=-5)
+        for each in other
+    ]
+    assert least_of(keys, wanted, values, -5).tolist() == least
+    assert distinct(keys).tolist() == sorted(set(keys.tolist()))
+
+
+@given(
+    ended=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 4)), max_size=12),
+    asked=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=8),
+)
+def test_the_highest_before_a_moment_is_the_last_of_the_greatest(
+    ended: list[tuple[int, int, int]], asked: list[tuple[int, int]]
+) -> None:
+    """Of its group, of those that ended before the moment."""
+    group, ended_ns, value = (np.array([one[place] for one in ended], dtype=np.int64) for place in range(3))
+    about, moment_ns = (np.array([one[place] for one in asked], dtype=np.int64) for place in range(2))
+    rows = [
+        [(one[2], row) for row, one in enumerate(ended) if one[0] == each[0] and one[1] < each[1]] for each in asked
+    ]
+
+    found = highest_before(group, ended_ns, value, about, moment_ns)
+    assert found.tolist() == [max(several)[1] if several else -1 for several in rows]
 
 
 @given(rows=ROWS | ROWS.map(sorted))
