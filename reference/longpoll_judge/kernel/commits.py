@@ -213,6 +213,8 @@ class _Group:
     answers: pa.Table
     answer: Integers
     """By request the row of its answer; -1 for none."""
+    told: dict[str, Integers]
+    """By request columns of its answer."""
     is_doubtful: Flags
     """By request whether its answer is uncertain: it has none here, and is not judged."""
 
@@ -225,14 +227,14 @@ class _Group:
     def refused_counts(self) -> tuple[int, int]:
         """How many queries and updates were refused, and how many have an answer."""
         answered = is_one_of(integers_of(self.asked, "code"), OFFSET_CODES) & (self.answer >= 0)
-        read = is_one_of(self._of_answers("code"), (SUCCESS, QUERY_NOT_FOUND))
+        read = is_one_of(self.told["code"], (SUCCESS, QUERY_NOT_FOUND))
         return int(np.count_nonzero(answered & ~read)), int(np.count_nonzero(answered))
 
     @property
     def unsaid_count(self) -> int:
         """How many answers to queries say that there is an offset but do not give it."""
         is_asked = (integers_of(self.asked, "code") == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)
-        unsaid = (self._of_answers("code") == SUCCESS) & (self._of_answers("offset") < 0)
+        unsaid = (self.told["code"] == SUCCESS) & (self.told["offset"] < 0)
         return int(np.count_nonzero(is_asked & unsaid))
 
     def findings(
@@ -260,7 +262,7 @@ class _Group:
         commits = is_one_of(code, (*PULL_CODES, UPDATE_CONSUMER_OFFSET))
         value = np.where(commits, integers_of(self.asked, "commit_offset"), -1)
         is_answered = self.answer >= 0
-        answer_code = np.where(is_answered, self._of_answers("code"), -1)
+        answer_code = np.where(is_answered, self.told["code"], -1)
         is_explicit = code == UPDATE_CONSUMER_OFFSET
         # An explicit commit took effect if it was answered SUCCESS, a pull's if the pull was read at all.
         took = np.where(is_explicit, answer_code == SUCCESS, is_one_of(answer_code, PULL_RESULTS)) & (value >= 0)
@@ -270,18 +272,14 @@ class _Group:
             value=value,
             after_ns=integers_of(self.asked, "after_ns"),
             before_ns=integers_of(self.asked, "before_ns"),
-            done_ns=np.where(is_answered, self._of_answers("before_ns"), NEVER),
+            done_ns=np.where(is_answered, self.told["before_ns"], NEVER),
             answer_code=answer_code,
-            told=np.where(is_answered & (answer_code == SUCCESS), self._of_answers("offset"), -1),
+            told=np.where(is_answered & (answer_code == SUCCESS), self.told["offset"], -1),
             is_explicit=is_explicit,
             took=took,
             # A request without an answer may have been done; a pull that was refused may have committed before it was.
             may_take=took | ((~is_answered | ~is_explicit) & (value >= 0)),
         )
-
-    def _of_answers(self, name: str) -> Integers:
-        column: Integers = np.append(integers_of(self.answers, name), 0)[self.answer]
-        return column
 
     def _told(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
         """The finding about the answer to one query; `resets` may have come before it."""
@@ -578,6 +576,7 @@ def _groups(asked: pa.Table, answers: pa.Table, twice: Integers) -> Iterator[_Gr
         asked, answers, answer
     )
     answer[is_doubtful] = -1
+    told = {name: np.append(integers_of(answers, name), 0)[answer] for name in ("code", "offset", "before_ns")}
     queues, _firsts = queue_numbers(asked)
     groups, names = coded_texts(asked, "group")
     codes = np.unique(queues.astype(np.int64) * len(names) + groups, return_inverse=True)[1]
@@ -587,4 +586,10 @@ def _groups(asked: pa.Table, answers: pa.Table, twice: Integers) -> Iterator[_Gr
     ends = np.cumsum(np.bincount(codes))
     for code in np.flatnonzero(is_asked).tolist():
         rows = order[ends[code - 1] if code else 0 : ends[code]]
-        yield _Group(asked.take(pa.array(rows)), answers, answer[rows], is_doubtful[rows])
+        yield _Group(
+            asked.take(pa.array(rows)),
+            answers,
+            answer[rows],
+            {name: column[rows] for name, column in told.items()},
+            is_doubtful[rows],
+        )

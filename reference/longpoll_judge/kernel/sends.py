@@ -309,7 +309,7 @@ def _not_stored(messages: Messages, told: Gathered) -> Integers:
     """The requests with a unique identifier that were refused with a code that means: not stored."""
     refused = messages.refused
     mine = refused.request[is_one_of(refused.values["code"], SEND_NOT_STORED)]
-    return np.setdiff1d(mine, np.concatenate((messages.again, told.request)))
+    return mine[~are_among(mine, np.concatenate((messages.again, told.request)))]
 
 
 def _unplaced(messages: Messages, told: Gathered) -> Gathered:
