@@ -13,7 +13,8 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_simulation.lockstep import Lockstep, Move, remembered, run
+from longpoll_broker.hold.hold_table import HELD
+from longpoll_simulation.lockstep import KEY, Lockstep, Move, remembered, run
 from longpoll_simulation.refinement import collected_errors
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python import Packed, successors
@@ -31,6 +32,16 @@ REASONS: Final = {
     "behind": "a state that only one of these leads to",
 }
 """Why no schedule reaches a state of the specification."""
+
+
+def ways_lost(world: Lockstep) -> set[str]:
+    """How pulls with something to read came to be left to time alone: by their hold, or a keep."""
+    end = world.queues.visible_end(*KEY)
+    held = [slot.pull for slot in world.slots if slot.pull is not None and slot.pull.phase is HELD]
+    waiting = [pull for pull in held if pull.offset < end]
+    if not waiting or not {kind for kind, _number in world.moves()} <= {"tick", "append", "next_pull"}:
+        return set()
+    return {world.held_by[pull] for pull in waiting}
 
 
 @define
@@ -52,7 +63,7 @@ class Explored:
 
     def note(self, world: Lockstep, path: tuple[Move, ...]) -> None:
         """Record the losses in this state."""
-        for way in world.ways_lost():
+        for way in ways_lost(world):
             if way not in self.lost or len(path) < len(self.lost[way]):
                 self.lost[way] = path
         self.late_ms = max(self.late_ms, *map(world.late_ms, world.slots))

@@ -6,9 +6,10 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+from model_tests.support.simulation.runtime import SimulatedThread
 from model_tests.support.simulation.strategies import FewSwitches
 
-from longpoll_simulation.sync import SimulatedLock, SimulatedThread
+from longpoll_simulation.sync import SimulatedLock
 from longpoll_simulation.world import Grain, LineTracing, StuckError, World
 from longpoll_spec.errors import LongpollError
 

@@ -21,7 +21,7 @@ import pytest
 from attrs import define, field
 from model_tests.simulate.stress import first_fault
 from model_tests.support.simulation.network import Network, SimulatedSocket
-from model_tests.support.simulation.runtime import SimulatedRuntime
+from model_tests.support.simulation.runtime import SimulatedRuntime, SimulatedThread
 from model_tests.support.simulation.strategies import FewSwitches
 
 from longpoll_client import remoting
@@ -32,7 +32,6 @@ from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command, Connection, encode, reply
 from longpoll_protocol.headers import SendMessageResponseHeader
-from longpoll_simulation.sync import SimulatedThread
 from longpoll_simulation.world import LineTracing, World
 
 FILES: Final = tuple(str(module.__file__) for module in (remoting, exchange))

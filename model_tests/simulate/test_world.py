@@ -7,10 +7,11 @@ from typing import Final
 
 import pytest
 from model_tests.support.simulation import search
+from model_tests.support.simulation.runtime import SimulatedThread
 from model_tests.support.simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay
 from model_tests.support.simulation.trace import Notes, tell
 
-from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock, SimulatedThread
+from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock
 from longpoll_simulation.world import Grain, LineTracing, Strategy, StuckError, Turn, World
 
 SEEDS: Final = range(200)

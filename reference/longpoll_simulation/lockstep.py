@@ -573,15 +573,6 @@ class Lockstep:
             return 0
         return max(self.now_ms - pull.deadline_ms, 0)
 
-    def ways_lost(self) -> set[str]:
-        """How pulls with something to read came to be left to time alone: by their hold, or a keep."""
-        end = self.queues.visible_end(*KEY)
-        held = [slot.pull for slot in self.slots if slot.pull is not None and slot.pull.phase is HELD]
-        waiting = [pull for pull in held if pull.offset < end]
-        if not waiting or not {kind for kind, _number in self.moves()} <= {"tick", "append", "next_pull"}:
-            return set()
-        return {self.held_by[pull] for pull in waiting}
-
 
 def remembered(law: Successors) -> Successors:
     """The specification's next states, cached: runs reach the same ones repeatedly."""

@@ -1,4 +1,4 @@
-"""Locks, conditions, flags and threads between the actors of a world, as in `longpoll_runtime.threads`.
+"""Locks, conditions and flags between the actors of a world, as in `longpoll_runtime.threads`.
 
 Each operation is a scheduling point, including the release of a lock. An actor that waits for a lock is woken when it
 is free, and acquires it when the strategy runs it; as on real machines, another may be faster.
@@ -149,28 +149,3 @@ class SimulatedEvent:
 
     def __str__(self) -> str:
         return "a flag"
-
-
-class SimulatedThread:
-    """The starter's handle on an actor."""
-
-    def __init__(self, world: World, actor: Actor) -> None:
-        self._world = world
-        self._actor = actor
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, or `timeout` seconds."""
-        self._world.point("join", self._actor)
-        if not self._actor.done and not self._world.over:
-            self._world.wait(self._actor.joined_by, self, timeout)
-
-    def is_alive(self) -> bool:
-        """Whether it still runs."""
-        return not self._actor.done
-
-    def is_current(self) -> bool:
-        """Whether it is the caller."""
-        return self._world.current is self._actor
-
-    def __str__(self) -> str:
-        return f"the end of {self._actor}"

@@ -33,7 +33,6 @@ from longpoll_simulation.sync import (
     SimulatedCondition,
     SimulatedEvent,
     SimulatedLock,
-    SimulatedThread,
 )
 from longpoll_simulation.world import BEGIN_NS, Actor, World
 
@@ -41,6 +40,31 @@ T = TypeVar("T")
 MEMORY_SIZE: Final = 8 << 30
 BEGIN_UNIX_MS: Final = 1_700_000_000_000
 """The wall clock at the start of a world, milliseconds since 1970."""
+
+
+class SimulatedThread:
+    """The starter's handle on an actor."""
+
+    def __init__(self, world: World, actor: Actor) -> None:
+        self._world = world
+        self._actor = actor
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, or `timeout` seconds."""
+        self._world.point("join", self._actor)
+        if not self._actor.done and not self._world.over:
+            self._world.wait(self._actor.joined_by, self, timeout)
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return not self._actor.done
+
+    def is_current(self) -> bool:
+        """Whether it is the caller."""
+        return self._world.current is self._actor
+
+    def __str__(self) -> str:
+        return f"the end of {self._actor}"
 
 
 class SimulatedQueue(Generic[T]):
