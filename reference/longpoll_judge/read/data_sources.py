@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -32,10 +33,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from longpoll_judge.errors import JudgeUserError
-from longpoll_judge.read.growing_history import stamps_of, whole_end
+from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.rocketmq_store import SCHEMAS, FileRange, Part, ranges, read_records, read_units
 from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA, REQUIRED, Damage, compute, fill
-from longpoll_judge.read.source import SPLIT_BYTES, InputSplit, find, kind_of, read_split
+from longpoll_judge.read.source import History, InputSplit, find, kind_of, read_split
 from longpoll_spec.history import NDJSON_SUFFIX
 
 FRAME_SCHEMA: Final = pa.schema([("time", pa.timestamp("us", "UTC")), *PLAIN_SCHEMA])
@@ -111,44 +112,63 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
     return compute.if_else(compute.equal(column, default), None, column) if is_nothing else column
 
 
-class HistoryStream(DataSourceStreamReader):
-    """The new events of one directory."""
+BATCH_BYTES: Final = 64 << 20
+"""Approximate size of a batch of a stream, in bytes of lines."""
+PACKED: Final = 12
+"""Assumed bytes of lines for each byte of Parquet or compressed lines."""
+Offset = dict[str, int]
+"""By part, how far it was read: a byte of lines, or a number of row groups."""
 
-    def __init__(self, directory: Path | str, chosen: Chosen | None = None) -> None:
-        self._directory = directory
+
+class HistoryStream(DataSourceStreamReader):
+    """The new events of some directories, in batches."""
+
+    def __init__(self, directories: Sequence[str], chosen: Chosen | None = None) -> None:
+        self._growth = GrowingHistory(list(directories))
+        self._ends: Offset = {}
         self._chosen = chosen or Chosen()
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Nothing has been read."""
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        """The offset of an unread history."""
         return {}
 
-    def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """By part how far it can be read."""
-        return {
-            part: whole_end(part) if kind_of(part) == NDJSON_SUFFIX else stamp.size
-            for part, stamp in stamps_of([self._directory]).items()
-        }
+    def latestOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        """The end of the next batch."""
+        history = self._growth.look()
+        ends = dict(self._ends)
+        count = Counter(part.path for part in history.splits)
+        size = 0
+        for part in history.splits:
+            start = max(part.start, ends.get(part.path, 0))
+            if part.end <= start:
+                continue
+            is_lines = kind_of(part.path) == NDJSON_SUFFIX
+            size += part.end - start if is_lines else PACKED * self._growth.stamps[part.path].size // count[part.path]
+            ends[part.path] = part.end
+            if size >= BATCH_BYTES:
+                break
+        self._ends = ends
+        return dict(ends)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """The splits of what is new."""
-        return [InputPartition(each) for part in find([self._directory]).splits for each in _new(part, start, end)]
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The splits of what is new; a restarted query continues from `end`."""
+        return [InputPartition(part) for part in self.between(find(self._growth.paths), start, end)]
+
+    def between(self, history: History, start: Offset, end: Offset) -> list[InputSplit]:
+        """The splits of a history between two offsets."""
+        self._ends = dict(end)
+        cut = (
+            msgspec.structs.replace(
+                part, start=max(part.start, start.get(part.path, 0)), end=min(part.end, end.get(part.path, 0))
+            )
+            for part in history.splits
+        )
+        return [part for part in cut if part.start < part.end]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The events of a split."""
         table, _damages = self._chosen.read(cast("InputSplit", partition.value))
         yield from table.to_batches()
-
-
-def _new(part: InputSplit, start: dict[str, int], end: dict[str, int]) -> Iterator[InputSplit]:
-    """The part of the split between two offsets."""
-    if kind_of(part.path) != NDJSON_SUFFIX:
-        if part.path not in start and part.path in end:
-            yield part
-        return
-    first = max(part.start, start.get(part.path, 0))
-    last = min(part.start + SPLIT_BYTES, end.get(part.path, 0))
-    if first < last:
-        yield msgspec.structs.replace(part, start=first, end=last)
 
 
 DAMAGE: Final = "damage"
@@ -195,7 +215,7 @@ class HistorySource(DataSource):
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of a directory that grows."""
         options = dict(self.options)
-        return HistoryStream(_path(options), Chosen.of(schema, options))
+        return HistoryStream([_path(options)], Chosen.of(schema, options))
 
 
 class _HistoryReader(DataSourceReader):

@@ -17,7 +17,6 @@ import pickle
 import queue
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -45,15 +44,15 @@ from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.survey import Survey, merge, survey_split
 from longpoll_judge.kernel.gathered import rows_where
+from longpoll_judge.read.data_sources import HistoryStream, Offset
 from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.schema import fill
-from longpoll_judge.read.source import History, InputSplit, find, kind_of, read_split
+from longpoll_judge.read.source import History, InputSplit, find, read_split
 from longpoll_judge.run.buckets import SHARED, are_in, each_once, in_buckets, keys_of, shared_by, visitors_of
 from longpoll_judge.run.sliding import CHECKPOINT, Limits, Sliding, SoFar
-from longpoll_judge.run.spark.engine import SparkEngine, ddl_of
+from longpoll_judge.run.spark.engine import SparkEngine, ddl_of, row_of
 from longpoll_judge.run.spark.session import FAULT_CHARACTERS_MAX, fault_of, unclosed_sockets_ignored, with_settings
 from longpoll_judge.run.tally import Tally
-from longpoll_spec.history import NDJSON_SUFFIX
 
 SOURCE: Final = "longpoll-new-events"
 DIRECTORIES: Final = "directories"
@@ -73,10 +72,6 @@ OUTCOMES: Final = pa.schema(
     [("queue_group", pa.int64()), ("part", pa.string()), ("until", pa.int64()), ("so_far", pa.binary())]
 )
 """A row of the result for each part that was read, and a pickled `SoFar` of the bucket."""
-BATCH_BYTES: Final = 64 << 20
-"""Approximate size of a batch, in bytes of lines."""
-PACKED: Final = 12
-"""Assumed bytes of lines for each byte of Parquet or compressed lines."""
 TRIGGER: Final = "500 milliseconds"
 LOOK_S: Final = 0.2
 """How often a waiting batch checks whether the follower still exists."""
@@ -94,42 +89,14 @@ _SETTINGS: Final = {
 # -- the scan ----------------------------------------------------------------------------------------------------------
 
 
-class NewEvents(DataSourceStreamReader):
-    """The new events in some directories. The offset says by part how far it was read, with a checksum of that."""
+class NewEvents(HistoryStream):
+    """The new events in some directories, a row for each bucket."""
 
-    def __init__(self, directories: Sequence[str]) -> None:
-        self._growth = GrowingHistory(list(directories))
-        self._ends: dict[str, int] = {}
-
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """The offset of an unread history."""
-        return {}
-
-    def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """The end of the next batch, by part."""
-        history = self._growth.look()
-        ends = dict(self._ends)
-        count = Counter(part.path for part in history.splits)
-        size = 0
-        for part in history.splits:
-            start = max(part.start, ends.get(part.path, 0))
-            if part.end <= start:
-                continue
-            is_lines = kind_of(part.path) == NDJSON_SUFFIX
-            size += part.end - start if is_lines else PACKED * self._growth.stamps[part.path].size // count[part.path]
-            ends[part.path] = part.end
-            if size >= BATCH_BYTES:
-                break
-        self._ends = ends
-        return dict(ends)
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """The new splits; a restarted query continues from `end`."""
-        self._ends = dict(end)
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The new splits, each with what is known of its history."""
         history = find(self._growth.paths)
-        splits = [between for part in history.splits for between in _between(part, start, end)]
         known = pickle.dumps(attrs.evolve(history, splits=[], damages=[]))
-        return [InputPartition((part, known)) for part in splits]
+        return [InputPartition((part, known)) for part in self.between(history, start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The events of a split, a row of `NEW_EVENTS` for each bucket."""
@@ -137,18 +104,7 @@ class NewEvents(DataSourceStreamReader):
         table, damages = read_split(part)
         survey = msgspec.msgpack.encode(survey_split(fill(table), damages))
         for bucket, events in _in_groups(fill(table)):
-            row = [bucket, part.path, part.end, encode(events), survey, known]
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([value], column.type) for value, column in zip(row, NEW_EVENTS, strict=True)],
-                schema=NEW_EVENTS,
-            )
-
-
-def _between(part: InputSplit, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[InputSplit]:
-    """The part of the split between two offsets, unless it is empty."""
-    first, last = max(part.start, start.get(part.path, 0)), min(part.end, end.get(part.path, 0))
-    if first < last:
-        yield msgspec.structs.replace(part, start=first, end=last)
+            yield row_of(NEW_EVENTS, bucket, part.path, part.end, encode(events), survey, known)
 
 
 def _in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
