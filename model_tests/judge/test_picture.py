@@ -214,6 +214,19 @@ def test_a_valid_history_has_nothing_red(clean: Path) -> None:
     assert {bar.finding for bar in shown.bars} == {-1}
 
 
+def test_the_page_lists_what_was_observed_and_what_was_not_judged(lost: tuple[Result, Drawn, Picture]) -> None:
+    result, drawn, _shown = lost
+    plain = render_html(result, drawn)
+    note = {"clause": "evidence.not_judged", "count": 7, "why": "pulls with SQL92 subscriptions"}
+    more = msgspec.structs.replace(result, notes=[note], observations=result.findings)
+    text = render_html(more, drawn)
+
+    assert ("Observations" in plain, "Not judged" in plain) == (False, False)
+    assert "<h3>Not judged</h3>" in text
+    assert "(7): pulls with SQL92 subscriptions" in text
+    assert f"<li><code>{result.findings[0].clause}</code> RACE / 0: " in text.split("<h3>Observations</h3>")[1]
+
+
 def test_a_record_without_pulls_has_nothing_to_draw(tmp_path: Path, lost: tuple[Result, Drawn, Picture]) -> None:
     (tmp_path / "meta.json").write_text('{"format_version":1,"sources":[]}')
     nothing = render_html(*looked(tmp_path))

@@ -65,7 +65,7 @@ def test_html_escapes_what_it_is_given(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in written
     assert "a &lt; b" in written
     assert "<svg></svg>" in written
-    assert "The history is" in written
+    assert 'The history is <span class="outcome valid">valid</span>: <a href="verdict.html">' in written
     assert written.endswith("</html>\n")
 
 

@@ -76,7 +76,8 @@ def verify(
     """
     from longpoll.verification import specification, stages  # noqa: PLC0415 - needs extras, which --help does not
     from longpoll.verification.limits import declared  # noqa: PLC0415 - the same
-    from longpoll.verification.report import Page, render_page  # noqa: PLC0415 - the same
+    from longpoll.verification.report import VERDICT, Page, render_page  # noqa: PLC0415 - the same
+    from longpoll_judge.show.page import render_html  # noqa: PLC0415 - the same
 
     policy = with_knobs(preset(policy_name), knobs)
     if name_server is not None and broker_address is None:
@@ -95,6 +96,8 @@ def verify(
             page, stages.Job(known, policy_name, knobs, place, names, race_s, history, Path(scratch), runtime)
         )
     path.write_text(render_page(page.rows, specification.charts(page.rows), page.result), encoding="utf-8")
+    if page.result is not None:
+        (report_directory / VERDICT).write_text(render_html(page.result), encoding="utf-8")
     if as_json:
         rows = [row.as_json() for row in page.rows]
         emit_json({"exit_code": int(page.exit_code), "rows": rows, "report": str(path), "history": str(history)})

@@ -1,7 +1,7 @@
 """The report of `longpoll verify`: a row with a result for each check, the exit code, and `index.html`.
 
-The page is one self-contained file without network access or scripts, with all texts escaped. `longpoll_spec.render`
-and `longpoll_judge.show.report` draw the parts.
+The page has no network access and no scripts, and all texts are escaped. `longpoll_spec.render` draws the runs. The
+judge's page of the recorded history is next to it, `verdict.html`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from rich.text import Text
 from longpoll import exit_codes
 from longpoll.output import Exit, err, out, styled, table
 from longpoll_judge.contract.result import Result
-from longpoll_judge.show.report import STYLE as JUDGE_STYLE
-from longpoll_judge.show.report import badge, render_section
-from longpoll_judge.show.report import table as html_table
 from longpoll_spec.errors import LongpollError
 
 Outcome: TypeAlias = Literal["ok", "violated", "unknown", "skipped"]
@@ -119,18 +116,24 @@ def _why(error: Exception) -> str:
     return f"it could not be done: {error}" if isinstance(error, expected) else exit_codes.fault(error)
 
 
+VERDICT: Final = "verdict.html"
+"""The judge's page of the history, next to the report."""
 STYLE: Final = """
 :root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0; color: #1c2733; background: #fff }
 main { max-width: 78rem; margin: 2rem auto; padding: 0 1rem }
-main td { overflow-wrap: anywhere }
-.judge .ok { background: #1a7f4b } .judge .skipped { background: #66727d }
+table { border-collapse: collapse; width: 100%; margin: .5rem 0 1.5rem }
+th, td { text-align: left; vertical-align: top; padding: .3rem .7rem; border-bottom: 1px solid #d9e0e6 }
+td { overflow-wrap: anywhere }
+th { font-weight: 600; background: #f4f6f8 }
+.outcome { display: inline-block; padding: .1rem .8rem; border-radius: 1rem; color: #fff }
+.ok, .valid { background: #1a7f4b } .skipped { background: #66727d }
+.violated, .invalid { background: #b3261e } .unknown { background: #8a6100 }
 figure { margin: 1rem 0; overflow-x: auto } figcaption { margin-bottom: .5rem }
 figure svg { max-width: 100%; height: auto }
 @media (prefers-color-scheme: dark) {
   body { color: #e3e8ec; background: #14191e }
-  .judge, .judge th, .judge pre { color: #e3e8ec !important }
-  .judge th, .judge pre { background: #1f262d !important }
+  th { background: #1f262d }
 }
 """
 
@@ -138,12 +141,22 @@ figure svg { max-width: 100%; height: auto }
 def render_page(rows: Sequence[Row], charts: Sequence[tuple[str, str]], result: Result | None) -> str:
     """The page; `charts` are (caption, SVG text) pairs, `result` is None if no history was judged."""
     figures = "".join(f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>" for caption, svg in charts)
-    cells = ((row.part, row.what, badge(row.outcome), row.detail, f"{row.seconds:.1f}") for row in rows)
+    heads = "".join(f"<th>{escape(head)}</th>" for head in HEADS)
+    lines = "".join(
+        f"<tr><td>{escape(row.part)}</td><td>{escape(row.what)}</td><td>{_badge(row.outcome)}</td>"
+        f"<td>{escape(row.detail)}</td><td>{row.seconds:.1f}</td></tr>"
+        for row in rows
+    )
+    judged = "" if result is None else f'<p>The history is {_badge(result.verdict)}: <a href="{VERDICT}">why</a></p>'
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>longpoll verify</title><style>{STYLE}{JUDGE_STYLE}</style></head><body><main>"
-        f'<h1>longpoll verify</h1><section class="judge">{html_table(HEADS, cells)}</section>'
+        f"<title>longpoll verify</title><style>{STYLE}</style></head><body><main>"
+        f"<h1>longpoll verify</h1><table><tr>{heads}</tr>{lines}</table>{judged}"
         f"<h2>The race, step by step</h2>{figures or '<p>No counterexample to draw.</p>'}"
-        f"</main>{'' if result is None else render_section(result)}</body></html>\n"
+        "</main></body></html>\n"
     )
+
+
+def _badge(outcome: str) -> str:
+    return f'<span class="outcome {escape(outcome)}">{escape(outcome)}</span>'
