@@ -181,21 +181,6 @@ def test_a_paused_queue_waits_and_the_other_goes_on(clients: Clients, topic: str
     waker.join()
 
 
-def test_everything_may_be_paused_and_a_queue_that_is_sought_stays_so(clients: Clients, topic: str) -> None:
-    """A seek moves a paused queue, and it starts there when it is resumed."""
-    consumer = polling(clients, topic)
-    queue = first_queue(consumer, topic)
-    consumer.pause()
-    consumer.seek(queue, 6)
-    assert consumer.poll(0.05) == []
-    consumer.resume([queue])
-    assert poll(consumer, 4) == [6, 7, 8, 9]
-    assert clients.pullers(consumer)[replace(queue, queue_id=1)].is_paused
-    consumer.resume()
-    send(clients.name_server, topic, [200], queue_id=1)
-    assert poll(consumer, 1) == [200]
-
-
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_paused_listener_gets_nothing_more(clients: Clients, topic: str, is_orderly: bool) -> None:
     """It ends what it has, waits until it is resumed, and misses nothing."""

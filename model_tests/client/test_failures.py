@@ -191,35 +191,6 @@ def test_a_mute_name_server_keeps_no_send_from_its_broker(
         assert producer.send("T", b"x").queue_offset == 7
 
 
-def test_a_lost_name_server_and_a_lost_broker_are_two_things(cluster: Cluster) -> None:
-    """While both are gone sends fail; as soon as the broker is back they are stored, without the name server."""
-    with Producer(cluster.name_server) as producer:
-        producer.send("T", b"x")
-        address = cluster.brokers["T"]
-        producer._instance._name_servers = NameServers("127.0.0.1:1")
-        producer._instance._clients.pop(split_address(address)).close()
-        producer._instance._routes._routes["T"].addresses["T"] = "127.0.0.1:1"
-        for _number in range(2):
-            with pytest.raises(ClientError):
-                producer.send("T", b"y")
-        producer._instance._routes._routes["T"].addresses["T"] = address
-        producer.send("T", b"z")
-
-
-def test_a_topic_that_no_name_server_knows_is_an_error(cluster: Cluster) -> None:
-    """Where no route was ever known there is none to keep, nor where the client forgets it."""
-    cluster.is_empty = True
-    with Producer(cluster.name_server) as producer:
-        with pytest.raises(NoRouteError):
-            producer.send("T", b"x")
-        cluster.is_empty = False
-        producer.send("T", b"x")
-        cluster.is_empty = True
-        producer._instance.forget_route("T")
-        with pytest.raises(NoRouteError):
-            producer.send("T", b"x")
-
-
 def test_a_route_without_better_is_not_asked_for_with_each_send(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,6 @@ from longpoll_client import (
     ClientError,
     ConfigError,
     LongpollError,
-    NoRouteError,
     OutgoingMessage,
     Producer,
     ReceivedMessage,
@@ -117,21 +116,6 @@ def test_cancelled_sends_are_told_and_counted_as_failures() -> None:
         asyncio.run(story(server.address))
     assert [event[0] for event in good.events] == ["before", "after"]
     assert type(good.events[1][2]) is ClientError
-
-
-def test_a_send_that_finds_no_route_has_failed() -> None:
-    """Without a broker."""
-    told = Told()
-    with ScriptedServer(no_route) as server, Producer(server.address, hooks=[told]) as producer:
-        with pytest.raises(NoRouteError, match="unknown to the name server"):
-            producer.send("T", b"x")
-        assert (producer.metrics().sends, producer.metrics().failures, producer.metrics().retries) == (1, 1, 0)
-    assert told.events[1][4] == ""
-
-
-def no_route(peer: Peer, command: Command) -> None:
-    """A name server that knows no topic."""
-    peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)
 
 
 def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:

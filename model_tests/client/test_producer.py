@@ -406,27 +406,6 @@ def test_a_send_may_be_cancelled_at_every_await(cluster: Cluster) -> None:
     assert len(story_turns) > 2
 
 
-def test_a_cancelled_call_waits_for_no_answer(cluster: Cluster) -> None:
-    """Its connection knows nothing of it any more, and serves others."""
-
-    async def story(producer: AsyncProducer) -> None:
-        heard, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def hear(_peer: Peer, _command: Command) -> None:
-            loop.call_soon_threadsafe(heard.set)
-
-        cluster.serve("mute", hear)
-        sending = asyncio.create_task(producer.send("mute", b"x"))
-        await heard.wait()
-        sending.cancel()
-        await asyncio.wait([sending])
-        assert sending.cancelled()
-        assert [one.is_open for one in producer._instance._connections.values()] == [True] * 2
-        assert_nothing_left(producer)
-
-    run(cluster, story)
-
-
 def test_one_that_is_cancelled_takes_no_other_with_it(cluster: Cluster) -> None:
     """They wait for the same connection and the same route."""
 

@@ -195,23 +195,6 @@ def test_a_pull_commits_no_offset_and_waits_longer_than_it_asks_to_be_held() -> 
     assert timeout_s > hold_ms / 1000 > 0
 
 
-def test_what_is_consumed_is_seen_to_be_at_once() -> None:
-    calls, batches = Calls(), list[Batch]()
-    puller = puller_of(calls, deliver=batches.append)
-    puller.pull()
-    calls.answers[-1](found(5, 3))
-    first, second, third = ((message,) for message in batches[0].messages)
-    assert (puller.cached_count, puller.cached_size, puller.offset_done) == (3, 3, 5)
-    puller.done(second)
-    assert (puller.cached_count, puller.cached_size, puller.offset_done) == (2, 2, 5)
-    assert puller.first(9) == [*first, *third]
-    puller.done(first)
-    puller.drop()
-    puller.done(third)
-    assert (puller.cached_count, puller.offset_done) == (0, 8)
-    assert calls.asked == [5, 8]
-
-
 def test_nothing_is_lost_that_threads_note_while_answers_come() -> None:
     """Every message that is consumed is taken out once, and counted once."""
     calls = Calls()
