@@ -626,3 +626,27 @@ def test_what_fails_for_long_is_not_tried_ever_more(broker: Broker, monkeypatch:
             member.run(member._try_again())
             member.run(member.rebalancer.rebalance())
             assert due.count(member._try_again) == 2
+
+
+@pytest.mark.parametrize("start_at", ["stored", "first"])
+def test_a_queue_that_was_created_again_begins_again(
+    start_at: StartAt, name_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Offsets of the deleted queue belong to other messages: none of the new ones may be skipped."""
+    with (
+        new_topic(name_server, queue_count=1) as topic,
+        Admin(name_server) as admin,
+        PullConsumer(name_server, topics=topic, group="Again", start_at=start_at) as consumer,
+    ):
+        send(name_server, topic, *[b"old %d" % number for number in range(10)])
+        assert bodies_of(consumer, 10) == [b"old %d" % number for number in range(10)]
+        admin.delete_topic(topic)
+        wait_until(lambda: "the broker says 17" in caplog.text)
+        admin.create_topic(topic, 1)
+        new = [b"new %d" % number for number in range(15)]
+        send(name_server, topic, *new)
+        assert bodies_of(consumer, 15) == new
+        assert "was created again: continuing at 0" in caplog.text
+        consumer.commit(sync=True)
+        (queue,) = consumer.queues
+        assert consumer.committed(queue) == 15

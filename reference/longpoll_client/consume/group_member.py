@@ -162,6 +162,23 @@ class GroupMember(ABC):
 
         self.soon(reset, delay_s, rebalances=True)
 
+    def begin_again_soon(self, queue: MessageQueue, delay_s: float = 0.0) -> None:
+        """Continue in a queue that was created again, where a new group starts; with stored offsets at its begin."""
+        start_at = self.config.start_at
+        rule: StartAt = "first" if start_at == "stored" or queue.topic == self.retry_topic else start_at
+
+        def begin() -> Steps[None]:
+            try:
+                offset = yield from self.find(queue, rule)
+            except LongpollError as error:
+                log.warning("%s queue %d was created again: %s", queue.topic, queue.queue_id, error)
+                self.begin_again_soon(queue, RETRY_S)
+                return
+            log.warning("%s queue %d was created again: continuing at %d", queue.topic, queue.queue_id, offset)
+            self.reset_soon({queue: offset})
+
+        self.soon(begin, delay_s)
+
     def _try_soon(self) -> None:
         """Send heartbeats and rebalance again; once, however many failures there were."""
         if not self._tries_soon:
@@ -212,6 +229,7 @@ class GroupMember(ABC):
             offset=offset,
             deliver=self._deliver,
             handle_unreadable=lambda message, then: self.soon(lambda: self._handle_unreadable(message, queue, then)),
+            begin_again=lambda: self.begin_again_soon(queue),
             is_paused=is_paused,
         )
 

@@ -166,6 +166,8 @@ class Puller:
 
     The callback with None moves past the message; with an error the message is pulled again.
     """
+    _begin_again: Callable[[], None] = lambda: None
+    """Called for a queue that was deleted and created again, which this puller does not pull any more."""
     _is_paused: bool = False
     """A paused puller begins with `resume`."""
     locked_until_ns: int | None = None
@@ -174,6 +176,8 @@ class Puller:
     _is_pulling: bool = field(default=False, init=False)
     _is_alone: bool = field(default=False, init=False)
     """Whether one message is asked for, because the last answer began with one that could not be read."""
+    _is_deleted: bool = field(default=False, init=False)
+    """Whether its broker said last that the topic does not exist."""
     _is_dropped: bool = field(default=False, init=False)
     _deferred: list[Callable[[], None]] = field(factory=list, init=False)
     _turn: int = field(default=0, init=False)
@@ -390,12 +394,19 @@ class Puller:
         except LongpollError as error:
             is_busy = isinstance(error, RefusedError) and error.code == ResponseCode.FLOW_CONTROL
             is_gone = not isinstance(answer, Command)
+            if isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+                self._is_deleted = self._source.is_master_asked
             if not is_gone:
                 # A slave may not know yet what its master does.
                 self._source.suggested(MASTER_ID)
             self._failed(error, FLOW_CONTROL_RETRY_S if is_busy else self._retry_s() if is_gone else RETRY_S, turn)
             return
         self._source.suggested(header.suggest_which_broker_id)
+        if self._is_deleted:
+            # Offsets of the queue before belong to other messages.
+            self._is_deleted = False
+            self._begin_again()
+            return
         wanted = tuple(found if tags is None else [message for message in found if message.tag in tags])
         if broken is not None and not found:
             self._unreadable(str(broken), answer, header.next_begin_offset, turn)

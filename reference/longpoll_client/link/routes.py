@@ -285,6 +285,11 @@ class PullSource:
         self._suggested_id = max(broker_id, MASTER_ID)
         self._away.pop(self._asked, None)
 
+    @property
+    def is_master_asked(self) -> bool:
+        """Whether the last address was the master's."""
+        return self._asked == self._brokers.broker_address_of(self._broker_name, MASTER_ID)
+
     def fell_back(self, now_ns: int) -> bool:
         """Note that the broker that was asked could not be; whether there is another to be asked at once."""
         asked = self._asked
