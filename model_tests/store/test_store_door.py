@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import stat
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 import pytest
 from attrs import evolve
@@ -415,3 +421,38 @@ def test_a_queue_counts_before_its_message_is_seen(tmp_path: Path) -> None:
         assert store.all_queues() == [("A", 0), ("T", 0), ("T", 1)]
         store.dispatch(3)
         assert store.queues() == store.all_queues()
+
+
+LOCKED: Final = """
+import sys
+from longpoll_runtime.files import RealFiles
+try:
+    RealFiles().lock(sys.argv[1])
+except BlockingIOError:
+    sys.exit(7)
+"""
+
+
+def test_a_store_stays_locked_when_its_process_copies_it(tmp_path: Path) -> None:
+    """A POSIX lock would end with any close of the file, and a second broker would overwrite messages."""
+    store = open_store(tmp_path / "store")
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    locking = [sys.executable, "-c", LOCKED, str(tmp_path / "store" / "lock")]
+    assert subprocess.run(locking, check=False).returncode == 7
+    store.close()
+    assert subprocess.run(locking, check=False).returncode == 0
+
+
+def test_messages_are_private(tmp_path: Path) -> None:
+    """Whatever the umask permits."""
+    before = os.umask(0)
+    try:
+        store = open_store(tmp_path / "made" / "store")
+        put_and_dispatch(store, [message(properties={"KEYS": "k"})])
+        store.close()
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "made").rglob("*") if each.is_file()}
+    assert modes == {0o600}
+    folders = [tmp_path / "made", *(each for each in (tmp_path / "made").rglob("*") if each.is_dir())]
+    assert {stat.S_IMODE(each.stat().st_mode) for each in folders} == {0o700}

@@ -1,4 +1,4 @@
-"""The real file layer: mmap, msync, fallocate, durable replacement, fcntl locks.
+"""The real file layer: mmap, msync, fallocate, durable replacement, locks of open files.
 
 Errors are the operating system's OSError.
 """
@@ -13,6 +13,7 @@ import mmap
 import os
 import resource
 import stat
+import struct
 import threading
 import weakref
 from collections.abc import Callable
@@ -33,6 +34,9 @@ _KEEP_SIZE: Final = 1
 _PUNCH_HOLE: Final = 2
 _NOT_KNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
+FILE_MODE: Final = 0o600
+"""Messages are private: `chmod` widens the mode of existing files and directories, which stay as they are."""
+DIRECTORY_MODE: Final = 0o700
 MAPS_MAX_FILE: Final = "/proc/sys/vm/max_map_count"
 MAPS_MAX_USUAL: Final = 65_530
 SMALL_SIZE_MAX: Final = 32 * 1024 * 1024
@@ -42,8 +46,10 @@ There are many queue files, each used in few places: with read-ahead, the first 
 a megabyte or two of zeros (1.6 ms instead of 8 us on ext4). Log files are long and read sequentially.
 """
 
-# POSIX locks do not exclude the same process, so it remembers its own real paths.
+# So that the error says whether it is this process that has a file.
 _locked: Final[set[str]] = set()
+_WHOLE_FILE: Final = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+"""C's `struct flock`: type, whence, start, length (0: to the end), and no process."""
 _locked_guard: Final = threading.Lock()
 
 
@@ -180,7 +186,7 @@ class RealAppendFile:
     """A file that only grows, written without buffering."""
 
     def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, FILE_MODE)
 
     def reserve(self, size: int) -> None:
         """Reserve disk blocks for the next `size` bytes after the end; raises OSError when the disk is full."""
@@ -211,7 +217,7 @@ class RealAppendFile:
 
 def _open_regular(path: str, flags: int) -> int:
     """Open a file without blocking on a FIFO; raises NotRegularError."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         os.close(descriptor)
@@ -265,7 +271,7 @@ class RealFiles:
         mode = os.stat(path).st_mode & 0o777 if self.exists(path) else None
         # Otherwise a FIFO in its place would block until it has a reader.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
-        descriptor = os.open(temporary, flags, 0o644 if mode is None else 0o600)
+        descriptor = os.open(temporary, flags, FILE_MODE)
         try:
             if mode is not None:
                 os.fchmod(descriptor, mode)
@@ -310,7 +316,15 @@ class RealFiles:
 
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents."""
-        os.makedirs(path, exist_ok=True)
+        # Not `makedirs`, whose mode applies to the last directory only.
+        parent = os.path.dirname(path)
+        if parent and not os.path.isdir(parent):
+            self.make_directory(parent)
+        try:
+            os.mkdir(path, DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
 
     def sync_directory(self, path: str) -> None:
         """Make the directory's names durable."""
@@ -344,15 +358,16 @@ class RealFiles:
     def lock(self, path: str) -> Callable[[], None]:
         """Lock a file against other processes and this one; raises BlockingIOError.
 
-        A POSIX record lock, as in Java's `FileChannel.tryLock`, so a Java broker and ours exclude each other.
+        A record lock of the open file description. It and the record locks of Java's `FileChannel.tryLock` exclude each
+        other. A POSIX lock would end as soon as this process closes any descriptor of the file, such as a copy's.
         """
         real = os.path.realpath(path)
         with _locked_guard:
             if real in _locked:
                 raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
             except OSError as error:
                 os.close(descriptor)
                 if error.errno in (errno.EACCES, errno.EAGAIN):
