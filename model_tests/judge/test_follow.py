@@ -351,21 +351,32 @@ def test_a_part_that_is_rewritten_is_counted(
     assert found == [1, 3, 5]
 
 
-@pytest.mark.parametrize(
-    "engine",
-    ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long, pytest.mark.xdist_group("spark")])],
-)
-def test_who_follows_a_long_history_begins_again(engine: EngineName, growing: tuple[Path, Grow]) -> None:
+def test_who_follows_a_long_history_begins_again(growing: tuple[Path, Grow]) -> None:
     """If a part was rewritten: an event that was read before, and again after its place changed, is there once."""
-    directory, grow = growing
+    _begins_again("local", *growing)
+
+
+@pytest.mark.long
+@on_spark
+def test_who_follows_on_spark_begins_again(growing: tuple[Path, Grow], spark_engine: object) -> None:
+    """The same: the query is begun again, with a new checkpoint."""
+    assert spark_engine is not None
+    _begins_again("spark", *growing)
+
+
+def _begins_again(engine: EngineName, directory: Path, grow: Grow) -> None:
     part, content = directory / "part-0.ndjson", lines_of(list(simulate(Load(events=700, timeout_ms=60))))
-    half, told = content.index(b"\n", len(content) // 2) + 1, list[Result]()
+    half, told, last_s = content.index(b"\n", len(content) // 2) + 1, list[Result](), [time.monotonic()]
     grow(content[:half])
-    changed, deadline_s = content[:half].replace(b"{", b" {"), time.monotonic() + PATIENCE_S
+    changed = content[:half].replace(b"{", b" {")
+
+    def tell(result: Result) -> None:
+        told.append(result)
+        last_s[0] = time.monotonic()
 
     def stops(seconds: float) -> bool:
-        """Grow the part, rewrite it, and complete it, each when the whole of it was judged as it was before."""
-        assert time.monotonic() < deadline_s, "the follower brought nothing"
+        """Rewrite the part and add a line once all of it was judged; stop once all of the new part was."""
+        assert time.monotonic() < last_s[0] + PATIENCE_S, "the follower brought nothing"
         is_told = len(told) > 1 and told[-1].events == part.read_bytes().count(b"\n")
         if is_told and part.stat().st_size == half:
             overwritten(part, changed + content[half : content.index(b"\n", half) + 1])
@@ -374,7 +385,7 @@ def test_who_follows_a_long_history_begins_again(engine: EngineName, growing: tu
         return is_told and part.stat().st_size > len(changed) and told[-1].events > content[:half].count(b"\n")
 
     how: dict[str, Any] = {"master": None, "wake_ms": 100, "late_ms": 50, "whole_events": 0}
-    last = follow([directory], engine=engine, tell=told.append, stops=stops, **how)
+    last = follow([directory], engine=engine, tell=tell, stops=stops, **how)
 
     assert [result.findings for result in told if result.findings] == []
     assert (told[-1].events, told[-1].queues) == (last.events, last.queues)
