@@ -2,65 +2,112 @@
 
 from __future__ import annotations
 
+import inspect
+from types import CodeType
 from typing import Final
 
+import attrs
+import numpy as np
 import pytest
 from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.edges import FEATURES, PAIRS, Edges, bounds_of, edges_of, pinned
+from model_tests.support.spec.edges import (
+    FEATURES,
+    OTHERS,
+    PAIRS,
+    Edges,
+    edges_of,
+    explorations,
+    hash_of,
+    hashed,
+    pinned,
+    stirred,
+)
 
-from longpoll_spec.actions import actions_of
+from longpoll_spec.actions import actions_of, faults
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds, named
+from longpoll_spec.engines import manifest
+from longpoll_spec.engines.packed.layout import layout_of
+from longpoll_spec.engines.packed.words import words_of
+from longpoll_spec.engines.python import successors
 from longpoll_spec.model import Action
 from longpoll_spec.mutants.generated import Change, called, forgetting, mutated, with_effect
-from longpoll_spec.policy import PRESETS, STRICT, preset
+from longpoll_spec.policy import PRESETS, STRICT, Policy, preset
 from longpoll_spec.specification import specification_of
 from longpoll_spec.state import State, state_of
 from longpoll_spec.terms import Effect, changes, const, substitute, variables_of
 
 PINNED: Final = {(each.policy, each.bounds): each for each in pinned()}
-QUICK_STATES: Final = 600
-QUICK: Final = frozenset(
-    {
-        ("strict", "truncate+sql"),
-        ("strict", "sql+crash"),
-        ("strict", "queues+capacity"),
-        ("strict-clone", "capacity+sql"),
-        ("strict-clone", "commits+channels"),
-        ("rocketmq-4.9", "capacity+role"),
-        ("rocketmq-4.9", "commits+capacity"),
-        ("rocketmq-5", "capacity+role"),
-        ("rocketmq-5", "commits+channels"),
-        ("rocketmq-lmq", "buckets+commits"),
-    }
-)
-"""The small explorations that kill most mutants of the specification, besides those of `strict` with few states."""
+MODELS: Final = {(policy.name, bounds.name): (policy, bounds) for policy, bounds in explorations()}
+QUICK_STATES: Final = 400_000
+SMALL_STATES: Final = 20_000
 
 
 def _is_quick(key: tuple[str, str]) -> bool:
-    return key in QUICK or (key[0] == "strict" and PINNED[key].distinct_states <= QUICK_STATES)
+    """The explorations of `strict` and of knob values that no preset has, and each small pair with other features."""
+    policy, name = key
+    states = PINNED[key].distinct_states
+    return states <= QUICK_STATES if policy.startswith("strict") else name in PAIRS and states <= SMALL_STATES
 
 
-def _bounds(policy: str, name: str) -> Bounds:
-    return PAIRS[name] if name in PAIRS else named(name, preset(policy))
-
-
-def test_each_pair_of_features_is_pinned_for_each_preset() -> None:
-    wanted = [(each.name, bounds.name) for each in PRESETS.values() for bounds in bounds_of(each)]
-
+def test_each_exploration_and_each_pair_of_features_is_pinned_for_each_preset() -> None:
     assert len(PAIRS) == len(FEATURES) * (len(FEATURES) - 1) // 2
-    assert list(PINNED) == wanted
+    assert list(PINNED) == list(MODELS)
+    assert {(entry.policy, entry.bounds) for entry in manifest.pinned()} <= set(PINNED)
     assert {(policy, pair) for policy in PRESETS for pair in PAIRS} <= set(PINNED)
+    assert {f"strict+{setting}" for setting in OTHERS} <= {policy for policy, _bounds in PINNED}
+    assert {bounds.messages for bounds in PAIRS.values()} == {2}
+
+
+@pytest.mark.parametrize("key", quick_if(PINNED, _is_quick), ids=" ".join)
+def test_the_steps_are_as_pinned(key: tuple[str, str]) -> None:
+    assert edges_of(specification_of(*MODELS[key])) == PINNED[key]
+
+
+@pytest.mark.parametrize("key", [("strict", "tiny"), ("rocketmq-4.9", "buckets+crash")])
+def test_the_sum_is_the_one_of_the_plain_engine(key: tuple[str, str]) -> None:
+    """The plain engine, which shares no code with the packed one, makes steps with the same sum."""
+    model = specification_of(*_smaller(*MODELS[key]))
+    step, layout = successors(model), layout_of(model)
+    seen, pending, total = {model.initial}, [model.initial], 0
+    while pending:
+        before = pending.pop()
+        for index, after in step(before):
+            here, there = (int(hashed(words_of([layout.pack(each)], layout.words))[0]) for each in (before, after))
+            whole = (here + hash_of(model.actions[index].label) - there) % 2**64
+            total += int(stirred(np.array([whole], dtype=np.uint64))[0])
+            if after not in seen:
+                seen.add(after)
+                pending.append(after)
+
+    assert f"{total % 2**64:016x}" == edges_of(model).edges
+
+
+def _smaller(policy: Policy, bounds: Bounds) -> tuple[Policy, Bounds]:
+    return policy, attrs.evolve(bounds, requests=1)
 
 
 @pytest.mark.parametrize(
-    "key",
-    quick_if(PINNED, _is_quick),
-    ids=" ".join,
+    ("text", "slip", "bounds"),
+    [
+        ("(each.offset > end)", "(each.offset >= end)", "truncate"),
+        ("(each.offset >= end)", "(each.offset > end)", "tags+truncate"),
+        ("queue.visible_start > end, end", "queue.visible_start > end, 0", "truncate"),
+        ("queue.flushed_end > end, end", "queue.flushed_end > end, 0", "truncate+crash"),
+        ("(queue.log_end, end)", "(queue.log_end, queue.log_end)", "truncate"),
+        ("each.wanted & ~here", "each.wanted", "tags+truncate"),
+    ],
 )
-def test_the_steps_are_as_pinned(key: tuple[str, str]) -> None:
-    policy, name = key
+def test_a_slip_in_a_queue_that_is_cut_back_is_seen(
+    text: str, slip: str, bounds: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each changes a step of an exploration of truncation, with two messages."""
+    source = inspect.getsource(faults._shrunk)
+    whole = compile(f"from __future__ import annotations\n{source.replace(text, slip)}", "<slip>", "exec")
+    code = next(each for each in whole.co_consts if isinstance(each, CodeType))
+    assert source.count(text) == 1
+    monkeypatch.setattr(faults._shrunk, "__code__", code)
 
-    assert edges_of(specification_of(preset(policy), _bounds(policy, name))) == PINNED[key]
+    assert edges_of(specification_of(*MODELS["strict", bounds])) != PINNED["strict", bounds]
 
 
 def _old_commit(state: State, action: Action) -> Effect:
