@@ -30,10 +30,10 @@ from longpoll_spec.mutants.generated import Change, dropping_conjunct, forgettin
 from longpoll_spec.mutants.named import NAMED
 from longpoll_spec.policy import PRESETS, STRICT, Policy, preset, with_knob, with_knobs
 from longpoll_spec.properties.answers import offset_goes_on
-from longpoll_spec.properties.order import visible_is_monotone
+from longpoll_spec.properties.order import stays_in_range, visible_is_monotone
 from longpoll_spec.specification import Fairness, fairness_of, properties_of, specification_of
 from longpoll_spec.state import Request, State, state_of
-from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, int_variable
+from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, any_of, const, int_variable
 
 SHORTEST = {
     "lost_by_hold": "append next_pull pull_read make_visible notify_start hold",
@@ -620,3 +620,63 @@ def test_a_step_that_leaves_a_part_is_not_taken_in_it(leads_to: int, is_fair: bo
     graph: Graph = {(1,): [(STILL, (1,)), ("a", (leads_to,))], (2,): []}
     parts = list(_fair_parts(graph, {(1,)}, Fairness(weak=("a",), time_passes=True)))
     assert parts == ([{(1,)}] if is_fair else [])
+
+
+# -- parts that are constants in every correct model ---------------------------------------------------------------
+
+
+FORGOTTEN_BY_CRASH: Final = {
+    "strict": ("dispatcher", "scanner", "phase", "open", "log_end", "next_scan"),
+    "rocketmq-pr7359": ("rechecker",),
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "variable"), [(policy, name) for policy, names in FORGOTTEN_BY_CRASH.items() for name in names]
+)
+def test_a_crash_that_leaves_one_part_of_memory_is_seen(policy: str, variable: str) -> None:
+    """Each part of `only_disk_survives` is the only one that sees its variable."""
+    bounds = Bounds("crash", requests=1, messages=1, hold_ticks=2, aspects=frozenset({"crash"}))
+    wrong = mutated(preset(policy), bounds, "crash_and_recover", forgetting(variable))
+    found = explore(wrong, select(properties_of(wrong), ["only_disk_survives"]))
+
+    assert found.verdict("only_disk_survives").verdict == "violated"
+
+
+def _widest(policy: str) -> Model:
+    aspects = frozenset(ASPECTS) - {"lateness"}
+    return specification_of(preset(policy), Bounds("all", requests=2, messages=2, queues=2, tags=3, aspects=aspects))
+
+
+@pytest.mark.parametrize("policy", ["strict", "rocketmq-lmq", "rocketmq-pr7359"])
+@pytest.mark.parametrize("above", [True, False])
+def test_each_variable_that_leaves_its_range_is_seen(policy: str, above: bool) -> None:
+    """`stays_in_range` is about every variable, so an effect that takes one alone out of its range breaks it."""
+    model = _widest(policy)
+    numbers = [each for each in model.variables if not each.truth]
+    tick = next(each for each in model.actions if each.name == "tick")
+    unseen = []
+    for variable in numbers:
+        value = const((variable.upper or 0) + 1 if above else variable.lower - 1)
+        step = attrs.evolve(tick, effect={variable.name: value})
+        item = stays_in_range(attrs.evolve(model, actions=(step,)))
+        values = values_of(model, model.initial)
+        if not any(evaluate(condition, values) for _, condition in item.closing):
+            unseen.append(variable.name)
+
+    assert len(numbers) > 20
+    assert unseen == []
+
+
+def _is_full_of_held(self: State) -> Bool:
+    """`State.is_full` that does not count requests in a notifier's list."""
+    return self.is_limited & any_of(each.is_("held") for each in self.requests)
+
+
+def test_a_limit_that_counts_only_the_table_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request in a notifier's list counts as held, so a second one may not be held next to it."""
+    monkeypatch.setattr(State, "is_full", property(_is_full_of_held))
+    model = specification_of(preset("strict-clone"), EXPLORATIONS["limit"])
+    found = explore(model, select(properties_of(model), ["hold_limit_kept"]))
+
+    assert found.verdict("hold_limit_kept").verdict == "violated"

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 import attrs
@@ -60,6 +60,10 @@ SIZES: Final = {
         Bounds("role of two queues", requests=1, messages=1, queues=2, aspects=frozenset({"role", "limit"})),
         Bounds("commits of a cut queue", requests=1, messages=1, aspects=frozenset({"commits", "truncate"})),
         Bounds("limit", aspects=frozenset({"limit"})),
+        *(
+            Bounds(f"{each} of two queues", requests=1, queues=2, aspects=frozenset({each}))
+            for each in ("buckets", "commits", "truncate")
+        ),
     )
 }
 """Small scopes, one for each feature."""
@@ -113,8 +117,9 @@ def _weakenings() -> Iterator[Weakening]:
         module = import_module(f"{properties.__name__}.{stem}")
         tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
         for text in (each for each in tree.body if isinstance(each, ast.FunctionDef)):
+            types = set(ast.walk(text.returns)) if text.returns else set()
             for number, node in enumerate(ast.walk(text)):
-                for position, (what, edit) in enumerate(_edits(node)):
+                for position, (what, edit) in enumerate(_edits(node) if node not in types else ()):
                     name = f"{text.name}: {what} ({number}.{position})"
                     code = _compiled(text, number, edit)
                     yield Weakening(name, vars(module)[text.name], code)
@@ -302,8 +307,42 @@ def law_of_row(row: Row) -> Model:
 # -- the table -----------------------------------------------------------------------------------------------------
 
 
+def parts_of_text() -> dict[tuple[str, str], Weakening]:
+    """Returns (property, name of the part) -> the weakening, for every property that it changes in some scope.
+
+    A part may be a constant in every correct model, such as what a crash forgets. It belongs to the properties whose
+    text calls its function.
+    """
+    found = _touched()
+    seen = {name for _, name in found}
+    constant = [each for each in weakenings() if each.name not in seen]
+    return found | {
+        (text.__name__, each.name): each for text in (*ALWAYS, *INDUCTIVE) for each in constant if _calls(text, each)
+    }
+
+
+def _calls(text: Callable[..., Any], weakening: Weakening) -> bool:
+    """Whether the text of a property, or a function of its module that it calls, is the one that is weakened."""
+    pending, seen = [text], set[Any]()
+    while pending:
+        function = pending.pop()
+        seen.add(function)
+        for name in _names_in(function.__code__):
+            other = function.__globals__.get(name)
+            if isinstance(other, FunctionType) and other.__module__ == text.__module__ and other not in seen:
+                pending.append(other)
+    return weakening.function in seen
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names_in(inner)
+
+
 def _touched() -> dict[tuple[str, str], Weakening]:
-    """Returns (property, name of the part) -> the weakening, for every property that it changes in some scope."""
+    """Returns the parts that change a property in some scope of a correct model."""
     found: dict[tuple[str, str], Weakening] = {}
     models = [
         specification_of(PRESETS[name], bounds) for name in ("strict", "rocketmq-lmq") for bounds in SIZES.values()
@@ -320,7 +359,7 @@ def _touched() -> dict[tuple[str, str], Weakening]:
 
 def rows(report: Callable[[str], None] | None = None) -> list[Row]:
     """Returns the table: a row for each property, and one for each part of each."""
-    parts = _touched()
+    parts = parts_of_text()
     order = [text.__name__ for text in (*ALWAYS, *INDUCTIVE)]
     open_ones = [(name, "") for name in order]
     open_ones += sorted(parts, key=lambda key: order.index(key[0]))
