@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib import import_module
 from typing import Final
 
@@ -19,9 +18,9 @@ from longpoll_spec.actions import traversal
 from longpoll_spec.actions.wake import Pairs, answered
 from longpoll_spec.bounds import EXPLORATIONS, Bounds
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.smt.configurations import WORLDS, features_of, questions_of, worlds_of
+from longpoll_spec.engines.smt.configurations import CONFIGURATIONS, WORLDS, features_of
 from longpoll_spec.engines.smt.proof import prove_model
-from longpoll_spec.policy import STRICT, preset
+from longpoll_spec.policy import STRICT
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Notifier, Queue, Request, State
 from longpoll_spec.state.variables import SWITCHES
@@ -55,7 +54,7 @@ def test_an_else_branch_with_several_queues_is_in_the_bare_world(name: str, monk
 def test_no_proof_stands_where_exploring_breaks_the_law(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A property that exploring breaks under a feature's bounds is not proved for two requests in every world."""
     mutant = MUTANTS[name]
-    worlds = worlds_of(questions_of(partial(specification_of, STRICT)))
+    worlds = CONFIGURATIONS
     monkeypatch.setattr(mutant.function, "__code__", mutant.code)
     for bounds in EXPLORATIONS.values():
         broken = _broken(bounds)
@@ -147,14 +146,14 @@ def test_a_slip_of_one_exploration_is_not_proved(name: str, monkeypatch: pytest.
     words = ["prove", "--policy", policy, "--requests", "any", "--configuration", configuration, "--property", broken]
     done = CliRunner().invoke(main, [*words, "--json"])
 
-    assert configuration in worlds_of(questions_of(partial(specification_of, preset(policy))))
+    assert configuration in CONFIGURATIONS
     assert done.exit_code == 1
     assert json.loads(done.stdout)["verdicts"] == {broken: "refuted"}
 
 
 def test_each_exploration_is_a_configuration_of_the_proof() -> None:
     """With at least as many queues and tags, and the same features."""
-    worlds = worlds_of(questions_of(partial(specification_of, STRICT))).values()
+    worlds = CONFIGURATIONS.values()
     for bounds in EXPLORATIONS.values():
         assert any(
             features_of(world) == features_of(bounds)

@@ -1,4 +1,4 @@
-"""Exports to SPIN, TLA+ and ITF mean what the specification means, and the checkers' output is read."""
+"""Exports to SPIN and TLA+, and traces as JSON, mean what the specification means, and the checkers' output is read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import re
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.render.export.promela import SAVED, promela_of, promela_type, sequence
 from longpoll_spec.render.export.quantified import NotUniformError, generalised
 from longpoll_spec.render.export.tla import all_alike, formulas_of, tla_configuration_of, tla_of
-from longpoll_spec.render.notation import Notation, Writer, identifier, parameters_of
+from longpoll_spec.render.notation import Notation, Writer, identifier
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import Effect, Term, int_variable, ite
@@ -121,6 +120,11 @@ def test_an_export_tells_every_sentence(policy: str) -> None:
         assert text.count(f"d_step {{ can_{identifier(action.label)} ->") == 1, action.label
 
 
+def _words(formula: str) -> list[str]:
+    """The words of a formula, sorted: the order of a junction's parts depends on the terms that were made before."""
+    return sorted(re.findall(r"[^\s()]+", formula))
+
+
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9"])
 def test_a_module_is_short_and_the_same_for_all_sizes(policy: str) -> None:
     """The sizes are in the configuration alone; TLC checks what the module says (`conformance/test_tlc.py`)."""
@@ -134,9 +138,8 @@ def test_a_module_is_short_and_the_same_for_all_sizes(policy: str) -> None:
     assert {"Lost(r) ==", "Fairness ==", "Answered == \\A r \\in Requests : open[r] ~> ~open[r]"} <= set(lines)
     assert {"  /\\ ScanComesTo(q) = TRUE", "  /\\ Cardinality(Queues) > 1", "  /\\ WF_vars(tick)"} <= set(lines)
     formulas = (Path(__file__).parents[2] / "docs" / "spec.md").read_text("utf-8").partition("\n## Formulas\n")[2]
-    known = [sorted(each.split()) for each in re.split(r"\n\n|```text\n|\n```", formulas)]
-    # The order of a junction's parts depends on the terms that were made before.
-    assert [name for name, text in formulas_of(tiny).items() if sorted(" ".join(text).split()) not in known] == []
+    known = [_words(each) for each in re.split(r"\n\n|```text\n|\n```", formulas)]
+    assert [name for name, text in formulas_of(tiny).items() if _words(" ".join(text)) not in known] == []
     assert "CONSTANT Requests = {r0, r1, r2}" in configuration
     named_there = re.findall(r"^(?:INVARIANT|PROPERTY) (\w+)$", configuration, re.MULTILINE)
     assert [name for name in named_there if not any(line.startswith(f"{name} ==") for line in lines)] == []
@@ -357,60 +360,46 @@ def _tokens() -> dict[str, str]:
     return {verdict.name: verdict.token for verdict in explored.verdicts if verdict.token is not None}
 
 
-def _value(value: Any) -> int:
-    """An ITF value as the law's own; fails for what is neither a truth value nor a big integer."""
-    if isinstance(value, bool):
-        return int(value)
-    assert list(value) == ["#bigint"]
-    assert value["#bigint"] == str(int(value["#bigint"]))
-    return int(value["#bigint"])
-
-
 def _steps_that_do_not_run(made: dict[str, Any], trace: Trace) -> list[int]:
     """The numbers of the states to which the action that they name does not lead from the state before."""
     actions = {action.label: action for action in trace.model.actions}
-    states = [{name: _value(state[name]) for name in made["vars"]} for state in made["states"]]
-    wrong = []
-    for number, (before, state) in enumerate(pairwise(states), start=1):
-        action = actions[made["states"][number]["#meta"]["action"]]
+    before, wrong = made["initial"], []
+    for step in made["steps"]:
+        action = actions[step["action"]]
         after = before | {name: int(evaluate(term, before)) for name, term in action.effect.items()}
-        if not evaluate(action.guard, before) or after != state:
-            wrong.append(number)
+        if not evaluate(action.guard, before) or after != step["state"]:
+            wrong.append(step["number"])
+        before = step["state"]
     return wrong
 
 
 @pytest.mark.parametrize("name", ["lost_by_keep", "queued_by_deadline", "dropped_by_throw"])
 def test_a_trace_has_the_shape_and_runs(name: str) -> None:
-    """Every state has every variable and its number, the first the parameters too, and each step is one of the law."""
+    """Every state has every variable, and each step is one of the law."""
     token = _tokens()[name]
-    done = CliRunner().invoke(main, ["explain", token, "--format", "itf"])
+    done = CliRunner().invoke(main, ["explain", token, "--format", "json"])
     made = json.loads(done.stdout)
     trace = replay(token)
-    parameters = parameters_of(trace.model)
+    names = [variable.name for variable in trace.model.variables]
 
     assert done.exit_code == 0
-    assert set(made) == {"#meta", "params", "vars", "states"}
-    assert made["#meta"]["format"] == "ITF"
-    assert made["#meta"]["source"] == token
-    assert made["vars"] == [variable.name for variable in trace.model.variables]
-    assert len(made["states"]) == trace.depth + 1
-    for number, state in enumerate(made["states"]):
-        assert set(state) == {"#meta", *made["vars"], *(() if number else made["params"])}
-        assert state["#meta"]["index"] == number
-        for variable in trace.model.variables:
-            assert isinstance(state[variable.name], bool) is variable.truth
-    assert {each: _value(made["states"][0][each]) for each in made["params"]} == parameters
-    assert [_value(made["states"][0][each]) for each in made["vars"]] == list(trace.model.initial)
+    assert (made["token"], made["property"]) == (token, name)
+    assert [step["number"] for step in made["steps"]] == list(range(1, trace.depth + 1))
+    assert all(list(state) == names for state in (made["initial"], *(step["state"] for step in made["steps"])))
+    assert list(made["initial"].values()) == list(trace.model.initial)
     assert _steps_that_do_not_run(made, trace) == []
 
 
 def test_it_goes_to_a_file(tmp_path: Path) -> None:
-    """The trace is written to a file as it is printed, one JSON object on one line."""
-    token, target = _tokens()["lost_by_hold"], tmp_path / "race.itf.json"
-    printed = CliRunner().invoke(main, ["explain", token, "--format", "itf"])
-    written = CliRunner().invoke(main, ["explain", token, "--format", "itf", "--output", str(target)])
+    """The trace is written to a file as it is printed, one JSON object on one line; ITF is no longer written."""
+    token, target = _tokens()["lost_by_hold"], tmp_path / "race.json"
+    printed, written, former = (
+        CliRunner().invoke(main, ["explain", token, "--format", *words])
+        for words in (["json"], ["json", "--output", str(target)], ["itf"])
+    )
 
     assert written.exit_code == 0
     assert written.stdout == ""
     assert target.read_text("utf-8") == printed.stdout
     assert printed.stdout.count("\n") == 1
+    assert (former.exit_code, "--json has every variable" in former.stderr) == (2, True)

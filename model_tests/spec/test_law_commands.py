@@ -162,7 +162,7 @@ def test_a_proof_of_the_chosen_configurations_has_its_own_exit_code(
     names: Sequence[str], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without --configuration some combinations are left, and --json lists them."""
-    monkeypatch.setattr(configurations, "worlds_of", lambda _questions: {"plain": configurations.WORLDS["plain"]})
+    monkeypatch.setattr(configurations, "CONFIGURATIONS", {"plain": configurations.WORLDS["plain"]})
     words = [word for name in names for word in ("--configuration", name)]
     made = _json("prove", "--requests", "any", "--property", "answered_once", *words, code=code)
 

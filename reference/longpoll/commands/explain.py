@@ -25,22 +25,32 @@ from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
 from longpoll_spec.model import Trace
 from longpoll_spec.policy import preset
-from longpoll_spec.render.export.traces import trace_itf, trace_json
+from longpoll_spec.render.export.traces import trace_json
 from longpoll_spec.render.java_breakpoints import Breakpoint, breakpoints_of, presets_of
 from longpoll_spec.render.pictures import lanes
 from longpoll_spec.render.pictures.text import story_html, story_mermaid, story_text, who
 from longpoll_spec.render.story import story_of
 from longpoll_spec.specification import properties_of
 
-FORMATS: Final = ("text", "mermaid", "svg", "html", "itf", "json")
+FORMATS: Final = ("text", "mermaid", "svg", "html", "json")
 CODE: Final = "code"
 CODES: Final = {"followed": Exit.OK, "differs": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
 """The verdict of a replay -> the exit code."""
 
 
+class Format(click.Choice[str]):
+    """The formats; the name of a former one is answered with what to use."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The format."""
+        if value == "itf":
+            self.fail("itf is no longer written; --json has every variable in every state", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.command()
 @click.argument("token")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Output format.")
+@click.option("--format", "form", type=Format(FORMATS), default="text", show_default=True, help="Output format.")
 @click.option(
     "-o",
     "--output",
@@ -87,7 +97,6 @@ def explain(
       longpoll explain TOKEN --format mermaid
       longpoll explain TOKEN --format svg --output race.svg
       longpoll explain TOKEN --format html --output race.html
-      longpoll explain TOKEN --format itf --output race.itf.json
       longpoll explain TOKEN --json
       longpoll explain TOKEN --on code
       longpoll explain TOKEN --on java-4.9.7
@@ -119,8 +128,6 @@ def _shown(token: str, form: str, *, as_json: bool) -> str:
     story = story_of(trace)
     if as_json or form == "json":
         return msgspec.json.encode(trace_json(trace, story, token)).decode() + "\n"
-    if form == "itf":
-        return msgspec.json.encode(trace_itf(trace, token)).decode() + "\n"
     if form == "svg":
         return lanes.render(trace) + "\n"
     if form == "html":

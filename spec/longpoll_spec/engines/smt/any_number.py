@@ -14,7 +14,8 @@ Terms that cannot be read in this way leave the proof unknown.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
@@ -112,14 +113,14 @@ def prove_any(
     report: Report | None = None,
     model_of: ModelOf | None = None,
     seen: Found | None = None,
-    broken: Collection[str] = (),
+    broken: Mapping[str, Obligation] = MappingProxyType({}),
     record: Record | None = None,
     lemmas: Lemmas | None = None,
 ) -> AnyProof:
     """As `smt.prove`, for any number of requests; `model_of` makes the model, such as a mutant.
 
     `seen` shares explorations of the same specification between worlds, `lemmas` shares proofs. A property in `broken`
-    is known to be violated: a run is searched for, no proof. `record` gets each question at each number of requests as
+    is violated by the run there, so no proof is tried. `record` gets each question at each number of requests as
     SMT-LIB. Raises `UnknownPropertyError`.
     """
     began = time.perf_counter()
@@ -127,8 +128,7 @@ def prove_any(
     sample = statements_of(make, SAMPLE, world)
     needed = select(sample.stated, names)
     limits: dict[str, Any] = {"timeout_s": timeout_s, "depth_max": depth_max, "report": report, "seen": seen}
-    runs = list(_runs(make, world, [item.name for item in needed if item.name in broken], **limits))
-    left = [item.name for item in needed if item.name not in {row.property_name for row in runs if row.token}]
+    left = [item.name for item in needed if item.name not in broken]
     by_size: list[Outcomes] = []
     proved_at: tuple[int, ...] = ()
     why_not = None
@@ -141,10 +141,9 @@ def prove_any(
     except NotUniformError as error:
         why_not = str(error)
     rows = _joined(by_size)
-    open_names = {name for name in (item.name for item in needed) if not _is_proved(rows, name)}
-    rows += [row for row in runs if row.property_name in open_names]
-    untried = open_names - {row.property_name for row in runs}
-    rows += _runs(make, world, [item.name for item in needed if item.name in untried], **limits)
+    untried = [name for name in left if not _is_proved(rows, name)]
+    rows += [broken[item.name] for item in needed if item.name in broken]
+    rows += _runs(make, world, untried, **limits)
     shown = {row.property_name for row in rows}
     given_up = {item.name: Outcome("unknown") for item in (sample.helping if left else ()) if item.name not in shown}
     proof = Proof(sample.model, needed, time.perf_counter() - began, tuple(rows), given_up)
@@ -270,10 +269,8 @@ def _runs(
 def _explored(
     make: ModelOf, world: Bounds, names: Sequence[str], report: Report | None, seen: Found
 ) -> Iterator[tuple[str, Obligation]]:
-    """The violations found by exploration: those known of the world, the others in the first smaller world."""
-    known_here = {name: run for name, run in seen.get(world, {}).items() if run is not None and name in names}
-    yield from known_here.items()
-    left = [name for name in names if name not in known_here]
+    """The violations found by exploration, each in the first of the smaller worlds that shows it."""
+    left = list(names)
     for smaller in worlds_within(world) if left else ():
         known = seen.setdefault(smaller, {})
         new = [name for name in left if name not in known]

@@ -9,10 +9,10 @@ question contains a feature if one of its terms is another where the feature is 
 that the statement reads, the statement, or the condition of a step. This is seen by building the text with the
 feature and without it, so nothing has to be declared.
 
-`worlds_of` gives the worlds without features, with one, with each two, and others in which every combination of at most
-`TOGETHER` features of one question is taken. So every exploration of `check` is one of them. `not_taken` names the
-other combinations. Purely restrictive features, such as a limit on held requests, are parameters that a proof leaves
-open (`variables.SWITCHES`). So every world but the first two takes both.
+`CONFIGURATIONS` are the worlds without features, with one, with each two, with all, and with all but truncation. So
+every exploration of `check` is one of them, and in the presets every three features of a question are taken.
+`not_taken` names the combinations that are left. Purely restrictive features, such as a limit on held requests, are
+parameters that a proof leaves open (`variables.SWITCHES`). So every world but the first two takes both.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ different hashes, and two with the same one.
 """
 QUEUES_ALONE: Final = 3
 """The number of queues where they are the only feature: a third one next to other features is not proved."""
-TOGETHER: Final = 3
-"""Every combination of this many features of one question is covered by some world."""
 REQUESTS: Final = 2
 """The number of requests for which the terms are built: one that acts and another."""
 
@@ -85,6 +83,19 @@ truncated queues the specification promises less.
 """
 
 
+def _subsets(names: Iterable[str], most: int | None = None) -> Iterator[Features]:
+    every = list(names)
+    sizes = range((len(every) if most is None else most) + 1)
+    return (frozenset(on) for size in sizes for on in combinations(every, size))
+
+
+CONFIGURATIONS: Final[Mapping[str, Bounds]] = MappingProxyType(
+    dict(WORLDS)
+    | {"+".join(sorted(on or SWITCHES)): world_with(on) for on in _subsets(FEATURES, 2) if on != {"queues"}}
+)
+"""The worlds of a proof, by name; `bare` is the one with several queues alone."""
+
+
 @frozen
 class Question:
     """An action and a statement, with the features that their terms contain."""
@@ -113,32 +124,6 @@ def questions_of(make: ModelOf) -> tuple[Question, ...]:
     return _Reader(make).questions()
 
 
-def worlds_of(questions: Iterable[Question]) -> Mapping[str, Bounds]:
-    """The named worlds, those of at most two features, and others for every `TOGETHER` features of a question.
-
-    Greedy: the next world covers the most new combinations; ties go to the fewest features.
-    """
-    candidates = list(_subsets(FEATURES))  # the smallest first, and `max` takes the first of equals
-    found = dict(WORLDS) | {_name(on): world_with(on) for on in candidates if len(on) <= 2 and on != {"queues"}}
-    left = {
-        (frozenset(chosen), on)
-        for features in {each.features for each in questions}
-        for chosen in combinations(sorted(features), min(TOGETHER, len(features)))
-        for on in _subsets(chosen)
-    }
-    for world in found.values():
-        left = _left(left, features_of(world))
-    while left:
-        best = max(candidates, key=lambda on: sum(on & chosen == wanted for chosen, wanted in left))
-        found[_name(best)] = world_with(best)
-        left = _left(left, best)
-    return MappingProxyType(found)
-
-
-def _name(features: Features) -> str:
-    return "+".join(sorted(features or SWITCHES))
-
-
 def not_taken(
     questions: Iterable[Question], worlds: Iterable[Bounds], names: Collection[str] = ()
 ) -> tuple[NotTaken, ...]:
@@ -159,15 +144,6 @@ def not_taken(
         for on in _subsets(sorted(features))
         if all(world & features != on for world in taken)
     )
-
-
-def _subsets(names: Iterable[str]) -> Iterator[Features]:
-    every = list(names)
-    return (frozenset(on) for size in range(len(every) + 1) for on in combinations(every, size))
-
-
-def _left(wanted: set[tuple[Features, Features]], world: Features) -> set[tuple[Features, Features]]:
-    return {(chosen, on) for chosen, on in wanted if world & chosen != on}
 
 
 Place: TypeAlias = tuple[str, ...]
@@ -277,7 +253,7 @@ def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]
     """The worlds of these names; with `changes` to a world's bounds, one world called `own`.
 
     Without names and changes: the plain one for a given number of requests; for any number none, which leaves the
-    choice to `worlds_of`. Raises `UnknownWorldError`, also if several worlds are named where only one is possible.
+    choice to `prove_worlds`. Raises `UnknownWorldError`, also if several worlds are named where only one is possible.
     """
     named = {name: world_named(name) for name in names}
     if len(named) > 1 and (changes or not any_number):
@@ -313,12 +289,12 @@ def prove_worlds(
 ) -> list[WorldProof]:
     """As `any_number.prove_any`, in each of the worlds. A named property is proved wherever it is stated.
 
-    By default the worlds are chosen so that every combination of three features of a question is covered. With several
-    processes `record` cannot be used. Raises `UnknownPropertyError` for a property that no world states.
+    By default these are the `CONFIGURATIONS`. With several processes `record` cannot be used. Raises
+    `UnknownPropertyError` for a property that no world states.
     """
     wanted = list(names)
     make = model_of or (lambda bounds: specification_of(policy, bounds))
-    worlds = worlds or worlds_of(questions_of(make))
+    worlds = worlds or CONFIGURATIONS
     stated = {name: statements_of(make, 1, world).stated for name, world in worlds.items()}
     select([item for each in stated.values() for item in each], wanted)
     seen: Found = {}
@@ -330,7 +306,6 @@ def prove_worlds(
         explored = seen_in(make, world) if depth_max >= DEPTH_MAX else ()
         tokens = {each.name: each.token for each in explored if each.verdict == "reached" and each.token is not None}
         broken = {each.name: _refuted(each) for each in explored if each.verdict == "violated"}
-        seen.setdefault(world, {}).update(broken)
         found = prove_any(
             policy,
             world=world,
@@ -346,7 +321,7 @@ def prove_worlds(
         )
         if say is not None:
             say("what comes about")
-        return WorldProof(name, world, found, situations_of(make, world, _kept(found), timeout_s, tokens))
+        return WorldProof(name, world, found, situations_of(make, world, tokens))
 
     asked = [name for name in worlds if not wanted or any(item.name in wanted for item in stated[name])]
     if processes == 1:
@@ -422,9 +397,3 @@ def _says(found: WorldProof) -> set[str]:
 
 def _in_world(name: str, report: Report | None) -> Report | None:
     return None if report is None else lambda text: report(f"{name}: {text}")
-
-
-def _kept(found: AnyProof) -> frozenset[str]:
-    proof = found.proof
-    broken = {row.property_name for row in proof.obligations if row.verdict != "proved"}
-    return frozenset(row.property_name for row in proof.obligations) - broken

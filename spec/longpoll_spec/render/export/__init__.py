@@ -1,1 +1,1 @@
-"""The specification and its runs in the languages of other checkers: Promela, TLA+ and ITF."""
+"""The specification and its runs in the languages of other checkers: Promela and TLA+, and as JSON."""
