@@ -27,10 +27,10 @@ from attrs import frozen
 from model_tests.bench import leaving
 from model_tests.bench.served import family, processor_s, status_kib
 from model_tests.support.judge.convert import convert
+from model_tests.support.judge.generate import Load
 from model_tests.support.judge.laggards import write_lagging
 from model_tests.support.judge.tiles import write_large
 
-from longpoll_judge.generate import Load
 from longpoll_judge.read.source import find
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import Engine, judge_on

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from model_tests.support.judge.generate import Load, simulate, simulated_meta
 
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.recording import write
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,10 @@ import pytest
 from model_tests.judge.browser import Browser, open_browser
 from model_tests.judge.test_picture import EVIL, LOST, hostile, looked
 from model_tests.support.judge.faults import FAULTS, plant
+from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.histories import RECORDINGS
 
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.recording import write
 from longpoll_judge.show.page import render_html
 
 pytestmark = pytest.mark.long

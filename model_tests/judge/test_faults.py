@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from model_tests.support.judge.contract_faults import CONTRACT_FAULTS, EXCHANGE_FAULTS
 from model_tests.support.judge.faults import FAULTS, plant
+from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.histories import judged
 
 from longpoll_judge.contract.clauses import CLAUSES, clause_tables
@@ -22,8 +23,7 @@ from longpoll_judge.contract.result import (
     PROPERTIES,
     VISIBLE_IS_MONOTONE,
 )
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.recording import NoVictimError, change, load
+from longpoll_judge.recording import NoVictimError, change, load, write
 from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import PART_GLOB, Event
 

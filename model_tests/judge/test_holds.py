@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.broker.raw_client import RawClient, pull_fields
+from model_tests.support.judge.generate import BROKER, SOURCE, simulated_meta
 from model_tests.support.judge.histories import judged
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold.hold_table import HoldLimit
 from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Result
-from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
 from longpoll_judge.kernel.pulls import MS
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode

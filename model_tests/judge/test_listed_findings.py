@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from attrs import asdict, frozen
 from model_tests.support.judge.faults import FAULTS
+from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.histories import certain, follow_pieces, judged, lines_of, written
 from model_tests.support.spec.cases import quick_if
 from msgspec.structs import replace
@@ -18,7 +19,6 @@ from msgspec.structs import replace
 from longpoll.views.follow import FindingReporter, Places, open_reporter
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import StreamNotReadableError
-from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.files import absolute
 from longpoll_judge.recording import NoVictimError, Recording
 from longpoll_judge.run.follow import Progress

@@ -22,10 +22,11 @@ from model_tests.conformance.java_broker import (
     resolve_artifacts,
 )
 from model_tests.support.judge.faults import plant
+from model_tests.support.judge.generate import Load, simulate, simulated_meta
 
 import longpoll
 from longpoll_judge.contract.result import Result
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.recording import write
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 

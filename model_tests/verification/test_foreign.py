@@ -16,6 +16,7 @@ from model_tests.judge.second import observer
 from model_tests.judge.second.smallest import strictly, watched
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.judge.faults import plant
+from model_tests.support.judge.generate import Load, simulate, simulated_meta
 
 from longpoll.cli import main
 from longpoll.output import Exit
@@ -44,8 +45,7 @@ from longpoll_judge.contract.result import (
     Verdict,
     rate,
 )
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.recording import Fault
+from longpoll_judge.recording import Fault, write
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command

@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 from click.shell_completion import get_completion_class
 from click.testing import CliRunner
+from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from rich.cells import cell_len
 
 from longpoll import output
@@ -30,7 +31,7 @@ from longpoll.verification.stages import JAVA_STORE, java_store_is_read, store_r
 from longpoll.wire import load
 from longpoll.wire.load import LoadPlan
 from longpoll_client.messages import decode_messages
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.recording import write
 from longpoll_judge.run.pipeline import judge
 from longpoll_runtime.real import RealRuntime
 

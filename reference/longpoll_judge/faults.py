@@ -17,7 +17,6 @@ from longpoll_judge.contract.result import (
     ANSWERED_ONCE,
     NO_LOST_WAKEUP,
 )
-from longpoll_judge.generate import write
 from longpoll_judge.recording import (
     MS,
     Fault,
@@ -30,6 +29,7 @@ from longpoll_judge.recording import (
     load,
     moved,
     pick,
+    write,
 )
 from longpoll_spec.history import PART_GLOB, Event
 

@@ -5,7 +5,8 @@ Leaves out what is changed (`plant`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -147,3 +148,17 @@ class Fault:
     """One of them must be named by a finding, and no other."""
     clause: str = ""
     """The clause of the contract that it breaks, and no other; empty where it may break several."""
+
+
+def write(directory: Path, events: Iterable[Event], meta: Meta | None, *, events_per_part: int = 100_000) -> None:
+    """Write a history; the directory must not exist yet, or be empty."""
+    directory.mkdir(parents=True, exist_ok=True)
+    encoder = msgspec.json.Encoder()
+    if meta is not None:
+        (directory / META_FILE).write_bytes(encoder.encode(meta) + b"\n")
+    rest = iter(events)
+    for number in itertools.count():
+        lines = encoder.encode_lines(itertools.islice(rest, events_per_part))
+        if not lines:
+            return
+        (directory / f"part-{number:06}.ndjson").write_bytes(lines)

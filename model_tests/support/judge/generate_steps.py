@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from attrs import frozen
+from model_tests.support.judge.generate import BROKER, SOURCE, START_NS, UNIX_OFFSET_NS, US
 
-from longpoll_judge.generate import BROKER, SOURCE, START_NS, UNIX_OFFSET_NS, US
 from longpoll_judge.step_reader import model_of
 from longpoll_spec.engines.python import Packed, Successors, successors
 from longpoll_spec.history import FORMAT_VERSION, Event, Law, Meta, Source

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from attrs import evolve
+from model_tests.support.judge.generate import BROKER, PULL_MESSAGE, SOURCE, TOPIC, US, Load, simulated_meta
 from model_tests.support.judge.tiles import Placed, Tile, moved, plan, simulated_tile
 
-from longpoll_judge.generate import BROKER, PULL_MESSAGE, SOURCE, TOPIC, US, Load, simulated_meta
 from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import PLAIN_SCHEMA, coded, fill
 from longpoll_spec.history import META_FILE, PARQUET_SUFFIX

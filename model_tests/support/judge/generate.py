@@ -12,15 +12,13 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from attrs import define, field, frozen
 
 from longpoll_judge.columns.expression import Expression, parse
 from longpoll_protocol.properties import java_hash
-from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
+from longpoll_spec.history import FORMAT_VERSION, Event, Meta, Source
 
 US: Final = 1_000
 MS: Final = 1_000_000
@@ -261,17 +259,3 @@ def simulated_meta() -> Meta:
     """The meta file that goes with simulated events."""
     source = Source(name=SOURCE, clock="monotonic", offset_ns=UNIX_OFFSET_NS, uncertainty_ns=0)
     return Meta(format_version=FORMAT_VERSION, sources=[source], policy="strict")
-
-
-def write(directory: Path, events: Iterable[Event], meta: Meta | None, *, events_per_part: int = 100_000) -> None:
-    """Write a history; the directory must not exist yet, or be empty."""
-    directory.mkdir(parents=True, exist_ok=True)
-    encoder = msgspec.json.Encoder()
-    if meta is not None:
-        (directory / META_FILE).write_bytes(encoder.encode(meta) + b"\n")
-    rest = iter(events)
-    for number in itertools.count():
-        lines = encoder.encode_lines(itertools.islice(rest, events_per_part))
-        if not lines:
-            return
-        (directory / f"part-{number:06}.ndjson").write_bytes(lines)
