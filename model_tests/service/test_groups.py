@@ -251,3 +251,26 @@ def test_names_stored_by_a_broker_without_light_queues_become_no_paths(brokers: 
         "T", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "%LMQ%a",
     }  # fmt: skip
     assert not (tmp_path / "1" / "x").exists()
+
+
+@pytest.mark.parametrize("comes", ["before", "after"])
+@pytest.mark.parametrize("policy", [STRICT, preset("strict-clone")], ids=lambda policy: policy.name)
+def test_a_held_pull_gets_its_groups_new_subscription(comes: str, policy: Policy, brokers: Brokers) -> None:
+    """A message that only the new tags want answers the pull, whether it comes before or after the heartbeat."""
+    broker, client = brokers.served(policy=policy)
+
+    def subscribe(tag: str, version: int) -> None:
+        wanted = {"topic": "T", "subString": tag, "tagsSet": [tag], "codeSet": [], "subVersion": version}
+        assert client.beat(consumers={"G": [wanted]}).code == 0
+
+    client.create_topic("T")
+    subscribe("A", 1)
+    held = client.hold("T", group="G", sysFlag=2)
+    wait_held(broker)
+    if comes == "after":
+        subscribe("B", 2)
+    assert client.put("T", properties="TAGS\x01B\x02").code == 0
+    if comes == "before":
+        wait_visible(broker, "T", 1)
+        subscribe("B", 2)
+    assert client.answer(held).code == 0

@@ -14,7 +14,7 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.history import BrokerHistory
 from longpoll_broker.hold.hold_service import DispatchService, HoldService, ScanService
 from longpoll_broker.hold.hold_table import Pull
-from longpoll_broker.hold.pull import PullChecks
+from longpoll_broker.hold.pull import PullChecks, check
 from longpoll_broker.hold.pull_pool import PoolExecutor
 from longpoll_broker.hold.pull_processor import PullProcessor
 from longpoll_broker.hold.pull_runner import InlineExecutor, LaterRuns, PullAnswers, PullRunner, ignore_moved_offset
@@ -177,6 +177,13 @@ class PullServices:
         self.runner.forget_last()
         if self.pull_processor.policy.on_truncate == "wake":
             self.hold_service.topic_deleted(topic, outbox)
+
+    def resubscribed(self, group: str, topics: Iterable[str], outbox: Outbox) -> None:
+        """Use a group's new subscriptions for its held pulls; RocketMQ does so when it checks a pull again."""
+        if self.pull_processor.policy.on_truncate == "wake":
+            checks = self.pull_processor.checks
+            for topic in topics:
+                self.hold_service.resubscribed(group, topic, lambda pull: check(pull, checks), outbox)
 
 
 def pull_services_of(shared: SharedServices, access: AccessControl | None = None) -> PullServices:
@@ -376,13 +383,14 @@ def admin_services_of(
     shared: SharedServices,
     *,
     topic_deleted: Callable[[str, Outbox], None],
+    resubscribed: Callable[[str, Iterable[str], Outbox], None],
     when_saved: WhenSaved,
     clean_soon: Callable[[], None],
     pull_queue: Callable[[], tuple[int, int]],
     queues_elsewhere: Callable[[str], Iterable[MessageQueue]],
     access: AccessControl | None = None,
 ) -> AdminServices:
-    """Create the services; `topic_deleted` is called after a topic's deletion."""
+    """Create the services; `topic_deleted` and `resubscribed` are called after these changes."""
     runtime, traits = shared.runtime, shared.traits
     clients = ClientProcessor(
         shared.topics,
@@ -392,6 +400,7 @@ def admin_services_of(
         property_filter=shared.config.property_filter,
         traits=traits,
         now_ms=runtime.unix_ms,
+        resubscribed=resubscribed,
         may_get=(lambda _channel, _record, _right: True) if access is None else access.may_get,
     )
     address = "{}:{}".format(*shared.address)

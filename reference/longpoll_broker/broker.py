@@ -212,6 +212,7 @@ class Broker(Stoppable):
         self.administering = administering = admin_services_of(
             shared,
             topic_deleted=self.pulling.topic_deleted,
+            resubscribed=self.pulling.resubscribed,
             when_saved=saves.answer_when_saved,
             clean_soon=retention.clean_soon,
             pull_queue=self.pulling.queue,

@@ -16,6 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Final, Protocol
 from zlib import crc32
 
@@ -34,7 +35,7 @@ from longpoll_broker.hold.hold_table import (
     Pull,
 )
 from longpoll_broker.hold.notifier import BucketTraversal
-from longpoll_broker.hold.pull import Refused, Store, wants_visible
+from longpoll_broker.hold.pull import FLAG_SUBSCRIPTION, Refused, Store, wants_visible
 from longpoll_broker.io.channel import FLUSH_COUNT, Channel, Outbox
 from longpoll_broker.shared.filters import Filter
 from longpoll_broker.shared.quota import CONNECTION_PART
@@ -503,6 +504,30 @@ class HoldService:
                 self._queue(pull, "error", outbox)
         if not left:
             self._gone.append(topic)
+
+    def resubscribed(self, group: str, topic: str, check: Callable[[Pull], Filter | Refused], outbox: Outbox) -> None:
+        """A heartbeat changed a group's subscription: use it for the held pulls that bring none of their own.
+
+        A pull runs again if messages arrived that its old filter skipped.
+        """
+        for shard in self._shards:
+            woken = []
+            with shard.lock:
+                known = shard.table.keys()
+                places = [key for key in known if key[0] == topic]
+                for pull in chain.from_iterable(map(shard.table.held, places)):
+                    if pull.group != group or pull.sys_flag & FLAG_SUBSCRIPTION:
+                        continue
+                    wanted, after_ns = check(pull), self._events.now_ns()
+                    if isinstance(wanted, Refused) or self._has_news(pull):
+                        shard.table.recheck(pull)
+                        visible_end = self._ends.visible_end(pull.topic, pull.queue_id)
+                        self._events.record("recheck", (pull,), after_ns, visible_end)
+                        woken.append(pull)
+                    else:
+                        pull.filter = wanted
+            for pull in woken:
+                self._queue(pull, "woken", outbox)
 
     def master_returned(self, outbox: Outbox) -> None:
         """Handle the return of this slave's master: answer all pulls, wake them as 5.x does, or do nothing.

@@ -309,6 +309,8 @@ class ClientProcessor(Serving):
     traits: Traits = STRICT_TRAITS
     now_ms: Callable[[], int] = lambda: 0
     """The wall clock."""
+    resubscribed: Callable[[str, Iterable[str], Outbox], None] = lambda _group, _topics, _outbox: None
+    """Called with a group and the topics whose subscriptions a heartbeat changed."""
     may_get: Callable[[Channel, Record | str, Right], bool] = lambda _channel, _record, _right: True
     """Whether a client may get a message, or one of a topic, that it did not request."""
     producers: Producers = field(factory=Producers, init=False)
@@ -354,6 +356,7 @@ class ClientProcessor(Serving):
                     wants_subscriptions |= self.clients.note_fingerprint(
                         consumer.group_name, data.heartbeat_fingerprint, without_subscriptions=data.without_sub
                     )
+                before = self._subscriptions_of(consumer.group_name)
                 changed = self.clients.heartbeat(
                     channel,
                     data.client_id,
@@ -363,6 +366,10 @@ class ClientProcessor(Serving):
                     consume_from_where=consumer.consume_from_where.value,
                     subscriptions=subscriptions,
                 )
+                after = self._subscriptions_of(consumer.group_name)
+            if before and before != after:
+                others = [topic for topic, tags in before.items() if after.get(topic, tags) != tags]
+                self.resubscribed(consumer.group_name, others, outbox)
             if changed and (group is None or group.notify_consumer_ids_changed_enable):
                 self.notices.changed(consumer.group_name, outbox)
                 self.needs_turn = True
@@ -370,6 +377,12 @@ class ClientProcessor(Serving):
             told = f"this connection may add no more {', '.join(full)}; use fewer groups and topics, or try again later"
             return answer(command, ResponseCode.SYSTEM_BUSY, told)
         return answer(command, ResponseCode.SUCCESS, None, self._heartbeat_fields(data, wants_subscriptions))
+
+    def _subscriptions_of(self, name: str) -> dict[str, tuple[int, str]]:
+        """The version and the expression of each subscription of a group."""
+        group = self.clients.group(name)
+        found = {} if group is None else group.subscriptions
+        return {topic: (each.sub_version, each.tags.expression) for topic, each in found.items()}
 
     def _group(self, channel: Channel, name: str, full: dict[str, None]) -> GroupConfig | None:
         """Find or create a group and its retry topic; note the names of tables without room in `full`."""
