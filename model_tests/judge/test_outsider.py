@@ -300,6 +300,18 @@ NEIGHBOURS: Final[list[tuple[str, list[Change], str, str]]] = [
         "valid",
         "",
     ),
+    (
+        "value_changes_over_restart",
+        [
+            ("source_started u", at(71)),
+            ("connection_opened e", at(71.1)),
+            ("request_received r9", at(72)),
+            ("answer_sent r9", at(72.1)),
+            ("source_stopped u", at(120)),
+        ],
+        "valid",
+        "",
+    ),
     ("delivered_before_sent_by_id", [("connection_opened p", None)], "unknown", "send.delivered.after_request"),
     ("delivered_before_sent_by_id", [("request_received h", at(2.9))], "unknown", "send.delivered.after_request"),
     ("delivered_before_sent_by_id", [("request_received h", {"ids": [1002]})], "valid", ""),

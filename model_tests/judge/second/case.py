@@ -19,6 +19,8 @@ RESTART_NS: Final = 1_000 * MS
 """A broker that has no connection for this long may have been restarted."""
 KEPT_NS: Final = 15_000 * MS
 """Whoever kills a broker loses nothing that is older: by then it has been written."""
+STARTED_NS: Final = 60_000 * MS
+"""The longest pause after an orderly stop that is a restart."""
 STOPPING_NS: Final = 5_000 * MS
 """Within this a broker that stops closes the connections of those that it has answered."""
 STOPPED_NS: Final = 15_000 * MS
@@ -217,7 +219,12 @@ def kills(record: Record, broker: str) -> list[tuple[int, int]]:
     found = []
     for since, until in restarts(record, broker):
         old = [name for name in tellers if record.first(name).lo < since <= record.last(name).lo]
-        if not old or not all(ended_in_order(record, name) and record.last(name).lo <= until for name in old):
+        is_soon = until - since <= STARTED_NS
+        if (
+            not is_soon
+            or not old
+            or not all(ended_in_order(record, name) and record.last(name).lo <= until for name in old)
+        ):
             found.append((since, until))
     return found
 
@@ -291,12 +298,13 @@ def _unwatched(record: Record, broker: str, *, in_order: bool) -> list[tuple[int
     tellers = {one.source for one in record.events if one.broker == broker}
     spans = sorted((record.first(source).lo, record.last(source).lo, source) for source in tellers)
     found: list[tuple[int, int]] = []
-    until, is_over = FAR, False
+    until, gap = FAR, 0
     for first, last, source in spans:
-        if first > until and not is_over:
+        if first - until > gap:
             found.append((until, first))
         if until == FAR or last > until:
-            until, is_over = last, is_inside(record, source) or (in_order and ended_in_order(record, source))
+            until, is_short = last, in_order and ended_in_order(record, source)
+            gap = 2 * FAR if is_inside(record, source) else STARTED_NS if is_short else 0
     return found
 
 

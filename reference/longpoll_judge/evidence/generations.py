@@ -106,6 +106,8 @@ class Generation:
 KEPT_NS: Final = 15_000 * 1_000_000
 """What a broker was told this long before it was killed is on its disk: it saves offsets every 5 s, first after 10 s,
 and flushes its log at least every 10 s."""
+STARTED_NS: Final = 60_000 * 1_000_000
+"""The longest pause between an orderly stop and the next start that counts as a restart of the broker."""
 RESTART_NS: Final = 1_000 * 1_000_000
 """A broker without any connection for this long may have been restarted."""
 DELETION_NS: Final = 5_000 * 1_000_000
@@ -176,13 +178,16 @@ def lasting(holes: RecordGaps, *, is_settable: bool) -> RecordGaps:
 
 
 def broker_holes(
-    sources: Mapping[str, SourceSurvey], holes_of_source: Mapping[str, RecordGaps], inside: Collection[str]
+    sources: Mapping[str, SourceSurvey],
+    holes_of_source: Mapping[str, RecordGaps],
+    inside: Collection[str],
+    orderly: Collection[str] = (),
 ) -> dict[str, RecordGaps]:
     """Intervals in which no source watched a broker, so that anything may have happened to its queues.
 
     A source without a broker's name may belong to any broker. If a source has no end, its gap lasts until the next
     source of the same broker begins. An outside observer leaves a gap after it ends; an observer inside the broker that
-    ends in order ends with its broker.
+    ends in order ends with its broker. So does an `orderly` one, if the next begins soon.
     """
     found = {}
     for broker in {broker for seen in sources.values() for broker in seen.names}:
@@ -194,7 +199,7 @@ def broker_holes(
             holes = holes_of_source[name]
             ends = zip(holes.starts.tolist(), holes.ends.tolist(), strict=True)
             intervals += [(start, max(min(end, until_ns), start)) for start, end in ends]
-        found[broker] = gaps_of((*intervals, *_unwatched(mine, inside)))
+        found[broker] = gaps_of((*intervals, *_unwatched(mine, inside, orderly)))
     return found
 
 
@@ -241,18 +246,22 @@ def kills(
 
         def is_in_order(start_ns: int, end_ns: int, mine: list[tuple[str, SourceSurvey]] = mine) -> bool:
             old = [(name, seen) for name, seen in mine if seen.first_ns < start_ns and seen.last_ns >= start_ns]
-            return bool(old) and all(name in orderly and seen.last_ns <= end_ns for name, seen in old)
+            is_soon = end_ns - start_ns <= STARTED_NS
+            return is_soon and bool(old) and all(name in orderly and seen.last_ns <= end_ns for name, seen in old)
 
         intervals = zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True)
         found[broker] = gaps_of(interval for interval in intervals if not is_in_order(*interval))
     return found
 
 
-def _unwatched(sources: Mapping[str, SourceSurvey], inside: Collection[str]) -> Iterator[Interval]:
+def _unwatched(
+    sources: Mapping[str, SourceSurvey], inside: Collection[str], orderly: Collection[str]
+) -> Iterator[Interval]:
     """The intervals in which no source in `sources` stood before the broker."""
-    last_ns, is_over = INTEGER_LIMIT, False
+    last_ns, watched_ns = INTEGER_LIMIT, 0
     for name, seen in sorted(sources.items(), key=lambda item: item[1].first_ns):
-        if seen.first_ns > last_ns and not is_over:
+        if seen.first_ns - last_ns > watched_ns:
             yield last_ns, seen.first_ns
         if last_ns == INTEGER_LIMIT or seen.last_ns > last_ns:
-            last_ns, is_over = seen.last_ns, name in inside
+            last_ns = seen.last_ns
+            watched_ns = 2 * INTEGER_LIMIT if name in inside else STARTED_NS if name in orderly else 0

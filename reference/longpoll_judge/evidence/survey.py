@@ -531,7 +531,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         restarts=restarted,
         kills=kills(restarted, survey.sources, orderly),
         unordered_holes={
-            name: union((own, unplaced)) for name, own in broker_holes(survey.sources, longer, inside | orderly).items()
+            name: union((own, unplaced)) for name, own in broker_holes(survey.sources, longer, inside, orderly).items()
         },
     )
     return context, gaps
