@@ -186,12 +186,22 @@ def test_a_fifo_is_no_table(config: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["config/topics.json", "checkpoint", "commitlog/" + "0" * 20, "consumequeue/T/0/" + "0" * 20, "deletedTopics.json"],
+    [
+        "config/topics.json",
+        "config/delayOffset.json",
+        "checkpoint",
+        "commitlog/" + "0" * 20,
+        "consumequeue/T/0/" + "0" * 20,
+        "deletedTopics.json",
+    ],
 )
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 @pytest.mark.timeout(20)
-def test_a_fifo_in_a_stores_file_gets_one_sentence(tmp_path: Path, path: str) -> None:
+def test_another_kind_of_file_in_a_store_gets_one_sentence(
+    tmp_path: Path, path: str, make: Callable[[Path], None]
+) -> None:
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-    os.mkfifo(tmp_path / path)
+    make(tmp_path / path)
     given = ["serve", "--store", str(tmp_path), "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0"]
     result = CliRunner().invoke(main, given)
     assert result.exit_code == 2

@@ -28,7 +28,7 @@ import msgspec
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.segment import Segment
-from longpoll_runtime import Files
+from longpoll_runtime import Files, NotRegularError
 
 REMOVED_COUNT_MAX: Final = 10
 """`DELETE_FILES_BATCH_MAX`."""
@@ -97,7 +97,7 @@ class Deletions:
         if files.exists(self._path):
             try:
                 self.ends = msgspec.json.decode(files.read(self._path), type=dict[str, int])
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, NotRegularError, IsADirectoryError) as error:
                 raise StoreUserError(
                     f"{self._path} cannot be read ({error}); move it away: deleted topics may then come back, once"
                 ) from None

@@ -51,6 +51,14 @@ TIMERS: Final = "timerOffset.json"
 _KEYS: Final = {TOPICS: {"topicConfigTable"}, GROUPS: {"subscriptionGroupTable"}}
 _OFFSET_KEYS: Final = {"offsetTable", "lmqOffsetTable"}
 """An offsets file has one of these, whatever else it contains."""
+_UNREADABLE: Final = (
+    msgspec.MsgspecError,
+    UnicodeDecodeError,
+    RecursionError,
+    NotRegularError,
+    IsADirectoryError,
+    ConfigError,
+)
 _Content = dict[str, Any]
 T = TypeVar("T")
 
@@ -185,7 +193,7 @@ class ConfigFiles:
                     self._damaged.add(name)
                     continue
                 return read(content)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotRegularError, ConfigError) as error:
+            except _UNREADABLE as error:
                 problem = f"{path} cannot be read ({error})"
                 log.warning("%s; trying the one before", problem)
                 self._damaged.add(name)
