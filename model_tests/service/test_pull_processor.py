@@ -177,7 +177,7 @@ def test_a_topic_deleted_during_the_hold(is_deleted: bool, on_truncate: Any, is_
 
 @pytest.mark.parametrize(
     ("policy", "forward_only", "is_before"),
-    [("at_read", False, True), ("monotone_max", True, True), ("after_hold", False, False)],
+    [("before_hold", False, True), ("monotone_max", True, True), ("after_hold", False, False)],
 )
 def test_an_offset_is_committed_when_the_policy_says_so(policy: Any, forward_only: bool, is_before: bool) -> None:
     commit = ("commit", "T", "G", 0, 4, forward_only)
@@ -191,7 +191,7 @@ def test_an_offset_is_committed_when_the_policy_says_so(policy: Any, forward_onl
         assert done == ([commit] if then is None else [commit, then] if is_before else [then, commit])
 
 
-@pytest.mark.parametrize("policy", ["at_read", "after_hold"])
+@pytest.mark.parametrize("policy", ["before_hold", "after_hold"])
 @pytest.mark.parametrize(
     ("traits", "role", "sys_flag", "commits"),
     [
