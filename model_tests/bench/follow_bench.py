@@ -36,10 +36,10 @@ from attrs import evolve, frozen
 from model_tests.bench import leaving
 from model_tests.bench.served import family, processor_s, status_kib
 from model_tests.support.judge.generate import Load
+from model_tests.support.judge.parquet_parts import write_part
 from model_tests.support.judge.tiles import Tile, moved, plan, simulated_tile, write_meta
 
 from longpoll_judge.kernel.gathered import rows_where
-from longpoll_judge.read.parquet import write_part
 from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import PARQUET_SUFFIX
 

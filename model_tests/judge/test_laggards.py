@@ -12,10 +12,10 @@ import pytest
 from model_tests.support.judge.generate import Load
 from model_tests.support.judge.histories import without_time
 from model_tests.support.judge.laggards import write_lagging
+from model_tests.support.judge.parquet_parts import write_part
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_judge.contract.result import Result
-from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.read.source import find
 from longpoll_judge.run.local import LocalEngine

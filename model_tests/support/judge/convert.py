@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 import pyarrow as pa
+from model_tests.support.judge.parquet_parts import write_part
 
-from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import event_dicts
 from longpoll_judge.read.source import find, read_split
 from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 from attrs import evolve
 from model_tests.support.judge.generate import BROKER, PULL_MESSAGE, SOURCE, TOPIC, US, Load, simulated_meta
+from model_tests.support.judge.parquet_parts import write_part
 from model_tests.support.judge.tiles import Placed, Tile, moved, plan, simulated_tile
 
-from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import PLAIN_SCHEMA, coded, fill
 from longpoll_spec.history import META_FILE, PARQUET_SUFFIX
 

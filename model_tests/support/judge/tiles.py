@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from attrs import evolve, frozen
 from model_tests.support.judge.generate import MS, Load, simulate, simulated_meta
+from model_tests.support.judge.parquet_parts import write_part
 
-from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, coded, compute, fill
 from longpoll_spec.history import META_FILE, PARQUET_SUFFIX, Event
 

@@ -1,4 +1,4 @@
-"""Reads and writes Parquet parts: a row group is a split, texts are dictionary columns.
+"""Reads Parquet parts: a row group is a split, texts are dictionary columns.
 
 Foreign files are converted to `schema.EVENT_SCHEMA`: unknown columns are not read, missing ones get defaults, and rows
 that are not events become `Damage`. A file without its footer, because its writer was killed, becomes `Damage` as a
@@ -8,7 +8,6 @@ whole. Clocks and sources: `source`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +24,6 @@ from longpoll_judge.read.schema import (
     NAMES,
     REQUIRED,
     Damage,
-    coded,
     compute,
     fill,
     fill_present,
@@ -34,27 +32,12 @@ from longpoll_judge.read.schema import (
 
 ROW_GROUP_EVENTS_MAX: Final = 16 << 20
 """A row group with more is damage; it is never held in memory whole."""
-_RISING: Final = ("after_ns", "before_ns", "sequence")
-"""Numbers that differ little from row to row."""
-_FEW_VALUES: Final = tuple(name for name in INTEGER_FIELDS if name not in _RISING)
-"""Numbers of which a row group has few different ones, at their default in most rows."""
-_FILE_SCHEMA: Final = pa.schema(
-    [
-        field.with_nullable(field.name in DEFAULTS and DEFAULTS[field.name] is None)
-        if not pa.types.is_list(field.type)
-        else pa.field(field.name, pa.list_(pa.field("element", field.type.value_type, nullable=False)), nullable=False)
-        for field in EVENT_SCHEMA
-    ]
-)
-"""As it is written here nothing is null, which spares the reader a quarter of its time."""
 _AS_DICTIONARY: Final = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
 """Encodings of texts, and of which of them are null, that pyarrow reads into a dictionary; others it refuses to."""
 _UNREADABLE_DICTIONARY: Final = (
     "is a dictionary in Arrow and another encoding in the file, which pyarrow does not read: write it as strings, or "
     "with use_dictionary"
 )
-_DICTIONARY_BYTES_MAX: Final = 32 << 20
-"""Requests of a row group fit a dictionary of this size."""
 
 
 def row_group_count(path: str, damages: list[Damage]) -> int:
@@ -160,9 +143,9 @@ def _is_plain(column: pa.Field) -> bool:
 
 
 def _doubtful(schema: pa.Schema) -> list[str]:
-    """Columns whose damage no statistics show: lists that may lack a number, and texts; none of what is written here.
+    """Columns whose damage no statistics show: lists that may lack a number, and texts; none if lists cannot lack one.
 
-    A file is taken for one that is written here if its lists can lack none.
+    A writer that is so exact about its lists is taken at its word.
     """
     offsets = schema.field("offsets").type if "offsets" in schema.names else None
     if offsets is not None and not offsets.value_field.nullable:
@@ -239,48 +222,3 @@ def _without_bad_rows(table: pa.Table, path: str, first_row: int, *, is_sound: b
 def _is_out_of_range(column: Any) -> Any:
     above, below = compute.greater_equal(column, INTEGER_LIMIT), compute.less_equal(column, -INTEGER_LIMIT)
     return np.asarray(compute.or_(above, below).fill_null(True))
-
-
-class ParquetWriter:
-    """Writes one part; each table given becomes one row group, its rows put in order of their queues.
-
-    Rows of one queue lie together then, which spares the judge most of its sorting.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self._writer = parquet.ParquetWriter(
-            file,
-            _FILE_SCHEMA,
-            compression="lz4",
-            use_dictionary=[*NAMES, *_FEW_VALUES],
-            column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
-            dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,
-            store_schema=False,
-        )
-
-    def write(self, table: pa.Table) -> None:
-        """Add one row group."""
-        keys = (
-            table["sequence"].to_numpy(),
-            table["after_ns"].to_numpy(),
-            table["queue"].to_numpy(),
-            coded(table, "topic")[0],
-        )
-        ordered = table.take(pa.array(np.lexsort(keys))).cast(_FILE_SCHEMA)
-        self._writer.write_table(ordered, row_group_size=max(len(table), 1))
-
-    def close(self) -> None:
-        """Write the file's end; without it the file cannot be read."""
-        self._writer.close()
-
-
-def write_part(file: Path, tables: Iterable[pa.Table]) -> None:
-    """Write one part under another name first, so that a torn file is never taken for a part."""
-    unfinished = file.with_name(f".{file.name}.unfinished")
-    writer = ParquetWriter(unfinished)
-    try:
-        for table in tables:
-            writer.write(table)
-    finally:
-        writer.close()
-    unfinished.rename(file)
