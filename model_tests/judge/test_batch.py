@@ -17,7 +17,7 @@ from longpoll_judge.columns.tables import GROUP_KEY, decode, encode, joined, que
 from longpoll_judge.kernel.lives import REQUEST_EVENTS
 from longpoll_judge.kernel.verdict import LOG_EVENTS
 from longpoll_judge.kernel.window import make_window
-from longpoll_judge.read.schema import EVENT_SCHEMA, event_dict, event_dicts, fill
+from longpoll_judge.read.schema import EVENT_SCHEMA, fill
 
 NAMES = st.sampled_from(["", "a", "b", "r\u00e9", "x" * 80])
 OFFSETS, ENDS = st.integers(-1, 3), st.integers(-1, 4)
@@ -169,14 +169,6 @@ def test_a_part_takes_along_what_it_uses_alone() -> None:
 
     assert part.column_names == ["event", "after_ns", "before_ns", "source", "sequence", "request"]
     assert part["request"].chunk(0).dictionary.to_pylist() == ["r7", "r9"]
-
-
-@given(events=HISTORIES, border=st.integers(0, 30))
-def test_events_are_told_alike_one_by_one_and_by_column(events: Events, border: int) -> None:
-    """With the same fields in the same order, from a table of several chunks too."""
-    table = pa.concat_tables([table_of(events[:border]), table_of(events[border:])])
-    one_by_one = [list(event_dict(row).items()) for row in table.to_pylist()]
-    assert [list(event.items()) for event in event_dicts(table)] == one_by_one
 
 
 @given(events=HISTORIES.filter(len))

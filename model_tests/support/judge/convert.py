@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 from model_tests.support.judge.parquet_parts import write_part
 
-from longpoll_judge.read.schema import event_dicts
+from longpoll_judge.read.schema import event_dict
 from longpoll_judge.read.source import find, read_split
 from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
 
@@ -37,5 +37,5 @@ def convert(history: Path, target: Path, *, into: Literal["parquet", "ndjson"]) 
         encoder = msgspec.json.Encoder()
         with (target / f"part-000000{NDJSON_SUFFIX}").open("wb") as file:
             for table in tables():
-                file.write(encoder.encode_lines(list(event_dicts(table))))
+                file.write(encoder.encode_lines(map(event_dict, table.to_pylist())))
     return count
