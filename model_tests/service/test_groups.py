@@ -22,6 +22,8 @@ from model_tests.support.broker.subscription_script import play, play_strict
 from model_tests.support.store import killed
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.hold.hold_table import HoldTable
+from longpoll_broker.io.channel import Outbox
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
@@ -274,3 +276,21 @@ def test_a_held_pull_gets_its_groups_new_subscription(comes: str, policy: Policy
         wait_visible(broker, "T", 1)
         subscribe("B", 2)
     assert client.answer(held).code == 0
+
+
+def test_a_changed_subscription_is_applied_under_the_locks(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notifier takes the pulls at the same time."""
+    broker, _client = brokers.served()
+    locks = {id(shard.table): shard.lock for shard in broker.hold_service._shards}
+    free, keys = [], HoldTable.keys
+
+    def noted(table: HoldTable) -> list[tuple[str, int]]:
+        is_free = locks[id(table)].acquire(False)
+        if is_free:
+            locks[id(table)].release()
+        free.append(is_free)
+        return keys(table)
+
+    monkeypatch.setattr(HoldTable, "keys", noted)
+    broker.pulling.resubscribed("G", ["T"], Outbox())
+    assert free == [False] * len(locks)
