@@ -111,7 +111,7 @@ def moment_text(moment_ns: float) -> str:
 
 
 def restart_text(since_ns: float) -> str:
-    """What may explain a finding, as a part of its reason."""
+    """An explanation of a finding, for its reason."""
     return f"; all connections were closed from {moment_text(since_ns)} on, so the broker may have been killed then"
 
 

@@ -40,7 +40,7 @@ NEEDED: Final = {
     "lost": ("lost_count",),
     "omitted": ("lost_count", "cause"),
 } | dict.fromkeys(("hold", "recheck", "take", "keep", "expire", "run", "stop"), ("topic", "queue", "request"))
-"""Fields that an event needs whatever else is there; those that pulls need stand with their answers (`case`)."""
+"""Fields that an event needs whatever else is there; those that pulls need are with their answers (`case`)."""
 Deletion = tuple[str, str, int, int]
 """(source, topic, after_ns, before_ns) of a request to delete a topic; an empty topic is any."""
 

@@ -150,7 +150,7 @@ class SourceFacts:
 
 
 UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None)
-"""Of a name that stands in a dictionary, and in no event."""
+"""Of a name in a dictionary that no event has."""
 
 
 OwnProperty = Callable[[pa.Table], Iterable[tuple[int, str]]]

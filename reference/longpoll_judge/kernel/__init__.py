@@ -7,7 +7,7 @@ time; a queue is a number. A request joins its answer by scattering row numbers 
 step for each kind of event. A window holds whole queues, so nothing is carried over a border of time. Requests that
 join two windows come along as visitors (`run.buckets`).
 
-**Lives and logs** (`lives`, `logs`). Each generation of a queue is a log of its own, by number. The messages of all
+**Lives and logs** (`lives`, `logs`). Each generation of a queue is a separate log, by number. The messages of all
 logs are one array, ascending by log and offset, and the logs stand side by side in one dense range of places
 (`lookup.Grouped`): a message's place is its log's base plus its offset. Running extremes that begin again with each log
 answer when an offset was visible, possibly and certainly, and which end was reached by a time. For each subscription a

@@ -46,7 +46,7 @@ class Gathered:
 
     table: pa.Table
     row: Integers
-    """Where each event stands in the table."""
+    """The place of each event in the table."""
     values: dict[str, Integers]
     """Columns of numbers."""
 

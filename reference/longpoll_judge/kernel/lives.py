@@ -1,4 +1,4 @@
-"""The generations of all queues of a window: each has a log of its own, by number.
+"""The generations of all queues of a window: each has its own log, by number.
 
 A queue whose log has one life has one number. One with several has a number for each, and one more for what touches a
 change (`evidence.generations`): of that only rules that need no log are asked. The logs of several lives have what
@@ -55,7 +55,7 @@ class Lives:
 
     @cached_property
     def is_neither(self) -> Booleans:
-        """By log, whether it stands for what touches a change."""
+        """By log, whether it is for events that touch a change."""
         found: Booleans = self.number == NEITHER
         return found
 

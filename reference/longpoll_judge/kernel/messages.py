@@ -372,7 +372,7 @@ def _due_ns(
 
 
 def early(view: View) -> Wrong:
-    """Messages that are delivered before their time. The broker's configuration says what a delay level means."""
+    """Messages that are delivered before their time. The broker's configuration defines the delay levels."""
     got = view.delivered
     due_ns, has_level = _due_ns(view, least_of, view.sent.after_ns, BEGINNING)
     send = first_of(_of_message(got), _of_message(view.sent))

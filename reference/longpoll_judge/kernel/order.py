@@ -152,7 +152,7 @@ def _fallen(told: Told, clause: str, words: str) -> list[Suspects]:
 
 
 def _may_fall(told: Told) -> bool:
-    """Whether any value lies below an earlier one of its stream: events stand in order of time."""
+    """Whether any value lies below an earlier one of its stream: events are in order of time."""
     order = np.argsort(told.stream, kind="stable")
     stream, values = told.stream[order], told.values[order]
     return bool(((stream[1:] == stream[:-1]) & (values[1:] < values[:-1])).any())

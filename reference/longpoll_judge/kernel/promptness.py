@@ -163,7 +163,7 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
 def _rechecked(case: Case, is_judged: Booleans) -> list[Suspects]:
     """Pulls for every message that a recheck saw one for, and that were not answered soon after it.
 
-    No event shows when that message became visible, so the log or the recheck is told wrong.
+    No event shows when that message became visible, so the log or the recheck is wrong.
     """
     pulls, events = case.pulls, case.events
     recheck = events.answer_to(events.request_key[pulls.row], "recheck")

@@ -111,7 +111,7 @@ class Messages:
 
 
 def gather_messages(table: pa.Table) -> Messages:
-    """What is judged of a table."""
+    """The events of a table that are judged."""
     named = have_request(table)
     topics, topic_names = coded_texts(table, "topic")
     # What lacks its place is damage, of which nothing is concluded.

@@ -107,7 +107,7 @@ def _groups(case: Case, prompt: Iterable[Suspects]) -> Iterator[Suspects]:
 
 
 def _beside(table: pa.Table, native: Booleans, context: Context) -> Iterator[tuple[list[Finding], list[Row]]]:
-    """What is judged by more than a pull and a log: sends and messages, ends of queues, committed offsets."""
+    """Rules that need more than a pull and a log: sends and messages, ends of queues, committed offsets."""
     code, received = integers_of(table, "code"), rows_where(table, "request_received")
     if context.asks_sends:
         yield judge_sends(table, context, native)

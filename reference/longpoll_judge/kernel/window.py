@@ -212,7 +212,7 @@ class Window:
         return self.look_up(keys, keys, rows)
 
     def _places(self, event: str) -> Integers:
-        """Where this event stands in the table, visitors and all, if it has a request."""
+        """The places of this event in the table, visitors included, if it has a request."""
         codes, names = self.names_of("event")
         return np.flatnonzero((codes == (names.index(event) if event in names else -1)) & (self.any_key >= 0))
 
