@@ -1,15 +1,15 @@
 """Requests by a number made of their identifiers, to notice one whose events lie in places that are judged apart.
 
-A place tells the numbers of the requests that it has judged, eight bytes each. A number that comes from two places, or
-that a leftover event has too, is held back by all of them, and its request judged once all its events are together. Two
-requests with one number are held back together and judged apart: nothing is ever compared by these numbers alone.
+A place tells the numbers of its requests, eight bytes each. A request whose number comes from two places is judged in
+each of them, with all its events. Two requests with one number only bring events along that are not needed: nothing is
+ever compared by these numbers alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from hashlib import blake2b
 from tempfile import TemporaryFile
 from typing import BinaryIO, Final
@@ -91,22 +91,6 @@ def repeated(groups: Iterable[Keys]) -> Keys:
 
 
 @define
-class Received:
-    """The keys of requests that were received, of any kind, split by split."""
-
-    _splits: list[Keys] = field(factory=list)
-
-    def add(self, table: pa.Table, rows: Integers) -> None:
-        """Add the receipts of one split that have an identifier."""
-        self._splits.append(request_keys(table, rows))
-
-    @cached_property
-    def again(self) -> Keys:
-        """The keys that came more than once, after all splits were added."""
-        return repeated(self._splits)
-
-
-@define
 class KeyFile:
     """Groups of keys, each sorted, one behind the other in a file."""
 
@@ -118,23 +102,18 @@ class KeyFile:
         self._lengths.append(len(keys))
         np.sort(keys).tofile(self._file)
 
-    def repeated(self, others: Keys) -> Keys:
-        """The keys that stand twice, in the file and the others together."""
-        return np.concatenate([NO_KEYS, *map(repeated, self._ranges(others))])
+    def repeated(self) -> Keys:
+        """The keys that stand twice."""
+        return np.concatenate([NO_KEYS, *map(repeated, self._ranges())])
 
-    def distinct(self) -> int:
-        """How many different keys there are."""
-        return sum(len(distinct(np.concatenate(parts))) for parts in self._ranges(NO_KEYS))
-
-    def _ranges(self, others: Keys) -> Iterator[tuple[Keys, ...]]:
-        """The sorted keys of each group and the others, range by range."""
+    def _ranges(self) -> Iterator[tuple[Keys, ...]]:
+        """The sorted keys of each group, range by range."""
         total = sum(self._lengths)
         if not total:
-            yield (np.sort(others),)
             return
         self._file.flush()
         mapped = np.memmap(self._file, dtype=np.uint64, mode="r", shape=(total,))
-        groups = [*np.split(mapped, np.cumsum(self._lengths)[:-1]), np.sort(others)]
+        groups = np.split(mapped, np.cumsum(self._lengths)[:-1])
         count = -(-total // RANGE_KEYS)
         yield from zip(*(ranges_of(group, count) for group in groups), strict=True)
 

@@ -269,7 +269,7 @@ class Buckets:
         with open_keys() as keys:
             for bucket in range(self.count):
                 keys.put(self._keys_in(bucket))
-            repeated = keys.repeated(NO_KEYS)
+            repeated = keys.repeated()
         if len(repeated):
             shared = shared_by(pa.concat_tables([self._told(bucket, repeated) for bucket in range(self.count)]))
             for bucket in range(self.count):
