@@ -40,7 +40,7 @@ from longpoll_judge.kernel.messages import are_reads
 from longpoll_judge.kernel.verdict import judge_window
 from longpoll_judge.read.schema import are_named, coded_texts, integers_of, lists_of
 
-WINDOW_EVENTS: Final = 500_000
+WINDOW_EVENTS: Final = 300_000
 """Most events of a window, unless one queue has more."""
 ID_WEIGHT: Final = np.uint64(0x2545F4914F6CDD1D)
 """Odd, and another one than that of requests."""
