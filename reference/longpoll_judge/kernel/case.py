@@ -51,7 +51,7 @@ class Explanation:
     """Queue offsets of the messages that it is about, the one at fault first."""
     roots: list[int] | None = None
     """Those of `log_rows` that would be the cause if they told something wrong, as the messages would be; None for all,
-    and none where the answer is wrong by itself."""
+    and none where the answer alone is wrong."""
 
 
 @frozen(eq=False)

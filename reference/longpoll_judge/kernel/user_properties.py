@@ -32,7 +32,7 @@ FINDINGS_MAX: Final = 1_000
 """Most findings of one property and window that are listed; the rest is counted."""
 WHY_LENGTH_MAX: Final = 1_000
 USERS_FAULTS: Final = (Exception, SystemExit)
-"""Whatever code that is not ours may raise, which is told of; a property that exits with 0 has found nothing valid."""
+"""Whatever code that is not ours may raise, which is reported; a property that exits with 0 has found nothing valid."""
 
 
 def name_of(own: OwnProperty) -> str:

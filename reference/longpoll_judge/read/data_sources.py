@@ -46,7 +46,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @frozen
 class Chosen:
-    """The columns and rows of a history that a query asked for; None stands for all rows."""
+    """The columns and rows of a history that a query asked for; None means all rows."""
 
     columns: tuple[str, ...] = tuple(FRAME_SCHEMA.names)
     topic: str | None = None

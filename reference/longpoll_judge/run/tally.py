@@ -81,7 +81,7 @@ class Tally:
     highest: dict[str, int] = field(factory=dict)
     found: dict[str, list[Found]] = field(factory=dict)
     _fresh: Counter[str] = field(factory=Counter)
-    """By group, how many came since somebody looked."""
+    """By group, how many came since the last look."""
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of `RESULT_SCHEMA`."""

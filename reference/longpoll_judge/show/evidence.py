@@ -1,4 +1,4 @@
-"""Writes the evidence of each violation as a history of its own, which can be judged again."""
+"""Writes the evidence of each violation as a separate history, which can be judged again."""
 
 from __future__ import annotations
 

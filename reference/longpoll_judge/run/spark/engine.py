@@ -202,7 +202,7 @@ def _travel_by_value(own: OwnProperty) -> None:
 
 
 TASK_SPLITS: Final = 16
-"""About the number of splits that one task reads: a task has a cost of its own."""
+"""About the number of splits that one task reads: each task has its own cost."""
 BUCKETS: Final = 3
 """Buckets for each task that runs at once, so that tasks end at about the same time."""
 
