@@ -1,6 +1,6 @@
 """The first clauses: whether a broker holds pulls, wakes them, and answers them at their deadline.
 
-Each pull has a connection and a queue of its own, and all wait at the same time, so the longest hold decides how long
+Each pull has its own connection and queue, and all wait at the same time, so the longest hold decides how long
 the clauses take. Both sides of each time are bounded. A recorded conversation cannot show them: its holds are short,
 and the five-second scan of RocketMQ allows every time up to five seconds.
 

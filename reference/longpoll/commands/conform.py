@@ -442,7 +442,7 @@ def _run(suite: Suite, vectors: Sequence[Vector]) -> list[Result]:
 
 
 def _begin_polls(suite: Suite, names: Sequence[str]) -> Callable[[], list[Result]]:
-    """Begin to test long polling itself, beside the conversations; returns what waits for the results.
+    """Begin to test long polling itself, next to the conversations; returns what waits for the results.
 
     Failures are tried again when nothing else runs, because a busy machine can be late.
     """

@@ -506,7 +506,7 @@ class HoldService:
             self._gone.append(topic)
 
     def resubscribed(self, group: str, topic: str, check: Callable[[Pull], Filter | Refused], outbox: Outbox) -> None:
-        """A heartbeat changed a group's subscription: use it for the held pulls that bring none of their own.
+        """A heartbeat changed a group's subscription: use it for the held pulls that were sent without one.
 
         A pull runs again if messages arrived that its old filter skipped.
         """

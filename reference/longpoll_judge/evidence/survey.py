@@ -156,7 +156,7 @@ UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None)
 OwnProperty = Callable[[pa.Table], Iterable[tuple[int, str]]]
 """From the pulls of a window to the numbers of rows that are wrong, and why each is."""
 OWN: Final = "own."
-"""What the clauses of such properties begin with."""
+"""The prefix of the clauses of such properties."""
 
 
 @frozen

@@ -195,7 +195,7 @@ def numbers_of(table: pa.Table, name: str, texts: Sequence[str]) -> Integers:
 
 
 def count_of_names(table: pa.Table, name: str) -> int:
-    """The numbers of a column of names are no higher."""
+    """The numbers of a column of names are at most this."""
     return len(coded_texts(table, name)[1])
 
 
@@ -225,7 +225,7 @@ def _told(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def generations(asked: Gathered, answered: Gathered, context: Context) -> Integers:
-    """The generation of its queue that each exchange belongs to. One that may lie in two gets a generation alone.
+    """The generation of its queue that each exchange belongs to. An offset that may lie in two gets its own generation.
 
     A new generation begins after a topic was deleted, and may begin when a queue's first offset is given twice.
     """

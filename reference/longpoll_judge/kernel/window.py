@@ -2,7 +2,7 @@
 
 The order is: queue by queue, in each by time, then by source and sequence; so nothing depends on the order in which
 events arrive. A row is a place in this order. Events of other queues that share a request with one of these come along
-as visitors: they stand behind the others, and are only asked for by their request.
+as visitors: they come after the others, and are found only by their request.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Chosen:
 
     @classmethod
     def of(cls, schema: Any, options: Mapping[str, str]) -> Chosen:
-        """What a schema and options ask for; raises `DataSourceOptionError`."""
+        """The columns and rows that a schema and options select; raises `DataSourceOptionError`."""
         names: list[str] = schema.fieldNames()
         unknown = [name for name in names if name not in FRAME_SCHEMA.names]
         if unknown:

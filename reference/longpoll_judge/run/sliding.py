@@ -163,7 +163,7 @@ class Sliding:
         self.completed = {name: one for name, one in self.completed.items() if name in self.found.values}
 
     def _forget(self) -> None:
-        """Let go of the oldest events, but for requests that wait for their answers."""
+        """Drop the oldest events, except requests that wait for their answers."""
         _table, last_ns = self.pieces[-1]
         self.fresh, self.judged_ns = 0, last_ns
         gone = [self.open]
@@ -232,7 +232,7 @@ class Sliding:
         return min(moments, default=NEVER) - context.wake_ns
 
     def tally(self) -> Tally:
-        """All that was counted and found, for a result; who asks tells it."""
+        """All counts and findings so far, for a result."""
         tally = Tally(sys.maxsize, counts=Counter(self.counts.counts), highest=dict(self.counts.highest))
         for one in self.found.look():
             if isinstance(one, Found):

@@ -58,7 +58,7 @@ class RedisSubject(LongPollSubject):
             self._client.xadd(queue, {BODY: body})
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> tuple[Any, int]:
-        """Send the blocking command on a connection of its own, because a connection has one at a time."""
+        """Send the blocking command on a new connection, because a connection has one at a time."""
         self._use(queue)
         pool = self._client.connection_pool
         connection: Any = pool.connection_class(**pool.connection_kwargs)

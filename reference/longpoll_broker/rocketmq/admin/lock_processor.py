@@ -116,7 +116,7 @@ class LockProcessor(Serving):
 
     @serves(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """41: lock queues; return those that the client holds now, or 2 if there was no room for one."""
+        """41: lock queues; return those that the client holds now, or 2 if one did not fit."""
         asked = self._read(command)
         got: list[MessageQueue] = []
         refused = 0
