@@ -281,7 +281,7 @@ def broker_fixture(
     ) -> Iterator[BrokerOfTest]:
         """A broker with its name server: a new one in this process, or an external one."""
         is_recorded = "rocketmq_history" in request.fixturenames if record is None else record
-        directory = tmp_path_factory.mktemp("longpoll") / "longpoll" if is_recorded else None
+        directory = tmp_path_factory.mktemp("longpoll") / "longpoll-history" if is_recorded else None
         elsewhere = request.config.getoption("--longpoll-name-server")
         with ExitStack() as ends:
             watch = None if directory is None else _watch(ends)

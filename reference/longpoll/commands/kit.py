@@ -86,6 +86,8 @@ def kit(
 
     Exit codes: 0 valid, 1 invalid, 2 a mistake or no service at URL, 3 unknown.
     """
+    from longpoll_kit.machine import LongPollMachine  # noqa: PLC0415 - the help works without Hypothesis
+
     attributes = {
         "subject": staticmethod(subject_for(url, mode, service)),
         "wake_ms": wake_ms,
@@ -95,8 +97,6 @@ def kit(
         "may_answer_early": early_answers,
         "silence_ms": round(min(SILENCE_MS_MAX, 500 * seconds)),
     }
-    from longpoll_kit.machine import LongPollMachine  # noqa: PLC0415 - the help works without Hypothesis
-
     machine = type("Machine", (LongPollMachine,), attributes)
     if history is None:
         report = _exercised(machine, seconds, seed)
