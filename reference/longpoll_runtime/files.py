@@ -317,14 +317,15 @@ class RealFiles:
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents."""
         # Not `makedirs`, whose mode applies to the last directory only.
-        parent = os.path.dirname(path)
-        if parent and not os.path.isdir(parent):
-            self.make_directory(parent)
-        try:
-            os.mkdir(path, DIRECTORY_MODE)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise
+        missing = [path]
+        while (parent := os.path.dirname(missing[-1])) and not os.path.isdir(parent):
+            missing.append(parent)
+        for each in reversed(missing):
+            try:
+                os.mkdir(each, DIRECTORY_MODE)
+            except FileExistsError:
+                if not os.path.isdir(each):
+                    raise
 
     def sync_directory(self, path: str) -> None:
         """Make the directory's names durable."""
