@@ -88,6 +88,7 @@ def failed() -> Iterator[Mapping[str, set[str]]]:
         yield dict(zip(FAULTS, pool.map(see, FAULTS), strict=True))
 
 
+@pytest.mark.xdist_group("holds")  # else each worker waits for all the holds again
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_side_of_a_hold_is_bounded(name: str, failed: Mapping[str, set[str]]) -> None:
     assert failed[name] - BY_CHANCE.get(name, set()) == FAULTS[name][2]

@@ -98,7 +98,7 @@ QUICK: Final = {
 
 def machine(subject: Any, **attributes: Any) -> type[longpoll.LongPollMachine]:
     """A machine class for a subject, as a user would derive it."""
-    return type("Mine", (longpoll.LongPollMachine,), {"subject": staticmethod(subject), **attributes})
+    return type("Mine", (longpoll.LongPollMachine,), {"subject": staticmethod(subject), **SMALL, **attributes})
 
 
 @contextmanager
