@@ -182,10 +182,10 @@ def test_each_mode_of_redis_is_valid(mode: str, tmp_path: Path) -> None:
         port = listening.getsockname()[1]
     words = [str(SERVER), "--port", str(port), "--dir", str(tmp_path), "--save", ""]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        assert any("ready to accept connections" in line for line in server.stdout)
         try:
-            done = run(f"redis://127.0.0.1:{port}", "--mode", mode, "--for", "10", "--json")
+            assert server.stdout is not None
+            assert any("ready to accept connections" in line.lower() for line in server.stdout)
+            done = run(f"redis://127.0.0.1:{port}", "--mode", mode, "--for", "5", "--json")
             left = redis.Redis(port=port).dbsize()
         finally:
             server.terminate()

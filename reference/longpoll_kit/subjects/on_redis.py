@@ -20,6 +20,8 @@ Mode = Literal["blpop", "blmove", "xread", "xreadgroup"]
 SEMANTICS: Final[Mapping[str, Semantics]] = {"xread": "offsets"}
 BODY: Final = "body"
 GROUP: Final = "readers"
+CONNECTIONS_MAX: Final = 10_000
+"""All polls of a herd may begin at once; the client's own limit is 100."""
 
 
 def mode_of(mode: str | None) -> Mode:
@@ -39,7 +41,7 @@ class RedisSubject(LongPollSubject):
         """Connect; raises SubjectError if the server does not answer."""
         self._mode = mode
         self.semantics = SEMANTICS.get(mode, "consuming")
-        self._client: redis.Redis = redis.Redis.from_url(url)
+        self._client: redis.Redis = redis.Redis.from_url(url, max_connections=CONNECTIONS_MAX)
         self._keys: set[str] = set()
         try:
             self._client.ping()
