@@ -19,6 +19,7 @@ from model_tests.kit.services import MESSAGES_MAX, Feed, InMemory, Poll, Repeats
 from model_tests.kit.test_kit import GOOD, PATIENT, SEED, excuse_nothing, machine
 from model_tests.support.spec.cases import quick_if
 
+from longpoll_kit.errors import ViolationError
 from longpoll_kit.run import KitReport
 from longpoll_kit.subject import LongPollSubject, Polled, Semantics, wait_of
 
@@ -423,6 +424,29 @@ def test_a_wait_is_rounded_up_to_what_the_service_accepts() -> None:
         3_000,
     ]
     assert [wait_of(plain, wait_ms) for wait_ms in (0, 1, 60_000)] == [0, 1, 60_000]
+
+
+class DropsAtTheDeadline(TakeQueue):
+    """A poll whose time is up looks once more, takes what has come, and answers nothing."""
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        taken = super().poll(poll)
+        return taken if taken and poll.left_s() > 0 else self.drop(poll)
+
+    def drop(self, poll: Poll) -> list[bytes]:
+        with self.changed:
+            self.changed.wait_for(lambda: self.has_some(poll), 0.05)
+            del self.queues[poll.queue][:1]
+        return []
+
+
+def test_a_message_that_meets_a_deadline_is_not_lost() -> None:
+    """The step publishes before and after the deadline, so that one of them meets a service's last look."""
+    limits: dict[str, Any] = {**PATIENT, "polls_max": 2, "silence_ms": 0}
+    mine = machine(partial(InMemory, DropsAtTheDeadline()), **limits)()
+    with pytest.raises(ViolationError, match=r"nothing_lost|no_lost_wakeup"):
+        mine.brink(queue=0, payload=b"", rounds=5, timeout_ms=50)
+    mine.teardown()
 
 
 def test_a_poll_that_was_stopped_is_not_counted_as_held() -> None:

@@ -63,7 +63,8 @@ class RedisSubject(LongPollSubject):
         """Send the blocking command on a new connection, because a connection has one at a time."""
         self._use(queue)
         pool = self._client.connection_pool
-        connection: Any = pool.connection_class(**pool.connection_kwargs)
+        # The client's own timeout of some seconds would end a longer wait.
+        connection: Any = pool.connection_class(**pool.connection_kwargs | {"socket_timeout": None})
         connection.connect()
         connection.send_command("CLIENT", "ID")
         number = int(connection.read_response())
