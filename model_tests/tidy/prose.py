@@ -25,8 +25,6 @@ from longpoll.cli import COMMANDS, main
 
 ROOT: Final = Path(__file__).parents[2]
 PINNED: Final = Path(__file__).with_name("prose.json")
-WORDS_MAX: Final = 25
-"""Of a sentence that a reader understands the first time."""
 WORDS_MIN: Final = 5
 """Of what counts as a sentence: a heading or a cell of a table is shorter."""
 WORST: Final = 15
@@ -63,7 +61,6 @@ _CODE: Final = re.compile(r"`[^`]*`")
 _LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _END: Final = re.compile(r"(?<=[.?!:])\s+(?=[A-Z0-9\"'(*])")
 _ITEM: Final = re.compile(r"^(?:[-*+]|\d+\.)\s+", re.MULTILINE)
-_PRINTED: Final = re.compile(r"^<!-- [^\n]*: printed from [^\n]*\n.*?^<!-- end of [^\n]*", re.MULTILINE | re.DOTALL)
 _DOCSTRING: Final = re.compile(r'^[ ]*(?:r)?"""(.*?)"""', re.MULTILINE | re.DOTALL)
 
 
@@ -73,8 +70,6 @@ class Count:
 
     words: int = 0
     sentences: int = 0
-    long: int = 0
-    """Sentences of more than `WORDS_MAX` words."""
     marked: dict[str, int] = field(factory=dict)
     """What a phrase is called -> how often it is there."""
 
@@ -83,15 +78,13 @@ class Count:
         words = len(sentence.split())
         self.words += words
         self.sentences += 1
-        self.long += words > WORDS_MAX
         for name, pattern in MARKERS.items():
             if hits := len(pattern.findall(sentence)):
                 self.marked[name] = self.marked.get(name, 0) + hits
 
     def rates(self) -> dict[str, float]:
-        """Marked phrases in 1,000 words, and long sentences in 1,000 sentences."""
-        marked = 1_000 * sum(self.marked.values()) / max(self.words, 1)
-        return {"marked": round(marked, 1), "long": round(1_000 * self.long / max(self.sentences, 1), 1)}
+        """Marked phrases in 1,000 words."""
+        return {"marked": round(1_000 * sum(self.marked.values()) / max(self.words, 1), 1)}
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -176,22 +169,11 @@ def counted(all_sentences: Iterator[str] | list[str]) -> Count:
     return count
 
 
-def words_written() -> int:
-    """The words of the docs that people write, code and tables included.
-
-    Text that a program prints is left out: docs/spec.md, and the tables of clauses in docs/contract.md.
-    """
-    names = [name for name in tracked("docs/*.md") if "/zh/" not in name and name != "docs/spec.md"]
-    return sum(len(_PRINTED.sub("", (ROOT / name).read_text("utf-8")).split()) for name in names)
-
-
 def measured() -> dict[str, dict[str, float]]:
     """Group -> what is counted -> the number."""
-    found = {
+    return {
         group: counted([each for read in files.values() for each in read]).rates() for group, files in texts().items()
     }
-    found["docs"]["words"] = words_written()
-    return found
 
 
 def pinned() -> dict[str, dict[str, float]]:
