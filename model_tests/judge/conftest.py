@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
-
-from longpoll_judge.recording import write
+from model_tests.support.judge.recording import write
 
 
 @pytest.fixture(scope="session")

@@ -97,7 +97,7 @@ def test_planted_faults_are_found_from_outside(
 ) -> None:
     """The same faults as in histories from inside, with the same verdicts and names."""
     history, limit_ms = strict
-    monkeypatch.setattr("longpoll_judge.faults.ALLOWANCE_MS", math.ceil(limit_ms) + 500)
+    monkeypatch.setattr("model_tests.support.judge.faults.ALLOWANCE_MS", math.ceil(limit_ms) + 500)
     fault = plant(history, name, tmp_path / "planted")
     result = judged(tmp_path / "planted", limit_ms)
     named = {finding.property for finding in result.findings}

@@ -15,8 +15,8 @@ from model_tests.judge.test_picture import EVIL, LOST, hostile, looked
 from model_tests.support.judge.faults import FAULTS, plant
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.histories import RECORDINGS
+from model_tests.support.judge.recording import write
 
-from longpoll_judge.recording import write
 from longpoll_judge.show.page import render_html
 
 pytestmark = pytest.mark.long

@@ -34,6 +34,7 @@ from model_tests.judge.test_stories import MIXED, write_parts
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.histories import LIMITS, PAGE, certain, shown_on_page, without_time
+from model_tests.support.judge.recording import write
 from model_tests.support.judge.stories import LIMIT_MS, clauses_by_story, together
 from model_tests.support.spec.cases import quick_if
 
@@ -44,7 +45,6 @@ from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.read.data_sources import DAMAGE
 from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.source import find
-from longpoll_judge.recording import write
 from longpoll_judge.run.follow import Listing, is_begun
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on

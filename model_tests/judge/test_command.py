@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 from model_tests.support.judge.faults import plant
 from model_tests.support.judge.generate import simulated_meta
+from model_tests.support.judge.recording import load, write
 
 from longpoll import exit_codes
 from longpoll.cli import main
-from longpoll_judge.recording import load, write
 from longpoll_spec.history import Event
 
 

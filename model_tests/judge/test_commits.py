@@ -12,10 +12,10 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_m
 from model_tests.support.judge.convert import convert
 from model_tests.support.judge.generate import BROKER, SOURCE
 from model_tests.support.judge.histories import judged
+from model_tests.support.judge.recording import load
 
 from longpoll_broker.broker import Broker
 from longpoll_judge.contract.result import COMMIT_NEVER_REGRESSES
-from longpoll_judge.recording import load
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer
 from longpoll_protocol.codes import CommandFlag, PullSysFlag, RequestCode

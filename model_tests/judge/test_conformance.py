@@ -12,12 +12,12 @@ import pytest
 from model_tests.support.judge.convert import convert
 from model_tests.support.judge.generate import START_NS
 from model_tests.support.judge.generate_steps import FAULTS, STEP_NS, Fault, StepLoad, meta_of, observed, run_of
+from model_tests.support.judge.recording import write
 
 from longpoll_judge.conformance import judge_run
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Result
 from longpoll_judge.read.schema import DEFAULTS
 from longpoll_judge.read.source import find
-from longpoll_judge.recording import write
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from model_tests.support.judge.histories import gap_kinds, judged, violated
+from model_tests.support.judge.recording import MS, PULLS, Recording, change, load
 
-from longpoll_judge.recording import MS, PULLS, Recording, change, load
 from longpoll_spec.history import Event
 
 QUERY, UPDATE = 14, 15

@@ -1,9 +1,8 @@
-"""Spark's two formats: the rows are those of the files, however these are cut."""
+"""Spark's format `longpoll`: the rows are the events of the files, however these are cut."""
 
 from __future__ import annotations
 
 import re
-import tarfile
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,125 +13,22 @@ from typing import Any, Final
 import pytest
 from model_tests.judge.test_cluster import plans_of
 from model_tests.support.judge.faults import plant
+from model_tests.support.judge.recording import load
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import col, lit, now
 
 import longpoll
-from longpoll_broker.store.inspect import StoreDirectory
-from longpoll_judge.errors import StoreNotFoundError
-from longpoll_judge.read import rocketmq_store
 from longpoll_judge.read.data_sources import DAMAGE, FRAME_SCHEMA, DataSourceOptionError, HistorySource, register
-from longpoll_judge.read.rocketmq_store import FileRange, ranges, read_records, read_units
 from longpoll_judge.read.schema import DEFAULTS
 from longpoll_judge.read.source import find, read_split
-from longpoll_judge.recording import load
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored, with_settings
-from longpoll_protocol.log_record import Record
-from longpoll_runtime.real import RealRuntime
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MIDDLE: Final = "2023-11-14T22:30:00.600"
 MIDDLE_NS: Final = 1_700_001_000_600_000_000
 """A moment in the middle of the history `clean`."""
 GOLDEN = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.tar.xz"
-
-
-@pytest.fixture(scope="module")
-def java_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of the Java broker 4.9.7 after a clean stop."""
-    directory = tmp_path_factory.mktemp("java")
-    with tarfile.open(GOLDEN) as archive:
-        archive.extractall(directory, filter="data")
-    return directory / "store"
-
-
-def records(parts: list[FileRange]) -> list[dict[str, Any]]:
-    """All rows of commit-log ranges."""
-    return [row for part in parts for batch in read_records(part) for row in batch.to_pylist()]
-
-
-def known(store: Path) -> list[dict[str, Any]]:
-    """The records of the same log as the broker's own reader finds them."""
-    directory = StoreDirectory(RealRuntime().files, str(store))
-    try:
-        found = [entry for entry in directory.walk_log() if isinstance(entry, Record)]
-        return [
-            {
-                "physical_offset": record.physical_offset,
-                "size": record.size,
-                "topic": record.topic,
-                "queue": record.queue_id,
-                "queue_offset": record.queue_offset,
-                "sys_flag": record.sys_flag,
-                "born_ms": record.born_ms,
-                "stored_ms": record.store_ms,
-                "reconsume_times": record.reconsume_times,
-                "properties": record.properties.decode(),
-                "body": bytes(record.body),
-                "problem": None,
-            }
-            for record in found
-        ]
-    finally:
-        directory.close()
-
-
-@pytest.mark.parametrize("range_bytes", [1_000, 10_007, 1 << 30])
-def test_records_are_those_of_the_java_brokers_log(
-    java_store: Path, monkeypatch: pytest.MonkeyPatch, range_bytes: int
-) -> None:
-    """Every record once, wherever the files are cut, equal to what another reader finds in them."""
-    monkeypatch.setattr(rocketmq_store, "RANGE_BYTES", range_bytes)
-    found = records(ranges(java_store, "commitlog"))
-
-    assert len(found) > 100
-    assert found == known(java_store)
-
-
-def test_units_lead_to_their_records(java_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every unit names the record of its topic's message at its offset, or one in a file that was removed."""
-    monkeypatch.setattr(rocketmq_store, "RANGE_BYTES", 450)
-    by_place = {row["physical_offset"]: row for row in records(ranges(java_store, "commitlog"))}
-    units = [row for part in ranges(java_store, "consumequeue") for row in read_units(part).to_pylist()]
-
-    assert len(units) > 100
-    assert len({(unit["topic"], unit["queue"], unit["queue_offset"]) for unit in units}) == len(units)
-    kept = [unit for unit in units if unit["physical_offset"] >= min(by_place)]
-    assert len(kept) > 1_000
-    for unit in kept:
-        record = by_place[unit["physical_offset"]]
-        assert (record["topic"], record["queue"], record["queue_offset"], record["size"]) == (
-            unit["topic"],
-            unit["queue"],
-            unit["queue_offset"],
-            unit["size"],
-        )
-
-
-@pytest.mark.parametrize(("place", "why"), [(4, "no record begins here"), (0, "cannot have"), (100, "is wrong")])
-def test_damage_is_a_row(java_store: Path, tmp_path: Path, place: int, why: str) -> None:
-    """A changed byte is reported with its place; earlier records are read."""
-    log = tmp_path / "commitlog"
-    log.mkdir()
-    whole = records(ranges(java_store, "commitlog"))
-    victim = next(row for row in whole[5:] if len(row["body"]) > 20)
-    source = min((java_store / "commitlog").iterdir())
-    content = bytearray(source.read_bytes())
-    content[victim["physical_offset"] - int(source.name) + place] ^= 0x7F
-    (log / source.name).write_bytes(content)
-    found = records(ranges(tmp_path, "commitlog"))
-
-    (problem,) = [row for row in found if row["problem"]]
-    assert problem["physical_offset"] == victim["physical_offset"]
-    assert why in problem["problem"]
-    assert found[: whole.index(victim)] == whole[: whole.index(victim)]
-
-
-def test_a_directory_without_store_is_the_users_mistake(tmp_path: Path) -> None:
-    """It is one clear line."""
-    with pytest.raises(StoreNotFoundError, match="name a RocketMQ store"):
-        ranges(tmp_path, "commitlog")
 
 
 def events_of(directory: Path) -> list[dict[str, Any]]:
@@ -226,20 +122,13 @@ def test_a_schema_prunes_the_scan(clean: Path, tmp_path: Path, spark_engine: Spa
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_spark_reads_both_formats(java_store: Path, clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """The rows are those of the readers; damage in a history is a row; a wrong part is refused."""
+def test_damage_in_a_history_is_a_row(clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
     session = spark_engine.session
     register(session)
     plant(clean, "half_line", tmp_path / "torn")
     with unclosed_sockets_ignored():
-        stored = session.read.format("rocketmq-store").load(str(java_store)).toArrow().to_pylist()
-        units = session.read.format("rocketmq-store").option("part", "consumequeue").load(str(java_store)).count()
         events = session.read.format("longpoll").load(str(tmp_path / "torn")).toArrow().to_pylist()
-        with pytest.raises(PySparkException, match="write commitlog or consumequeue"):
-            session.read.format("rocketmq-store").option("part", "index").load(str(java_store)).count()
 
-    assert sorted(stored, key=lambda row: row["physical_offset"]) == known(java_store)
-    assert units == sum(read_units(part).num_rows for part in ranges(java_store, "consumequeue"))
     assert sum(row["event"] == DAMAGE for row in events) == 1
     assert len(events) == len(load(clean).events) + 1
 

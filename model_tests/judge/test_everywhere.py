@@ -19,9 +19,9 @@ from model_tests.judge.second.observer import observe, write
 from model_tests.judge.standalone import connect_server, standalone
 from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import simulated, without_time, written
+from model_tests.support.judge.recording import NoVictimError, Recording
 
 from longpoll_judge.contract.result import Result
-from longpoll_judge.recording import NoVictimError, Recording
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.spark import session
 

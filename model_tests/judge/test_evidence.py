@@ -19,11 +19,11 @@ from model_tests.support.judge.faults import FAULTS, plant
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.generate_steps import FAULTS as STEP_FAULTS
 from model_tests.support.judge.generate_steps import StepLoad, meta_of, observed
+from model_tests.support.judge.recording import Recording, change, load, write
 from model_tests.support.spec.cases import quick_if
 
 from longpoll.cli import main
 from longpoll_judge.contract.result import Finding, Result
-from longpoll_judge.recording import Recording, change, load, write
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.show.evidence import write_evidence
 from longpoll_judge.show.page import render_html

@@ -12,6 +12,7 @@ from model_tests.support.judge.contract_faults import CONTRACT_FAULTS, EXCHANGE_
 from model_tests.support.judge.faults import FAULTS, plant
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.histories import judged
+from model_tests.support.judge.recording import NoVictimError, change, load, write
 
 from longpoll_judge.contract.clauses import CLAUSES, clause_tables
 from longpoll_judge.contract.pulls import MESSAGE_CLAUSES
@@ -23,7 +24,6 @@ from longpoll_judge.contract.result import (
     PROPERTIES,
     VISIBLE_IS_MONOTONE,
 )
-from longpoll_judge.recording import NoVictimError, change, load, write
 from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import PART_GLOB, Event
 

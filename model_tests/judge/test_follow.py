@@ -20,6 +20,7 @@ from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.judge.convert import convert
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.histories import lines_of, on_spark, read_until
+from model_tests.support.judge.recording import write
 from msgspec.structs import replace
 
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, Result
@@ -29,7 +30,6 @@ from longpoll_judge.read.growing_history import GrowingHistory, whole_end
 from longpoll_judge.read.ndjson import read_range
 from longpoll_judge.read.schema import parquet
 from longpoll_judge.read.source import SPLIT_BYTES, read_split
-from longpoll_judge.recording import write
 from longpoll_judge.run.follow import TRIES, follow
 from longpoll_judge.run.local import LocalReading
 from longpoll_judge.run.pipeline import EngineName, judge

@@ -14,6 +14,7 @@ from model_tests.support.judge.convert import convert
 from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.generate import simulated_meta
 from model_tests.support.judge.histories import numbered, on_spark, without_time
+from model_tests.support.judge.recording import load, write
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_judge.errors import HistoryChangedError, HistoryNotFoundError
@@ -21,7 +22,6 @@ from longpoll_judge.evidence.survey import Survey, survey_split
 from longpoll_judge.read.parquet import read_row_groups
 from longpoll_judge.read.schema import NAMES, PLAIN_SCHEMA, REQUIRED, compute, event_dict, fill, parquet
 from longpoll_judge.read.source import InputSplit, find, read_split
-from longpoll_judge.recording import load, write
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine

@@ -12,11 +12,11 @@ from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.generate import BROKER, SOURCE, START_NS, TOPIC, Load, simulate, simulated_meta
 from model_tests.support.judge.histories import gap_kinds, violated
 from model_tests.support.judge.histories import judged as judged_with
+from model_tests.support.judge.recording import MS, Recording, change, moved, write
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.evidence.generations import DELETION_NS
 from longpoll_judge.evidence.observers import DELETE_TOPIC
-from longpoll_judge.recording import MS, Recording, change, moved, write
 from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import Event, Meta
 

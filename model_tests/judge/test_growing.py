@@ -15,9 +15,9 @@ from model_tests.support.judge.histories import (
     simulated,
     written,
 )
+from model_tests.support.judge.recording import NoVictimError, Recording, load
 from model_tests.support.spec.cases import quick_if
 
-from longpoll_judge.recording import NoVictimError, Recording, load
 from longpoll_judge.run.pipeline import judge
 
 QUICK = frozenset({

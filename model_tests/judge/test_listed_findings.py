@@ -13,6 +13,7 @@ from attrs import asdict, frozen
 from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.histories import certain, follow_pieces, judged, lines_of, written
+from model_tests.support.judge.recording import NoVictimError, Recording
 from model_tests.support.spec.cases import quick_if
 from msgspec.structs import replace
 
@@ -20,7 +21,6 @@ from longpoll.views.follow import FindingReporter, Places, open_reporter
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import StreamNotReadableError
 from longpoll_judge.read.files import absolute
-from longpoll_judge.recording import NoVictimError, Recording
 from longpoll_judge.run.follow import Progress
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.tally import FINDINGS_MAX, NOT_TOLD, left_to_the_end

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.generate import SOURCE, simulated_meta
 from model_tests.support.judge.histories import gap_kinds, judged, numbered, violated
+from model_tests.support.judge.recording import MS, PULLS, Recording, change, load, moved
 
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, ANSWERED_ONCE
 from longpoll_judge.evidence.source_survey import CLOCK_STEP_NS, GAPS_MAX, gaps_of, survey_source
-from longpoll_judge.recording import MS, PULLS, Recording, change, load, moved
 from longpoll_spec.history import Event
 
 INSIDE = ("make_visible", "hold", "expire")

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.laggards import write_lagging
+from model_tests.support.judge.recording import write
 from model_tests.support.judge.tiles import write_large
 
 from longpoll_judge.read.source import find
-from longpoll_judge.recording import write
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge_on
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.support.judge.faults import plant
 from model_tests.support.judge.generate import SOURCE, simulated_meta
+from model_tests.support.judge.recording import write
 
 from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.read import ndjson, source
 from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_LIMIT, Damage, event_dict
-from longpoll_judge.recording import write
 from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import FIELD_TYPES, META_FILE, Event
 

@@ -15,6 +15,7 @@ from attrs import define, field
 from model_tests.judge.test_evidence import not_convicting
 from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.histories import LIMITS, are_found, certain, follow_pieces, simulated, written
+from model_tests.support.judge.recording import Recording, change
 from model_tests.support.spec.cases import quick_if
 from pyspark.errors import PySparkException
 
@@ -22,7 +23,6 @@ from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.source import find
-from longpoll_judge.recording import Recording, change
 from longpoll_judge.run.follow import Listing
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.sliding import SoFar

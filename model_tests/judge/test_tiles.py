@@ -8,13 +8,13 @@ import pytest
 from attrs import evolve
 from model_tests.support.judge.faults import FAULTS
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
+from model_tests.support.judge.recording import Recording
 from model_tests.support.judge.tiles import Tile, make_tile, plan, write_large, write_meta, write_place
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.read.schema import event_dict
 from longpoll_judge.read.source import find, read_split
-from longpoll_judge.recording import Recording
 from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import Event
 

@@ -23,10 +23,10 @@ from model_tests.conformance.java_broker import (
 )
 from model_tests.support.judge.faults import plant
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
+from model_tests.support.judge.recording import write
 
 import longpoll
 from longpoll_judge.contract.result import Result
-from longpoll_judge.recording import write
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 

@@ -17,6 +17,7 @@ from model_tests.judge.second.smallest import strictly, watched
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.judge.faults import plant
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
+from model_tests.support.judge.recording import write
 
 from longpoll.cli import main
 from longpoll.output import Exit
@@ -45,7 +46,6 @@ from longpoll_judge.contract.result import (
     Verdict,
     rate,
 )
-from longpoll_judge.recording import Fault, write
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command
@@ -460,55 +460,3 @@ def test_what_is_excused_has_a_row_of_its_own(script: Script) -> None:
     assert rows[1].what == "not promised by rocketmq-4.9"
     assert "no_lost_wakeup (a, b) 1 times" in rows[1].detail
     assert "wake 10100 ms, late 50 ms" in rows[1].detail
-
-
-# -- planted faults ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def planted(script: Script, monkeypatch: pytest.MonkeyPatch) -> Callable[[Result, Result], Row]:
-    """The row where the judge says one thing of the run, and the other of it with either of two planted faults."""
-    fault = Fault("", lambda _recording: None, "invalid", frozenset({NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE}))
-    monkeypatch.setattr(command, "plant", lambda _history, _name, _directory: fault)
-    monkeypatch.setattr(command, "PLANTED", ("one", "another"))
-
-    def row(clean: Result, faulty: Result) -> Row:
-        script.says += [clean, faulty, faulty]
-        (found,) = command.faults_are_found(Path("h"), Limits(9_000, 9_000), Path("s"))
-        return found
-
-    return row
-
-
-NAMED: Final = said("invalid", finding(NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE))
-
-
-@pytest.mark.parametrize(
-    ("faulty", "outcome"),
-    [
-        (NAMED, "ok"),
-        (said("unknown", *NAMED.findings), "violated"),
-        (said("invalid"), "violated"),
-        (said("invalid", *NAMED.findings, finding(ANSWER_IS_RIGHT)), "violated"),
-        (said("invalid", finding(NO_LOST_WAKEUP, ANSWER_IS_RIGHT)), "violated"),
-    ],
-    ids=["named", "doubted", "by nothing", "with another", "with another that follows"],
-)
-def test_a_planted_fault_is_found_by_its_name_and_no_other(
-    faulty: Result, outcome: str, planted: Callable[[Result, Result], Row], script: Script
-) -> None:
-    """By limits of half of what it is late by, however wide the run's own are."""
-    row = planted(said("valid"), faulty)
-
-    assert (row.outcome, row.detail.count("another (")) == (outcome, int(outcome == "violated"))
-    assert set(script.asked) == {(1_000, 250)}
-
-
-@pytest.mark.parametrize("verdict", ["unknown", "invalid"])
-def test_nothing_is_planted_into_a_run_that_is_not_valid(
-    verdict: Verdict, planted: Callable[[Result, Result], Row]
-) -> None:
-    row = planted(said(verdict), NAMED)
-
-    assert row.outcome == "skipped"
-    assert verdict in row.detail

@@ -16,6 +16,7 @@ import pytest
 from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
+from model_tests.support.judge.recording import write
 from rich.cells import cell_len
 
 from longpoll import output
@@ -31,7 +32,6 @@ from longpoll.verification.stages import JAVA_STORE, java_store_is_read, store_r
 from longpoll.wire import load
 from longpoll.wire.load import LoadPlan
 from longpoll_client.messages import decode_messages
-from longpoll_judge.recording import write
 from longpoll_judge.run.pipeline import judge
 from longpoll_runtime.real import RealRuntime
 
@@ -264,18 +264,6 @@ def test_java_store_is_read_and_damage_is_seen(tmp_path: Path) -> None:
 
     assert row.outcome == "violated"
     assert log.name in row.detail
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A valid history that is long enough for every fault."""
-    directory = tmp_path_factory.mktemp("recorded") / "history"
-    write(directory, simulate(Load(events=5_000)), simulated_meta())
-    return directory
-
-
-def test_planted_faults_are_found(recorded: Path, tmp_path: Path) -> None:
-    assert verify.faults_are_found(recorded, LIMITS, tmp_path)[0].outcome == "ok"
 
 
 def test_load_notices_a_lost_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,6 @@ class HistoryChangedError(JudgeUserError):
     """A part of a history is not what it was, though it is still being judged."""
 
 
-class StoreNotFoundError(JudgeUserError):
-    """A named path holds no RocketMQ store."""
-
-
 class SparkUnavailableError(JudgeUserError):
     """Spark cannot start because Java 17 or later is missing."""
 

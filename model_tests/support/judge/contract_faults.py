@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
+from model_tests.support.judge.recording import MS, Fault, NoVictimError, Recording, change, moved, pick
 
 from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS
 from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import EVIDENCE, Verdict
 from longpoll_judge.kernel.pulls import STEPS
-from longpoll_judge.recording import MS, Fault, NoVictimError, Recording, change, moved, pick
 from longpoll_spec.history import Event
 
 REFUSED: Final = {"offsets": [], "offset_next": -1, "offset_min": -1, "offset_max": -1}

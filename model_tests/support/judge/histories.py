@@ -18,9 +18,9 @@ import pytest
 from attrs import frozen
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
+from model_tests.support.judge.recording import Recording, change, write
 
 from longpoll_judge.contract.result import Finding, Result
-from longpoll_judge.recording import Recording, change, write
 from longpoll_judge.run.follow import follow
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.sliding import Limits

@@ -33,9 +33,9 @@ from typing import Any, Final
 
 import msgspec
 from attrs import frozen
+from model_tests.support.judge.recording import MS
 
 from longpoll_judge.contract.result import Result
-from longpoll_judge.recording import MS
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
 
 PLACE: Final = {"source": "s", "broker": "b", "topic": "T", "queue": 0, "connection": "c"}

@@ -34,7 +34,6 @@ from longpoll_conform.suite import OUTCOMES, Suite, by_clause
 from longpoll_conform.suite import Result as Clause
 from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.result import Result
-from longpoll_judge.faults import ALLOWANCE_MS, WAKE_DELAY_MS, plant
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Address, Runtime
@@ -43,8 +42,6 @@ from longpoll_runtime.files import RealFiles
 NAME_SERVER_PORT: Final = 9876
 JAVA_STORE: Final = "store-4.9.7-clean.tar.xz"
 """A store as a RocketMQ 4.9.7 broker left it after a clean stop; it ships with this package."""
-FAULTS: Final = "planted faults are found"
-PLANTED: Final = ("answer_deleted", "answer_delayed", "wake_delayed", "answer_duplicated", "next_wrong")
 VERDICTS: Final[dict[str, Outcome]] = {"valid": "ok", "invalid": "violated", "unknown": "unknown"}
 Progress = Callable[[int, int], None]
 
@@ -102,10 +99,7 @@ def _own_broker(page: Page, job: Job) -> None:
         _races(page, job, other.address, "longpoll-verify-races", name="the broker", process_id=other.process_id)
     what = "store that our broker has left"
     page.stage("verifying the broker's store", lambda: [store_row(what, store_directory)], part="store")
-    limits = limits_of(echo.worst_ms)
-    _judge(page, job, limits)
-    planted = partial(faults_are_found, job.history, limits, job.scratch)
-    page.stage("history: injected faults", planted, part="history")
+    _judge(page, job, limits_of(echo.worst_ms))
 
 
 def stop_row(code: int) -> Row:
@@ -280,29 +274,3 @@ def _detail(result: Result) -> str:
 
 def _ms(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f} ms"
-
-
-def faults_are_found(history: Path, limits: Limits, scratch: Path) -> Sequence[Row]:
-    """Inject each fault into a copy of the run; the judge must report it. Uses the local engine, which is faster.
-
-    The limits are at most half of the faults' delay, because wider ones would hide them.
-    """
-    limits = Limits(min(limits.wake_ms, WAKE_DELAY_MS / 2), min(limits.late_ms, ALLOWANCE_MS / 2))
-
-    def judge_locally(directory: Path) -> Result:
-        return judge([directory], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
-
-    clean = judge_locally(history)
-    if clean.verdict != "valid":
-        why = f"the recorded run is {clean.verdict} with {limits}, so injected faults would show nothing"
-        return [Row("history", FAULTS, "skipped", why)]
-    missed = []
-    for name in PLANTED:
-        directory = scratch / name
-        fault = plant(history, name, directory)
-        result = judge_locally(directory)
-        found = {one.property for finding in result.findings for one in finding.told()}
-        if result.verdict != fault.verdict or not found or not found <= fault.properties:
-            missed.append(f"{name} ({result.verdict}, {', '.join(sorted(found)) or 'no finding'})")
-    detail = f"missed: {'; '.join(missed)}" if missed else f"{len(PLANTED)} of {len(PLANTED)}: {', '.join(PLANTED)}"
-    return [Row("history", FAULTS, "violated" if missed else "ok", detail)]

@@ -1,17 +1,15 @@
-"""Two Python data sources for Spark: `longpoll`, a recorded history, and `rocketmq-store`, a store directory.
+"""The Python data source `longpoll` for Spark: a recorded history as rows.
 
     register(spark)
     spark.read.format("longpoll").load("/tmp/history")
     spark.read.format("longpoll").schema("time timestamp, event string, queue bigint").load("/tmp/history")
     spark.read.format("longpoll").option("topic", "orders").option("since", "2026-11-21T10:20:42").load("/tmp/history")
     spark.readStream.format("longpoll").load("/tmp/history")
-    spark.read.format("rocketmq-store").option("part", "consumequeue").load("/tmp/store")
 
 Spark 4.0 cannot tell a source in Python which columns and rows a query uses. So a schema names the columns, and only
 these are read of Parquet parts. The options `topic`, `queue`, `since` and `until` name the rows, and other rows do not
-reach Java. A partition is a split of a history, or a range of a file; both must lie where every worker can read them.
-Unreadable data of a history becomes a row with the `event` `damage` and the reason as `cause`. The readers: `source`,
-`rocketmq_store`.
+reach Java. A partition is a split of a history, which must lie where every worker can read it. Unreadable data becomes
+a row with the `event` `damage` and the reason as `cause`. The reader: `source`.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
@@ -34,7 +31,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.growing_history import GrowingHistory
-from longpoll_judge.read.rocketmq_store import SCHEMAS, FileRange, Part, ranges, read_records, read_units
 from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA, REQUIRED, Damage, compute, fill
 from longpoll_judge.read.source import History, InputSplit, find, kind_of, read_split
 from longpoll_spec.history import NDJSON_SUFFIX
@@ -177,12 +173,11 @@ _SQL_TYPES: Final = {
     pa.string(): "string",
     pa.int64(): "bigint",
     pa.bool_(): "boolean",
-    pa.binary(): "binary",
 }
 
 
 class DataSourceOptionError(JudgeUserError):
-    """A data source was asked for without a path, or for a part that there is not."""
+    """The data source was asked for without a path, or with an unfit column or option."""
 
 
 def _ddl(schema: pa.Schema) -> str:
@@ -241,42 +236,6 @@ class _HistoryReader(DataSourceReader):
         yield from pa.Table.from_pylist(rows, schema=FRAME_SCHEMA).select(self._chosen.columns).to_batches()
 
 
-class StoreSource(DataSource):
-    """A part of a store directory as rows; option `part`: `commitlog` (the default) or `consumequeue`."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The name for `format`."""
-        return "rocketmq-store"
-
-    def schema(self) -> str:
-        """The columns of the part."""
-        return _ddl(SCHEMAS[self._part()])
-
-    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
-        """The reader of one part."""
-        return _StoreReader(Path(_path(dict(self.options))), self._part())
-
-    def _part(self) -> Part:
-        part = self.options.get("part", "commitlog")
-        if part not in SCHEMAS:
-            raise DataSourceOptionError(f"a store has no part {part!r}; write {' or '.join(SCHEMAS)}")
-        return part
-
-
-class _StoreReader(DataSourceReader):
-    def __init__(self, store: Path, part: Part) -> None:
-        self._store = store
-        self._part: Part = part
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(part) for part in ranges(self._store, self._part)]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        part = cast("FileRange", partition.value)
-        yield from [read_units(part)] if self._part == "consumequeue" else read_records(part)
-
-
 def use_this_python(session: Any) -> None:
     """Let workers on this machine run the driver's Python, unless another one is chosen: PySpark runs `python3`."""
     context = getattr(session, "_sc", None)
@@ -287,7 +246,6 @@ def use_this_python(session: Any) -> None:
 
 
 def register(session: SparkSession) -> None:
-    """Make both formats known to a session."""
+    """Make the format known to a session."""
     use_this_python(session)
-    for source in (HistorySource, StoreSource):
-        session.dataSource.register(source)
+    session.dataSource.register(HistorySource)
