@@ -191,19 +191,22 @@ def clauses_of(result: Result) -> list[str]:
 
 
 def together(several: Sequence[Story]) -> tuple[Meta, list[Event]]:
-    """The stories as one history: each has a broker, sources, connections and requests of its own."""
+    """The stories as one history: each has its own broker, sources, connections, requests and message ids."""
     sources, events = list[Source](), list[Event]()
     for number, one in enumerate(several):
         prefix = f"{number}-"
         sources += [msgspec.structs.replace(source, name=prefix + source.name) for source in one.meta.sources]
         for event in one.told():
             named = {name: prefix + getattr(event, name) for name in NAMES if getattr(event, name)}
-            events.append(msgspec.structs.replace(event, **named))
+            ids = [each and each + IDS_APART * number for each in event.ids]
+            events.append(msgspec.structs.replace(event, ids=ids, **named))
     return Meta(format_version=FORMAT_VERSION, sources=sources, policy=several[0].meta.policy), events
 
 
 NAMES: Final = ("source", "broker", "connection", "request")
 """The fields that tell a story from another one in the same history."""
+IDS_APART: Final = 1_000
+"""Between the message ids of two stories of one history; 0 means that an id is unknown."""
 
 
 def clauses_by_story(result: Result, count: int) -> list[list[str]]:
