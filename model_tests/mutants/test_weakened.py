@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from model_tests.support.spec.cases import quick_if
-from model_tests.support.spec.weakened import PINNED, Row, is_true, pinned, weakenings
+from model_tests.support.spec.weakened import JUMPS, PINNED, Row, is_true, pinned, weakenings
 
 from longpoll_spec.properties import ALWAYS, INDUCTIVE
 
@@ -19,7 +19,10 @@ def _name(row: Row) -> str:
 
 
 KNOWN = [row for row in ROWS if row.policy]
-QUICK = {_name(row) for row in KNOWN[::EVERY]} | {f"{name} whole" for name in ONCE_UNBROKEN}
+QUICK = {_name(row) for row in KNOWN if row.mutant in JUMPS}
+QUICK |= {_name(row) for row in KNOWN[::EVERY]} | {f"{name} whole" for name in ONCE_UNBROKEN}
+ONLY_IN_PROOFS = ["_overfilling: without `model.state.is_limited` (58.1)"]
+"""A proof leaves open whether there is a limit; in an exploration with the feature there always is one."""
 
 
 def test_each_property_is_broken_by_some_law() -> None:
@@ -34,7 +37,8 @@ def test_the_table_has_the_parts_of_the_text() -> None:
     parts = {each.name for each in weakenings()}
 
     assert {row.part for row in ROWS} - {""} == parts, f"python -m model_tests.support.spec.weakened --write ({PINNED})"
-    assert len(KNOWN) > len(ROWS) * 3 / 4
+    assert [row.part for row in ROWS if not row.policy] == ONLY_IN_PROOFS
+    assert {row.mutant for row in ROWS} >= set(JUMPS)
 
 
 @pytest.mark.parametrize("row", quick_if(KNOWN, lambda row: _name(row) in QUICK), ids=_name)

@@ -40,7 +40,7 @@ from longpoll_spec.render.conditions import changes_of
 from longpoll_spec.specification import specification_of
 from longpoll_spec.state import IDLE, Request, State, assign
 from longpoll_spec.tables import with_table
-from longpoll_spec.terms import TRUE, Effect, Int, ite
+from longpoll_spec.terms import TRUE, Effect, Int, all_of, const, ite, truth
 
 BASES: Final = ("strict", "strict-clone")
 LIMIT_STATES: Final = 20_000
@@ -266,6 +266,179 @@ BY_HAND: Final[Mapping[str, tuple[str, Change]]] = {
 """Mutants that break what no mutant by rule breaks: name -> (changed action, change)."""
 
 
+@frozen
+class Jump:
+    """A model that is in one state at first, with at most one step: for parts that no run of a mutant needs.
+
+    `before` and `after` have entries `VARIABLE=VALUE`; a value is a number or a label of its variable.
+    """
+
+    policy: str
+    bounds: str
+    before: str
+    action: str = ""
+    """The label of the step. Without one the model has the first state only."""
+    after: str = ""
+    """What the step writes."""
+
+    def model(self) -> Model:
+        """The specification that begins in this state, and can only make this step."""
+        right = specification_of(policy_named(self.policy), SIZES[self.bounds])
+        before, after = (_values(right, text) for text in (self.before, self.after))
+        variables = tuple(attrs.evolve(each, initial=before.get(each.name, each.initial)) for each in right.variables)
+        assert set(before) | set(after) <= {each.name for each in variables}, self
+        here = all_of(
+            each.term.is_(truth(bool(each.initial)) if each.truth else each.initial)  # type: ignore[arg-type]
+            for each in variables
+            if each.name in before
+        )
+        effect: Effect = {
+            each.name: truth(bool(after[each.name])) if each.truth else const(after[each.name])
+            for each in variables
+            if each.name in after
+        }
+        steps = [attrs.evolve(each, guard=here, effect=effect) for each in right.actions if each.label == self.action]
+        assert bool(steps) == bool(self.action), self
+        return attrs.evolve(right, state=attrs.evolve(right.state, variables=variables), actions=tuple(steps))
+
+
+def _values(model: Model, text: str) -> dict[str, int]:
+    labels = {each.name: each.labels for each in model.variables}
+    pairs = (entry.split("=") for entry in text.split())
+    return {name: labels[name].index(value) if value in labels[name] else int(value) for name, value in pairs}
+
+
+_UNREAD: Final = "open_0=1 log_end=1 visible_end=1"
+_UNREAD_0: Final = "open_0=1 log_end_q0=1 visible_end_q0=1 queue_0=0"
+_UNSAFE: Final = "strict-clone+bucket_removal=if_empty_unsafe"
+_HOLDS: Final = ("hold(0)", "phase_0=held")
+_KEEPS: Final = ("scan_end", "phase_0=held scanner=idle")
+_KEEPS_0: Final = ("scan_end(q0)", "phase_0=held scanner=idle scanner_queue=2")
+_KEPT: Final = "phase_0=kept_by_scanner scanner=walking"
+_BACK: Final = "phase_0=held open_0=1 queue_0=0 changed=1 role_news_0=master_back"
+JUMPS: Final[Mapping[str, Jump]] = {
+    "held, and a traversal goes through another bucket": Jump(
+        "strict-clone", "queues", f"{_UNREAD_0} phase_0=held dispatcher=walking dispatcher_queue=1"
+    ),
+    "held, and another tag is announced": Jump(
+        "strict", "tags", f"{_UNREAD} phase_0=held wants_0=t0 passes_0=1 dispatcher=due announced=t1"
+    ),
+    "held in a removed bucket, and a traversal is due": Jump(
+        "rocketmq-lmq", "buckets", f"{_UNREAD} phase_0=held orphan_0=1 present=1 dispatcher=due"
+    ),
+    "held in a removed bucket, and a traversal runs": Jump(
+        _UNSAFE, "buckets", f"{_UNREAD} phase_0=held orphan_0=1 dispatcher=walking"
+    ),
+    "inserted while a traversal goes through another bucket": Jump(
+        "strict-clone", "queues", f"{_UNREAD_0} phase_0=missed dispatcher=walking dispatcher_queue=1", *_HOLDS
+    ),
+    "inserted while another bucket is due": Jump(
+        "strict", "queues", f"{_UNREAD_0} phase_0=missed dispatcher=due dispatcher_queue=1", *_HOLDS
+    ),
+    "inserted while another tag is announced": Jump(
+        *("strict", "tags", f"{_UNREAD} phase_0=missed wants_0=t0 passes_0=1 dispatcher=due announced=t1", *_HOLDS)
+    ),
+    "inserted into a removed bucket while a traversal is due": Jump(
+        "rocketmq-lmq", "buckets", f"{_UNREAD} phase_0=has_bucket orphan_0=1 dispatcher=due", *_HOLDS
+    ),
+    "inserted into a removed bucket while a traversal runs": Jump(
+        _UNSAFE, "buckets", f"{_UNREAD} phase_0=has_bucket orphan_0=1 dispatcher=walking", *_HOLDS
+    ),
+    "inserted with nothing to read": Jump("strict", "plain", "open_0=1 phase_0=missed", *_HOLDS),
+    "inserted while a traversal is due": Jump("strict", "plain", f"{_UNREAD} phase_0=missed dispatcher=due", *_HOLDS),
+    "inserted while a traversal runs": Jump(
+        "strict-clone", "plain", f"{_UNREAD} phase_0=missed dispatcher=walking", *_HOLDS
+    ),
+    "inserted while a notifier rechecks": Jump(
+        "strict-clone", "plain", f"{_UNREAD} phase_0=missed dispatcher=rechecking", *_HOLDS
+    ),
+    "put back while a traversal goes through another bucket": Jump(
+        *("strict-clone", "queues"),
+        f"{_UNREAD_0} {_KEPT} scanner_queue=0 dispatcher=walking dispatcher_queue=1",
+        *_KEEPS_0,
+    ),
+    "put back while another tag is announced": Jump(
+        *("strict-clone", "tags", f"{_UNREAD} {_KEPT} wants_0=t0 passes_0=1 dispatcher=due announced=t1", *_KEEPS)
+    ),
+    "put back into a removed bucket while a traversal is due": Jump(
+        "rocketmq-lmq", "buckets", f"{_UNREAD} {_KEPT} orphan_0=1 dispatcher=due", *_KEEPS
+    ),
+    "put back into a removed bucket while a traversal runs": Jump(
+        _UNSAFE, "buckets", f"{_UNREAD} {_KEPT} orphan_0=1 dispatcher=walking", *_KEEPS
+    ),
+    "put back with its own recheck to come": Jump(
+        "strict-clone", "plain", f"{_UNREAD} {_KEPT} recheck_due_0=1", *_KEEPS
+    ),
+    "put back by the pull's thread": Jump(
+        *("rocketmq-pr7359", "plain", f"{_UNREAD} phase_0=kept_by_rechecker rechecker=walking"),
+        *("walk_end", "phase_0=held rechecker=idle"),
+    ),
+    "a tick below zero": Jump("strict", "plain", "phase_0=held open_0=1 deadline_0=0", "tick", "deadline_0=-1"),
+    "queued twice": Jump("strict", "plain", "phase_0=queued open_0=1 copies_0=2"),
+    "a turn to the second message": Jump(
+        "strict", "queues", "queue_0=0", "next_pull(0,q1)", "phase_0=pulling queue_0=1 offset_0=1"
+    ),
+    "rejected with another copy": Jump(
+        "strict", "plain", "phase_0=queued open_0=1 copies_0=2", "executor_rejects(0)", "phase_0=idle copies_0=1"
+    ),
+    "rejected back into the table": Jump(
+        "strict", "plain", "phase_0=queued open_0=1 copies_0=1", "executor_rejects(0)", "phase_0=held copies_0=0"
+    ),
+    "dropped by a throw with a copy": Jump(
+        *("strict", "plain", "phase_0=taken open_0=1 copies_0=1 dispatcher=walking"),
+        *("notifier_throws(dispatcher,0)", "phase_0=idle"),
+    ),
+    "closed and queued": Jump("strict", "channels", "copies_0=1 open_0=1 closed_0=1"),
+    "idle in a removed bucket": Jump("rocketmq-lmq", "buckets", "orphan_0=1"),
+    "idle with a heap entry": Jump("strict+heap_entry=one_shot", "plain", "armed_0=1"),
+    "a throw ends a round that has begun": Jump(
+        "strict", "queues", "unscanned_q1=1 next_scan=1", "scan_throws(q0)", "unscanned_q1=0"
+    ),
+    "a recheck leaves a bucket": Jump(
+        "strict-clone", "buckets", "scanner=rechecking present=1", "recheck(scanner)", "scanner=idle"
+    ),
+    "a removal leaves a bucket": Jump(
+        "rocketmq-lmq", "buckets", "scanner=removing present=1", "remove_bucket", "scanner=idle"
+    ),
+    "a throw leaves a bucket": Jump(
+        "strict", "buckets", "scanner=walking present=1", "notifier_throws(scanner,0)", "scanner=idle"
+    ),
+    "a scan skips a bucket": Jump(
+        "strict", "buckets of two queues", "present_q0=1", "scan_start(q0)", "unscanned_q1=1"
+    ),
+    "a sweep leaves another bucket": Jump(
+        *("strict", "buckets of two queues", "scanner=sweeping scanner_queue=0 present_q1=1"),
+        *("sweep(q0)", "scanner=idle scanner_queue=2"),
+    ),
+    "a sweep leaves a bucket while another is used": Jump(
+        *(
+            "strict",
+            "buckets of two queues",
+            "phase_0=held open_0=1 queue_0=1 scanner=sweeping scanner_queue=0 present_q0=1",
+        ),
+        *("sweep(q0)", "scanner=idle scanner_queue=2"),
+    ),
+    "a sweep leaves a bucket for an insert": Jump(
+        *("rocketmq-lmq", "buckets", "phase_0=has_bucket open_0=1 scanner=sweeping present=1", "sweep", "scanner=idle")
+    ),
+    "a commit at the end of its queue": Jump(
+        "strict", "commits of two queues", "queue_0=0 committed_0=1 log_end_q0=1 visible_end_q0=1"
+    ),
+    "held at the end of its queue": Jump(
+        *("strict", "truncate of two queues", f"{_UNREAD_0} phase_0=held offset_0=1", "tick", "next_scan=0")
+    ),
+    "held, and its bucket is to be visited": Jump("rocketmq-5", "role of two queues", f"{_BACK} return_due_q0=1"),
+    "held, and its bucket is visited": Jump("rocketmq-5", "role of two queues", f"{_BACK} return_queue=0"),
+    "a return goes on": Jump(
+        *("rocketmq-5", "role of two queues", "return_queue=0 return_due_q1=1", "return_take(q0)", "return_queue=2")
+    ),
+    "a return is at its end": Jump(
+        "rocketmq-5", "role of two queues", "return_queue=0", "return_take(q0)", "return_queue=2"
+    ),
+}
+"""One state, and at most one step, that need a part: a table of what a property says of them."""
+
+
 def chosen_mutants(base: str, bounds: Bounds) -> dict[str, Mutant]:
     """Returns the mutants of a policy under bounds, by name."""
     policy = preset(base)
@@ -290,6 +463,8 @@ def laws() -> Iterator[tuple[Row, Model]]:
             for name, slip in chosen_mutants(base, bounds).items():
                 if size in {"plain", "pair"} or name not in plain[base] or name in BY_HAND:
                     yield _row(base, size, name), slip.planted(preset(base), bounds)
+    for name, jump in JUMPS.items():
+        yield _row(jump.policy, jump.bounds, name), jump.model()
 
 
 def _row(policy: str, bounds: str, mutant: str = "") -> Row:
@@ -298,6 +473,8 @@ def _row(policy: str, bounds: str, mutant: str = "") -> Row:
 
 def law_of_row(row: Row) -> Model:
     """Returns the model of a row."""
+    if row.mutant in JUMPS:
+        return JUMPS[row.mutant].model()
     bounds = SIZES[row.bounds]
     if not row.mutant:
         return specification_of(policy_named(row.policy), bounds)
