@@ -16,7 +16,7 @@ from model_tests.support.broker.brokers import wait_until
 
 from longpoll.cli import main
 from longpoll.output import Exit
-from longpoll_dojo.starters import starters
+from longpoll_kit.programs.starters import starters
 
 SOURCES = {program.name: program.source for program in starters("python")}
 SMALL = ("--moves=2", "--interleaved=2")
@@ -57,8 +57,8 @@ def test_a_wrong_program_is_told_as_a_story_that_can_be_played_again(tmp_path: P
     token = told["finding"]["token"]
 
     assert (done.exit_code, told["exit_code"], told["verdict"]) == (Exit.VIOLATED, 1, "wrong")
-    assert "no_lost_wakeup: pull 1 of queue a from 0 still waits" in done.stdout
-    assert "a0 arrives in queue a" in done.stdout
+    assert "no_lost_wakeup: poll 1 of a (up to 2070 ms) still waits" in done.stdout
+    assert "message 0 (b'a0') is published to a" in done.stdout
     assert f"--replay {token}" in done.stdout
     again = dojo("--replay", token, *words)
     assert (again.exit_code, "no_lost_wakeup" in again.stdout) == (Exit.VIOLATED, True)

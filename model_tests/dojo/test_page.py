@@ -13,11 +13,12 @@ from click.testing import CliRunner
 from model_tests.dojo.test_world import Right
 
 from longpoll.cli import main
-from longpoll_dojo.errors import HINTS
-from longpoll_dojo.explore import Bounds, orders
-from longpoll_dojo.model import Allowances
-from longpoll_dojo.program import Program
-from longpoll_dojo.starters import starters
+from longpoll_kit.errors import HINTS as KIT_HINTS
+from longpoll_kit.programs.explore import Bounds, orders
+from longpoll_kit.programs.process import Program
+from longpoll_kit.programs.protocol import HINTS
+from longpoll_kit.programs.schedule import STRICT
+from longpoll_kit.programs.starters import starters
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dojo.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"(?sm)^```\w*\n(.*?)^```$", PAGE)
@@ -25,10 +26,10 @@ SOURCES = {program.name: program.source for program in starters("python")}
 
 
 def test_the_page_lists_every_property() -> None:
-    assert set(re.findall(r"(?m)^\| `(\w+)` \| [^`|]* \|$|^\| `offset_goes_on`", PAGE)) - {""} <= HINTS.keys() | {
-        "tick"
-    }
-    assert all(f"| `{name}` | " in PAGE for name in HINTS)
+    """The kit's that apply to programs, and their own."""
+    section = PAGE.partition("## Properties\n")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"(?m)^\| `(\w+)` \|", section))
+    assert HINTS.keys() <= listed <= HINTS.keys() | KIT_HINTS.keys()
 
 
 def test_the_story_is_what_the_dojo_says(tmp_path: Path) -> None:
@@ -55,9 +56,9 @@ def test_the_counts_are_those_of_the_bound() -> None:
     """A table in this process is led through every plain order, and is right in all."""
     counted = 0
     for moves in range(1, Bounds().moves + 1):
-        played = list(orders(Right(), Bounds(), Allowances(), moves, plain=True))
+        played = list(orders(Right(), Bounds(), STRICT, moves, plain=True))
         assert [each.violation for each in played if each.violation is not None] == []
         # One in which nothing more could be done was counted when it was that short.
-        counted += sum(len(each.moves) == moves for each in played)
+        counted += sum(len(each.steps) == moves for each in played)
 
     assert f"all schedules of up to {Bounds().moves} steps: {counted:,}\n" in PAGE

@@ -72,13 +72,9 @@ PLANTS = {
         "reference/longpoll_conform/compare.py",
         "import longpoll_conform.suite",
     ),
-    "dojo: a line below, what is right above it, every order at the top": (
-        "reference/longpoll_dojo/model.py",
-        "import longpoll_dojo.explore",
-    ),
-    "the dojo knows the protocol of its page, and no broker or wire of ours": (
-        "reference/longpoll_dojo/model.py",
-        "import longpoll_protocol.codes",
+    "kit: a program's lines below, one schedule above, every schedule at the top": (
+        "reference/longpoll_kit/programs/schedule.py",
+        "import longpoll_kit.programs.explore",
     ),
     "kit: rules choose, an example does, the model judges": (
         "reference/longpoll_kit/model.py",

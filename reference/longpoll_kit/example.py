@@ -9,8 +9,8 @@ Choosing steps: `machine`. Recording failures: `run`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Literal
 
 from attrs import define, field
 
@@ -25,46 +25,13 @@ from longpoll_kit.model import (
     OffsetQueue,
     Queue,
     queue_for,
-    shown,
 )
 from longpoll_kit.polls import Polls, Workers
 from longpoll_kit.subject import LongPollSubject, abilities_of, wait_of
+from longpoll_kit.timeline import Moment, lines_of
 from longpoll_runtime import Runtime
 from longpoll_runtime.breakpoints import Pause
 from longpoll_runtime.host_pauses import HostPauseWatch
-
-TIMELINE_MAX: Final = 12
-"""The most lines of a timeline: earlier events ended well."""
-Moment: TypeAlias = tuple[int, str]
-"""The time of an event, in ns, and its text."""
-
-
-def lines_of(queues: Iterable[Queue], asks: Iterable[Ask], others: Iterable[Moment]) -> tuple[str, ...]:
-    """The latest events, in order, with the milliseconds since the first of them."""
-    events = [*others, *(moment for ask in asks for moment in _of_ask(ask))]
-    events += [moment for queue in queues for moment in _of_queue(queue)]
-    latest = sorted(events)[-TIMELINE_MAX:]
-    return tuple(f"{(at_ns - latest[0][0]) / MS:9.1f} ms  {what}" for at_ns, what in latest)
-
-
-def _of_queue(queue: Queue) -> Iterator[Moment]:
-    for message in queue.messages:
-        yield message.begun_ns, f"{message} is published to {queue.name}"
-        if message.acked_ns is not None:
-            yield message.acked_ns, f"message {message.number} of {queue.name} is acknowledged"
-
-
-def _of_ask(ask: Ask) -> Iterator[Moment]:
-    yield ask.begun_ns, f"{ask} begins"
-    if ask.cancelled_ns is not None:
-        yield ask.cancelled_ns, f"poll {ask.number} is cancelled, or ended by a restart"
-    if ask.ended_ns is not None and ask.answer is not None:
-        bodies = ask.answer.bodies
-        more = f" and {len(bodies) - 1} more" if len(bodies) > 1 else ""
-        yield ask.ended_ns, f"poll {ask.number} is answered with {shown(bodies[0]) if bodies else 'nothing'}{more}"
-    elif ask.ended_ns is not None:
-        yield ask.ended_ns, f"poll {ask.number} raises {ask.error!r:.100}"
-
 
 Place = Literal["start", "known", "end"]
 Who = Literal["poll", "publish"]

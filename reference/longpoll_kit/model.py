@@ -196,7 +196,8 @@ class OffsetQueue(Queue):
 
     def owed(self, ask: Ask) -> Message | None:
         """The message that it asks for, once it is there."""
-        return self.messages[ask.first] if ask.first < self.end else None
+        message = self.messages[ask.first] if ask.first < len(self.messages) else None
+        return message if message is not None and message.is_sure() else None
 
     def judge(self, ask: Ask) -> None:
         """The answer must be the messages from the requested one on, in order and without gaps."""

@@ -1,6 +1,6 @@
 """`longpoll dojo`: tests your own hold table, in any language, in every order of messages.
 
-The protocol, the orders and the checks are in `longpoll_dojo`.
+The protocol, the schedules and their checks are in `longpoll_kit.programs`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from longpoll import exit_codes
 from longpoll.options.values import SEED_MAX, Amount, Whole
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, table, user_mistakes
-from longpoll_dojo.errors import HINTS, ProgramError
-from longpoll_dojo.explore import Bounds, Finding, Search, Start, replayed
-from longpoll_dojo.model import Allowances, steps_of, token_of
-from longpoll_dojo.program import ANSWER_S, START_S, Program
-from longpoll_dojo.starters import LANGUAGES, RIGHT, write
-from longpoll_dojo.trace import as_json as json_of
-from longpoll_dojo.trace import lines_of
+from longpoll_kit.programs.explore import Bounds, Finding, Search, Start, replayed
+from longpoll_kit.programs.process import ANSWER_S, START_S, Program
+from longpoll_kit.programs.protocol import ProgramError
+from longpoll_kit.programs.schedule import allowances, steps_of, token_of
+from longpoll_kit.programs.starters import LANGUAGES, RIGHT, write
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import UserError
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -113,7 +112,6 @@ def dojo(
     if language is not None:
         _write(language, program, as_json=as_json)
         return
-    allowances = Allowances(wake_ms, late_ms)
     chosen = None if token is None else steps_of(token)
 
     def start() -> Program:
@@ -124,12 +122,12 @@ def dojo(
         connections=connections,
     )  # fmt: skip
     begun_s = time.monotonic()
-    search = Search(bounds, allowances)
+    search = Search(bounds, allowances(wake_ms, late_ms))
     was_stopped = False
     with exit_codes.interrupted_by_sigterm():
         _check(start)
         if chosen is not None:
-            search.finding = replayed(chosen, start, allowances, search)
+            search.finding = replayed(chosen, start, search)
         else:
             first_seed = 0 if seed is None and minutes is not None else seed
             was_stopped = _search(search, start, first_seed, DRAWN_S if minutes is None else minutes * 60)
@@ -153,10 +151,12 @@ def _check(start: Start) -> None:
 def _search(search: Search, start: Start, seed: int | None, seconds: float) -> bool:
     """Run the search; whether Ctrl-C stopped it."""
     with progress_bar(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()) as bar:
-        task = bar.add_task("orders", total=None)
+        task = bar.add_task("schedules", total=None)
         search.told = lambda text: bar.update(task, description=text)
         try:
-            search.run(start, seed=seed, seconds=seconds)
+            search.run(start)
+            if seed is not None:
+                search.run_drawn(start, seed, seconds, RealRuntime())
         except KeyboardInterrupt:
             return True
     return False
@@ -211,13 +211,12 @@ def _show(search: Search, *, was_stopped: bool, is_replay: bool, begun_s: float,
 
 
 def _show_finding(finding: Finding) -> None:
-    out.print(styled("[bold red]{}[/]: {}", finding.violation.property, finding.violation))
-    for line in lines_of(finding.played):
-        say(line)
-    say(f"\nhint: {HINTS[finding.violation.property]}")
+    prop = finding.violation.property
+    out.print(styled("[bold red]{}[/]{}", prop, str(finding.violation).removeprefix(prop)), soft_wrap=True)
+    say("\n".join(["the last events:", *(f"  {line}" for line in finding.played.story)]))
     if finding.complaint:
         say(f"the end of its standard error:\n{finding.complaint.rstrip()}")
-    say(f"run it again: longpoll dojo --replay {token_of(finding.played.moves)} PROGRAM")
+    say(f"run it again:\n    longpoll dojo --replay {token_of(finding.played.steps)} PROGRAM")
 
 
 def _covered(search: Search) -> str:
@@ -249,5 +248,5 @@ def _as_json(search: Search, code: Exit, seconds: float) -> dict[str, Any]:
         "messages": search.turns,
         "step_points": dict(sorted(search.step_points.items())),
         "seconds": round(seconds, 3),
-        "finding": None if search.finding is None else json_of(search.finding),
+        "finding": None if search.finding is None else search.finding.as_json(),
     }

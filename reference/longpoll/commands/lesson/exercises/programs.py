@@ -22,12 +22,11 @@ from longpoll.commands.lesson.exercise import (
     right,
     words_of,
 )
-from longpoll_dojo.errors import HINTS
-from longpoll_dojo.explore import Bounds, Search
-from longpoll_dojo.model import Allowances
-from longpoll_dojo.program import Program
-from longpoll_dojo.starters import starters
-from longpoll_dojo.trace import lines_of
+from longpoll_kit.errors import HINTS
+from longpoll_kit.programs import protocol
+from longpoll_kit.programs.explore import Bounds, Search
+from longpoll_kit.programs.process import Program
+from longpoll_kit.programs.starters import starters
 from longpoll_spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -161,8 +160,8 @@ LOST: Final = "no_lost_wakeup"
 
 def driven(path: Path) -> Search:
     """The dojo's result for a Python program."""
-    search = Search(BOUNDS, Allowances(0, 0))
-    search.run(partial(Program, [sys.executable, str(path)]), seed=None, seconds=0.0)
+    search = Search(BOUNDS)
+    search.run(partial(Program, [sys.executable, str(path)]))
     return search
 
 
@@ -170,10 +169,7 @@ def is_right(answer: str) -> Grade:
     """A hold table with scheduling points that is right in every order."""
     search = driven(program_of(answer))
     if search.finding is not None:
-        return missing(
-            f"{search.finding.violation.property}: {search.finding.violation}",
-            "\n".join(lines_of(search.finding.played)),
-        )
+        return missing(str(search.finding.violation), "\n".join(search.finding.played.story))
     if not search.step_points:
         return missing(
             "it is right, but announces no scheduling points; keep them, so that other messages can come in between"
@@ -183,7 +179,7 @@ def is_right(answer: str) -> Grade:
 
 def breaks(answer: str) -> Grade:
     """The property that a table violates if it wakes only the first waiter."""
-    chosen = chosen_of(answer, "property", sorted(HINTS))
+    chosen = chosen_of(answer, "property", sorted({*HINTS, *protocol.HINTS}))
     (program,) = [each for each in starters("python") if each.name == ODD_ONE]
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / program.file
@@ -192,7 +188,7 @@ def breaks(answer: str) -> Grade:
     assert finding is not None
     if chosen != {finding.violation.property}:
         return missing(f"{min(chosen)} is not the first finding; think of the second waiting pull")
-    return right(f"{finding.violation.property}: {finding.violation}", "\n".join(lines_of(finding.played)))
+    return right(str(finding.violation), "\n".join(finding.played.story))
 
 
 TABLES: Final = (

@@ -19,8 +19,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from longpoll_dojo.errors import ProgramError, StartError
-from longpoll_dojo.model import Answer, Reply, reply_of, shown
+from longpoll_kit.programs.protocol import Answer, ProgramError, Reply, StartError, reply_of, shown
 
 LINE_MAX: Final = 65_536
 LINES_MAX: Final = 1_000

@@ -15,9 +15,13 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from longpoll_dojo.errors import StarterError
+from longpoll_spec.errors import UserError
 
 RIGHT: Final = "right"
+
+
+class StarterError(UserError):
+    """The example programs cannot be written to the directory. The message gives the reason."""
 
 
 @frozen

@@ -1,0 +1,89 @@
+"""The lines that a program writes, which are untrusted input, and the properties that only a program can break."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from longpoll_kit.errors import ViolationError
+from longpoll_runtime.logs import escaped
+from longpoll_spec.errors import LongpollError, UserError
+
+HINTS: Final = {
+    "offset_goes_on": "offset_next must be the pull's offset plus the number of messages in its answer",
+    "forgets_at_reset": "a reset must clear everything: tables, deadlines, messages and paused work",
+    "same_again": "equal messages must get equal answers; avoid real clocks, random numbers and threads",
+    "speaks_the_protocol": "answer each message with lines of JSON that end with "
+    '{"done": ID} or {"at": "...", "id": ID}, and flush the output after each line',
+}
+"""Property of programs alone -> what to check after a violation. The others are the kit's."""
+NUMBER_MAX: Final = 2**53
+"""Integers that every language's JSON can represent; those of a schedule are small."""
+SHOWN_MAX: Final = 120
+"""The most letters of a program's line in an error message."""
+
+
+class ProgramError(LongpollError):
+    """The program exited, hung, or violated the protocol. The message gives the reason."""
+
+
+class StartError(UserError):
+    """The program cannot be started, or does not answer its first message. The message gives the next step."""
+
+
+class TokenError(UserError):
+    """The token is damaged, or its schedule cannot run. The message gives the reason."""
+
+
+def broken(prop: str, what: str) -> ViolationError:
+    """The violation of a property of `HINTS`."""
+    return ViolationError(prop, what, HINTS[prop])
+
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
+    """The answer to a pull. It does not end the turn."""
+
+    answer: Number
+    messages: tuple[str, ...]
+    offset_next: Number
+
+
+class At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
+    """The work on a message pauses at a scheduling point, and the turn ends."""
+
+    at: str
+    id: Number
+
+
+class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
+    """The work on a message is done, and the turn ends."""
+
+    done: Number
+
+
+Reply = Answer | At | Done
+KINDS: Final[dict[str, type[Reply]]] = {"answer": Answer, "at": At, "done": Done}
+"""The key that identifies the kind of a line."""
+_lines: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+def reply_of(line: bytes) -> Reply:
+    """Parse a line. Raises ProgramError."""
+    try:
+        told = _lines.decode(line)
+        kind = next((kind for key, kind in KINDS.items() if key in told), None)
+        if kind is not None:
+            return msgspec.convert(told, kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProgramError(f"it wrote {shown(line)}, which is not valid: {error}") from None
+    raise ProgramError(f"it wrote {shown(line)}, which is not an answer, at or done")
+
+
+def shown(line: bytes) -> str:
+    """An untrusted line for an error message: escaped and truncated."""
+    text = escaped(line[: SHOWN_MAX + 1].decode("utf-8", "backslashreplace"))
+    return repr(text) if len(line) <= SHOWN_MAX else f"{text[:SHOWN_MAX]!r}... ({len(line)} bytes)"
