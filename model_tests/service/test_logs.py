@@ -11,7 +11,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -277,12 +277,22 @@ def test_metrics_are_computed_for_one_client_at_a_time() -> None:
         order.append("metrics")
         return []
 
+    def ask_again(_environ: Any, start: Any) -> list[bytes]:
+        return list(app({"PATH_INFO": "/metrics"}, start))
+
     assert list(metrics.with_health(computed, broker)({"PATH_INFO": "/metrics"}, print)) == []
     assert order == ["begin", "metrics", "end"]
+    statuses: list[str] = []
+    broker = SimpleNamespace(runtime=SimpleNamespace(lock=nullcontext))
+    app = metrics.with_health(ask_again, broker)
+    assert list(ask_again({}, lambda status, _headers: statuses.append(status))) == [
+        b"metrics: too many requests at a time\n"
+    ]
+    assert statuses == ["503 Service Unavailable"]
 
 
-def test_half_requests_hold_a_few_connections_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slow connections are closed, and then others are served."""
+def test_half_requests_keep_no_others_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection replaces the oldest one; slow connections are closed."""
     monkeypatch.setattr(metrics, "HTTP_COUNT_MAX", 2)
     now_ns = [0]
     server, thread = start_http_server(0, "127.0.0.1", CollectorRegistry())
@@ -290,19 +300,16 @@ def test_half_requests_hold_a_few_connections_for_a_while(monkeypatch: pytest.Mo
         metrics.limit(server, lambda: now_ns[0])
         address = ("127.0.0.1", server.server_port)
         half = [socket.create_connection(address, PATIENCE_S) for _ in range(3)]
-        half[0].sendall(b"GET /metrics HTTP/1.1\r\n")
-        assert half[2].recv(1) == b""
+        half[2].sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert half[0].recv(1) == b""
+        with socket.create_connection(address, PATIENCE_S) as whole:
+            whole.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert whole.recv(12) == b"HTTP/1.0 200"
+        assert half[1].recv(1) == b""
         now_ns[0] = metrics.HTTP_NS_MAX + 1
-        assert [each.recv(1) for each in half[:2]] == [b"", b""]
+        assert half[2].recv(1) == b""
         for each in half:
             each.close()
-
-        def is_served() -> bool:
-            with socket.create_connection(address, PATIENCE_S) as whole:
-                whole.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-                return whole.recv(12) == b"HTTP/1.0 200"
-
-        wait_until(is_served)
     finally:
         server.shutdown()
         server.server_close()

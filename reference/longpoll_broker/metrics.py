@@ -6,6 +6,7 @@ HTTP server: see `longpoll serve --metrics`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from socket import SHUT_RDWR, socket
@@ -26,7 +27,9 @@ HttpServer: TypeAlias = Any
 """A threaded `socketserver.TCPServer`, as `prometheus_client.start_http_server` creates."""
 HEALTH: Final = "/health"
 HTTP_COUNT_MAX: Final = 16
-"""Maximum connections served at a time: Prometheus needs one."""
+"""Maximum connections served at a time: Prometheus needs one. A new one replaces another."""
+COMPUTED_COUNT_MAX: Final = 4
+"""Maximum requests for metrics that are computed or wait for that."""
 HTTP_NS_MAX: Final = 10_000_000_000
 """Maximum time of one connection, from its start to the last byte of the answer."""
 LAG_COUNT_MAX: Final = 10_000
@@ -36,13 +39,21 @@ LAG_COUNT_MAX: Final = 10_000
 def with_health(metrics: App, broker: Broker) -> App:
     """Returns the HTTP application: metrics, and at `/health` 200, or 503 with the failing parts."""
     one_at_a_time = broker.runtime.lock()
+    computing: list[None] = []
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if environ["PATH_INFO"] != HEALTH:
-            # Otherwise a loop's thread would wait for each of the computing ones.
-            with one_at_a_time:
-                return metrics(environ, start_response)
-        troubles = broker.store.troubles
+        if environ["PATH_INFO"] == HEALTH:
+            troubles = broker.store.troubles
+        elif len(computing) < COMPUTED_COUNT_MAX:
+            computing.append(None)
+            try:
+                # Otherwise a loop's thread would wait for each of the computing ones.
+                with one_at_a_time:
+                    return metrics(environ, start_response)
+            finally:
+                computing.pop()
+        else:
+            troubles = {"metrics": "too many requests at a time"}
         text = "".join(f"{part}: {why}\n" for part, why in sorted(troubles.items())) or "ok\n"
         status = "503 Service Unavailable" if troubles else "200 OK"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
@@ -54,17 +65,25 @@ def with_health(metrics: App, broker: Broker) -> App:
 def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
     """Limit an HTTP server to a few connections at a time, each for some seconds.
 
-    Each uses a thread and a descriptor, which clients of the broker need too. Call before the first request.
+    Each uses a thread and a descriptor, which clients of the broker need too. At the limit a new connection replaces
+    the oldest one of the address that has most, so slow clients cannot keep others away. Call before the first request.
     """
     begin, end = server.process_request, server.shutdown_request
-    deadlines_ns: dict[socket, int] = {}
+    deadlines_ns: dict[socket, tuple[int, str]] = {}
 
-    def process_request(request: socket, client_address: object) -> None:
-        if len(deadlines_ns) >= HTTP_COUNT_MAX:
-            end(request)
-            return
-        deadlines_ns[request] = now_ns() + HTTP_NS_MAX
+    def process_request(request: socket, client_address: tuple[str, int]) -> None:
+        served = list(deadlines_ns.items())
+        if len(served) >= HTTP_COUNT_MAX:
+            ((most, _count),) = Counter(host for _request, (_deadline_ns, host) in served).most_common(1)
+            cut(next(each for each, (_deadline_ns, host) in served if host == most))
+        deadlines_ns[request] = now_ns() + HTTP_NS_MAX, client_address[0]
         begin(request, client_address)
+
+    def cut(request: socket) -> None:
+        deadlines_ns.pop(request, None)
+        # The thread that serves the request sees the end and closes it.
+        with suppress(OSError):
+            request.shutdown(SHUT_RDWR)
 
     def shutdown_request(request: socket) -> None:
         deadlines_ns.pop(request, None)
@@ -72,11 +91,9 @@ def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
 
     def service_actions() -> None:
         """Called between requests, and twice a second."""
-        for request, deadline_ns in list(deadlines_ns.items()):
+        for request, (deadline_ns, _host) in list(deadlines_ns.items()):
             if now_ns() > deadline_ns:
-                # The thread that serves the request sees the end and closes it.
-                with suppress(OSError):
-                    request.shutdown(SHUT_RDWR)
+                cut(request)
 
     server.process_request = process_request
     server.shutdown_request = shutdown_request
