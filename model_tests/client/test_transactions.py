@@ -110,6 +110,7 @@ def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(clients: 
 
         result = producer.send("T", b"%d" % number, clients.plain(work), tag="t", keys="k", properties={"a": "b"})
         assert result.state is state
+        assert f"{result.state}" == str(result.state) == state.name
     assert (producer.metrics().sends, len(told.events)) == (3, 6)
     producer.close()
     with pytest.raises(LifecycleError, match="closed"):

@@ -25,7 +25,7 @@ from longpoll_client.link.routes import Route
 from longpoll_client.link.steps import FindRoute, Steps, Together
 from longpoll_client.settings import MemberConfig, OnQueues
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
-from longpoll_protocol.names import RETRY_PREFIX
+from longpoll_protocol.names import DEAD_PREFIX, RETRY_PREFIX
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.recoverable import FAULTS, KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
@@ -254,7 +254,10 @@ class Rebalancer:
     # ------------------------------------------------------------ routes
 
     def routes(self, *, is_patient: bool = True) -> Steps[dict[str, Route]]:
-        """The routes of the user's topics. Missing topics are logged if it `is_patient`, else raise NoRouteError."""
+        """The routes of the user's topics. Missing topics are logged if it `is_patient`, else raise NoRouteError.
+
+        A retry or dead letter topic may always be missing: a broker creates it with its first message.
+        """
         found: dict[str, Route] = {}
         for topic in self._membership.subscriptions:
             if topic == RETRY_PREFIX + self._config.group:
@@ -262,7 +265,7 @@ class Rebalancer:
             try:
                 found[topic] = yield FindRoute(topic)
             except NoRouteError as error:
-                if not is_patient:
+                if not is_patient and not topic.startswith((RETRY_PREFIX, DEAD_PREFIX)):
                     raise
                 log.warning("group %s waits for its topic: %s", self._config.group, error)
         return found

@@ -60,6 +60,10 @@ class TransactionState(enum.IntEnum):
     UNKNOWN = 0
     """Not known yet: the broker asks later."""
 
+    def __str__(self) -> str:
+        """The name."""
+        return self.name
+
 
 def state_of(answer: object) -> TransactionState:
     """A user's result as a state; raises ConfigError for other values."""
