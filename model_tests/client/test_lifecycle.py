@@ -170,17 +170,13 @@ def test_a_start_that_failed_is_tried_again(name_server: str) -> None:
     wait_until(lambda: client_threads() <= before)
 
 
-@pytest.mark.parametrize(("is_push", "prefix"), [(True, ""), (False, ""), (False, "%DLQ%"), (False, "%RETRY%")])
+@pytest.mark.parametrize("kind", ["push", "pull", "%DLQ%", "%RETRY%"])
 def test_a_consumer_waits_for_a_topic_that_is_made_later(
-    clients: Clients,
-    topic: str,
-    is_push: bool,
-    prefix: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    clients: Clients, topic: str, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its other topics are read meanwhile. Those that brokers create are always waited for."""
     monkeypatch.setattr(group_member, "RETRY_S", 0.02)
+    is_push, prefix = kind == "push", kind if kind.startswith("%") else ""
     late, heard = f"{prefix}late-{uuid.uuid4().hex}", Heard()
     made = config(waits_for_topics=not prefix)
     consumer = clients.push(made, heard) if is_push else clients.pull(made)

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -140,6 +141,34 @@ def test_under_async_flush_it_is_told_with_the_next_flush(start: Callable[..., B
         removed(tmp_path / "store")
         wait_until(lambda: code_of_send(client) == ResponseCode.SERVICE_NOT_AVAILABLE)
         assert health(broker)[0].startswith("503")
+
+
+def replaced(lock: Path) -> None:
+    lock.rename(lock.with_name("kept"))
+    lock.touch()
+
+
+@pytest.mark.parametrize("config", [SMALL_STORE, SYNC], ids=["async", "sync"])
+@pytest.mark.parametrize("take", [Path.unlink, replaced])
+def test_without_its_lock_file_a_store_takes_nothing_and_no_other_process_serves_it(
+    start: Callable[..., Broker], tmp_path: Path, take: Callable[[Path], None], config: StoreConfig
+) -> None:
+    """Another broker could write the same files. A file that is put back is used again."""
+    broker, lock = start(tmp_path / "store", attrs.evolve(config, flush_interval_ms=10)), tmp_path / "store" / "lock"
+    with RawClient(broker.address) as client:
+        send_message(client, "T")
+        take(lock)
+        if config is SYNC:
+            assert code_of_send(client) in NOT_KEPT
+        wait_until(lambda: code_of_send(client) == ResponseCode.SERVICE_NOT_AVAILABLE)
+        status, text = health(broker)
+        assert (status[:3], "/lock" in text) == ("503", True)
+        other = "import sys; from longpoll_runtime.files import RealFiles; RealFiles().lock(sys.argv[1])"
+        told = subprocess.run([sys.executable, "-c", other, lock], capture_output=True, check=False)
+        assert b"locked by another process" in told.stderr
+        if take is replaced:
+            lock.with_name("kept").rename(lock)
+            wait_until(lambda: code_of_send(client, b"after") == ResponseCode.SUCCESS)
 
 
 def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: Path) -> None:

@@ -360,25 +360,33 @@ class RealFiles:
         """Lock a file against other processes and this one; raises BlockingIOError.
 
         A record lock of the open file description. It and the record locks of Java's `FileChannel.tryLock` exclude each
-        other. A POSIX lock would end as soon as this process closes any descriptor of the file, such as a copy's.
+        other. A POSIX lock would end as soon as this process closes any descriptor of the file, such as a copy's. The
+        file's directory is locked too, against programs like this one: somebody may remove or move the file.
         """
         real = os.path.realpath(path)
         with _locked_guard:
             if real in _locked:
                 raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-            try:
-                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
-            except OSError as error:
-                os.close(descriptor)
-                if error.errno in (errno.EACCES, errno.EAGAIN):
-                    raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
-                raise
-            _locked.add(real)
+            with contextlib.ExitStack() as undo:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+                undo.callback(os.close, descriptor)
+                directory = os.open(os.path.dirname(real), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                undo.callback(os.close, directory)
+                try:
+                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+                    fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    if error.errno in (errno.EACCES, errno.EAGAIN):
+                        raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
+                    # Some file systems lock no directories.
+                    if error.errno != errno.EBADF:
+                        raise
+                _locked.add(real)
+                undo.callback(_locked.discard, real)
+                kept = undo.pop_all()
 
         def unlock() -> None:
             with _locked_guard:
-                _locked.discard(real)
-                os.close(descriptor)
+                kept.close()
 
         return unlock

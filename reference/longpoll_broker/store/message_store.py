@@ -99,6 +99,7 @@ class MessageStore:
         """Maximum bytes of a message's body, or of a whole batch (`maxMessageSize`)."""
         self._levels_ms = config.delay_levels_ms
         self._unlock = unlock
+        self._lock_identity = runtime.files.identity(f"{directory}/lock")
         self._append_lock = runtime.lock()
         self._dispatch_lock = runtime.lock()
         self._flush_lock = runtime.lock()
@@ -308,6 +309,17 @@ class MessageStore:
         """
         if LOG in self._troubles:
             self._log.check_names()
+            self._check_lock()
+
+    def _check_lock(self) -> None:
+        """Raise OSError if the lock file was removed or replaced: another broker may write the same files."""
+        path = f"{self.directory}/lock"
+        try:
+            if self._runtime.files.identity(path) != self._lock_identity:
+                raise FileNotFoundError(errno.ENOENT, "another file replaced it; put it back, or restart", path)
+        except OSError as error:
+            self._troubles[LOG] = error
+            raise
 
     def _append(self, message: MessageToStore, end_before: int) -> PutResult:
         """Write one message and hand it over; the caller holds the append lock. `end_before` is the old end."""
@@ -646,8 +658,9 @@ class MessageStore:
     # ------------------------------------------------------------------ flush and close
 
     def flush(self) -> int:
-        """Make every appended message durable; returns the durable end. Raises OSError."""
+        """Make every appended message durable; returns the durable end. Raises OSError, also without the lock file."""
         with self._flush_lock:
+            self._check_lock()
             if self._log.flushed_end == self._log.end:
                 # Nothing was synced, so earlier errors remain.
                 return self._log.end

@@ -122,13 +122,12 @@ class FlushService(ServiceThread):
     def _flush(self) -> None:
         """Make the log durable. Logs an error only if it changed: after a failed sync it repeats."""
         told, self._last_error = self._last_error, ""
-        if self.store.flushed_end < self.store.log_end:
-            try:
-                self.store.flush()
-            except FAULTS as error:
-                self._last_error = str(error)
-                if self._last_error != told:
-                    log.exception("the store could not be made durable; trying again")
+        try:
+            self.store.flush()
+        except FAULTS as error:
+            self._last_error = str(error)
+            if self._last_error != told:
+                log.exception("the store could not be made durable; trying again")
 
     def _flush_queues(self) -> None:
         """Make queues durable, with a round whenever one is due: tens of thousands of them take minutes."""
