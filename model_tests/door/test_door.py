@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
@@ -25,6 +26,7 @@ from model_tests.support.broker.raw_client import RawClient
 
 import longpoll
 from longpoll.options.values import address_of
+from longpoll_broker.io.processors import RpcHook
 from longpoll_client import errors
 from longpoll_protocol.codes import RequestCode, ResponseCode
 
@@ -82,12 +84,15 @@ def test_nothing_is_left_of_a_broker() -> None:
     """No thread, descriptor or store, however often it is closed; what was sent was there until then."""
     with longpoll.Broker(store_config=SMALL_STORE):
         pass  # what a process opens once stays open
-    before = left()
-    with longpoll.Broker(store_config=SMALL_STORE) as broker:
+    before, hook = left(), Mock(RpcHook)
+    with longpoll.Broker(store_config=SMALL_STORE, hooks=[hook]) as broker:
         with longpoll.Producer(broker.name_server) as producer:
             assert producer.send("T", b"hello").queue_offset == 0
         assert left() > before
     broker.close()
+    sent = [call.args for call in hook.before_request.call_args_list]
+    assert RequestCode.SEND_MESSAGE_V2 in [request.code for _peer, request in sent]
+    assert len(hook.after_response.call_args_list) == len(sent)
 
     wait_until(lambda: left() == before)
     assert broker.record_trouble == ""

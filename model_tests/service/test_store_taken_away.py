@@ -18,6 +18,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+from click.testing import CliRunner
 from model_tests.support.broker.brokers import SMALL_STORE, Brokers, wait_until
 from model_tests.support.broker.commands import StartCommand, commands
 from model_tests.support.broker.raw_client import (
@@ -28,6 +29,7 @@ from model_tests.support.broker.raw_client import (
 )
 from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 
+from longpoll.cli import main
 from longpoll.wire.requests import topic_header
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -36,6 +38,7 @@ from longpoll_broker.store.consume_queue import OTHER_MAPS
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.files import RealFiles, RealMappedFile
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import UserError
 
 SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True)
 NOT_KEPT = {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SERVICE_NOT_AVAILABLE}
@@ -107,8 +110,8 @@ def trouble_metrics(broker: Broker) -> dict[str, float]:
     return {line.partition('"')[2].partition('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
-def is_readable(client: RawClient, count: int) -> bool:
-    return len(records_of(client.pull("T"))) >= count
+def is_readable(client: RawClient, count: int, topic: str = "T") -> bool:
+    return len(records_of(client.pull(topic))) >= count
 
 
 @pytest.mark.parametrize("take", TAKEN, ids=lambda take: take.__name__)
@@ -341,6 +344,60 @@ def test_the_command_tells_its_health_and_how_it_ended(tmp_path: Path) -> None:
     assert told.splitlines()[-1].endswith("; the next start will recover it")
 
 
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        *((Path.mkdir, name) for name in (
+            "lock", "abort", "abort.tmp", "checkpoint", "deletedTopics.json", "config/delayOffset.json", FIRST_LOG,
+            FIRST_UNITS,
+        )),
+        *((Path.touch, name) for name in ("commitlog", "config", "consumequeue", "consumequeue/T")),
+        *((os.mkfifo, name) for name in ("checkpoint", FIRST_LOG)),
+    ],
+)  # fmt: skip
+def test_a_directory_in_place_of_a_file_is_named(
+    start: Callable[..., Broker], tmp_path: Path, make: Callable[[Path], None], name: str
+) -> None:
+    """Also a file in place of a directory. The start is refused with the path, and tells what to do."""
+    store = tmp_path / "store"
+    with start(store) as broker, RawClient(broker.address) as client:
+        send_message(client, "T")
+    place = store / name
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    make(place)
+    with pytest.raises(UserError, match=f"{place}.*(move it away|restore|away to start)"):
+        start(store)
+    said = CliRunner().invoke(main, ["store", "verify", str(store)])
+    assert isinstance(said.exception, SystemExit | None)
+
+
+@pytest.mark.parametrize("part", ["log", "queues"])
+def test_a_file_that_is_cut_ends_no_broker(tmp_path: Path, part: str) -> None:
+    """Its messages are missing, the health says so, and the other files are served."""
+    store, settings = tmp_path / "store", tmp_path / "broker.conf"
+    settings.write_text("flushIntervalCommitLog=10\n", encoding="utf-8")
+    with commands("serve") as start_command:
+        served, ready = _served(start_command, store, "--config", str(settings))
+        host, port = ready["broker"].rsplit(":", 1)
+        with RawClient((host, int(port))) as client:
+            for topic in ("T", "U"):
+                send_message(client, topic)
+            os.truncate(store / (FIRST_LOG if part == "log" else FIRST_UNITS), 0)
+            if part == "log":
+                wait_until(lambda: code_of_send(client) == ResponseCode.SERVICE_NOT_AVAILABLE)
+            else:
+                assert client.pull("T").code != ResponseCode.SUCCESS
+                code_of_send(client)
+                assert send_message(client, "U") == 1
+                assert is_readable(client, 2, "U")
+        wait_until(lambda: "was cut" in _page(ready, "/health")[1])
+        served.send_signal(signal.SIGTERM)
+        served.communicate()
+    assert served.returncode == 3
+
+
 def _page(ready: dict[str, str], path: str) -> tuple[int, str]:
     """Status and text of a page of the metrics server."""
     connection = HTTPConnection(ready["metrics"], timeout=PATIENCE_S)
@@ -352,9 +409,10 @@ def _page(ready: dict[str, str], path: str) -> tuple[int, str]:
         connection.close()
 
 
-def _served(start_command: StartCommand, store: Path) -> tuple[subprocess.Popen[str], dict[str, str]]:
+def _served(start_command: StartCommand, store: Path, *options: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
     served = start_command(
-        "--store", str(store), "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--metrics", "127.0.0.1:0"
-    )
+        "--store", str(store), "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
+        *options,
+    )  # fmt: skip
     assert served.stdout is not None
     return served, dict(pair.split("=", 1) for pair in served.stdout.readline().split()[1:])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from longpoll_broker.broker import Broker as BrokerInThreads
 from longpoll_broker.broker import bind, limits_of, listen_at
 from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.io.processors import RpcHook
 from longpoll_broker.io.transport import IoLoop
 from longpoll_broker.rocketmq.name_server.name_server import NameServer as NameServerHandler
 from longpoll_runtime import Poller
@@ -35,6 +37,7 @@ class Broker(Closeable):
         record: A directory for a history that `longpoll.judge` can check; an existing history is continued.
         config: Names, limits and times of the broker.
         store_config: Sizes and times of the store.
+        hooks: Called around each request; see `longpoll_broker.io.processors.RpcHook`.
 
     Raises:
         UserError: A port is taken, no policy has this name, or the store is in use or not a store.
@@ -51,6 +54,7 @@ class Broker(Closeable):
         record: str | Path | None = None,
         config: BrokerConfig | None = None,
         store_config: StoreConfig | None = None,
+        hooks: Sequence[RpcHook] = (),
     ) -> None:
         """See the class."""
         self.runtime = RealRuntime()
@@ -65,6 +69,7 @@ class Broker(Closeable):
                 policy=policy_of(policy),
                 config=config,
                 store_config=store_config,
+                hooks=hooks,
                 record_directory=None if record is None else str(Path(record).absolute()),
             )
             self.broker = self._serve(listen=("127.0.0.1", port), name_server=("127.0.0.1", name_server_port))

@@ -17,8 +17,8 @@ Threads:
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import attrs
@@ -32,7 +32,7 @@ from longpoll_broker.assembly import (
     upkeep_services_of,
 )
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.errors import BrokerUserError
+from longpoll_broker.errors import BrokerUserError, StoreUserError
 from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.history import BrokerHistory
 from longpoll_broker.io.channel import Limits, Outbox
@@ -51,7 +51,7 @@ from longpoll_broker.upkeep.config_files import ConfigFiles, TableSaves
 from longpoll_broker.upkeep.flush_service import Retention
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.names import TIMER_TOPIC, queue_name_problem
-from longpoll_runtime import Address, Listener, Runtime
+from longpoll_runtime import Address, Listener, NotRegularError, Runtime
 from longpoll_runtime.logs import event
 from longpoll_runtime.services import Stoppable
 from longpoll_spec.errors import ConfigError
@@ -291,14 +291,15 @@ class Broker(Stoppable):
         with ExitStack() as undo:
             # A taken port is reported before the store recovers. The kernel takes connections only from `listen` on.
             listeners = (bind(runtime, listen, undo), bind(runtime, name_server, undo))
-            store = MessageStore.open(runtime, directory, store_config)
-            undo.callback(store.close)
-            recording = BrokerHistory()
-            if record_directory is not None:
-                recording = BrokerHistory.start(runtime, record_directory, policy, config)
-                undo.callback(recording.stop)
-            shared = SharedServices(runtime, policy, config, store_config, store, listeners[0].address, recording)
-            broker = cls(shared, directory, listeners=listeners, hooks=hooks)
+            with _wrong_kind():
+                store = MessageStore.open(runtime, directory, store_config)
+                undo.callback(store.close)
+                recording = BrokerHistory()
+                if record_directory is not None:
+                    recording = BrokerHistory.start(runtime, record_directory, policy, config)
+                    undo.callback(recording.stop)
+                shared = SharedServices(runtime, policy, config, store_config, store, listeners[0].address, recording)
+                broker = cls(shared, directory, listeners=listeners, hooks=hooks)
             for listener in listeners:
                 listen_at(listener)
             undo.pop_all()
@@ -343,6 +344,16 @@ class Broker(Stoppable):
     def connection_count(self) -> int:
         """Number of open connections, to broker and name server."""
         return sum(loop.channel_count for loop in self.loops)
+
+
+@contextmanager
+def _wrong_kind() -> Iterator[None]:
+    """Raise StoreUserError when a directory is in the place of a file, or the reverse."""
+    try:
+        yield
+    except (IsADirectoryError, NotADirectoryError, FileExistsError, NotRegularError) as error:
+        path, why = error.filename, error.strerror
+        raise StoreUserError(f"{path} cannot be used ({why}); move it away, or restore the right file") from error
 
 
 def _store_config(store_config: StoreConfig, config: BrokerConfig, policy: Policy) -> StoreConfig:

@@ -9,9 +9,11 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import resource
+import signal
 import stat
 import struct
 import threading
@@ -29,6 +31,7 @@ _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 _LIBC.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MS_SYNC: Final = 4
+_MAP_FIXED: Final = 16
 _LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 _KEEP_SIZE: Final = 1
 _PUNCH_HOLE: Final = 2
@@ -61,6 +64,60 @@ def _raise_descriptor_limit() -> bool:
     return soft != hard
 
 
+class _Action(ctypes.Structure):
+    """C's `struct sigaction`."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ulong * (1024 // (8 * ctypes.sizeof(ctypes.c_ulong)))),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+_SA_SIGINFO: Final = 4
+_ADDRESS_AT: Final = 16
+"""Where C's `siginfo_t` has the address of a fault."""
+_mapped_sizes: Final[dict[int, int]] = {}
+"""Size of each mapped file, by address."""
+_cut: Final[set[int]] = set()
+"""Addresses of mapped files that were shorter than their map when used."""
+_previous: Final = _Action()
+"""The handler of SIGBUS before ours."""
+
+
+def _use_zeros(number: int, info: int, _context: int) -> None:
+    """Put a page of zeros where a file was cut, so that reading and writing there continue; its sync then fails.
+
+    Called by the kernel on the thread that used the page, which may have the interpreter lock.
+    """
+    address: int = ctypes.c_void_p.from_address(info + _ADDRESS_AT).value or 0
+    start = next((start for start, size in list(_mapped_sizes.items()) if start <= address < start + size), None)
+    if start is None:
+        _LIBC.sigaction(number, ctypes.byref(_previous), None)
+        return
+    _cut.add(start)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+    page = address - address % mmap.PAGESIZE
+    _LIBC.mmap(page, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+
+
+_USE_ZEROS: Final = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(_use_zeros)
+
+
+@functools.cache
+def _handle_cuts() -> None:
+    """Install the handler once."""
+    action = _Action(handler=ctypes.cast(_USE_ZEROS, ctypes.c_void_p), flags=_SA_SIGINFO)
+    _LIBC.sigaction(signal.SIGBUS, ctypes.byref(action), ctypes.byref(_previous))
+
+
+def _unmap(address: int, size: int) -> None:
+    _mapped_sizes.pop(address, None)
+    _cut.discard(address)
+    _LIBC.munmap(address, size)
+
+
 def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tuple[memoryview, int]:
     """Map a file shared; returns its bytes and the address of the first. Raises OSError.
 
@@ -76,8 +133,10 @@ def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tu
             why += " or too many files are mapped (`sysctl vm.max_map_count`)"
         raise OSError(code, why, path)
     content = (ctypes.c_ubyte * size).from_address(address)
+    _handle_cuts()
+    _mapped_sizes[address] = size
     # Every slice keeps `content` alive; at the end of the process the kernel unmaps.
-    weakref.finalize(content, _LIBC.munmap, address, size).atexit = False
+    weakref.finalize(content, _unmap, address, size).atexit = False
     view = memoryview(content).cast("B")
     return (view if writable else view.toreadonly()), address
 
@@ -109,6 +168,8 @@ class RealMappedFile:
         # Opened each time: a descriptor per file would exceed the process's limit.
         descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
+            if os.fstat(descriptor).st_size < len(self.view):
+                raise self._was_cut()
             os.posix_fallocate(descriptor, start, stop - start)
         finally:
             os.close(descriptor)
@@ -165,6 +226,13 @@ class RealMappedFile:
         if _LIBC.msync(self._address + page_start, stop - page_start, _MS_SYNC) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), self._path)
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(self._path)
+            if self._address in _cut or (_identity(found) == self.identity and found.st_size < len(self.view)):
+                raise self._was_cut()
+
+    def _was_cut(self) -> OSError:
+        return OSError(errno.EIO, "the file was cut while it was in use; restore it and restart", self._path)
 
     def write_anew(self, start: int, stop: int) -> None:
         """Make the next sync write bytes [start, stop) again, by storing a byte of each page that is not zero."""
@@ -300,8 +368,11 @@ class RealFiles:
         return True
 
     def size(self, path: str) -> int:
-        """Length in bytes."""
-        return os.stat(path).st_size
+        """Length in bytes; raises IsADirectoryError."""
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return found.st_size
 
     def identity(self, path: str) -> int:
         """Returns the file's inode and device."""

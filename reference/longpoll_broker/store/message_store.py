@@ -113,6 +113,9 @@ class MessageStore:
         self._troubles: dict[str, OSError] = {}
         """By part of the store, the error of its last sync."""
         self._crashed = runtime.files.exists(f"{directory}/abort")
+        if self._crashed:
+            # Raises for a directory, which a clean stop could not remove.
+            runtime.files.read(f"{directory}/abort")
         self._table = QueueTable(runtime.files, directory, config, runtime.lock(), lengthen=self._crashed)
         self._had_queues = runtime.files.exists(f"{directory}/consumequeue")
         self._had_extended = runtime.files.exists(f"{directory}/consumequeue_ext")
