@@ -50,6 +50,7 @@ PREPARED = MessageSysFlag.TRANSACTION_PREPARED.value
 BODY_AT = 100
 """A byte of a record that is one of its body's."""
 FIRST = "0" * 20
+NAMING: Final = attrs.evolve(SMALL, commit_log_file_size=16 * 1024, multi_dispatch=True)
 Fault = Callable[[Path], object]
 
 
@@ -97,8 +98,8 @@ def changed(file: Path, position: int, content: bytes) -> None:
         opened.write(content)
 
 
-def flipped(file: Path, position: int) -> None:
-    changed(file, position, bytes([file.read_bytes()[position] ^ 1]))
+def flipped(file: Path, position: int, mask: int = 1) -> None:
+    changed(file, position, bytes([file.read_bytes()[position] ^ mask]))
 
 
 def future(store: Path) -> None:
@@ -191,6 +192,27 @@ def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert whole(store)
     store.close()
     assert ("are made anew from the log" in caplog.text) is (closed or which.endswith("unit"))
+
+
+@pytest.mark.parametrize("topic", ["T", "%LMQ%l"])
+def test_a_wrong_bit_of_a_unit_is_logged_and_rebuilt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, topic: str
+) -> None:
+    """Whatever bit it is: address, size and tag are compared with the record."""
+    config = attrs.evolve(NAMING, light_queues=True)
+    store = open_store(tmp_path, config)
+    sent = message("T", 0, b"body", tag="a", properties={"INNER_MULTI_DISPATCH": "%LMQ%l"})
+    put_and_dispatch(store, [structs.replace(sent, inner_queues=(("%LMQ%l", 0),))] * 4)
+    expected = [bytes(record) for record in read_all(store, topic, 0)]
+    for bit in (*range(0, 160, 7), 103):
+        store.close()
+        caplog.clear()
+        flipped(units(tmp_path, topic)[0], 20 + bit // 8, 1 << bit % 8)
+        store = open_store(tmp_path, config)
+        assert [bytes(record) for record in read_all(store, topic, 0)] == expected, bit
+        assert store.unit(topic, 0, 1) == store.unit("T", 0, 1)
+        assert "all queues are made anew from the log" in caplog.text, bit
+    store.close()
 
 
 @pytest.mark.parametrize("lost", [1, 2], ids=["last", "all"])
@@ -564,9 +586,6 @@ def naming(body: bytes, names: list[str], queue_id: int = 0, offsets: str = "") 
         return message("T", queue_id, body, properties=properties | {"INNER_MULTI_QUEUE_OFFSET": offsets})
     inner_queues = tuple((name, queue_id) for name in names)
     return structs.replace(message("T", queue_id, body, properties=properties), inner_queues=inner_queues)
-
-
-NAMING: Final = attrs.evolve(SMALL, commit_log_file_size=16 * 1024, multi_dispatch=True)
 
 
 @pytest.mark.parametrize("fault", ["queue id", "digits"])

@@ -319,6 +319,12 @@ class ConsumeQueue:
         units = self.units_from(offset)
         return UNIT.unpack_from(units, 0) if units is not None else None
 
+    def written_unit(self, offset: int) -> tuple[int, int, int] | None:
+        """Returns the unit on disk at a queue offset, visible or not; None without one."""
+        segment = self.segments.find(offset * UNIT_SIZE)
+        unit = None if segment is None else UNIT.unpack_from(segment.view, offset * UNIT_SIZE - segment.start)
+        return unit if unit is not None and unit[1] > 0 and unit[0] >= 0 else None
+
     def first_unit(self) -> tuple[int, int, int] | None:
         """Returns the oldest file's first unit that points to a record, visible or not; None without one."""
         for segment in self.segments.segments:

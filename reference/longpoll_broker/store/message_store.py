@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Final
 
 from attrs import evolve
@@ -175,7 +176,8 @@ class MessageStore:
         sane = of_the_past(self._checkpoint, self._runtime.unix_ms)
         crashed, covers = self._crashed, self._deletions.covers
         self._trust(believed(self._log, queues, sane, had_queues=self._had_queues, crashed=crashed))
-        while (recovered := recover(self._log, queues, self._checkpoint, crashed=crashed, covers=covers)) is None:
+        find = partial(recover, self._log, queues, crashed=crashed, covers=covers, has_addresses=self._had_extended)
+        while (recovered := find(self._checkpoint)) is None:
             self._trust(without_queues(self._checkpoint))
         self._store_ms = believed_ms(recovered.store_ms, self._runtime.unix_ms)
         self.cut_size = recovered.set_aside

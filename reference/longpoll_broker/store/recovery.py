@@ -31,10 +31,10 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.commit_log import FUTURE_MS, ChecksumBudget, CommitLog, claimed_size
@@ -44,10 +44,11 @@ from longpoll_broker.store.consume_queue import (
     UNIT_SIZE,
     ConsumeQueue,
     inner_places,
+    is_address,
     is_inner_place,
 )
 from longpoll_broker.store.segment import Segment
-from longpoll_protocol.log_record import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, Damage, Record
+from longpoll_protocol.log_record import MAGIC_V1, MAGIC_V2, SCHEDULE_TOPIC, SIZE_AND_MAGIC, Damage, Record
 from longpoll_runtime import Files
 from longpoll_runtime.logs import event
 
@@ -121,12 +122,16 @@ def load_checkpoint(files: Files, path: str) -> Checkpoint:
 
 _lines = logging.getLogger(__name__)
 
-_Ends: TypeAlias = dict[tuple[str, int], tuple[int, int]]
-"""By queue, the queue offset and the physical offset of its last record in the log."""
+_Seen: TypeAlias = Callable[[Record], None]
+"""Is called with each record that a recovery reads and that a queue lists."""
 MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
 """The common prefix of both magics."""
 FILES_WALKED: Final = 3
 """Number of newest files that a normal recovery reads."""
+
+
+def ignore(_record: Record) -> None:
+    """Do nothing with a record."""
 
 
 @frozen
@@ -161,20 +166,23 @@ def recover(
     *,
     crashed: bool,
     covers: Callable[[str, int, int], bool],
+    has_addresses: bool = False,
 ) -> Recovered | None:
     """Recover the store, and log the result; `covers` is that of `Deletions`.
 
-    Returns None if queues lack their last units, so that a second recovery must rebuild them. Raises OSError, and
+    `has_addresses` means that tags codes may be in extended queues. Returns None if queues lack their last units or
+    have wrong ones, so that a second recovery must rebuild them. Raises OSError, and
     StoreUserError if opening would drop complete records.
     """
     if crashed:
         found = recover_crashed(log, queues, checkpoint)
     else:
-        ends: _Ends = {}
-        found = recover_clean(log, queues, checkpoint, ends)
-        lacking = [queue for queue in queues if _lacks_last(queue, ends, covers)] if found.cursor == log.end else []
+        units = _Units(log, {(queue.topic, queue.queue_id): queue for queue in queues}, covers, has_addresses)
+        found = recover_clean(log, queues, checkpoint, ignore if checkpoint.lacks_queues else units.check)
+        _log_rebuild(units.wrong.values(), "has a wrong unit")
+        lacking = units.lacking() if found.cursor == log.end else []
         _log_rebuild(lacking)
-        if lacking:
+        if lacking or units.wrong:
             return None
     _lines.log(
         logging.WARNING if crashed else logging.INFO,
@@ -191,16 +199,16 @@ def recover(
 
 
 def recover_clean(
-    log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint, ends: _Ends | None = None
+    log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint, seen: _Seen = ignore
 ) -> Recovered:
-    """Recover after a clean stop; raises OSError, and StoreUserError as `_keep_what_goes` does. Fills `ends`.
+    """Recover after a clean stop; raises OSError, and StoreUserError as `_keep_what_goes` does.
 
     If the checkpoint's queues cover the log's end, nothing is dispatched again: the last records may belong to a
     deleted topic. If it lacks queues, the whole log is.
     """
     queues = list(queues)
     walked = log.segments.segments[-FILES_WALKED:]
-    end, store_ms = _walk_log(log, walked[0].start if walked else log.start, None, ends)
+    end, store_ms = _walk_log(log, walked[0].start if walked else log.start, None, seen)
     is_short = store_ms < checkpoint.physic_ms or end <= checkpoint.durable_offset
     set_aside = _keep_what_goes(log, end, is_short=is_short, crashed=False)
     for queue in queues:
@@ -395,13 +403,13 @@ def believed(
     return without_queues(checkpoint) if holed else checkpoint
 
 
-def _log_rebuild(queues: Iterable[ConsumeQueue]) -> None:
+def _log_rebuild(queues: Iterable[ConsumeQueue], why: str = "lacks units") -> None:
     for queue in queues:
-        _lines.error("%s lacks units: all queues are made anew from the log", queue.segments.directory)
+        _lines.error("%s %s: all queues are made anew from the log", queue.segments.directory, why)
 
 
-def _walk_log(log: CommitLog, start: int, durable_ms: int | None, ends: _Ends | None = None) -> tuple[int, int]:
-    """Returns the end of the last complete record from `start` on, and its store time. Fills `ends`.
+def _walk_log(log: CommitLog, start: int, durable_ms: int | None, seen: _Seen = ignore) -> tuple[int, int]:
+    """Returns the end of the last complete record from `start` on, and its store time.
 
     A blank counts only if a file follows it. After a crash, `durable_ms` is the store time up to which the log was
     flushed. A record with a sector of zeros outside the checksum is then rejected if it may be unflushed or is the
@@ -420,8 +428,8 @@ def _walk_log(log: CommitLog, start: int, durable_ms: int | None, ends: _Ends | 
                 if found.store_ms >= durable_ms:
                     return end, store_ms
                 doubtful = end
-            if ends is not None and found.in_queue:
-                ends[found.topic, found.queue_id] = (found.queue_offset, position)
+            if found.in_queue:
+                seen(found)
             position = end = position + found.size
             store_ms = found.store_ms
         else:
@@ -470,16 +478,58 @@ def _has_hole(log: CommitLog, queue: ConsumeQueue, log_end: int | None) -> bool:
                 is_listing = offset > offset_end and 0 < size < PRE_BLANK_SIZE
                 if not is_listing or (log_end is not None and physical_offset >= log_end):
                     continue
-                if isinstance(log.read(physical_offset), Record) and _is_founded(log, queue, offset):
+                if isinstance(log.read(physical_offset), Record) and _is_founded(
+                    log, queue, offset, queue.unit(offset)
+                ):
                     return True
     return False
 
 
-def _lacks_last(queue: ConsumeQueue, ends: _Ends, covers: Callable[[str, int, int], bool]) -> bool:
-    """Whether a recovered queue does not list its last record in the log, although that was not deleted."""
-    offset, physical_offset = ends.get((queue.topic, queue.queue_id), (-1, 0))
-    is_missing = offset >= queue.offset_end and queue.may_list(offset, physical_offset)
-    return is_missing and not covers(queue.topic, queue.queue_id, physical_offset)
+@define
+class _Units:
+    """Compares the records that a recovery of a closed store reads with the units that list them."""
+
+    log: CommitLog
+    queues: Mapping[tuple[str, int], ConsumeQueue]
+    covers: Callable[[str, int, int], bool]
+    has_addresses: bool
+    ends: dict[tuple[str, int], tuple[int, int]] = field(factory=dict)
+    """By queue, the queue offset and the physical offset of its last record."""
+    wrong: dict[tuple[str, int], ConsumeQueue] = field(factory=dict)
+
+    def check(self, record: Record) -> None:
+        """Compare a record with its units."""
+        place = (record.topic, record.queue_id)
+        self.ends[place] = (record.queue_offset, record.physical_offset)
+        inner = (each for light in (False, True) for each in inner_places(record, light=light))
+        for topic, queue_id, offset in ((*place, record.queue_offset), *inner):
+            queue = self.queues.get((topic, queue_id))
+            if queue is not None and not self.covers(topic, queue_id, record.physical_offset):
+                unit = queue.written_unit(offset)
+                if unit is not None and not self._lists(queue, offset, unit, record):
+                    self.wrong[topic, queue_id] = queue
+
+    def _lists(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int], record: Record) -> bool:
+        """Whether a unit lists a record, or another one that has this offset too, as after a deletion by RocketMQ."""
+        if unit[0] != record.physical_offset:
+            has_record = unit[0] >= self.log.start or unit[1] == PRE_BLANK_SIZE
+            return has_record and _is_founded(self.log, queue, offset, unit)
+        # The tags code of a delayed message depends on settings.
+        if unit[1] != record.size or record.topic == SCHEDULE_TOPIC:
+            return unit[1] == record.size
+        known = queue.tags_code(unit) if self.has_addresses and is_address(unit[2]) else unit[2]
+        return known is None or known == record.tags_code
+
+    def lacking(self) -> list[ConsumeQueue]:
+        """Recovered queues that do not list their last record in the log, although that was not deleted."""
+        return [
+            queue
+            for place, queue in self.queues.items()
+            for offset, physical_offset in [self.ends.get(place, (-1, 0))]
+            if offset >= queue.offset_end
+            and queue.may_list(offset, physical_offset)
+            and not self.covers(*place, physical_offset)
+        ]
 
 
 def _forget_unfounded(log: CommitLog, queue: ConsumeQueue) -> None:
@@ -488,15 +538,15 @@ def _forget_unfounded(log: CommitLog, queue: ConsumeQueue) -> None:
     Keeps a unit whose record is damaged but has a valid head, or was removed with the log's oldest files.
     """
     offset, start = queue.offset_end, queue.segments.start // UNIT_SIZE
-    while offset > start and not _is_founded(log, queue, offset - 1):
+    while offset > start and not _is_founded(log, queue, offset - 1, queue.unit(offset - 1)):
         offset -= 1
     if offset < queue.offset_end:
         unit = queue.unit(offset - 1)
         queue.stand_at(offset, unit[0] + unit[1] if unit is not None and unit[1] != PRE_BLANK_SIZE else -1)
 
 
-def _is_founded(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
-    unit = queue.unit(offset)
+def _is_founded(log: CommitLog, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int] | None) -> bool:
+    """Whether a unit matches a record, or one that is damaged or removed."""
     if unit is None or unit[1] == PRE_BLANK_SIZE or unit[0] < log.start:
         return True
     found = log.read(unit[0])
