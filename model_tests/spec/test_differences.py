@@ -115,3 +115,11 @@ def test_engines_that_count_differently_make_it_fail(
     assert both[1]["figures"][1]["transitions"] == 401
     assert asked[0] == ["packed", "packed, 2 workers"]
     assert asked[-1] == [*asked[0], "packed, symmetry", "packed, 500 MB", "python", "spark, 2 workers"]
+
+
+def test_a_comparison_shows_the_lines_of_an_action_that_differ_once() -> None:
+    told = CliRunner().invoke(main, ["policies", "strict", "strict+recheck_after_hold=none"]).output
+
+    assert told.count("recheck_due[r] := running") == 1
+    assert "phase[r] = missed" not in told  # a line of `hold` that both have
+    assert "hold also differs with channels, limit, role" in told

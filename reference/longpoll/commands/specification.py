@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -466,9 +466,13 @@ def _compare(found: Difference, *, as_json: bool) -> None:
         say(f"{names[0]} and {names[1]} are the same policy")
         return
     table("Knobs", ("knob", *names), found.knobs)
-    for each in found.actions:
-        title = f"{each.action}, with {each.aspect}" if each.aspect else each.action
-        table(title, names, each.pairs)
+    say("The lines that differ, by action; --json prints each action whole, with each feature.")
+    for action, different in groupby(found.actions, lambda each: each.action):
+        first, *others = different
+        changed = [(one, other) for one, other in first.pairs if one != other]
+        table(f"{action}, with {first.aspect}" if first.aspect else action, names, changed)
+        if others:
+            say(f"{action} also differs with {', '.join(each.aspect for each in others)}")
 
 
 def _policy(name: str, knobs: Sequence[str]) -> Policy:
