@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from model_tests.judge.browser import Browser
+from model_tests.support.browser import Browser
 
 PINNED: Final = Path(__file__).with_name("axe")
 RUN: Final = """

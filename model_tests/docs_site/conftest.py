@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from model_tests.docs_site.built import built_site
-from model_tests.judge.browser import Browser, open_browser
+from model_tests.support.browser import Browser, open_browser
 
 
 @pytest.fixture(scope="session")

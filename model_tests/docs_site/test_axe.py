@@ -10,7 +10,7 @@ from docs.site.accessible import mended
 from docs.site.start import EXPLORER
 from model_tests.docs_site.axe_core import fetched, violations
 from model_tests.docs_site.test_seen import PAGES
-from model_tests.judge.browser import Browser
+from model_tests.support.browser import Browser
 
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(3600), pytest.mark.xdist_group("site")]
 KINDS: Final = (

@@ -18,7 +18,7 @@ import pytest
 from attrs import define
 from click.testing import CliRunner
 from docs.site.start import LOST
-from model_tests.judge.browser import Browser
+from model_tests.support.browser import Browser
 
 from longpoll.cli import main
 from longpoll_spec.engines.tokens import replay

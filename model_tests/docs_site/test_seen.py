@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 from docs.site.start import EXPLORER
-from model_tests.judge.browser import Browser
+from model_tests.support.browser import Browser
 
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
 FINDING: Final = "findings/a-a-message-between-read-and-hold-lost-wakeup.html"

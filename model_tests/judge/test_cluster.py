@@ -50,7 +50,7 @@ from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark import code_archive, frames
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.run.spark.session import JOB_GROUP, REMOTE, unclosed_sockets_ignored, with_settings
+from longpoll_judge.run.spark.session import JOB_GROUP, REMOTE, with_settings
 from longpoll_judge.run.spark.stream import Batch, StreamJudge, stream_judge
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
@@ -155,13 +155,13 @@ def plans_of(session: Any) -> list[str]:
 
 
 def jobs_of(session: Any) -> dict[int, str]:
-    """All jobs as the UI names them, by number; empty for one without a description in the judge's group."""
+    """All jobs as the UI names them, by number; empty for one without a description with the judge's tag."""
     wait_for_ui(session)
     jobs = session.sparkContext._jsc.sc().statusStore().jobsList(None)
     every = [jobs.apply(place) for place in range(jobs.size())]
     return {
         job.jobId(): job.description().get()
-        if job.description().isDefined() and JOB_GROUP in str(job.jobGroup())
+        if job.description().isDefined() and JOB_GROUP in str(job.jobTags())
         else ""
         for job in every
     }
@@ -197,8 +197,7 @@ def test_the_pages_programs_print_what_the_page_shows(
     """But for the numbers that a plan gives its columns, and for its end. The shared session has another directory."""
     program, shown = shown_on_page(name)
     whole = program.replace('"model_tests/', f'"{PAGE.parents[1]}/model_tests/')
-    with unclosed_sockets_ignored():
-        exec(whole, {"session": spark_engine.session})  # noqa: S102 - it is the page's
+    exec(whole, {"session": spark_engine.session})  # noqa: S102 - it is the page's
     said, shown = (re.sub(r"#\d+", "", text) for text in (capsys.readouterr().out, shown))
 
     assert said.startswith(shown)
@@ -293,7 +292,7 @@ def test_no_damage_of_a_frame_is_lost(
     """Rows of damage or without an event, without the columns that describe them, and beyond the limit."""
     session = spark_engine.session
     frame = session.range(6).selectExpr(f"IF(id < 3, '{DAMAGE}', NULL) AS event", *REQUIRED[1:4], "id AS sequence")
-    with unclosed_sockets_ignored(), with_settings(session, {frames.DIRECTORY: str(tmp_path / "shared")}):
+    with with_settings(session, {frames.DIRECTORY: str(tmp_path / "shared")}):
         with frames.history_of(frame, {}) as history:
             reasons = [damage.reason for damage in history.damages]
         assert reasons == ["damage"] * 3 + ["rows without event, after_ns, before_ns, source or sequence"]

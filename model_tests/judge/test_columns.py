@@ -35,7 +35,7 @@ from longpoll_judge.contract.result import Percentiles
 from longpoll_judge.evidence.source_survey import Run, sequence_faults
 from longpoll_judge.evidence.survey import merge, survey_split
 from longpoll_judge.kernel.logs import Growth, Logs, Matching
-from longpoll_judge.kernel.promptness import bucket_counts, histogram, percentiles
+from longpoll_judge.kernel.promptness import bucket_counts, percentiles
 from longpoll_judge.read.schema import fill
 from longpoll_protocol.properties import java_hash
 
@@ -163,15 +163,6 @@ def test_no_percentile_is_over_the_maximum() -> None:
     ((bucket,), (count,)) = bucket_counts(np.array([max_ns], dtype=np.int64))
     exact = 123_456.789012
     assert percentiles({int(bucket): int(count)}, max_ns) == Percentiles(count=1, p50=exact, p99=exact, max=exact)
-
-
-def test_a_histogram_has_a_bar_for_every_step_between_the_first_and_the_last() -> None:
-    """25 buckets are a bar, named by its upper end; one without latencies is empty and there."""
-    assert histogram({}) == []
-    assert histogram({0: 2, 1: 1, 25: 3, 26: 1, 76: 4}) == [
-        *((1e-06, 2), (1.28e-06, 4), (1.64e-06, 1)),
-        *((2.11e-06, 0), (2.7e-06, 4)),
-    ]
 
 
 @given(numbers=st.lists(st.integers(0, 15), max_size=20))

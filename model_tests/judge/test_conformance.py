@@ -20,7 +20,6 @@ from longpoll_judge.read.schema import DEFAULTS
 from longpoll_judge.read.source import find
 from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_judge.step_reader import model_of
 from longpoll_spec.engines.conform import Checker
 from longpoll_spec.history import Event, Law
@@ -181,7 +180,6 @@ def test_spark_says_the_same(tmp_path: Path, spark_engine: SparkEngine) -> None:
         load = attrs.evolve(LOAD, fault=fault)
         write(tmp_path / name, observed(load), meta_of(load), events_per_part=50)
     for paths in ([tmp_path / "wrong"], [tmp_path / "right", tmp_path / "wrong"]):
-        with unclosed_sockets_ignored():
-            found = judge_on(spark_engine, find(paths), wake_ms=100, late_ms=50, say=lambda _stage: None)
+        found = judge_on(spark_engine, find(paths), wake_ms=100, late_ms=50, say=lambda _stage: None)
         expected = judge(paths, engine="local")
         assert (found.verdict, found.findings, found.gaps) == ("invalid", expected.findings, expected.gaps)

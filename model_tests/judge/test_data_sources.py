@@ -22,7 +22,7 @@ from longpoll_judge.read.data_sources import DAMAGE, FRAME_SCHEMA, DataSourceOpt
 from longpoll_judge.read.schema import DEFAULTS
 from longpoll_judge.read.source import find, read_split
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.run.spark.session import unclosed_sockets_ignored, with_settings
+from longpoll_judge.run.spark.session import with_settings
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MIDDLE: Final = "2023-11-14T22:30:00.600"
@@ -107,10 +107,9 @@ def test_a_schema_prunes_the_scan(clean: Path, tmp_path: Path, spark_engine: Spa
     plant(clean, "half_line", tmp_path / "torn")
     source = session.read.format("longpoll").schema("time timestamp, queue bigint, event string, tag string")
     counted: Any = source.load(str(tmp_path / "torn")).groupBy("event").count()
-    with unclosed_sockets_ignored():
-        found = {row["event"]: row["count"] for row in counted.toArrow().to_pylist()}
-        with pytest.raises(PySparkException, match="a history has no column 'colour'"):
-            session.read.format("longpoll").schema("colour string").load(str(clean)).count()
+    found = {row["event"]: row["count"] for row in counted.toArrow().to_pylist()}
+    with pytest.raises(PySparkException, match="a history has no column 'colour'"):
+        session.read.format("longpoll").schema("colour string").load(str(clean)).count()
 
     plan = counted._jdf.queryExecution().executedPlan().toString()
     assert re.search(r"BatchScan longpoll\[time#\d+, queue#\d+L?, event#\d+, tag#\d+\]", plan), plan
@@ -126,8 +125,7 @@ def test_damage_in_a_history_is_a_row(clean: Path, tmp_path: Path, spark_engine:
     session = spark_engine.session
     register(session)
     plant(clean, "half_line", tmp_path / "torn")
-    with unclosed_sockets_ignored():
-        events = session.read.format("longpoll").load(str(tmp_path / "torn")).toArrow().to_pylist()
+    events = session.read.format("longpoll").load(str(tmp_path / "torn")).toArrow().to_pylist()
 
     assert sum(row["event"] == DAMAGE for row in events) == 1
     assert len(events) == len(load(clean).events) + 1
@@ -146,15 +144,12 @@ def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Pat
     session = spark_engine.session
     register(session)
     plant(clean, fault, tmp_path / "faulty")
-    with unclosed_sockets_ignored():
-        frame = session.read.format("longpoll").load(str(tmp_path / "faulty"))
-        frame = frame.unionByName(frame).withColumns(
-            {"actors": lit(None), "at": now(), "queue": col("queue").cast("int")}
-        )
-        frame = frame.withColumn("offsets", col("offsets").cast("array<int>"))
-        frame, before = frame.toDF(*(name.upper() for name in frame.columns)), len(plans_of(session))
-        with with_settings(session, {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "Asia/Kolkata"}):
-            there = longpoll.judge(frame)
+    frame = session.read.format("longpoll").load(str(tmp_path / "faulty"))
+    frame = frame.unionByName(frame).withColumns({"actors": lit(None), "at": now(), "queue": col("queue").cast("int")})
+    frame = frame.withColumn("offsets", col("offsets").cast("array<int>"))
+    frame, before = frame.toDF(*(name.upper() for name in frame.columns)), len(plans_of(session))
+    with with_settings(session, {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "Asia/Kolkata"}):
+        there = longpoll.judge(frame)
     here = longpoll.judge(tmp_path / "faulty")
 
     assert there.verdict == here.verdict != "valid"
@@ -163,9 +158,8 @@ def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Pat
     (reading,) = [plan for plan in plans_of(session)[before:] if re.search(r"BatchScan longpoll\b(?!-)", plan)]
     assert "InsertIntoHadoopFsRelationCommand" in reading
     assert set(re.findall(r"(\w+)partitioning\(", reading)) == {"range"}
-    with unclosed_sockets_ignored():
-        rows = there.to_spark(session).select("id", "clause", "why").collect()
-        metrics = {(row.metric, row.label): row.value for row in there.to_spark(session, "metrics").collect()}
+    rows = there.to_spark(session).select("id", "clause", "why").collect()
+    metrics = {(row.metric, row.label): row.value for row in there.to_spark(session, "metrics").collect()}
     assert [tuple(row) for row in rows] == texts[0]
     expected = Counter(
         [*((one.verdict, one.clause) for one in here.findings), *(("gaps", one["clause"]) for one in there.gaps)]

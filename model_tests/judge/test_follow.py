@@ -167,23 +167,21 @@ def test_a_stream_of_spark_has_each_event_once(
 ) -> None:
     """After its line is whole."""
     from longpoll_judge.read.data_sources import register  # noqa: PLC0415 - a run without Spark does not pay for it
-    from longpoll_judge.run.spark.session import unclosed_sockets_ignored  # noqa: PLC0415 - the same
 
     directory, grow = growing
     lines = lines_of(faulty_events()[:40]).splitlines(keepends=True)
     session = spark_engine.session
     register(session)
-    with unclosed_sockets_ignored():
-        grow(b"".join(lines[:10]) + lines[10][:20])
-        rows = session.readStream.format("longpoll").load(str(directory))
-        query = rows.writeStream.format("memory").queryName("seen").trigger(processingTime="200 milliseconds")
-        running = query.option("checkpointLocation", str(tmp_path / "kept")).start()
-        running.processAllAvailable()
-        assert session.table("seen").count() == 10
-        grow(lines[10][20:] + b"".join(lines[11:]))
-        running.processAllAvailable()
-        seen = [row.sequence for row in session.table("seen").select("sequence").collect()]
-        running.stop()
+    grow(b"".join(lines[:10]) + lines[10][:20])
+    rows = session.readStream.format("longpoll").load(str(directory))
+    query = rows.writeStream.format("memory").queryName("seen").trigger(processingTime="200 milliseconds")
+    running = query.option("checkpointLocation", str(tmp_path / "kept")).start()
+    running.processAllAvailable()
+    assert session.table("seen").count() == 10
+    grow(lines[10][20:] + b"".join(lines[11:]))
+    running.processAllAvailable()
+    seen = [row.sequence for row in session.table("seen").select("sequence").collect()]
+    running.stop()
 
     assert sorted(seen) == list(range(40))
 

@@ -24,7 +24,7 @@ from longpoll_judge.read.files import absolute
 from longpoll_judge.run.follow import Progress
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.tally import FINDINGS_MAX, NOT_TOLD, left_to_the_end
-from longpoll_judge.show.findings_file import RECENT_MAX, Names, open_stream
+from longpoll_judge.show.findings_file import open_stream
 from longpoll_judge.show.standing import standing
 
 CUTS = 5
@@ -258,15 +258,3 @@ def test_more_than_can_be_told_at_once_is_counted(history: Path, tmp_path: Path)
     assert [line["not_told"] for line in lines if "not_told" in line] == [count]
     assert len({line["id"] for line in lines}) == len(lines) == FINDINGS_MAX + 1
     assert said.count(f"{count} {NOT_TOLD}") == 1
-
-
-def test_names_take_eight_bytes_each() -> None:
-    """However many there are, each is known, and no other."""
-    count = 5 * RECENT_MAX
-    names = Names.of(f"n{number}" for number in range(count))
-    names.add("n7")
-
-    assert len(names) == count
-    assert all(f"n{number}" in names for number in range(count))
-    assert not any(f"m{number}" in names for number in range(count))
-    assert names.nbytes <= 8 * count

@@ -14,7 +14,6 @@ from longpoll_judge.columns.lookup import NEVER
 from longpoll_judge.evidence.observers import (
     Observers,
     Seen,
-    add,
     answers_on_stop,
     are_own,
     attend,
@@ -23,6 +22,8 @@ from longpoll_judge.evidence.observers import (
     observer_gaps,
     stops_silently,
 )
+from longpoll_judge.evidence.source_survey import Run, SourceSurvey, merged
+from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
 from longpoll_spec.history import Law
@@ -105,13 +106,20 @@ def test_who_is_declared_and_silent_is_missed() -> None:
 
 
 def test_splits_are_put_together() -> None:
-    first = Observers({"b": Seen([0], [], 5, 1, 2, {"x": 1})}, [("b", "T", 1, 2)], 1, 2, 3, 4, 5, 6, 7)
-    second = Observers({"b": Seen([], [7], 7, 1, 2, {"x": 1, "y": 1}), "c": Seen([0])}, [], 1, 2, 3, 2, 9, 6, 8)
-    add(first, second)
+    """By field: added up, the least, the highest, or joined; a time that is missing counts for nothing."""
+    first = Observers({"b": Seen([0], [], 5, 1, 2, {"x": 1})}, 1, 2, 3, 4, 5, 6, 7)
+    second = Observers({"b": Seen([], [7], 7, 1, 2, {"x": 1, "y": 1}), "c": Seen([0])}, 1, 2, 3, 2, 9, 6, 8)
+    both = merged([first, second])
 
-    assert first.sources == {"b": Seen([0], [7], 7, 2, 4, {"x": 2, "y": 1}), "c": Seen([0])}
-    assert (first.deletions, first.sends, first.acknowledged, first.appended) == ([("b", "T", 1, 2)], 2, 4, 6)
-    assert (first.identified, first.min_least, first.min_most, first.moved) == (15, 2, 9, 12)
+    assert both.sources == {"b": Seen([0], [7], 7, 2, 4, {"x": 2, "y": 1}), "c": Seen([0])}
+    assert (both.sends, both.acknowledged, both.appended) == (2, 4, 6)
+    assert (both.identified, both.min_least, both.min_most, both.moved) == (15, 2, 9, 12)
+    runs, others = [Run(0, 3)], [Run(5, 9)]
+    one = SourceSurvey(runs, 10, 20, None, disorder_ns=4, brokers={"a"}, is_inverted=True)
+    other = SourceSurvey(others, 5, 15, 15, disorder_ns=3, brokers={"b"})
+    together = SourceSurvey(runs + others, 5, 20, 15, disorder_ns=4, brokers={"a", "b"}, is_inverted=True)
+    assert merged([one, other]) == together
+    assert merged([Survey(removed={"q": 3, "r": 1}), Survey(removed={"q": 2})]).removed == {"q": 3, "r": 1}
 
 
 @pytest.mark.parametrize(

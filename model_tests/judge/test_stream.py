@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import socket
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,6 @@ from longpoll_judge.read.source import find
 from longpoll_judge.run.follow import Listing
 from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.sliding import SoFar
-from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_judge.run.spark.stream import BEGUN_MAX, Batch, NewEvents, StreamJudge, judge_group, together
 
 WHY = "Python worker failed to connect back."
@@ -217,30 +213,3 @@ def test_what_a_query_brought_before_it_failed_counts(failing: Failing) -> None:
     assert (failing.ends, failing.begun) == ({PART: 7}, 0)
     assert failing.look() is None
     assert failing.begun == 1
-
-
-def lose_a_socket() -> list[str]:
-    """Let go of an open socket; what is said to that."""
-    said: list[str] = []
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(warnings, "showwarning", lambda message, *_rest: said.append(str(message)))
-        lost = socket.socket()
-        del lost
-        gc.collect()
-    return said
-
-
-def test_who_leaves_first_takes_no_filter_from_another() -> None:
-    """A stream's batches come on a separate thread while the follower judges on Spark."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        first, second = unclosed_sockets_ignored(), unclosed_sockets_ignored()
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        within = lose_a_socket()
-        second.__exit__(None, None, None)
-        after = lose_a_socket()
-
-    assert within == []
-    assert len(after) == 1

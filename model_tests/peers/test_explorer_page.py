@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from model_tests.judge.browser import Browser, open_browser
-from model_tests.judge.test_browser import MEASURE, SCREENS, WATCH_CANVAS
 from model_tests.peers.test_explorer import HOSTILE
+from model_tests.support.browser import MEASURE, SCREENS, WATCH_CANVAS, Browser, open_browser
 
 from longpoll_spec.bounds import named
 from longpoll_spec.engines.manifest import pinned

@@ -42,9 +42,9 @@ from longpoll_judge.contract.result import (
     FindingVerdict,
     Follow,
     Percentiles,
+    Rate,
     Result,
     Verdict,
-    rate,
 )
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
@@ -397,7 +397,7 @@ def test_what_a_policy_permits_is_counted_and_the_rest_is_kept(
 
 def test_what_was_left_out_is_counted(script: Script) -> None:
     """A queue lists 50 late answers; the rate counts all."""
-    found = said("invalid", finding(NO_LOST_WAKEUP), rates={NO_LOST_WAKEUP: rate(70, 100)})
+    found = said("invalid", finding(NO_LOST_WAKEUP), rates={NO_LOST_WAKEUP: Rate(70, 100)})
 
     assert promised(script, RACES, found, said("valid"))[1] == {NO_LOST_WAKEUP: 70}
 

@@ -45,17 +45,13 @@ from longpoll_judge.run.follow import Progress, follow
 from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.run.pipeline import judge as judge_paths
 from longpoll_judge.show.evidence import write_evidence
-from longpoll_judge.show.page import Drawn, gather, render_html
+from longpoll_judge.show.page import render_html
 from longpoll_judge.show.report import told_of
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import META_FILE, PART_FILES
 
 EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
-PAGE: Final = ".html"
-RENDERERS: Final[dict[str, Callable[[Result], str]]] = {
-    PAGE: render_html,
-    ".json": json_text,
-}
+RENDERERS: Final[dict[str, Callable[[Result], str]]] = {".html": render_html, ".json": json_text}
 """By the end of the report's name."""
 _FINDINGS_SHOWN_MAX: Final = 10
 _STAGES: Final = 3
@@ -169,16 +165,13 @@ def judge(  # noqa: PLR0917 - one argument an option
     how: Mapping[str, Any] = {
         "engine": running, "master": master, "conf": conf, "wake_ms": wake_ms, "late_ms": late_ms
     }  # fmt: skip
-    drawn: list[Drawn] = []
-    if any(report.suffix == PAGE for report in reports):
-        how = {**how, "look": lambda result, tables: drawn.append(gather(result, tables))}
     result = (
         _followed(paths, {**how, "checkpoint": checkpoint}, places)
         if follows
         else _judged(paths, {**how, "properties": properties})
     )
     for report in reports:
-        _write_report(report, result, *drawn)
+        _write_report(report, result)
     if evidence is not None:
         _write_evidence(evidence, result)
     if as_json:
@@ -293,12 +286,9 @@ def _check_is_no_evidence(written: Path | None, histories: Sequence[Path | str])
         raise ReportNotWrittenError(f"{written} is part of a history, or has the name of one: write to another place")
 
 
-def _write_report(file: Path, result: Result, *drawn: Drawn) -> None:
-    """Write one report; a page gets what is `drawn` as well, where anything is."""
-    render = _renderer(file)
-    text = render_html(result, *drawn) if render is render_html else render(result)
+def _write_report(file: Path, result: Result) -> None:
     try:
-        file.write_text(text, encoding="utf-8")
+        file.write_text(_renderer(file)(result), encoding="utf-8")
     except OSError as error:
         raise _not_written(error, file, f"the report {file}") from error
 
@@ -334,9 +324,9 @@ def show(result: Result) -> None:
     broken = [(name, rate) for name, rate in result.rates.items() if rate.violated]
     if broken:
         table(
-            "How often (per million, 95 % interval)",
-            ("property", "violated", "of", "per million", "low", "high"),
-            ((name, rate.violated, rate.of, rate.per_million, rate.low, rate.high) for name, rate in broken),
+            "How often",
+            ("property", "violated", "of"),
+            ((name, rate.violated, rate.of) for name, rate in broken),
         )
     if result.gaps:
         table("Missing evidence", ("clause", "what"), ((gap["clause"], gap["why"]) for gap in result.gaps))

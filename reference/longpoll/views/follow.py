@@ -25,7 +25,7 @@ from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.run.follow import Progress
 from longpoll_judge.run.tally import NOT_TOLD, what_is_left
-from longpoll_judge.show.findings_file import Names, Stream, open_stream
+from longpoll_judge.show.findings_file import Stream, open_stream
 from longpoll_judge.show.standing import STANDING_VERDICTS, standing
 from longpoll_spec.errors import ConfigError
 
@@ -50,7 +50,7 @@ class FindingReporter:
     stream: Stream | None
     collector: FollowCollector
     say: Callable[[str], None]
-    _heard: Names = field(factory=Names)
+    _heard: set[str] = field(factory=set)
     _left: set[str] = field(factory=set)
     """Subjects that were announced for the end only."""
 

@@ -88,9 +88,9 @@ class Clause:
 
     id: str
     """Stable: reports, tests and other judges name it."""
+    says: str
     property: str
     """Its property in the report, or `evidence`."""
-    says: str
     source: str
     """The source in RocketMQ or the specification."""
     needs: tuple[str, ...]

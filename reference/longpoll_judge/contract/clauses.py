@@ -8,6 +8,7 @@ test injects a fault for each. The rules that judge them: `answers`, `promptness
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from longpoll_judge.contract.clause import RETRY_MS, SEND_ANSWERS, SEND_MS, SHOWN_MS, UNHELD_MS, Clause
@@ -24,119 +25,104 @@ from longpoll_judge.contract.result import (
     FindingVerdict,
 )
 
+_log: Final = partial(
+    Clause,
+    property=OFFSETS_IN_ORDER,
+    source="ConsumeQueue.putMessagePositionInfo",
+    needs=("append(queue_offset)",),
+    seen="inside",
+)
+_visible: Final = partial(Clause, property=VISIBLE_IS_MONOTONE, seen="inside")
+_send: Final = partial(Clause, property=SEND_IS_KEPT)
+_inside: Final = partial(Clause, property=SEND_IS_KEPT, seen="inside")
+_told: Final = partial(
+    Clause, property=COMMIT_IS_TOLD, source="ConsumerOffsetManager.queryOffset: what was committed last"
+)
+
 LOG_CLAUSES: Final = (
-    Clause(
-        "log.append.once",
-        OFFSETS_IN_ORDER,
-        "No two messages are appended with one queue offset.",
-        "ConsumeQueue.putMessagePositionInfo",
-        ("append(queue_offset)",),
-        seen="inside",
-    ),
-    Clause(
-        "log.append.ordered",
-        OFFSETS_IN_ORDER,
-        "No message is appended with an offset below one that was certainly appended before.",
-        "ConsumeQueue.putMessagePositionInfo",
-        ("append(queue_offset)",),
-        seen="inside",
-    ),
-    Clause(
+    _log("log.append.once", "No two messages are appended with one queue offset."),
+    _log("log.append.ordered", "No message is appended with an offset below one that was certainly appended before."),
+    _log(
         "log.append.gapless",
-        OFFSETS_IN_ORDER,
         "Every offset between the lowest and the highest appended offset was appended.",
-        "ConsumeQueue.putMessagePositionInfo",
-        ("append(queue_offset)",),
-        seen="inside",
         whole_record=True,
     ),
     Clause(
         "log.acknowledged.once",
-        OFFSETS_IN_ORDER,
         "No two messages are acknowledged with one queue offset. Unknown if the broker may have lost the first in a "
         "restart.",
+        OFFSETS_IN_ORDER,
         "ConsumeQueue.putMessagePositionInfo",
         ("message_acknowledged(queue_offset)",),
     ),
-    Clause(
+    _visible(
         "log.visible.monotone",
-        VISIBLE_IS_MONOTONE,
         "The visible end is never below one that was certainly there before.",
-        "the specification's visible_is_monotone",
-        ("make_visible(visible_end)",),
-        seen="inside",
+        source="the specification's visible_is_monotone",
+        needs=("make_visible(visible_end)",),
     ),
-    Clause(
+    _visible(
         "log.visible.appended",
-        VISIBLE_IS_MONOTONE,
         "Only appended messages become visible. If a make_visible has a visible_end greater than the first offset "
         "that its source appended, the message before that end has an append, not certainly after it.",
-        "DefaultMessageStore.ReputMessageService: dispatches what is in the log",
-        ("append(queue_offset)", "make_visible(visible_end)"),
-        seen="inside",
+        source="DefaultMessageStore.ReputMessageService: dispatches what is in the log",
+        needs=("append(queue_offset)", "make_visible(visible_end)"),
         whole_record=True,
     ),
 )
 
 SEND_CLAUSES: Final = (
-    Clause(
+    _send(
         "send.acknowledged.after_request",
-        SEND_IS_KEPT,
         "A message is not acknowledged before its send was received: not acknowledgement.before_ns < "
         "request.after_ns. Applies only to sends with a unique identifier.",
-        "cause and effect",
-        ("request_received(code, request)", "message_acknowledged(request)"),
+        source="cause and effect",
+        needs=("request_received(code, request)", "message_acknowledged(request)"),
     ),
-    Clause(
+    _send(
         "send.acknowledged.same_connection",
-        SEND_IS_KEPT,
         "An acknowledgement uses its send's connection, if both name one and no other request has the send's "
         "identifier.",
-        "NettyRemotingAbstract.writeResponse: on the request's channel",
-        ("request_received(code, request, connection)", "message_acknowledged(request, connection)"),
+        source="NettyRemotingAbstract.writeResponse: on the request's channel",
+        needs=("request_received(code, request, connection)", "message_acknowledged(request, connection)"),
     ),
-    Clause(
+    _send(
         "send.acknowledged.open_connection",
-        SEND_IS_KEPT,
         "No message is acknowledged on a connection that was closed before: not close.before_ns < "
         "acknowledgement.after_ns. This is the first close of the connection in this source that is not before the "
         "send. Applies only to sends with a unique identifier.",
-        "NettyRemotingAbstract.writeResponse",
-        ("request_received(code, request)", "message_acknowledged(request, connection)", "connection_closed"),
+        source="NettyRemotingAbstract.writeResponse",
+        needs=("request_received(code, request)", "message_acknowledged(request, connection)", "connection_closed"),
     ),
-    Clause(
+    _send(
         "send.acknowledged.once",
-        SEND_IS_KEPT,
         "A send with a unique identifier is answered once: it has no answer_sent in addition to an acknowledgement, "
         "and no acknowledgement that comes certainly after another one (those of a batch come together).",
-        "SendMessageProcessor: one response a request",
-        ("request_received(code, request)", "message_acknowledged(request)", "answer_sent(request)"),
+        source="SendMessageProcessor: one response a request",
+        needs=("request_received(code, request)", "message_acknowledged(request)", "answer_sent(request)"),
     ),
-    Clause(
+    _send(
         "send.acknowledged.place",
-        SEND_IS_KEPT,
         "A send with a unique identifier is acknowledged in its topic, and in its queue if it names one (not -1). The "
         "broker's internal topics are exempt: %..., RMQ_SYS_..., rmq_sys_..., SCHEDULE_TOPIC_..., TRANS_CHECK_....",
-        "SendMessageProcessor.sendMessage: the requested queue",
-        ("request_received(code, request, topic, queue)", "message_acknowledged(request, topic, queue)"),
+        source="SendMessageProcessor.sendMessage: the requested queue",
+        needs=("request_received(code, request, topic, queue)", "message_acknowledged(request, topic, queue)"),
     ),
-    Clause(
+    _send(
         "send.acknowledged.identity",
-        SEND_IS_KEPT,
         "A send with a unique identifier that lists its messages' ids is acknowledged with one of these, and with the "
         "body that it lists for this id. The broker's internal topics are exempt.",
-        "SendMessageProcessor.sendMessage: the requested messages",
-        ("request_received(code, request, ids, bodies)", "message_acknowledged(request, ids, bodies)"),
+        source="SendMessageProcessor.sendMessage: the requested messages",
+        needs=("request_received(code, request, ids, bodies)", "message_acknowledged(request, ids, bodies)"),
     ),
-    Clause(
+    _send(
         "send.answered",
-        SEND_IS_KEPT,
         "A send that has an identifier is acknowledged or refused, if its connection and its source continue for more "
         f"than {SEND_MS} ms after it came. Unknown if the connection was not read in that time, and if an "
         "acknowledgement comes later than that. Applies only to sources all of whose acknowledgements name their "
         "send.",
-        "SendMessageProcessor.processRequest",
-        (
+        source="SendMessageProcessor.processRequest",
+        needs=(
             "request_received(code, request)",
             "message_acknowledged(request)",
             "answer_sent(request)",
@@ -144,158 +130,149 @@ SEND_CLAUSES: Final = (
         ),
         whole_record=True,
     ),
-    Clause(
+    _inside(
         "send.acknowledged.appended",
-        SEND_IS_KEPT,
         "Inside, an acknowledged message has an append of the same source with its queue and offset, not certainly "
         "after the acknowledgement. The append may lie in a gap since its send came or, if that is not recorded "
         "exactly once, in any earlier gap. Applies only to sources that write appends.",
-        "SendMessageProcessor.handlePutMessageResult: queueOffset is the appended one",
-        ("append(queue_offset)", "message_acknowledged(queue_offset)"),
-        seen="inside",
+        source="SendMessageProcessor.handlePutMessageResult: queueOffset is the appended one",
+        needs=("append(queue_offset)", "message_acknowledged(queue_offset)"),
         whole_record=True,
     ),
-    Clause(
+    _inside(
         "send.acknowledged.tag",
-        SEND_IS_KEPT,
         "Inside, an acknowledged message has the tag that was appended.",
-        "SendMessageProcessor, CommitLog.putMessage",
-        ("append(queue_offset, tag)", "message_acknowledged(queue_offset, tag)"),
-        seen="inside",
+        source="SendMessageProcessor, CommitLog.putMessage",
+        needs=("append(queue_offset, tag)", "message_acknowledged(queue_offset, tag)"),
     ),
-    Clause(
+    _inside(
         "send.shown",
-        SEND_IS_KEPT,
         "Inside, an acknowledged message is soon visible: a make_visible of its source past the offset may have begun "
         f"by {SHOWN_MS} ms after the acknowledgement, if the source certainly continues for longer. The same for an "
         "appended message without an acknowledgement is unknown. Applies only to queues of which the source has a "
         "make_visible, where sends are recorded. Does not apply if a deletion of the topic (215) may lie in between. "
         "Only the first such message of a queue's generation is reported.",
-        "DefaultMessageStore.ReputMessageService: dispatches what is in the log",
-        ("message_acknowledged(queue_offset)", "append(queue_offset)", "make_visible(visible_end)", "the source's end"),
-        seen="inside",
+        source="DefaultMessageStore.ReputMessageService: dispatches what is in the log",
+        needs=(
+            "message_acknowledged(queue_offset)",
+            "append(queue_offset)",
+            "make_visible(visible_end)",
+            "the source's end",
+        ),
         whole_record=True,
     ),
-    Clause(
+    _send(
         "send.sequential",
-        SEND_IS_KEPT,
         "Of two sends of one source to one queue, the later one received certainly after the earlier was acknowledged "
         "(acknowledgement.before_ns < request.after_ns), the later one has the greater offsets, if both have a unique "
         "identifier. The same holds for two sources of one named broker, if both were recording at both times. Does "
         "not apply if a deletion of the topic (215) or a gap may lie in between.",
-        "CommitLog.putMessage: offsets are given under the lock of its append",
-        ("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
+        source="CommitLog.putMessage: offsets are given under the lock of its append",
+        needs=("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
     ),
-    Clause(
+    _send(
         "send.code.known",
-        SEND_IS_KEPT,
         f"An answer to a send with a unique identifier has one of the codes {', '.join(map(str, SEND_ANSWERS))}.",
-        "SendMessageProcessor.processRequest, handlePutMessageResult; RemotingSysResponseCode",
-        ("request_received(code, request)", "answer_sent(code, request)"),
+        source="SendMessageProcessor.processRequest, handlePutMessageResult; RemotingSysResponseCode",
+        needs=("request_received(code, request)", "answer_sent(code, request)"),
     ),
-    Clause(
+    _send(
         "send.batch.gapless",
-        SEND_IS_KEPT,
         "The messages of one send have consecutive offsets in each queue in which they were acknowledged, in the "
         "order of the send's ids. A send that lists ids is acknowledged for each of its messages. Applies only to "
         "sends whose identifier came once.",
-        "CommitLog.putMessages: one lock for the whole batch",
-        ("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
+        source="CommitLog.putMessages: one lock for the whole batch",
+        needs=("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
         whole_record=True,
     ),
-    Clause(
+    _send(
         "send.delivered.after_request",
-        SEND_IS_KEPT,
         "No answer delivers a message before its send was received: not answer.before_ns < the send's "
         "request.after_ns, in one source. Does not apply if a deletion or a gap may lie in between, as in "
         "send.sequential, or if the answer names another queue than its request. Applies only to sends with a unique "
         "identifier. In two sources of one named broker it is unknown: one may watch another broker of that name. By "
         "unique id alone the producer may have sent the message before. That is certain only for a send more than "
         f"{RETRY_MS} ms after the record began, on a connection that was opened in the record.",
-        "cause and effect",
-        ("request_received(code, request)", "message_acknowledged(request, queue_offset)", "answer_sent(offsets)"),
+        source="cause and effect",
+        needs=(
+            "request_received(code, request)",
+            "message_acknowledged(request, queue_offset)",
+            "answer_sent(offsets)",
+        ),
     ),
 )
 
 COMMIT_CLAUSES: Final = (
     Clause(
         "commit.told.kept",
-        COMMIT_NEVER_REGRESSES,
         "No query of a group returns an offset below one that the group had certainly committed (answer.before_ns < "
         "the query's request.after_ns), unless a commit of at most the returned offset may have come after that one: "
         "an update (15) that was not certainly done before, or a pull that was not certainly received before. A "
         "client may move its own offset back. Unknown if the broker may have lost the greater one in a restart.",
+        COMMIT_NEVER_REGRESSES,
         "the specification's commit_never_regresses; ConsumerOffsetManager.commitOffset",
         ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
         whole_record=True,
     ),
-    Clause(
+    _told(
         "commit.told.most",
-        COMMIT_IS_TOLD,
         "No query of a group returns an offset above 0 and above every one that the group may have committed by then "
         "(request.after_ns <= the answer's before_ns), once an earlier query was certainly answered by then with a "
         "lower one or with none. Otherwise it is unknown if there certainly was a commit, because the offset before "
         "the record is not known.",
-        "ConsumerOffsetManager.queryOffset: what was committed last",
-        ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
+        needs=("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
         whole_record=True,
     ),
-    Clause(
+    _told(
         "commit.told.some",
-        COMMIT_IS_TOLD,
         "If a group has certainly committed, or a query has certainly returned an offset above 0, no later query "
         "returns that it has none (22). Unknown if the broker may have lost the offset in a restart.",
-        "ConsumerManageProcessor.queryConsumerOffset: 22 only if offsetTable has none",
-        ("request_received(code, group, commit_offset)", "answer_sent(code)"),
+        source="ConsumerManageProcessor.queryConsumerOffset: 22 only if offsetTable has none",
+        needs=("request_received(code, group, commit_offset)", "answer_sent(code)"),
         whole_record=True,
     ),
-    Clause(
+    _told(
         "commit.told.written",
-        COMMIT_IS_TOLD,
         "Another offset was certainly there once an earlier query returned it (or none) or an update (15) of it was "
         "answered 0. From then on, a query of the group returns only an offset that may have been committed later, by "
         "a request that was not certainly over before that began, or that another query returned since; also 0 if the "
         "group may have none. Unknown if no earlier query returned another offset, because a query may return an "
         "offset that was reset before the record.",
-        "ConsumerOffsetManager.commitOffset, queryOffset: what was committed last",
-        ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
+        source="ConsumerOffsetManager.commitOffset, queryOffset: what was committed last",
+        needs=("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
         whole_record=True,
     ),
-    Clause(
+    _told(
         "commit.told.within",
-        COMMIT_IS_TOLD,
         "No query of a group returns an offset above the greatest offset_max of any answer about the queue, unless a "
         "commit of at least that much may have come by then (request.after_ns <= the answer's before_ns). A client "
         "may commit any offset, also before the record. Applies only to queues for which an answer shows an end.",
-        "ConsumerOffsetManager.queryOffset: what was committed last",
-        ("request_received(code, group, commit_offset)", "answer_sent(code, offset)", "answer_sent(offset_max)"),
+        needs=("request_received(code, group, commit_offset)", "answer_sent(code, offset)", "answer_sent(offset_max)"),
         verdict="unknown",
     ),
-    Clause(
+    _told(
         "commit.answered",
-        COMMIT_IS_TOLD,
         f"A query (14) or an update (15) that has an identifier is answered within {UNHELD_MS} ms plus --late-ms, "
         "unless the history does not continue for longer than that with its connection open.",
-        "ConsumerManageProcessor",
-        ("request_received(code, request)", "answer_sent(request)", "connection_closed", "the source's end"),
+        source="ConsumerManageProcessor",
+        needs=("request_received(code, request)", "answer_sent(request)", "connection_closed", "the source's end"),
         whole_record=True,
     ),
-    Clause(
+    _told(
         "commit.code.known",
-        COMMIT_IS_TOLD,
         "An answer to a query has one of the codes 0, 1, 2, 16, 17, 22, 26, 29, 215, 501, 1500; an answer to an "
         "update has one of these except 22.",
-        "ConsumerManageProcessor",
-        ("request_received(code)", "answer_sent(code)"),
+        source="ConsumerManageProcessor",
+        needs=("request_received(code)", "answer_sent(code)"),
     ),
 )
 
 LAW_CLAUSES: Final = (
     Clause(
         "law.step",
-        FOLLOWS_THE_LAW,
         "If a history declares a specification, the specification allows every step, in some order that the recorded "
         "times permit.",
+        FOLLOWS_THE_LAW,
         "the specification",
         ("the specification's actions", "policy and law of meta.json"),
         whole_record=True,
@@ -305,7 +282,7 @@ LAW_CLAUSES: Final = (
 
 def _evidence(kind: str, says: str, *needs: str) -> Clause:
     name = kind.replace(" ", "_")
-    return Clause(f"{EVIDENCE}.{name}", EVIDENCE, says, "history files", needs or ("every event",), verdict="unknown")
+    return Clause(f"{EVIDENCE}.{name}", says, EVIDENCE, "history files", needs or ("every event",), verdict="unknown")
 
 
 EVIDENCE_CLAUSES: Final = (

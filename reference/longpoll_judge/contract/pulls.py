@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from longpoll_judge.contract.clause import (
@@ -34,309 +35,231 @@ _LOOK: Final = "PullMessageProcessor.processRequest, DefaultMessageStore.getMess
 _STEPS: Final = "take, keep, expire, run or stop(request)"
 _HOLD_SERVICE: Final = "PullRequestHoldService"
 
+_answer: Final = partial(Clause, property=ANSWER_IS_RIGHT, source=_LOOK, needs=(_PULL, _RESULT))
+_visible: Final = partial(
+    Clause,
+    property=ANSWER_IS_RIGHT,
+    source=_LOOK,
+    needs=(_RESULT, "make_visible(visible_end)"),
+    seen="inside",
+    whole_record=True,
+)
+_outside: Final = partial(Clause, property=ANSWER_IS_RIGHT, needs=(_PULL, _RESULT), seen="outside")
+_once: Final = partial(
+    Clause, property=ANSWERED_ONCE, source="NettyRemotingAbstract.writeResponse: on the request's channel"
+)
+_held: Final = partial(Clause, property=HELD_AS_ASKED)
+_inside: Final = partial(Clause, property=HELD_AS_ASKED, seen="inside")
+_whole: Final = partial(Clause, property=HELD_AS_ASKED, seen="inside", whole_record=True)
+_deadline: Final = partial(Clause, property=ANSWERED_BY_DEADLINE)
+
 PULL_CLAUSES: Final = (
-    Clause(
+    _answer(
         "pull.code.known",
-        ANSWER_IS_RIGHT,
         "An answer to a pull has one of the codes 0, 19, 20, 21 or of the refusals 1, 2, 3, 16, 17, 23 to 29, 215, "
         "501, 1500.",
-        "ResponseCode, RemotingSysResponseCode; PullMessageProcessor.processRequest",
-        ("request_received(code)", "answer_sent(code)"),
+        source="ResponseCode, RemotingSysResponseCode; PullMessageProcessor.processRequest",
+        needs=("request_received(code)", "answer_sent(code)"),
     ),
-    Clause(
+    _answer(
         "pull.error.explained",
-        ANSWER_IS_RIGHT,
         "SYSTEM_ERROR (1) answers only a pull that cannot be served: for a queue of which this history shows no "
         "message, with a subscription that is not a tag expression, or with a negative count. Any other is an "
         "internal error of the broker, which no history can justify or prove.",
-        "PullMessageProcessor.processRequest: 1 for a queue out of range, an expression that is not enabled, a store "
-        "that gives nothing",
-        ("request_received(count_max, expression_type)", "answer_sent(code)", "append or message_acknowledged"),
+        source="PullMessageProcessor.processRequest: 1 for a queue out of range, an expression that is not enabled, a "
+        "store that gives nothing",
+        needs=("request_received(count_max, expression_type)", "answer_sent(code)", "append or message_acknowledged"),
         verdict="unknown",
     ),
-    Clause(
+    _answer(
         "answer.after_request",
-        ANSWER_IS_RIGHT,
         "An answer is not sent before its request was received: not answer.before_ns < request.after_ns.",
-        "cause and effect",
-        ("request_received(request)", "answer_sent(request)"),
+        source="cause and effect",
+        needs=("request_received(request)", "answer_sent(request)"),
     ),
-    Clause(
-        "pull.found.some",
-        ANSWER_IS_RIGHT,
-        "FOUND (0) carries at least one message.",
-        _LOOK,
-        (_PULL, _RESULT),
-    ),
-    Clause(
-        "pull.none.empty",
-        ANSWER_IS_RIGHT,
-        "19, 20 and 21 carry no message.",
-        _LOOK,
-        (_PULL, _RESULT),
-    ),
-    Clause(
-        "pull.found.ordered",
-        ANSWER_IS_RIGHT,
-        "The offsets of the messages in one answer ascend, each once.",
-        _LOOK,
-        (_PULL, _RESULT),
-    ),
-    Clause(
-        "pull.found.from_asked",
-        ANSWER_IS_RIGHT,
-        "No message in an answer lies before the requested offset.",
-        _LOOK,
-        (_PULL, _RESULT),
-    ),
-    Clause(
+    _answer("pull.found.some", "FOUND (0) carries at least one message."),
+    _answer("pull.none.empty", "19, 20 and 21 carry no message."),
+    _answer("pull.found.ordered", "The offsets of the messages in one answer ascend, each once."),
+    _answer("pull.found.from_asked", "No message in an answer lies before the requested offset."),
+    _answer(
         "pull.found.at_most",
-        ANSWER_IS_RIGHT,
         "An answer carries at most max(count_max, 1) messages.",
-        "DefaultMessageStore.isTheBatchFull",
-        ("request_received(count_max)", _RESULT),
+        source="DefaultMessageStore.isTheBatchFull",
+        needs=("request_received(count_max)", _RESULT),
     ),
-    Clause(
+    _visible(
         "pull.found.visible",
-        ANSWER_IS_RIGHT,
         "Every message in an answer may have been visible before the answer. Inside, for each offset from the first "
         "that the history shows: some make_visible with visible_end > offset has after_ns <= answer.before_ns.",
-        _LOOK,
-        (_RESULT, "make_visible(visible_end)"),
-        seen="inside",
-        whole_record=True,
     ),
-    Clause(
+    _visible(
         "pull.found.appended",
-        ANSWER_IS_RIGHT,
         "Every message in an answer was appended. Inside, each offset from the first that the history shows has an "
         "append or a message_acknowledged.",
-        _LOOK,
-        (_RESULT, "append(queue_offset)"),
-        seen="inside",
-        whole_record=True,
+        needs=(_RESULT, "append(queue_offset)"),
     ),
-    Clause(
+    _answer(
         "pull.found.tag",
-        ANSWER_IS_RIGHT,
         "Every message in an answer matches the subscription, by the hash of its tag.",
-        "ExpressionMessageFilter.isMatchedByConsumeQueue",
-        ("request_received(expression_type, expression)", _RESULT, "append or message_acknowledged(queue_offset, tag)"),
+        source="ExpressionMessageFilter.isMatchedByConsumeQueue",
+        needs=(
+            "request_received(expression_type, expression)",
+            _RESULT,
+            "append or message_acknowledged(queue_offset, tag)",
+        ),
     ),
-    Clause(
+    _answer(
         "pull.found.next",
-        ANSWER_IS_RIGHT,
         "offset_next of a FOUND is greater than the last message's offset. It is that offset plus 1 if the "
         "subscription takes everything or the answer carries max(count_max, 1) messages.",
-        _LOOK,
-        (_PULL, _RESULT),
     ),
-    Clause(
+    _answer(
         "pull.found.identified",
-        ANSWER_IS_RIGHT,
         "A FOUND lists no ids, or as many as offsets. So it does with bodies.",
-        "PullMessageResponseHeader: each message has its properties and its body",
-        ("answer_sent(code, offset_min, offsets, ids, bodies)",),
+        source="PullMessageResponseHeader: each message has its properties and its body",
+        needs=("answer_sent(code, offset_min, offsets, ids, bodies)",),
     ),
-    Clause(
+    _answer(
         "pull.found.complete",
-        ANSWER_IS_RIGHT,
         "A FOUND carries as many messages as the history shows to match in [request.offset, offset_next). Unless "
         "every policy is strict or strict-clone, retention may have removed those before the first that it carries: "
         "the finding is unknown. Retention removes no message that was acknowledged less than "
         f"{UNREMOVED_MS} ms before. If any answer has an offset_min above them, there is no finding, because retention "
         f"corrects the minimum last. Compaction may have removed some if all were visible {COMPACTION_MS} ms before "
         "request.after_ns: then it is unknown too.",
-        _LOOK,
-        (_PULL, _RESULT, "append or message_acknowledged(queue_offset, tag)"),
+        needs=(_PULL, _RESULT, "append or message_acknowledged(queue_offset, tag)"),
     ),
-    Clause(
+    _answer(
         "pull.none.true",
-        ANSWER_IS_RIGHT,
         "19 needs a time between receipt and answer at which no message that the pull takes was visible: none was "
         "certainly visible before request.after_ns (from outside: acknowledged --wake-ms before it). A pull that is "
         "stopped, as in pull.hold.not_early, is exempt. Unknown for a possible slave.",
-        _LOOK,
-        (_PULL, _RESULT, "make_visible or message_acknowledged", "append(tag)"),
+        needs=(_PULL, _RESULT, "make_visible or message_acknowledged", "append(tag)"),
     ),
-    Clause(
+    _answer(
         "pull.none.next",
-        ANSWER_IS_RIGHT,
         "offset_next of a 19 is the requested offset.",
-        "DefaultMessageStore.nextOffsetCorrection",
-        (_PULL, _RESULT),
+        source="DefaultMessageStore.nextOffsetCorrection",
     ),
-    Clause(
+    _answer(
         "pull.passed.next",
-        ANSWER_IS_RIGHT,
         "offset_next of a 20 is greater than the requested offset.",
-        "DefaultMessageStore.getMessage: NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING",
-        (_PULL, _RESULT),
+        source="DefaultMessageStore.getMessage: NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING",
     ),
-    Clause(
+    _answer(
         "pull.passed.none_match",
-        ANSWER_IS_RIGHT,
         "No message that the history shows in [request.offset, offset_next) of a 20 matches the subscription. "
         "Retention may have removed it, as in pull.found.complete (MESSAGE_WAS_REMOVING is also 20).",
-        _LOOK,
-        (_PULL, _RESULT, "append or message_acknowledged(queue_offset, tag)"),
+        needs=(_PULL, _RESULT, "append or message_acknowledged(queue_offset, tag)"),
     ),
-    Clause(
+    _answer(
         "pull.illegal.outside",
-        ANSWER_IS_RIGHT,
         "21 needs an offset outside the answer's own [offset_min, offset_max]. At 0 of an empty queue the answer is "
         "19.",
-        "DefaultMessageStore.getMessage: OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY; PullMessageProcessor.processRequest: "
-        "NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE are 21 only if the offset is not 0",
-        (_PULL, _RESULT),
+        source="DefaultMessageStore.getMessage: OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY; "
+        "PullMessageProcessor.processRequest: NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE are 21 only if the offset "
+        "is not 0",
     ),
-    Clause(
+    _answer(
         "pull.illegal.next",
-        ANSWER_IS_RIGHT,
         "offset_next of a 21 is offset_min if the offset was too low. If it was too high, it is offset_max, or "
         "offset_min if that is 0.",
-        "DefaultMessageStore.nextOffsetCorrection",
-        (_PULL, _RESULT),
+        source="DefaultMessageStore.nextOffsetCorrection",
     ),
-    Clause(
+    _answer(
         "pull.max.least",
-        ANSWER_IS_RIGHT,
         "offset_max is at least the end that was certainly visible before request.after_ns (from outside: "
         "acknowledged --wake-ms before it). Unknown for a possible slave.",
-        _LOOK,
-        (_RESULT, "make_visible or message_acknowledged"),
+        needs=(_RESULT, "make_visible or message_acknowledged"),
     ),
-    Clause(
-        "pull.max.most",
-        ANSWER_IS_RIGHT,
-        "offset_max is at most the highest visible end possible at answer.before_ns.",
-        _LOOK,
-        (_RESULT, "make_visible(visible_end)"),
-        seen="inside",
-        whole_record=True,
-    ),
-    Clause(
-        "pull.min.below_max",
-        ANSWER_IS_RIGHT,
-        "0 <= offset_min <= offset_max.",
-        _LOOK,
-        (_RESULT,),
-    ),
-    Clause(
+    _visible("pull.max.most", "offset_max is at most the highest visible end possible at answer.before_ns."),
+    _answer("pull.min.below_max", "0 <= offset_min <= offset_max.", needs=(_RESULT,)),
+    _visible(
         "pull.next.visible",
-        ANSWER_IS_RIGHT,
         "offset_next of a FOUND or a 20 is at most the highest visible end possible at answer.before_ns.",
-        _LOOK,
-        (_RESULT, "make_visible(visible_end)"),
-        seen="inside",
-        whole_record=True,
     ),
-    Clause(
-        "pull.found.above_min",
-        ANSWER_IS_RIGHT,
-        "No message in an answer lies below the answer's own offset_min.",
-        _LOOK,
-        (_PULL, _RESULT),
-    ),
-    Clause(
+    _answer("pull.found.above_min", "No message in an answer lies below the answer's own offset_min."),
+    _answer(
         "pull.found.within",
-        ANSWER_IS_RIGHT,
         "0 and 20 need an offset within the answer's own bounds: offset_min <= request.offset < offset_max.",
-        "DefaultMessageStore.getMessage: OFFSET_TOO_SMALL, OFFSET_OVERFLOW_ONE and OFFSET_OVERFLOW_BADLY come first",
-        (_PULL, _RESULT),
+        source="DefaultMessageStore.getMessage: OFFSET_TOO_SMALL, OFFSET_OVERFLOW_ONE and "
+        "OFFSET_OVERFLOW_BADLY come first",
     ),
-    Clause(
+    _answer(
         "pull.next.within",
-        ANSWER_IS_RIGHT,
         "offset_next of a FOUND or a 20 is at most the answer's own offset_max. Applies only if every policy of the "
         "history is strict or strict-clone, with any knobs: RocketMQ reads maxOffset first and may find more.",
-        "longpoll's own store; unlike DefaultMessageStore.getMessage, which reads the end twice",
-        (_RESULT, "policy"),
+        source="longpoll's own store; unlike DefaultMessageStore.getMessage, which reads the end twice",
+        needs=(_RESULT, "policy"),
     ),
-    Clause(
+    _answer(
         "pull.none.at_end",
-        ANSWER_IS_RIGHT,
         "19 comes only at the end: the answer's offset_max is the requested offset. An answer of a stopping broker is "
         "exempt: the pull is stopped, or its connection closes, as in pull.hold.not_early. It is unknown where it is "
         "unknown there. It is also unknown where the stop may lie in a gap. From outside, so it is where the stop may "
         "lie after the end of the record or, if the source's clock may be set, at any later time.",
-        "DefaultMessageStore.getMessage: OFFSET_OVERFLOW_ONE, or NO_MESSAGE_IN_QUEUE at 0",
-        (_PULL, _RESULT),
+        source="DefaultMessageStore.getMessage: OFFSET_OVERFLOW_ONE, or NO_MESSAGE_IN_QUEUE at 0",
     ),
-    Clause(
+    _answer(
         "pull.min.never_falls",
-        ANSWER_IS_RIGHT,
         "Of two answers about one queue in one lifetime of its broker, the later one certainly read after the earlier "
         "was sent (earlier.before_ns < later's request.after_ns), the later one's offset_min is not lower. A "
         "connection does not outlive its broker. So answers on one connection are of one lifetime. So are answers on "
         "two connections that certainly overlap, by when they were opened and answered, or on several that link them; "
         "across two sources too, if the broker is named. Does not apply if a deletion of the topic (215) or a gap may "
         "lie in between. Applies only to pulls with a unique identifier.",
-        "DefaultMessageStore.getMinOffsetInQueue: retention only removes",
-        (_PULL, _RESULT),
+        source="DefaultMessageStore.getMinOffsetInQueue: retention only removes",
     ),
-    Clause(
+    _outside(
         "pull.max.never_falls",
-        ANSWER_IS_RIGHT,
         "The same for offset_max, which is also past every message that the earlier answer delivers or passes over: a "
         "queue's visible end does not move back. Unknown if the two answers may be of two lifetimes of the broker, "
         "and if an acknowledgement of another lifetime shows the higher end. Applies only to queues seen from "
         "outside; inside, pull.max.least is stricter.",
-        "the specification's visible_is_monotone",
-        (_PULL, _RESULT),
-        seen="outside",
+        source="the specification's visible_is_monotone",
     ),
-    Clause(
+    _outside(
         "pull.min.kept",
-        ANSWER_IS_RIGHT,
         f"No message is gone, below an answer's offset_min, less than {RETENTION_MS} ms after its acknowledgement. A "
         "full disk removes messages earlier, and no history shows that. Does not apply if every policy is strict or "
         "strict-clone.",
-        "CleanCommitLogService: fileReservedTime is in hours, diskMaxUsedSpaceRatio",
-        (_PULL, _RESULT, "message_acknowledged(queue_offset)"),
-        seen="outside",
+        source="CleanCommitLogService: fileReservedTime is in hours, diskMaxUsedSpaceRatio",
+        needs=(_PULL, _RESULT, "message_acknowledged(queue_offset)"),
         verdict="unknown",
     ),
-    Clause(
+    _outside(
         "pull.filter.agrees",
-        ANSWER_IS_RIGHT,
         "If one pull got a message, a 0 or 20 to another pull does not pass over it, if that pull's subscription "
         "takes at least as much (the same text, `*`, or all of its tags). Retention may have removed the message in "
         "between. So a pull that was read later, with nothing delivered before that message, is exempt if any answer "
         "has an offset_min above it. Otherwise it is unknown, unless it passes over everything up to its offset_max. "
         "Does not apply if a deletion of the topic (215) or a gap may lie in between. Applies only to queues seen "
         "from outside, and to pulls whose identifier came once.",
-        "ExpressionMessageFilter: its result depends only on the message and the subscription",
-        ("request_received(expression_type, expression, offset)", _RESULT),
-        seen="outside",
+        source="ExpressionMessageFilter: its result depends only on the message and the subscription",
+        needs=("request_received(expression_type, expression, offset)", _RESULT),
     ),
-    Clause(
+    _once(
         "answer.once",
-        ANSWERED_ONCE,
         "No request with a unique identifier has two answers. Unknown if its receipt is not in the record: several "
         "requests may have the identifier.",
-        "the specification's answered_at_most_once",
-        ("request_received(request)", "answer_sent(request)"),
+        source="the specification's answered_at_most_once",
+        needs=("request_received(request)", "answer_sent(request)"),
     ),
-    Clause(
+    _once(
         "answer.same_connection",
-        ANSWERED_ONCE,
         "An answer uses its request's connection, if both name one and no other request has the identifier.",
-        "NettyRemotingAbstract.writeResponse: on the request's channel",
-        ("request_received(request, connection)", "answer_sent(request, connection)"),
+        needs=("request_received(request, connection)", "answer_sent(request, connection)"),
     ),
-    Clause(
+    _once(
         "answer.open_connection",
-        ANSWERED_ONCE,
         "No answer is sent on a connection that was closed before: not close.before_ns < answer.after_ns. This is the "
         "first close of the connection in this source that is not before the request, or the last close if the "
         "request is not in the record. Applies only to requests with a unique identifier.",
-        "NettyRemotingAbstract.writeResponse",
-        ("request_received(request)", "answer_sent(connection)", "connection_closed(connection)"),
+        source="NettyRemotingAbstract.writeResponse",
+        needs=("request_received(request)", "answer_sent(connection)", "connection_closed(connection)"),
     ),
     Clause(
         "pull.wake.prompt",
-        NO_LOST_WAKEUP,
         "A pull that was held, or has no answer, is answered within --wake-ms of the time at which the first message "
         "that it takes became visible, or of its receipt if that is later. From outside, a message is visible when it "
         "is acknowledged, or delivered to another pull. This includes a pull without an answer until its connection "
@@ -344,47 +267,49 @@ PULL_CLAUSES: Final = (
         "unknown. From outside, a message that was certainly visible before the pull came makes a slow read "
         "(pull.unheld.prompt), and no wakeup. Unknown for a possible slave. Also unknown if a recheck of a pull that "
         "takes every message saw an end above its offset, and no other event shows that end.",
+        NO_LOST_WAKEUP,
         "the specification's no_lost_wakeup; RocketMQ #7358",
         (_PULL, "answer_sent", "make_visible or message_acknowledged", "hold(request) inside"),
     ),
-    Clause(
+    _deadline(
         "pull.deadline.met",
-        ANSWERED_BY_DEADLINE,
         "A pull that may be held is answered no later than --late-ms after request.before_ns plus timeout_ms.",
-        f"the specification's answered_by_deadline; {_HOLD_SERVICE}.notifyMessageArriving",
-        ("request_received(may_hold, timeout_ms)", "answer_sent"),
+        source=f"the specification's answered_by_deadline; {_HOLD_SERVICE}.notifyMessageArriving",
+        needs=("request_received(may_hold, timeout_ms)", "answer_sent"),
     ),
-    Clause(
+    _deadline(
         "pull.answered",
-        ANSWERED_BY_DEADLINE,
         "A pull has an answer if the history continues, with its connection open, for longer than --late-ms after its "
         f"deadline. The deadline of a pull that may not be held is {UNHELD_MS} ms after its receipt.",
-        "the specification's answered_by_deadline",
-        ("request_received(may_hold, timeout_ms, connection)", "answer_sent", "connection_closed", "the source's end"),
+        source="the specification's answered_by_deadline",
+        needs=(
+            "request_received(may_hold, timeout_ms, connection)",
+            "answer_sent",
+            "connection_closed",
+            "the source's end",
+        ),
         whole_record=True,
     ),
     Clause(
         "pull.stop.answered",
-        ANSWERED_ON_STOP,
         "A pull is answered if it came more than --late-ms before its source stops in order, and is then open on an "
         "open connection. Applies only if every policy of the history has on_stop=answer.",
+        ANSWERED_ON_STOP,
         "the specification's on_stop",
         ("request_received", "answer_sent", "source_stopped", "policy"),
         whole_record=True,
     ),
-    Clause(
+    _held(
         "pull.unheld.prompt",
-        HELD_AS_ASKED,
         f"A pull that may not be held is answered at most {UNHELD_MS} ms plus --late-ms after request.before_ns. So is "
         "a pull whose first read cannot be PULL_NOT_FOUND, the only result that is held. From outside, or without a "
         "hold, that is a pull that came when an end past its offset was certainly visible, and a pull that gets 21 "
         "for an offset past the end. From outside, a slow read of that kind is unknown from --wake-ms on.",
-        "PullMessageProcessor.processRequest: no suspend bit, or another result than PULL_NOT_FOUND, no hold",
-        ("request_received(may_hold)", "answer_sent"),
+        source="PullMessageProcessor.processRequest: no suspend bit, or another result than PULL_NOT_FOUND, no hold",
+        needs=("request_received(may_hold)", "answer_sent"),
     ),
-    Clause(
+    _held(
         "pull.hold.not_early",
-        HELD_AS_ASKED,
         "A pull that may be held does not get 19 more than --late-ms before its deadline (answer.before_ns + late < "
         "request.after_ns + timeout_ms) without a cause. (1) The pull is stopped: inside, the answer's cause is "
         f"stopped or a stop names the request, and its source's last event comes within {STOPPING_MS} ms after the "
@@ -396,108 +321,91 @@ PULL_CLAUSES: Final = (
         f"outside, a pull that may have been held for {SHORT_POLLING_MS} ms is at most unknown: the broker may hold "
         f"for less than requested. So is a pull whose source ends within {STOPPING_MS} ms, because the close may come "
         "later. Inside, a pull with another answer or none does not expire that early either, whatever the cause.",
-        f"PullMessageProcessor.processRequest, {_HOLD_SERVICE}: a suspended pull is run again for a message that its "
-        "filter lets through, or at its deadline",
-        ("request_received(may_hold, timeout_ms)", "answer_sent(code, cause)", "stop", "connection_closed", "policy"),
+        source=f"PullMessageProcessor.processRequest, {_HOLD_SERVICE}: a suspended pull is run again for a message "
+        "that its filter lets through, or at its deadline",
+        needs=(
+            "request_received(may_hold, timeout_ms)",
+            "answer_sent(code, cause)",
+            "stop",
+            "connection_closed",
+            "policy",
+        ),
         whole_record=True,
     ),
-    Clause(
+    _inside(
         "pull.hold.allowed",
-        HELD_AS_ASKED,
         "A pull that may not be held has no hold.",
-        "PullMessageProcessor.processRequest: hasSuspendFlag",
-        ("request_received(may_hold, request)", "hold(request)"),
-        seen="inside",
+        source="PullMessageProcessor.processRequest: hasSuspendFlag",
+        needs=("request_received(may_hold, request)", "hold(request)"),
     ),
-    Clause(
+    _inside(
         "pull.hold.after_request",
-        HELD_AS_ASKED,
         "A pull is not held before it was received: not hold.before_ns < request.after_ns.",
-        "cause and effect",
-        ("request_received(request)", "hold(request)"),
-        seen="inside",
+        source="cause and effect",
+        needs=("request_received(request)", "hold(request)"),
     ),
-    Clause(
+    _inside(
         "pull.hold.once",
-        HELD_AS_ASKED,
         "A pull is held once: a request has at most one hold event (putting it back is keep).",
-        "PullMessageProcessor.executeRequestWhenWakeup: brokerAllowSuspend is false",
-        ("hold(request)",),
-        seen="inside",
+        source="PullMessageProcessor.executeRequestWhenWakeup: brokerAllowSuspend is false",
+        needs=("hold(request)",),
     ),
-    Clause(
+    _inside(
         "pull.hold.unanswered",
-        HELD_AS_ASKED,
         "A pull is not held after its answer was sent: not answer.before_ns < hold.after_ns.",
-        "the specification's phases",
-        ("hold(request)", "answer_sent(request)"),
-        seen="inside",
+        source="the specification's phases",
+        needs=("hold(request)", "answer_sent(request)"),
     ),
-    Clause(
+    _whole(
         "pull.hold.at_end",
-        HELD_AS_ASKED,
         "A held pull waits at the queue's end at most: the requested offset is at most the highest visible end "
         "possible at the earlier of hold.before_ns and answer.before_ns, or at request.after_ns if that is later.",
-        "DefaultMessageStore.getMessage: OFFSET_OVERFLOW_BADLY is 21 and not held",
-        ("request_received(offset, request)", "hold(request)", "make_visible(visible_end)"),
-        seen="inside",
-        whole_record=True,
+        source="DefaultMessageStore.getMessage: OFFSET_OVERFLOW_BADLY is 21 and not held",
+        needs=("request_received(offset, request)", "hold(request)", "make_visible(visible_end)"),
     ),
-    Clause(
+    _inside(
         "pull.step.allowed",
-        HELD_AS_ASKED,
         "A pull that may not be held has no take, keep, expire, run or stop.",
-        "PullMessageProcessor.processRequest: hasSuspendFlag",
-        ("request_received(may_hold, request)", _STEPS),
-        seen="inside",
+        source="PullMessageProcessor.processRequest: hasSuspendFlag",
+        needs=("request_received(may_hold, request)", _STEPS),
     ),
-    Clause(
+    _inside(
         "pull.step.after_request",
-        HELD_AS_ASKED,
         "No take, keep, expire, run or stop of a pull comes before it was received: not step.before_ns < "
         "request.after_ns.",
-        "cause and effect",
-        ("request_received(request)", _STEPS),
-        seen="inside",
+        source="cause and effect",
+        needs=("request_received(request)", _STEPS),
     ),
-    Clause(
+    _inside(
         "pull.step.unanswered",
-        HELD_AS_ASKED,
         "No take, keep, expire, run or stop of a pull comes after its answer was sent: not answer.before_ns < "
         "step.after_ns. (A recheck may: the thread that held the pull checks again, even if another thread has "
         "answered it.)",
-        "the specification's phases",
-        ("answer_sent(request)", _STEPS),
-        seen="inside",
+        source="the specification's phases",
+        needs=("answer_sent(request)", _STEPS),
     ),
-    Clause(
+    _whole(
         "pull.step.held",
-        HELD_AS_ASKED,
         "A take, keep, expire or run needs a hold of its pull that is not certainly later.",
-        "PullRequestHoldService: the table has what was put into it",
-        ("hold(request)", "take, keep, expire or run(request)"),
-        seen="inside",
-        whole_record=True,
+        source="PullRequestHoldService: the table has what was put into it",
+        needs=("hold(request)", "take, keep, expire or run(request)"),
     ),
-    Clause(
+    _whole(
         "pull.take.once",
-        HELD_AS_ASKED,
         "At any time, a pull was taken at most as often as it was put into the table, by its hold and each keep, and "
         "kept at most as often as it was taken. It expires at most as often as it was put there, and is not taken "
         "after that unless it is kept. Without a recheck it runs at most as often as it was held, and is not kept "
         "after that.",
-        "ManyPullRequest.cloneListAndClear: what is taken is out of the table",
-        ("hold(request)", "take, expire or run(request)", "keep(request)"),
-        seen="inside",
-        whole_record=True,
+        source="ManyPullRequest.cloneListAndClear: what is taken is out of the table",
+        needs=("hold(request)", "take, expire or run(request)", "keep(request)"),
     ),
     Clause(
         "hold.limit.kept",
-        HOLD_LIMIT_KEPT,
         "At most hold_limit pulls of the source (in meta.json) are certainly held at once. A pull is certainly held "
         "from the end of its hold or keep, and of its receipt, to the beginning of what may be the next of these: a "
         "take, expire, run, stop or answer; a close of its connection; a recheck after a keep, or one without the "
         "visible end that the hold has; the source's last event.",
+        HOLD_LIMIT_KEPT,
         "the specification's hold_limit_kept",
         ("hold(request)", "keep", "take", "expire", "run", "stop", "answer_sent", "hold_limit"),
         seen="inside",
@@ -515,7 +423,7 @@ _POLLS: Final = ("request_received(code, group, offset)", "answer_sent(offset_ne
 def _message(
     name: str, says: str, source: str, *needs: str, verdict: FindingVerdict = "violated", whole: bool = False
 ) -> Clause:
-    return Clause(f"message.{name}", MESSAGE_IS_DELIVERED, says, source, needs, whole_record=whole, verdict=verdict)
+    return Clause(f"message.{name}", says, MESSAGE_IS_DELIVERED, source, needs, whole_record=whole, verdict=verdict)
 
 
 MESSAGE_CLAUSES: Final = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
@@ -13,40 +12,14 @@ from attrs import frozen
 
 from longpoll_spec.tables import with_table
 
-Z: Final = 1.959964
-"""The normal quantile of a two-sided 95 % interval."""
-MILLION: Final = 1_000_000
-
 
 @with_table
 class Rate(msgspec.Struct, frozen=True):
-    """Violations per million chances to violate, between `low` and `high` with 95 % confidence."""
+    """Violations, and the chances to violate."""
 
     violated: int
     of: int
     """Pulls that could have broken the property: that a message woke, or whose deadline came."""
-    per_million: float
-    low: float
-    high: float
-
-
-def rate(violated: int, of: int) -> Rate:
-    """The rate of `violated` in `of` chances, of which there are at least `violated`, with its 95 % interval."""
-    chances = max(of, violated)
-    if not chances:
-        return Rate(0, 0, 0.0, 0.0, 0.0)
-    share = violated / chances
-    square = Z * Z / chances
-    middle = (share + square / 2) / (1 + square)
-    half = math.sqrt(share * (1 - share) * square + square * square / 4) / (1 + square)
-    low = 0.0 if not violated else max(0.0, middle - half)
-    return Rate(
-        violated,
-        chances,
-        round(share * MILLION, 3),
-        round(low * MILLION, 3),
-        round(min(1.0, middle + half) * MILLION, 3),
-    )
 
 
 Verdict = Literal["valid", "invalid", "unknown"]
@@ -234,8 +207,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Permitted behaviour that users may want to know; the verdict does not depend on it."""
     latency: dict[str, Percentiles]
     thresholds: dict[str, float]
-    histogram: dict[str, list[tuple[float, int]]] = {}
-    """Of each latency, how many lie in each step of 28 %: (upper end in ms, count)."""
     shares: dict[str, Share] = {}
     """How many pulls, sends, commits (questions for committed offsets) and steps were judged, of how many."""
     judged: dict[str, int] = {}
@@ -246,7 +217,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def to_arrow(self, name: TableName = "findings") -> pa.Table:
         """The findings with the columns `FINDINGS`, a row each, or counts and latencies with the columns `METRICS`.
 
-        `judged` and `violations_per_million` have a property as label, `gaps`, `violated`, `unknown` and `observed` a
+        `judged` and `violations` have a property as label, `gaps`, `violated`, `unknown` and `observed` a
         clause, `latency_ms` a latency with `count`, `p50`, `p99` or `max`; `events`, `queues` and `requests` have none.
         """
         if name == "findings":
@@ -272,7 +243,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         for (metric, label), count in counts.items():
             yield metric, label, float(count)
         yield from (("judged", name, float(count)) for name, count in self.judged.items())
-        yield from (("violations_per_million", name, rate.per_million) for name, rate in self.rates.items())
+        yield from (("violations", name, float(rate.violated)) for name, rate in self.rates.items())
         for name, latency in self.latency.items():
             yield from (("latency_ms", f"{name} {at}", value) for at, value in msgspec.structs.asdict(latency).items())
 

@@ -70,7 +70,6 @@ class Observers(msgspec.Struct):
     """All sources as the splits show them."""
 
     sources: dict[str, Seen] = msgspec.field(default_factory=dict)
-    deletions: list[Deletion] = msgspec.field(default_factory=list)
     sends: int = 0
     """Requests to store messages that have an identifier."""
     acknowledged: int = 0
@@ -117,10 +116,6 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
     rows = np.flatnonzero(are_of(codes, names, {"request_received"}))
     requested = integers_of(table, "code")[rows]
     found.sends = int(np.count_nonzero(is_one_of(requested, SEND_CODES)))
-    rows = rows[requested == DELETE_TOPIC]
-    if len(rows):
-        fields = ["source", "topic", "after_ns", "before_ns"]
-        found.deletions = [tuple(row.values()) for row in table.select(fields).take(pa.array(rows)).to_pylist()]
     return found
 
 
@@ -155,29 +150,6 @@ def _are_untold(table: pa.Table, name: str) -> Booleans:
         return is_one_of(codes, empty.tolist())
     lacks: Booleans = integers_of(table, name) < (name == "lost_count")
     return lacks
-
-
-def add(whole: Observers, part: Observers) -> None:
-    """Put what another split shows into the whole."""
-    whole.deletions += part.deletions
-    whole.sends += part.sends
-    whole.acknowledged += part.acknowledged
-    whole.appended += part.appended
-    whole.identified += part.identified
-    whole.moved += part.moved
-    whole.min_least = min(whole.min_least, part.min_least)
-    whole.min_most = max(whole.min_most, part.min_most)
-    for name, seen in part.sources.items():
-        known = whole.sources.setdefault(name, Seen())
-        known.starts += seen.starts
-        known.stops += seen.stops
-        known.last = max(known.last, seen.last)
-        known.inside += seen.inside
-        known.requests += seen.requests
-        known.acknowledged += seen.acknowledged
-        known.appended += seen.appended
-        for text, count in seen.missing.items():
-            known.missing[text] = known.missing.get(text, 0) + count
 
 
 def field_gaps(observers: Observers, lawful: Iterable[str]) -> list[Gap]:
@@ -239,26 +211,20 @@ def stops_silently(policies: Iterable[str]) -> bool:
     return _all_are(policies, lambda policy: policy.on_stop == "silent")
 
 
+def answers_on_stop(policies: Iterable[str]) -> bool:
+    """Whether every policy that is named answers held pulls when the broker stops, and any is."""
+    return _all_are(policies, lambda policy: policy.on_stop == "answer")
+
+
 def keeps_role(policies: Iterable[str]) -> bool:
     """Whether every policy that is named answers no held pull when a role changes, and any is."""
     return _all_are(policies, lambda policy: "answer" not in {policy.on_role_change, policy.on_master_return})
 
 
 def _all_are(policies: Iterable[str], question: Callable[[Policy], bool]) -> bool:
+    """Whether this is so of every policy that is named, each of which is known, and any is."""
     try:
         found = [question(policy_named(text)) for text in policies]
     except SpecUserError:
         return False
     return bool(found) and all(found)
-
-
-def answers_on_stop(policies: Iterable[str]) -> bool:
-    """Whether every policy named by the meta files is known to answer on stop."""
-    known = []
-    for text in policies:
-        try:
-            policy = policy_named(text)
-        except SpecUserError:
-            return False
-        known.append(policy.on_stop == "answer")
-    return bool(known) and all(known)

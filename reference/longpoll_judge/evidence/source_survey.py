@@ -9,9 +9,9 @@ whole. A rule that relies on absence asks here, and its finding is `unknown` if 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from longpoll_judge.read.schema import INTEGER_LIMIT
 from longpoll_spec.tables import with_table
 
 Row = TypeVar("Row")
+Part = TypeVar("Part", bound=msgspec.Struct)
 Interval = tuple[int, int]
 """[first moment, last moment], nanoseconds of Unix time."""
 _NEVER: Final = INTEGER_LIMIT
@@ -237,26 +238,40 @@ def _rows(kind: Callable[..., Row], *columns: Integers) -> list[Row]:
     return [kind(*numbers) for numbers in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def merge_source(one: SourceSurvey, other: SourceSurvey) -> SourceSurvey:
-    """The survey of both together."""
-    stops = [survey.stopped_ns for survey in (one, other) if survey.stopped_ns is not None]
-    return SourceSurvey(
-        runs=one.runs + other.runs,
-        first_ns=min(one.first_ns, other.first_ns),
-        last_ns=max(one.last_ns, other.last_ns),
-        stopped_ns=max(stops) if stops else None,
-        lost_count=one.lost_count + other.lost_count,
-        losses=one.losses + other.losses,
-        damaged=one.damaged + other.damaged,
-        spans=one.spans + other.spans,
-        holds=one.holds + other.holds,
-        steps=one.steps + other.steps,
-        step_ns=max(one.step_ns, other.step_ns),
-        disorder_ns=max(one.disorder_ns, other.disorder_ns),
-        is_inverted=one.is_inverted or other.is_inverted,
-        brokers=one.brokers | other.brokers,
-        unnamed=one.unnamed + other.unnamed,
+LEAST: Final = frozenset({"first_ns", "min_least"})
+MOST: Final = frozenset({"last", "last_ns", "stopped_ns", "step_ns", "disorder_ns", "min_most", "removed"})
+"""Fields of which the least or the highest counts. Other numbers are added up, and whatever else is put together."""
+
+
+def merged(parts: Sequence[Part]) -> Part:
+    """One survey of several."""
+    first = parts[0]
+    return type(first)(
+        **{name: _merged(name, [getattr(part, name) for part in parts]) for name in first.__struct_fields__}
     )
+
+
+def _merged(name: str, values: list[Any]) -> Any:
+    found: Any
+    match values[0]:
+        case dict():
+            by_key: dict[Any, list[Any]] = {}
+            for key, value in chain.from_iterable(one.items() for one in values):
+                by_key.setdefault(key, []).append(value)
+            found = {key: _merged(name, several) for key, several in by_key.items()}
+        case msgspec.Struct():
+            found = merged(values)
+        case list():
+            found = list(chain.from_iterable(values))
+        case set():
+            found = set().union(*values)
+        case bool():
+            found = any(values)
+        case _ if name in MOST:
+            found = max((value for value in values if value is not None), default=None)
+        case _:
+            found = min(values) if name in LEAST else sum(values)
+    return found
 
 
 @frozen

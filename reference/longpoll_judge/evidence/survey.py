@@ -6,7 +6,6 @@ files do not matter. `kernel.verdict` judges with a `Context` from here.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -33,7 +32,6 @@ from longpoll_judge.evidence.observers import (
     DELETE_TOPIC,
     Deletion,
     Observers,
-    add,
     answers_on_stop,
     are_own,
     attend,
@@ -51,7 +49,7 @@ from longpoll_judge.evidence.source_survey import (
     SourceSurvey,
     gaps_of,
     holes_in,
-    merge_source,
+    merged,
     sequence_faults,
     survey_source,
     union,
@@ -106,10 +104,6 @@ class Survey(msgspec.Struct):
     """Acknowledgements of a queue's offset 0, which each of its lives has once."""
     damages: list[Damage] = msgspec.field(default_factory=list)
     unknown_events: dict[str, int] = msgspec.field(default_factory=dict)
-    unplaced_answers: int = 0
-    """Answers that name no queue; their requests may."""
-    offset_queries: int = 0
-    """Requests for a group's committed offset."""
     offset_updates: int = 0
     """Requests that commit one by themselves, and have an identifier."""
     answered: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
@@ -315,13 +309,11 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
     survey.answered = _queues_of(table, is_answer & (integers_of(table, "offset_min") >= 0))
     survey.removed = _removed(table, is_answer & (integers_of(table, "offset_min") > 0))
     survey.shown = _queues_of(table, are_of(codes, names, {"make_visible"}))
-    survey.unplaced_answers = int(np.count_nonzero(is_answer & (integers_of(table, "queue") < 0)))
     acknowledged = np.flatnonzero(are_of(codes, names, {"message_acknowledged"}))
     survey.firsts = _anew(table, acknowledged[integers_of(table, "queue_offset")[acknowledged] == 0])
     requests = np.flatnonzero(are_of(codes, names, {"request_received"}))
     asked = integers_of(table, "code")[requests]
     survey.deleted = _anew(table, requests[asked == DELETE_TOPIC])
-    survey.offset_queries = int(np.count_nonzero(asked == QUERY_CONSUMER_OFFSET))
     updates = requests[asked == UPDATE_CONSUMER_OFFSET]
     if len(updates):
         identifiers, texts = coded_texts(table, "request")
@@ -419,33 +411,8 @@ def _anew(table: pa.Table, rows: Integers) -> list[GenerationStart]:
 
 def merge(surveys: Iterable[Survey]) -> Survey:
     """The survey of all the splits together."""
-    whole = Survey()
-    unknown: Counter[str] = Counter()
-    excerpts: Counter[str] = Counter()
-    for part in surveys:
-        whole.event_count += part.event_count
-        whole.closes += part.closes
-        whole.opens += part.opens
-        whole.blocks += part.blocks
-        whole.deleted += part.deleted
-        whole.firsts += part.firsts
-        whole.damages += part.damages
-        whole.answered |= part.answered
-        whole.shown |= part.shown
-        for queue, end in part.removed.items():
-            whole.removed[queue] = max(end, whole.removed.get(queue, 0))
-        whole.unplaced_answers += part.unplaced_answers
-        whole.offset_queries += part.offset_queries
-        whole.offset_updates += part.offset_updates
-        add(whole.observers, part.observers)
-        unknown.update(part.unknown_events)
-        excerpts.update(part.excerpts)
-        for name, seen in part.sources.items():
-            known = whole.sources.get(name)
-            whole.sources[name] = seen if known is None else merge_source(known, seen)
-    whole.sources = {name: whole_of(seen) for name, seen in whole.sources.items()}
-    whole.unknown_events, whole.excerpts = dict(unknown), dict(excerpts)
-    return whole
+    whole = merged([Survey(), *surveys])
+    return msgspec.structs.replace(whole, sources={name: whole_of(seen) for name, seen in whole.sources.items()})
 
 
 def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_ms: float) -> tuple[Context, list[Gap]]:
@@ -506,7 +473,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         is_own=are_own(history.policies),
         stops_silently=stops_silently(history.policies),
         keeps_role=keeps_role(history.policies),
-        deletions=tuple(sorted(survey.observers.deletions)),
+        deletions=tuple(sorted((one.source, one.topic, one.after_ns, one.before_ns) for one in survey.deleted)),
         lawful=frozenset(history.laws),
         broker_holes={
             name: union((own, unplaced)) for name, own in broker_holes(survey.sources, holes, inside).items()

@@ -35,22 +35,6 @@ def bucket_counts(latency_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDA
     return found, counts[found]
 
 
-HISTOGRAM_RATIO: Final = 25
-"""Buckets of one per cent in one bar of a histogram: a step of 28 %."""
-
-
-def histogram(counts: Mapping[int, int]) -> list[tuple[float, int]]:
-    """Bars as (upper end in ms, count), ascending and without holes."""
-    bars: dict[int, int] = {}
-    for bucket, count in counts.items():
-        bar = -(-bucket // HISTOGRAM_RATIO)
-        bars[bar] = bars.get(bar, 0) + count
-    if not bars:
-        return []
-    ends = range(min(bars), max(bars) + 1)
-    return [(float(f"{np.exp(bar * HISTOGRAM_RATIO * _WIDTH) / 1e6:.3g}"), bars.get(bar, 0)) for bar in ends]
-
-
 def percentiles(counts: Mapping[int, int], max_ns: int) -> Percentiles:
     """Milliseconds; p50 and p99 are the upper ends of their buckets, at most 1 % too high, and max is exact."""
     total = sum(counts.values())

@@ -29,7 +29,7 @@ from longpoll_judge.read.growing_history import GrowingHistory, IncrementalRead,
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
 from longpoll_judge.run.local import LocalEngine
-from longpoll_judge.run.pipeline import Engine, EngineName, Look, added_up, judge_on, open_engine
+from longpoll_judge.run.pipeline import Engine, EngineName, added_up, judge_on, open_engine
 from longpoll_judge.run.sliding import CHECKPOINT, Limits, Sliding, SoFar
 from longpoll_judge.run.tally import Picked, left_to_the_end, not_told
 
@@ -80,12 +80,11 @@ def follow(
     late_ms: float,
     tell: Callable[[Result], None],
     stops: Callable[[float], bool],
-    look: Look | None = None,
     progress: Progress | None = None,
     checkpoint: Path | None = None,
     whole_events: int = WHOLE_EVENTS,
 ) -> Result:
-    """Judge until `stops`, and call `tell` for each judgement; return the last one, for which there is a `look`.
+    """Judge until `stops`, and call `tell` for each judgement; return the last one.
 
     `progress` holds the input of the last judgement, for other threads. On Spark, the query of a long history has its
     checkpoint in the directory `checkpoint`, and the next call continues from there. A history with fewer events than
@@ -100,16 +99,16 @@ def follow(
     growth = GrowingHistory(sorted({absolute(place) for place in paths}))
     limits = Limits(wake_ms, late_ms)
 
-    def judged(running: Engine, look: Look | None = None, tries: int = TRIES) -> Result:
+    def judged(running: Engine, tries: int = TRIES) -> Result:
         begun_s = time.monotonic()
         history = growth.look()
         say, wake_ms, late_ms = (lambda _stage: None), limits.wake_ms, limits.late_ms
         try:
-            result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, look=look)
+            result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say)
         except HistoryChangedError:
             if tries == 1:
                 raise
-            return judged(running, look, tries - 1)
+            return judged(running, tries - 1)
         if progress is not None:
             progress.stamps, progress.looked_s = dict(growth.stamps), begun_s
         return msgspec.structs.replace(result, engine=engine)
@@ -129,7 +128,7 @@ def follow(
                     tell(_counted(result) if has_law else result)
                 is_long = (result.events >= whole_events or result.findings_left_out > 0) and not has_law
             if not is_long:
-                return judged(running, look) if look is not None or growth.has_grown() else result
+                return judged(running) if growth.has_grown() else result
             listing.picked.seen = {finding.id for finding in result.findings}
         growth.rewritten = 0  # every part is read once more
         if streaming is None:
@@ -137,7 +136,7 @@ def follow(
         else:
             with streaming(growth, limits, checkpoint) as judging:
                 _follow_stream(judging, listing, tell, stops, progress)
-        return judged(running, look)
+        return judged(running)
 
 
 def _counted(result: Result) -> Result:

@@ -19,7 +19,6 @@ import msgspec
 import pyarrow as pa
 from attrs import define
 
-from longpoll_judge.columns.tables import Tables
 from longpoll_judge.conformance import judge_conformance
 from longpoll_judge.contract.causes import Cause, alone, finding_order, identified, told_once
 from longpoll_judge.contract.clause import NOTE_REFUSED, are_many_refused
@@ -41,12 +40,11 @@ from longpoll_judge.contract.result import (
     Result,
     Share,
     overall,
-    rate,
 )
 from longpoll_judge.evidence.survey import Context, OwnProperty, Survey, context_and_gaps, merge
 from longpoll_judge.kernel.commits import COMMITS, OFFSETS
 from longpoll_judge.kernel.hold_limit import judge_holds
-from longpoll_judge.kernel.promptness import histogram, percentiles
+from longpoll_judge.kernel.promptness import percentiles
 from longpoll_judge.kernel.rows import BESIDE, ENDED, LEFT_OUT, LEFT_OUT_BESIDE, Found
 from longpoll_judge.kernel.sends import SENDS
 from longpoll_judge.kernel.user_properties import name_of
@@ -88,10 +86,6 @@ class Engine(Protocol):
         ...
 
 
-Look = Callable[[Result, Tables], None]
-"""Gets the result and every split's events, while they are at hand."""
-
-
 def judge(
     paths: Iterable[Path | str] | DataFrame,
     *,
@@ -103,7 +97,6 @@ def judge(
     late_ms: float = LATE_MS,
     properties: Sequence[OwnProperty] = (),
     say: Callable[[str], None] = lambda _text: None,
-    look: Look | None = None,
 ) -> Result:
     """Judge the histories under the paths, or the events of a DataFrame, as one.
 
@@ -117,7 +110,6 @@ def judge(
         late_ms: How long after its deadline a pull may be answered.
         properties: The caller's additional properties (`longpoll_judge.kernel.user_properties`).
         say: Called with the name of each stage.
-        look: Called with the result and its events, for a page that draws them.
 
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
     """
@@ -133,9 +125,7 @@ def judge(
         begun = time.monotonic()
         with open_engine(engine, master, conf, session) as running:
             start_seconds = time.monotonic() - begun
-            result = judge_on(
-                running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, properties=properties, look=look
-            )
+            result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, properties=properties)
     return msgspec.structs.replace(result, engine=engine, start_seconds=round(start_seconds, 3))
 
 
@@ -164,7 +154,6 @@ def judge_on(
     late_ms: float,
     say: Callable[[str], None],
     properties: Sequence[OwnProperty] = (),
-    look: Look | None = None,
 ) -> Result:
     """Judge on an engine that is already running."""
     begun = time.monotonic()
@@ -189,15 +178,12 @@ def judge_on(
             added_up, findings=identified(added_up.findings), observations=identified(observed)
         )
         result = with_excerpts(named, reading.tables, survey, history)
-        result = msgspec.structs.replace(
+        return msgspec.structs.replace(
             result,
             events=survey.event_count,
             seconds=round(time.monotonic() - begun, 3),
             thresholds={"wake_ms": wake_ms, "late_ms": late_ms},
         )
-        if look is not None:
-            look(result, reading.tables)
-    return result
 
 
 Pick = Callable[[list[Finding]], tuple[list[Finding], int]]
@@ -312,7 +298,6 @@ def _add_up(tally: Tally, others: Others, gaps: list[Gap], pick: Pick | None = N
             "late_ms": percentiles(buckets["late"], tally.highest.get("late_max", 0)),
         },
         thresholds={},
-        histogram={"wake_ms": histogram(buckets["wake"]), "late_ms": histogram(buckets["late"])},
         shares=shares,
         judged=judged,
         rates={
@@ -326,7 +311,8 @@ def _rate(
     name: str, measured: Counter[int], found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]
 ) -> Rate:
     """How often a property of time was broken, of all that could have: what was measured, and what never came."""
-    return rate(_violated(name, found, counts), measured.total() + counts["missed", name])
+    violated = _violated(name, found, counts)
+    return Rate(violated, max(violated, measured.total() + counts["missed", name]))
 
 
 def _violated(name: str, found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]) -> int:

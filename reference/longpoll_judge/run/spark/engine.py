@@ -54,7 +54,6 @@ from longpoll_judge.run.spark.session import (
     failures_told,
     open_cluster,
     stage,
-    unclosed_sockets_ignored,
     with_settings,
 )
 from longpoll_judge.run.splits import Extent, extent_of, read_again
@@ -219,7 +218,7 @@ class SparkReading:
 
     def surveys(self) -> Iterator[Survey]:
         """See `pipeline.Reading.surveys`."""
-        with stage(self._running, f"survey {len(self._splits)} splits"), unclosed_sockets_ignored():
+        with stage(self._running, f"survey {len(self._splits)} splits"):
             rows = self.statistics().toArrow()
         for row in np.argsort(rows["split"].to_numpy()).tolist():
             extent, survey = msgspec.msgpack.decode(rows["survey"][row].as_buffer(), type=tuple[Extent, Survey])
@@ -254,7 +253,7 @@ class SparkReading:
             return
         rows = self.events().persist(StorageLevel.MEMORY_AND_DISK)
         events = rows.where("kind = 'events'")
-        with stage(self._running, "compare requests"), unclosed_sockets_ignored():
+        with stage(self._running, "compare requests"):
             keys = rows.where("kind = 'keys'").repartition("place")
             shared = keys.mapInArrow(self._shipped(find_shared), ddl_of(SHARED)).toArrow()
         if len(shared):
@@ -265,7 +264,7 @@ class SparkReading:
         for own in context.own:
             _travel_by_value(own)
         work = self._shipped(bucket_judge(self.buckets, context))
-        with stage(self._running, f"judge {self.buckets} buckets"), unclosed_sockets_ignored():
+        with stage(self._running, f"judge {self.buckets} buckets"):
             yield events.repartition("place").mapInArrow(work, ddl_of(RESULT_SCHEMA)).toArrow()
         rows.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
 

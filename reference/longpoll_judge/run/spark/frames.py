@@ -31,7 +31,6 @@ from longpoll_judge.run.spark.session import (
     is_local,
     is_remote,
     stage,
-    unclosed_sockets_ignored,
 )
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Meta, Source
 
@@ -70,7 +69,7 @@ def history_of(frame: DataFrame, conf: Mapping[str, str]) -> Iterator[History]:
     running = Running(session, is_here=not is_remote(session))
     with _shared(session, conf) as parent, failures_told():
         place = parent if is_uri(parent) else f"file://{parent}"
-        with stage(running, "write events in order"), unclosed_sockets_ignored():
+        with stage(running, "write events in order"):
             writer = in_order.write.mode("append").partitionBy("is_damage")
             writer.option("parquet.block.size", str(ROW_GROUP_BYTES)).parquet(place)
             written = session.read.schema(marked.schema).parquet(place)

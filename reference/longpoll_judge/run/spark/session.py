@@ -20,16 +20,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from attrs import define, field, frozen
+from attrs import frozen
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
@@ -102,7 +100,6 @@ def _wrap_packaged_java(directory: Path) -> Path:
 DEFAULT_MASTER: Final = "local[*]"
 LOG_FILE: Final = "spark.log"
 _FAULT_CHARACTERS_MAX: Final = 300
-_STOP_SECONDS: Final = 20
 
 
 PYTHON: Final = "spark.pyspark.python"
@@ -142,6 +139,14 @@ def _settings(directory: Path, master: str, given: Mapping[str, str]) -> SparkCo
     return conf.setAll(list((own | OF_QUERIES | dict(given)).items()))
 
 
+_BRIDGE_LOGGERS: Final = (None, "py4j.clientserver", "py4j.java_gateway")
+
+
+def _is_elsewhere(record: logging.LogRecord) -> bool:
+    """Whether a record is not py4j's about a broken bridge, whose errors are raised as well."""
+    return "py4j" not in Path(record.pathname).parts
+
+
 @contextmanager
 def open_session(master: str | None = None, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session that ends with the block, and its files with it; raises `SparkUnavailableError`.
@@ -152,75 +157,47 @@ def open_session(master: str | None = None, conf: Mapping[str, str] | None = Non
 
     Ctrl-C ends the Java process at once: asked politely it would first finish the job.
     """
-    directory = Path(tempfile.mkdtemp(prefix="longpoll-spark-"))
-    (directory / "local").mkdir()
-    master = master or DEFAULT_MASTER
-    settings = _settings(directory, master, conf or {})
-    environment = _environment(directory, settings.get(PYTHON), alone=is_local(master))
-    try:
-        with _bridge_kept_quiet(), environment, (directory / LOG_FILE).open("wb") as log:
-            gateway = _launch(settings, log, directory)
-            try:
-                session = _connect(gateway, settings, directory)
-                yield session
-                session.stop()
-                gateway.shutdown()
-            finally:
-                _end(gateway.proc)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with ExitStack() as stack:
+        directory = Path(mkdtemp(prefix="longpoll-spark-"))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        (directory / "local").mkdir()
+        settings = _settings(directory, master or DEFAULT_MASTER, conf or {})
+        for logger in map(logging.getLogger, _BRIDGE_LOGGERS):
+            logger.addFilter(_is_elsewhere)
+            stack.callback(logger.removeFilter, _is_elsewhere)
+        stack.enter_context(_environment(directory, settings))
+        log = stack.enter_context((directory / LOG_FILE).open("wb"))
+        launch: Any = launch_gateway
+        try:
+            gateway = launch(settings, {"stdout": log, "stderr": subprocess.STDOUT, "cwd": str(directory)})
+            stack.callback(_end, gateway.proc)
+            session = SparkSession(_open_context(gateway, settings))
+        except (PySparkException, Py4JError, OSError) as error:
+            raise SparkUnavailableError(f"Spark does not start: {_first_fault(directory) or error}") from error
+        yield session
+        session.stop()
 
 
 @contextmanager
-def _environment(directory: Path, python: str | None, *, alone: bool) -> Iterator[None]:
-    """The variables that Spark's start looks at, put back afterwards.
-
-    Args:
-        directory: Where a wrapper of Java may be written.
-        python: The command of the workers' Python, if the settings name one.
-        alone: The workers are on this machine, with this Python and loopback; other hosts have their own.
-    """
-    values: dict[str, str | None] = {
+def _environment(directory: Path, settings: SparkConf) -> Iterator[None]:
+    """The variables that Spark's start looks at, put back afterwards. A wrapper of Java may come into the directory."""
+    values = {
         "JAVA_HOME": str(find_java_home(directory / "java", os.environ)),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # A master is named, so it is no session of Spark Connect that is wanted.
-        "SPARK_REMOTE": None,
-        "SPARK_CONNECT_MODE_ENABLED": None,
     }
-    if alone:
+    if is_local(settings.get("spark.master") or ""):
         values |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    if python is not None:
-        values["PYSPARK_PYTHON"] = python
-    old = {name: os.environ.get(name) for name in values}
-    _set(values)
+    python = settings.get(PYTHON)
+    before = dict(os.environ)
+    os.environ.update(values | ({} if python is None else {"PYSPARK_PYTHON": python}))
+    for name in (REMOTE, "SPARK_CONNECT_MODE_ENABLED"):
+        os.environ.pop(name, None)  # a master is named, so it is no session of Spark Connect that is wanted
     try:
         yield
     finally:
-        _set(old)
-
-
-def _set(values: Mapping[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
-def _launch(conf: SparkConf, log: Any, directory: Path) -> Any:
-    try:
-        launch: Any = launch_gateway
-        return launch(conf, {"stdout": log, "stderr": subprocess.STDOUT, "cwd": str(directory)})
-    except (PySparkException, OSError) as error:
-        raise SparkUnavailableError(f"Spark does not start: {_first_fault(directory) or error}") from error
-
-
-def _connect(gateway: Any, conf: SparkConf, directory: Path) -> SparkSession:
-    try:
-        with unclosed_sockets_ignored():
-            return SparkSession(_open_context(gateway, conf))
-    except (PySparkException, Py4JError) as error:
-        raise SparkUnavailableError(f"Spark does not start: {_first_fault(directory) or error}") from error
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def _open_context(gateway: Any, conf: SparkConf) -> SparkContext:
@@ -237,100 +214,22 @@ def _open_context(gateway: Any, conf: SparkConf) -> SparkContext:
             signal.signal(signal.SIGINT, on_interrupt)
 
 
-@define(eq=False)
-class _Ignored:
-    """A warnings filter that stays until its last user leaves.
-
-    Filters belong to the whole process, and a stream's batches come on separate threads. Restoring on the first exit
-    would remove the filter that another thread needs.
-    """
-
-    _lock: threading.Lock = field(factory=threading.Lock)
-    _within: int = 0
-    _stack: ExitStack = field(factory=ExitStack)
-
-    def enter(self) -> None:
-        """Ignore from now on."""
-        with self._lock:
-            if not self._within:
-                self._stack.enter_context(warnings.catch_warnings())
-                warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
-            self._within += 1
-
-    def leave(self) -> None:
-        """Ignore no longer, unless another still does."""
-        with self._lock:
-            self._within -= 1
-            if not self._within:
-                self._stack.close()
-
-
-_ignored: Final = _Ignored()
-
-
-@contextmanager
-def unclosed_sockets_ignored() -> Iterator[None]:
-    """PySpark leaves the sockets over which results come to be closed with their last reference."""
-    _ignored.enter()
-    try:
-        yield
-    finally:
-        _ignored.leave()
-
-
 def _first_fault(directory: Path) -> str:
     """The first line of Spark's log that names a fault."""
-    for line in (directory / LOG_FILE).read_text(errors="replace").splitlines():
-        if "Exception" in line or "Error" in line:
-            return line.strip()[:_FAULT_CHARACTERS_MAX]
-    return ""
+    lines = (directory / LOG_FILE).read_text(errors="replace").splitlines()
+    found = (line.strip() for line in lines if "Exception" in line or "Error" in line)
+    return next(found, "")[:_FAULT_CHARACTERS_MAX]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the Java process and forget it. It also ends when its standard input closes, unless it is busy."""
-    if sys.exc_info()[0] is not None:
-        _stop_accumulators(SparkContext._active_spark_context)  # noqa: SLF001 - it has no public name
-        process.kill()
+    """End the Java process and forget it."""
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001 - it has no public name
+    if context is not None:
+        context._accumulatorServer.shutdown()  # noqa: SLF001 - else its thread prints a traceback
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else the next session would talk to an ended process
     SparkContext._active_spark_context = None  # noqa: SLF001 - the same
-    assert process.stdin is not None, "PySpark opens it"
-    process.stdin.close()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _stop_accumulators(context: Any) -> None:
-    """Stop the thread that would print a traceback when the Java process is gone."""
-    if context is not None:
-        context._accumulatorServer.shutdown()  # noqa: SLF001 - `SparkContext.stop` does so
-
-
-_BRIDGE_LOGGERS: Final = (None, "py4j.clientserver", "py4j.java_gateway")
-
-
-class _BridgeFilter(logging.Filter):
-    """Keeps what py4j logs about a broken bridge from the user: its errors are raised as well."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record comes from elsewhere."""
-        return "py4j" not in Path(record.pathname).parts
-
-
-@contextmanager
-def _bridge_kept_quiet() -> Iterator[None]:
-    """Silence py4j, which logs through the root logger and two others; each needs its own filter."""
-    bridge = _BridgeFilter()
-    loggers = [logging.getLogger(name) for name in _BRIDGE_LOGGERS]
-    for logger in loggers:
-        logger.addFilter(bridge)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(bridge)
+    process.kill()
+    process.communicate()
 
 
 REMOTE: Final = "SPARK_REMOTE"
@@ -342,9 +241,8 @@ CONNECT_PORT: Final = 15_002
 """Where a server of Spark Connect listens unless its address says otherwise."""
 CONNECT_S: Final = 10.0
 JOB_GROUP: Final = "longpoll-judge"
-"""The group of the judge's jobs in a session, and their tag on Spark Connect."""
+"""The tag of the judge's jobs in a session."""
 _DESCRIPTION: Final = "spark.job.description"
-_GROUP: Final = "spark.jobGroup.id"
 _ASKED_ROWS: Final = 1 << 16
 FAULT_CHARACTERS_MAX: Final = 500
 _PYTHON_FAULT: Final = re.compile(r"(?!org\.|java\.)[A-Za-z_.]*(Error|Exception)\b.*: ")
@@ -429,8 +327,11 @@ def open_cluster(
 
 @contextmanager
 def _connected(remote: str) -> Iterator[SparkSession]:
-    _check_listens(remote)
+    address = remote.partition("/;")[0]  # without its parameters, among which a token may be
     try:
+        parts = urlsplit(address)
+        # The client would retry for minutes where nothing listens.
+        socket.create_connection((parts.hostname or "", parts.port or CONNECT_PORT), CONNECT_S).close()
         session = SparkSession.builder.remote(remote).create()
     except ImportError as error:
         raise SparkUnavailableError(
@@ -438,35 +339,19 @@ def _connected(remote: str) -> Iterator[SparkSession]:
             f"({first_line(error)})"
         ) from error
     except (PySparkException, OSError, ValueError) as error:
-        raise _unanswered(remote, error) from error
+        raise SparkUnavailableError(f"no Spark Connect server answers at {address}: {first_line(error)}") from error
     try:
         yield session
     finally:
         session.stop()
 
 
-def _check_listens(remote: str) -> None:
-    """Raise `SparkUnavailableError` if no server listens; otherwise the client would retry for minutes."""
-    try:
-        parts = urlsplit(remote.partition("/;")[0])
-        socket.create_connection((parts.hostname or "", parts.port or CONNECT_PORT), CONNECT_S).close()
-    except (OSError, ValueError) as error:
-        raise _unanswered(remote, error) from error
-
-
-def _unanswered(remote: str, error: Exception) -> SparkUnavailableError:
-    address = remote.partition("/;")[0]  # without its parameters, among which a token may be
-    return SparkUnavailableError(f"no Spark Connect server answers at {address}: {first_line(error)}")
-
-
 @contextmanager
 def _submitted(master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     """The application that spark-submit started; with its Java process ends what runs in it."""
-    builder = SparkSession.builder.appName("longpoll judge")
-    for name, value in (({"spark.master": master} if master else {}) | dict(conf)).items():
-        builder = builder.config(name, value)
+    given: dict[str, Any] = ({"spark.master": master} if master else {}) | dict(conf)
     try:
-        session = builder.getOrCreate()
+        session = SparkSession.builder.appName("longpoll judge").config(map=given).getOrCreate()
     except PySparkException as error:
         raise SparkUnavailableError(f"Spark does not start: {first_line(error)}") from error
     try:
@@ -501,49 +386,34 @@ def fault_of(error: object) -> str:
 
 @contextmanager
 def stage(running: Running, text: str) -> Iterator[None]:
-    """Label the jobs of this block with this text in Spark's UI; on Spark Connect they get a tag."""
+    """Give the jobs of this block the judge's tag, and this text in Spark's UI."""
     session = running.session
-    if is_remote(session):
-        session.addTag(JOB_GROUP)
-        try:
-            yield
-        finally:
-            session.removeTag(JOB_GROUP)
-        return
-    context: Any = session.sparkContext
-    before = {name: context.getLocalProperty(name) for name in (_DESCRIPTION, _GROUP)}
-    context.setLocalProperty(_DESCRIPTION, text)
-    if before[_GROUP] is None:
-        # A caller who has named a group may cancel it by that name.
-        context.setLocalProperty(_GROUP, JOB_GROUP)
+    context: Any = None if is_remote(session) else session.sparkContext
+    before = context and context.getLocalProperty(_DESCRIPTION)
+    session.addTag(JOB_GROUP)
+    if context is not None:
+        context.setLocalProperty(_DESCRIPTION, text)
     try:
         yield
     finally:
-        for name, value in before.items():
-            context.setLocalProperty(name, value)  # None removes it
+        session.removeTag(JOB_GROUP)
+        if context is not None:
+            context.setLocalProperty(_DESCRIPTION, before)  # None removes it
 
 
 @contextmanager
 def with_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """The session with other settings as long as the block lasts; raises `SparkUnavailableError` for one it refuses."""
-    before: dict[str, str | None] = {}
-    try:
+    with ExitStack() as stack:
         for name, value in wanted.items():
             old = session.conf.get(name, None)
-            _set_conf(session, name, value)
-            before[name] = old
-        yield
-    finally:
-        for name, old in before.items():
+            try:
+                session.conf.set(name, value)
+            except PySparkException as error:
+                text = f"this Spark session is open already and cannot take {name}: {first_line(error)}"
+                raise SparkUnavailableError(text) from error
             if old is None:
-                session.conf.unset(name)
+                stack.callback(session.conf.unset, name)
             else:
-                session.conf.set(name, old)
-
-
-def _set_conf(session: SparkSession, name: str, value: str) -> None:
-    try:
-        session.conf.set(name, value)
-    except PySparkException as error:
-        text = f"this Spark session is open already and cannot take {name}: {first_line(error)}"
-        raise SparkUnavailableError(text) from error
+                stack.callback(session.conf.set, name, old)
+        yield

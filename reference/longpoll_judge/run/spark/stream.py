@@ -51,7 +51,7 @@ from longpoll_judge.read.source import History, InputSplit, find, read_split
 from longpoll_judge.run.buckets import SHARED, are_in, each_once, in_buckets, keys_of, shared_by, visitors_of
 from longpoll_judge.run.sliding import CHECKPOINT, Limits, Sliding, SoFar
 from longpoll_judge.run.spark.engine import SparkEngine, ddl_of, row_of
-from longpoll_judge.run.spark.session import FAULT_CHARACTERS_MAX, fault_of, unclosed_sockets_ignored, with_settings
+from longpoll_judge.run.spark.session import FAULT_CHARACTERS_MAX, fault_of, with_settings
 from longpoll_judge.run.tally import Tally
 
 SOURCE: Final = "longpoll-new-events"
@@ -256,8 +256,7 @@ class StreamJudge:
     def take(self, batch: DataFrame, _number: int) -> None:
         """Take a batch, on Spark's thread; returns once it was reported, and raises if it never will be."""
         closed = self._closed
-        with unclosed_sockets_ignored():
-            rows = batch.toArrow()
+        rows = batch.toArrow()
         if not len(rows):
             return
         for group, content in zip(rows["queue_group"].to_pylist(), rows["so_far"].to_pylist(), strict=True):

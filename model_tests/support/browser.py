@@ -31,6 +31,51 @@ FLAGS: Final = (
 IN_TESTS: Final = 'exec "$@" 3<&"$ASKED" 4>&"$TOLD"'
 """Chromium reads what it is asked from file 3 and writes what it tells to file 4."""
 
+SCREENS: Final = [(width, dark) for width in (1_400, 390) for dark in (False, True)]
+WATCH_CANVAS: Final = """
+window.written = [];
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+  window.written.push([text, x, x + this.measureText(text).width, this.canvas.clientWidth]);
+  return write.call(this, text, x, y);
+};
+"""
+"""Notes each text that is drawn, where it begins and ends, and how wide its canvas is, in px."""
+MEASURE: Final = r"""
+(() => {
+  const bad = [];
+  const wide = document.documentElement.scrollWidth - innerWidth;
+  if (wide > 0) bad.push(`the page is ${wide} px too wide`);
+  for (const element of document.querySelectorAll("body *")) {
+    const box = element.getBoundingClientRect();
+    if (!box.width || !box.height) continue;
+    const name = element.tagName + " " + element.textContent.slice(0, 40);
+    const scrolls = element.parentElement.closest(".scroller");
+    if (!scrolls && (box.right > innerWidth + 1 || box.left < -1)) bad.push(`${name} lies outside`);
+    if (![...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
+    const range = document.createRange();
+    range.selectNodeContents(element);
+    const text = range.getBoundingClientRect();
+    const lines = new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size;
+    if (["TD", "TH"].includes(element.tagName) && lines > element.textContent.trim().split(/\s+/).length) {
+      bad.push(`${name} is broken within a word`);
+    }
+    for (let up = element; up !== document.body; up = up.parentElement) {
+      const style = getComputedStyle(up), around = up.getBoundingClientRect();
+      if (style.overflowX !== "visible" && text.right > around.right + 1) bad.push(`${name} is cut off at its right`);
+      if (["hidden", "clip"].includes(style.overflowY) && text.bottom > around.bottom + 1) {
+        bad.push(`${name} is cut off below`);
+      }
+    }
+  }
+  for (const [text, left, right, width] of window.written) {
+    if (width && (left < 0 || right > width)) bad.push(`the drawn text ${text} is cut off`);
+  }
+  return bad;
+})()
+"""
+"""What is too wide, outside, cut off, or a cell of a table whose words are broken, in words."""
+
 
 @define
 class Browser:
