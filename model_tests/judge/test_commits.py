@@ -7,12 +7,13 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from model_tests.judge.test_stories import STORIES
 from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
 from model_tests.support.judge.convert import convert
-from model_tests.support.judge.generate import BROKER, SOURCE
 from model_tests.support.judge.histories import judged
 from model_tests.support.judge.recording import load
+from model_tests.support.judge.stories import write_story
 
 from longpoll_broker.broker import Broker
 from longpoll_judge.contract.result import COMMIT_NEVER_REGRESSES
@@ -20,92 +21,32 @@ from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer
 from longpoll_protocol.codes import CommandFlag, PullSysFlag, RequestCode
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.history import Event
 from longpoll_spec.policy import Policy, preset
 
-MS: Final = 1_000_000
-PLACE: Final = {"broker": BROKER, "topic": "T", "queue": 0, "connection": "1"}
-Kind = tuple[str, int, int, int]
-"""What is asked: `pull`, `explicit`, `one_way`, `ask` or `reset`; its offset; when it is received and answered, ms."""
+OF_COMMITS: Final = [one for one in STORIES if one.title == "An older commit over a newer one"]
 
 
-def events_of(kinds: list[Kind]) -> list[Event]:
-    """The exchanges as events; `ask` gets the offset."""
-    made: list[dict[str, Any]] = []
-    for number, (kind, offset, received_ms, answered_ms) in enumerate(kinds):
-        code = {"pull": 11, "ask": 14, "reset": 207}.get(kind, 15)
-        request = "" if kind in {"one_way", "reset"} else f"r{number}"
-        asked = {"event": "request_received", "code": code, "group": "G", "after_ns": received_ms * MS}
-        if kind == "pull":
-            asked |= {"offset": 0, "expression": "*", "expression_type": "TAG", "count_max": 32}
-        made.append(asked | PLACE | {"request": request} | ({"commit_offset": offset} if code not in {14, 207} else {}))
-        told = {"offset": offset} if kind == "ask" else {"offset_next": 0, "offset_min": 0, "offset_max": 0}
-        answer_code = 19 if kind == "pull" else 0
-        if request:
-            answer = {"event": "answer_sent", "code": answer_code, "after_ns": answered_ms * MS}
-            made.append(answer | PLACE | {"request": request} | (told if kind != "explicit" else {}))
-    ends = [{"event": "source_started", "after_ns": 0}, {"event": "source_stopped", "after_ns": 10**6 * MS}]
-    return [
-        Event(**{"before_ns": fields["after_ns"] + 1, **fields}, source=SOURCE, sequence=number)
-        for number, fields in enumerate([ends[0], *made, ends[1]])
-    ]
-
-
-REGRESSIONS: Final[dict[str, list[Kind]]] = {
-    "a pull's older commit": [("pull", 5, 1, 4), ("pull", 9, 2, 3), ("ask", 5, 10, 11)],
-    "after an explicit one": [("pull", 5, 1, 4), ("explicit", 9, 2, 3), ("ask", 5, 10, 11)],
-    "put back before, not after": [("explicit", 5, 1, 2), ("pull", 9, 3, 4), ("ask", 5, 10, 11)],
-    "forgotten": [("pull", 9, 1, 2), ("ask", 0, 10, 11)],
-}
-RIGHT: Final[dict[str, list[Kind]]] = {
-    "the greatest": [("pull", 5, 1, 3), ("pull", 9, 1, 2), ("ask", 9, 10, 11)],
-    "put back by itself": [("pull", 9, 1, 2), ("explicit", 5, 3, 4), ("ask", 5, 10, 11)],
-    "put back, then a pull": [("pull", 9, 1, 2), ("explicit", 3, 3, 4), ("pull", 5, 5, 6), ("ask", 5, 10, 11)],
-    "put back with a later pull": [("pull", 9, 1, 2), ("pull", 5, 3, 4), ("ask", 5, 10, 11)],
-    "put back with a pull of the same moment": [("pull", 9, 1, 2), ("pull", 5, 1, 3), ("ask", 5, 10, 11)],
-    "put back after an explicit one": [("explicit", 9, 1, 2), ("pull", 5, 3, 4), ("ask", 5, 10, 11)],
-    "put back one way": [("pull", 9, 3, 4), ("one_way", 5, 1, 1), ("ask", 5, 10, 11)],
-    "asked meanwhile": [("pull", 9, 5, 20), ("ask", 5, 10, 11)],
-    "put back meanwhile": [("explicit", 5, 1, 20), ("pull", 9, 3, 4), ("ask", 5, 10, 11)],
-    "deleted meanwhile": [("pull", 9, 1, 2), ("reset", 0, 5, 5), ("ask", 0, 10, 11)],
-    "another group's": [("ask", 5, 10, 11)],
-}
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_an_offset_that_its_group_put_back_is_right(tmp_path: Path, name: str) -> None:
-    assert judged(tmp_path / "history", events_of(RIGHT[name])).findings == []
-
-
-@pytest.mark.parametrize("name", REGRESSIONS)
-def test_an_older_commit_over_a_newer_one_is_found(tmp_path: Path, name: str) -> None:
-    """The finding names the commit, the query and its answer, and it is the only one."""
-    result = judged(tmp_path / "history", events_of(REGRESSIONS[name]))
+@pytest.mark.parametrize("number", range(len(OF_COMMITS)))
+def test_a_finding_names_the_commit_the_query_and_its_answer(tmp_path: Path, number: int) -> None:
+    """It is the only one, also of Parquet, of which only the needed columns are read."""
+    directory = write_story(OF_COMMITS[number], tmp_path / "history")
+    result = judge([directory], engine="local")
     (finding,) = result.findings
 
     assert (finding.property, finding.verdict, finding.topic) == (COMMIT_NEVER_REGRESSES, "violated", "T")
     assert "was told offset" in finding.why
     assert [event["event"] for event in finding.shown()] == ["request_received", "answer_sent"] * 2
-    assert finding.window_end_ms - finding.window_start_ms == pytest.approx(
-        10 if name == "forgotten" else 8 if name == "put back before, not after" else 9, abs=0.01
-    )
-
-
-def test_parquet_says_the_same(tmp_path: Path) -> None:
-    """Of a Parquet history only the columns that are needed are read, and the finding is the same."""
-    told = judged(tmp_path / "history", events_of(REGRESSIONS["forgotten"])).findings
-    convert(tmp_path / "history", tmp_path / "parquet", into="parquet")
-
-    assert told
-    assert judge([tmp_path / "parquet"], engine="local").findings == told
+    convert(directory, tmp_path / "parquet", into="parquet")
+    assert judge([tmp_path / "parquet"], engine="local").findings == result.findings
 
 
 def test_what_was_lost_may_have_put_it_back(tmp_path: Path) -> None:
     """Where events are missing an explicit commit may be among them: unknown."""
-    events = events_of(REGRESSIONS["forgotten"])
-    last = msgspec.structs.replace(events[-1], sequence=events[-1].sequence + 4)
+    *events, last = OF_COMMITS[-1].told()
+    last = msgspec.structs.replace(last, sequence=last.sequence + 4)
+    result = judged(tmp_path / "history", [*events, last], OF_COMMITS[-1].meta)
 
-    assert [finding.verdict for finding in judged(tmp_path / "history", [*events[:-1], last]).findings] == ["unknown"]
+    assert [finding.verdict for finding in result.findings] == ["unknown"]
 
 
 def drive(address: tuple[str, int], *, deletes: bool) -> None:
