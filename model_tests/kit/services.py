@@ -1,6 +1,6 @@
-"""A long-polling service in a few lines, in memory, and the faults that the kit must find in it.
+"""Long-polling services in a few lines, in memory, and subjects for them, in real or virtual time.
 
-`Feed` is read by offset and `TakeQueue` is consumed; each fault is one of them with one method written wrongly.
+`Feed` is read by offset and `TakeQueue` is consumed. A fault is a parameter of them, or one method written wrongly.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
-import weakref
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +24,12 @@ from urllib.parse import parse_qsl, urlsplit
 from attrs import define, field
 
 from longpoll_kit.subject import LongPollSubject, Polled, Semantics
+from longpoll_runtime import Condition, Event, Runtime
+from longpoll_runtime.real import RealRuntime
 
 MESSAGES_MAX = 3
 """Most messages of one answer."""
+MS: Final = 1_000_000
 
 
 @define(eq=False)
@@ -36,40 +39,70 @@ class Poll:
     queue: str
     offset: int
     timeout_ms: int
+    until_ns: int = 0
     is_cancelled: bool = False
-    woken: threading.Event = field(factory=threading.Event)
-    received: float = field(factory=time.monotonic)
+    beats: int = 0
+    others: tuple[Poll, ...] = ()
+    """The same poll of further queues."""
+    looks_at: int = 2
+    """How many of its queues can wake it."""
+    woken: Event = field(factory=lambda: RealRuntime().event())
 
-    def left_s(self) -> float:
-        return self.received + self.timeout_ms / 1000 - time.monotonic()
 
-
+@define(eq=False, slots=False)
 class Feed:
     """Queues that are read by offset."""
 
+    runtime: Runtime = field(factory=RealRuntime)
+    wakes: int = 1_000_000
+    """How many waiting polls a message wakes."""
+    holds: Callable[[int], int] = lambda timeout_ms: timeout_ms
+    """How long a poll with a timeout waits, ms."""
+    gives: Callable[[list[bytes]], list[bytes]] = lambda messages: messages
+    """The answer, of the messages that it should have."""
+    keeps: Callable[[bytes], bytes] = lambda body: body
+    names: Callable[[str], str] = lambda queue: queue
+    beats: int = 0
+    """The milliseconds between two heartbeats; 0 for none."""
     semantics: Semantics = "offsets"
+    queues: dict[str, list[bytes]] = field(factory=lambda: defaultdict(list))
+    polls: list[Poll] = field(factory=list)
+    """Those that wait."""
+    changed: Condition = field(init=False)
 
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.queues: dict[str, list[bytes]] = defaultdict(list)
-        self.polls: weakref.WeakSet[Poll] = weakref.WeakSet()
+    def __attrs_post_init__(self) -> None:
+        self.changed = self.runtime.condition()
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Append a message and wake all waiting polls."""
+        """Append a message and wake the waiting polls."""
         with self.changed:
-            self.queues[queue].append(body)
-            self.changed.notify_all()
+            self.queues[self.names(queue)].append(self.keeps(body))
+            self.changed.notify(min(self.wakes, len(self.polls)))
+
+    def begin(self, queue: str, offset: int, timeout_ms: int) -> Poll:
+        """A poll that the service has received."""
+        until_ns = self.runtime.monotonic_ns() + self.holds(timeout_ms) * MS
+        return Poll(self.names(queue), offset, timeout_ms, until_ns, woken=self.runtime.event())
+
+    def left_s(self, poll: Poll) -> float:
+        return max(0.0, (poll.until_ns - self.runtime.monotonic_ns()) / 1e9)
 
     def poll(self, poll: Poll) -> list[bytes]:
         """The messages that there are for a poll, or will be by its deadline."""
         with self.changed:
-            self.polls.add(poll)
-            self.changed.wait_for(lambda: poll.is_cancelled or self.has_some(poll), poll.left_s())
-            return [] if poll.is_cancelled else self.answer(poll)
+            self.wait(poll)
+            return [] if poll.is_cancelled else self.gives(self.answer(poll))
+
+    def wait(self, poll: Poll) -> None:
+        """Wait for messages; called with the lock held, as are `has_some` and `answer`."""
+        self.polls.append(poll)
+        while not (poll.is_cancelled or self.has_some(poll)) and (left_s := self.left_s(poll)) > 0:
+            poll.beats += not self.changed.wait(min(left_s, self.beats / 1000 or left_s))
+        self.polls.remove(poll)
 
     def has_some(self, poll: Poll) -> bool:
-        """Whether a poll would be answered with messages; asked with the lock held, as is `answer`."""
-        return len(self.queues[poll.queue]) > poll.offset
+        """Whether a poll would be answered with messages."""
+        return any(len(self.queues[each.queue]) > each.offset for each in (poll, *poll.others)[: poll.looks_at])
 
     def answer(self, poll: Poll) -> list[bytes]:
         return self.queues[poll.queue][poll.offset :][:MESSAGES_MAX]
@@ -79,11 +112,18 @@ class Feed:
             poll.is_cancelled = True
             self.changed.notify_all()
 
+    def delete(self, queue: str) -> None:
+        """End the polls of a queue, and forget it."""
+        for poll in [each for each in self.polls if each.queue == queue]:
+            self.cancel(poll)
+        self.queues.pop(queue, None)
+
     def restart(self) -> None:
         for poll in list(self.polls):
             self.cancel(poll)
 
 
+@define(eq=False, slots=False)
 class TakeQueue(Feed):
     """Queues of which each message goes to one poll."""
 
@@ -91,7 +131,7 @@ class TakeQueue(Feed):
 
     def has_some(self, poll: Poll) -> bool:
         """Whether anything is there to be taken."""
-        return bool(self.queues[poll.queue])
+        return any(self.queues[each.queue] for each in (poll, *poll.others)[: poll.looks_at])
 
     def answer(self, poll: Poll) -> list[bytes]:
         queue = self.queues[poll.queue]
@@ -99,25 +139,32 @@ class TakeQueue(Feed):
         return taken
 
 
+# -- races -------------------------------------------------------------------------------------------------------------
+
+
 class LooksThenWaits(Feed):
     """The lost wakeup: a message between the look and the wait wakes no poll."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.waiting: dict[str, list[Poll]] = defaultdict(list)
+    look_s = 0.0
 
     def publish(self, queue: str, body: bytes) -> None:
         """Append a message and wake all polls on the list."""
         self.queues[queue].append(body)
-        for poll in self.waiting.pop(queue, []):
-            poll.woken.set()
+        self.wake(queue)
+
+    def wake(self, queue: str) -> None:
+        for poll in list(self.polls):
+            if poll.queue == queue:
+                poll.woken.set()
 
     def poll(self, poll: Poll) -> list[bytes]:
         """Look; if there is nothing, go on the list and wait."""
         if not self.has_some(poll):
-            self.polls.add(poll)
-            self.waiting[poll.queue].append(poll)
-            poll.woken.wait(poll.left_s())
+            if self.look_s:
+                poll.woken.wait(self.look_s)
+            self.polls.append(poll)
+            poll.woken.wait(self.left_s(poll))
+            self.polls.remove(poll)
         return [] if poll.is_cancelled else self.answer(poll)
 
     def cancel(self, poll: Poll) -> None:
@@ -128,11 +175,7 @@ class LooksThenWaits(Feed):
 class SlowToHold(LooksThenWaits):
     """The same where the way from the look to the list is long, as through a database."""
 
-    def has_some(self, poll: Poll) -> bool:
-        """Look, and take 5 ms to tell."""
-        found = super().has_some(poll)
-        poll.woken.wait(0.005)
-        return found
+    look_s = 0.005
 
 
 class NotifiesThenAppends(LooksThenWaits):
@@ -140,71 +183,40 @@ class NotifiesThenAppends(LooksThenWaits):
 
     def publish(self, queue: str, body: bytes) -> None:
         """Wake all polls on the list, then append."""
-        for poll in self.waiting.pop(queue, []):
-            poll.woken.set()
+        self.wake(queue)
         self.queues[queue].append(body)
 
     def poll(self, poll: Poll) -> list[bytes]:
         """Wait again when it was woken for nothing; go on the list before the look."""
-        self.polls.add(poll)
-        self.waiting[poll.queue].append(poll)
-        while not self.has_some(poll) and not poll.is_cancelled and poll.left_s() > 0:
-            poll.woken.wait(poll.left_s())
+        self.polls.append(poll)
+        while not self.has_some(poll) and not poll.is_cancelled and self.left_s(poll) > 0:
+            poll.woken.wait(self.left_s(poll))
             poll.woken.clear()
+        self.polls.remove(poll)
         return [] if poll.is_cancelled else self.answer(poll)
 
 
-class RepeatsItself(Feed):
-    """Every answer has its first message twice."""
+class GivesToAll(TakeQueue):
+    """Two polls that wait are given the same message: one looks, the other looks, and both take."""
 
     def answer(self, poll: Poll) -> list[bytes]:
-        found = super().answer(poll)
-        return found[:1] + found
+        taken = self.queues[poll.queue][:MESSAGES_MAX]
+        self.changed.wait(0.001)
+        self.queues[poll.queue] = [each for each in self.queues[poll.queue] if each not in taken]
+        return taken
 
 
-class WakesOne(Feed):
-    """A message wakes one of those that wait for it."""
-
-    def publish(self, queue: str, body: bytes) -> None:
-        """Append a message and wake one poll."""
-        with self.changed:
-            self.queues[queue].append(body)
-            self.changed.notify()
-
-
-class NeverWakes(Feed):
-    """Polls look when they come and when their time is up."""
-
-    def publish(self, queue: str, body: bytes) -> None:
-        with self.changed:
-            self.queues[queue].append(body)
-
-
-class Late(Feed):
-    """A poll waits for twice its time."""
-
-    def poll(self, poll: Poll) -> list[bytes]:
-        poll.timeout_ms *= 2
-        return super().poll(poll)
-
-
-class Early(Feed):
-    """A poll waits for half its time."""
-
-    def poll(self, poll: Poll) -> list[bytes]:
-        poll.timeout_ms //= 2
-        return super().poll(poll)
+# -- one method written wrongly ----------------------------------------------------------------------------------------
 
 
 class GivesUpOnOthers(Feed):
     """Whatever is published ends every wait."""
 
-    def poll(self, poll: Poll) -> list[bytes]:
-        with self.changed:
-            self.polls.add(poll)
-            if not self.has_some(poll) and not poll.is_cancelled:
-                self.changed.wait(poll.left_s())
-            return [] if poll.is_cancelled else self.answer(poll)
+    def wait(self, poll: Poll) -> None:
+        self.polls.append(poll)
+        if not self.has_some(poll) and not poll.is_cancelled:
+            self.changed.wait(self.left_s(poll))
+        self.polls.remove(poll)
 
 
 class BeginsOneBefore(Feed):
@@ -214,46 +226,23 @@ class BeginsOneBefore(Feed):
         return self.queues[poll.queue][max(poll.offset - 1, 0) :][:MESSAGES_MAX] if self.has_some(poll) else []
 
 
-class LeavesOneOut(Feed):
-    """Of a full answer one message is missing."""
-
-    def answer(self, poll: Poll) -> list[bytes]:
-        found = super().answer(poll)
-        return [found[0], found[2]] if len(found) == MESSAGES_MAX else found
-
-
-class MixesQueues(Feed):
-    """Queues whose names end alike are one."""
-
-    def publish(self, queue: str, body: bytes) -> None:
-        super().publish(queue[:-1] + "0", body)
-
-    def poll(self, poll: Poll) -> list[bytes]:
-        poll.queue = poll.queue[:-1] + "0"
-        return super().poll(poll)
-
-
 class ForgetsOnRestart(Feed):
     """Acknowledged messages are gone after a restart."""
 
     def restart(self) -> None:
         super().restart()
-        with self.changed:
-            self.queues.clear()
+        self.queues.clear()
 
 
 class TakesAfterCancel(TakeQueue):
     """A cancelled poll waits on, and takes a message that no client gets."""
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """Wait; when it was cancelled, drop what was taken."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.has_some(poll), poll.left_s())
-            taken = self.answer(poll)
-        return [] if poll.is_cancelled else taken
+        taken = super().poll(poll)
+        return [] if poll.woken.is_set() else taken
 
     def cancel(self, poll: Poll) -> None:
-        poll.is_cancelled = True
+        poll.woken.set()
 
 
 class DropsAtCancel(TakeQueue):
@@ -261,28 +250,15 @@ class DropsAtCancel(TakeQueue):
 
     def cancel(self, poll: Poll) -> None:
         super().cancel(poll)
-        with self.changed:
-            del self.queues[poll.queue][:1]
+        del self.queues[poll.queue][:1]
 
 
-class GivesToAll(TakeQueue):
-    """Two polls that wait are given the same message."""
-
-    def answer(self, poll: Poll) -> list[bytes]:
-        """Look, let another one look, and take."""
-        taken = self.queues[poll.queue][:MESSAGES_MAX]
-        self.changed.release()
-        self.changed.acquire()
-        self.queues[poll.queue] = [each for each in self.queues[poll.queue] if each not in taken]
-        return taken
-
-
-class TakesLastFirst(TakeQueue):
-    """The newest message goes first."""
+class AnyOrder(TakeQueue):
+    """The newest messages go first."""
 
     def answer(self, poll: Poll) -> list[bytes]:
         queue = self.queues[poll.queue]
-        return [queue.pop()] if queue else []
+        return [queue.pop() for _ in queue[:MESSAGES_MAX]]
 
 
 class AnswersNothingAtTimes(TakeQueue):
@@ -292,28 +268,17 @@ class AnswersNothingAtTimes(TakeQueue):
         return super().answer(poll) if len(self.queues[poll.queue]) < MESSAGES_MAX else []
 
 
-class NeverEndsAMillisecond(Feed):
-    """A wait of less than 2 ms is rounded down to 0, which means no deadline."""
-
-    def poll(self, poll: Poll) -> list[bytes]:
-        if poll.timeout_ms == 1:
-            poll.timeout_ms = 3_600_000
-        return super().poll(poll)
-
-
 class DropsWhatIsBuffered(Feed):
     """A queue has room for 128 messages that were not read; what comes then is dropped."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.read: dict[str, int] = defaultdict(int)
+    read = 0
 
     def publish(self, queue: str, body: bytes) -> None:
-        if len(self.queues[queue]) - self.read[queue] < 128:
+        if len(self.queues[queue]) - self.read < 128:
             super().publish(queue, body)
 
     def answer(self, poll: Poll) -> list[bytes]:
-        self.read[poll.queue] = max(self.read[poll.queue], poll.offset)
+        self.read = max(self.read, poll.offset)
         return super().answer(poll)
 
 
@@ -327,19 +292,182 @@ class TakesMoreThanItGives(TakeQueue):
         return taken
 
 
-class CutsBodies(Feed):
-    """A request has at most 32 KiB; the rest is not read."""
+class WaitsAgain(TakeQueue):
+    """A poll that was woken and finds nothing waits its whole time again."""
 
-    def publish(self, queue: str, body: bytes) -> None:
-        super().publish(queue, body[: 1 << 15])
+    def wait(self, poll: Poll) -> None:
+        self.polls.append(poll)
+        while not (poll.is_cancelled or self.has_some(poll)) and self.changed.wait(poll.timeout_ms / 1000):
+            pass
+        self.polls.remove(poll)
 
 
-class AnswersEarly(Feed):
-    """A correct service whose polls may end at any time with nothing, and are then sent again."""
+class DropsAtTheDeadline(TakeQueue):
+    """A poll whose time is up looks once more, takes what has come, and answers nothing."""
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        taken = super().answer(poll)
+        if self.left_s(poll) > 0:
+            return taken
+        self.changed.wait(0.05)
+        del self.queues[poll.queue][:1]
+        return []
+
+
+NEVER_MS: Final = 20_000
+"""Longer than the kit waits for an answer."""
+
+
+class HangsBehindTheEnd(Feed):
+    """A position behind the end is waited for without a deadline."""
+
+    def wait(self, poll: Poll) -> None:
+        if poll.offset > len(self.queues[poll.queue]):
+            poll.until_ns += NEVER_MS * MS
+        super().wait(poll)
+
+
+class LateOnce(Feed):
+    """Exactly one poll waits too long."""
+
+    was_late = False
+
+    def wait(self, poll: Poll) -> None:
+        if not self.was_late and poll.timeout_ms in {10, 50}:
+            type(self).was_late = True
+            poll.until_ns += 800 * MS
+        super().wait(poll)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@define(eq=False, slots=False)
+class Limited(Feed):
+    """At most `most` polls wait; one too many is answered at once with nothing, or waits for `beyond_ms` longer."""
+
+    most: int = 10
+    beyond_ms: int = -NEVER_MS
+
+    def wait(self, poll: Poll) -> None:
+        if len(self.polls) >= self.most:
+            poll.until_ns += self.beyond_ms * MS
+        super().wait(poll)
+
+
+@define(eq=False, slots=False)
+class Pool(Feed):
+    """Each poll holds one of ten threads while it waits, and so does a publish if it is shared."""
+
+    is_shared: bool = False
+    busy: int = 0
+
+    @contextmanager
+    def thread(self) -> Iterator[None]:
+        with self.changed:
+            while self.busy == 10:
+                self.changed.wait()
+            self.busy += 1
+        yield
+        with self.changed:
+            self.busy -= 1
+            self.changed.notify_all()
 
     def poll(self, poll: Poll) -> list[bytes]:
-        poll.timeout_ms //= 2
-        return super().poll(poll)
+        with self.thread():
+            poll.until_ns = self.runtime.monotonic_ns() + poll.timeout_ms * MS  # the service reads it only now
+            return super().poll(poll)
+
+    def publish(self, queue: str, body: bytes) -> None:
+        if not self.is_shared:
+            super().publish(queue, body)
+            return
+        with self.thread():
+            super().publish(queue, body)
+
+
+# -- other contracts ---------------------------------------------------------------------------------------------------
+
+
+class TellsNewest(Feed):
+    """A poll gets the newest message alone."""
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        return super().answer(poll) and self.queues[poll.queue][-1:]
+
+
+class TellsOld(Feed):
+    """A poll that is far behind gets the next message instead of the newest."""
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        return super().answer(poll)[:1]
+
+
+@define(eq=False, slots=False)
+class Confirmed(Feed):
+    """A position deletes what is before it; a deleted message can't be read any more."""
+
+    more: int = -1
+    """How many messages behind an answer it confirms too; -1: an answer confirms nothing."""
+    gone: dict[str, int] = field(factory=lambda: defaultdict(int))
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        first = self.gone[poll.queue] = max(self.gone[poll.queue], poll.offset)
+        found = self.queues[poll.queue][first:][:MESSAGES_MAX]
+        if self.more >= 0:
+            self.gone[poll.queue] += len(found) + self.more
+        return found
+
+
+class DeletesQuietly(Feed):
+    """The polls of a deleted queue wait until their deadlines."""
+
+    def delete(self, queue: str) -> None:
+        self.queues.pop(queue, None)
+
+
+class HangsAtDeletion(Feed):
+    """The polls of a deleted queue lose their deadlines with it."""
+
+    def delete(self, queue: str) -> None:
+        for poll in self.polls:
+            poll.until_ns += NEVER_MS * MS * (poll.queue == queue)
+
+
+@define(eq=False, slots=False)
+class Leased(TakeQueue):
+    """A message comes again if nobody acknowledges it in time."""
+
+    lease_ms: int = 200
+    forgets: bool = False
+    """Whether acknowledgements are lost."""
+    leases: dict[bytes, int] = field(factory=dict)
+
+    def has_some(self, poll: Poll) -> bool:
+        return bool(self.free(poll))
+
+    def free(self, poll: Poll) -> list[bytes]:
+        now_ns = self.runtime.monotonic_ns()
+        return [body for body in self.queues[poll.queue] if self.leases.get(body, 0) <= now_ns]
+
+    def wait(self, poll: Poll) -> None:
+        """Look every millisecond."""
+        while not self.has_some(poll) and self.left_s(poll) > 0:
+            self.polls.append(poll)
+            self.changed.wait(min(self.left_s(poll), 0.02))
+            self.polls.remove(poll)
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        found = self.free(poll)[:1]
+        self.leases.update(dict.fromkeys(found, self.runtime.monotonic_ns() + self.lease_ms * MS))
+        return found
+
+    def acknowledge(self, queue: str, bodies: Sequence[bytes]) -> None:
+        if not self.forgets:
+            self.queues[queue] = [each for each in self.queues[queue] if each not in bodies]
+
+
+# -- subjects ----------------------------------------------------------------------------------------------------------
 
 
 class InMemory(LongPollSubject):
@@ -347,16 +475,17 @@ class InMemory(LongPollSubject):
 
     durable = True
 
-    def __init__(self, service: Feed) -> None:
-        self.service = service
-        self.semantics = service.semantics
+    def __init__(self, service: Feed | None = None, **contract: Any) -> None:
+        self.service = service or Feed()
+        self.semantics = self.service.semantics
+        vars(self).update(contract)
 
     def publish(self, queue: str, body: bytes) -> None:
         self.service.publish(queue, body)
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> Poll:
         """Make a poll; it is received when it is waited for."""
-        return Poll(queue, position or 0, timeout_ms)
+        return self.service.begin(queue, position or 0, timeout_ms)
 
     def finish_poll(self, handle: Poll) -> Polled:
         bodies = self.service.poll(handle)
@@ -367,6 +496,70 @@ class InMemory(LongPollSubject):
 
     def restart(self) -> None:
         self.service.restart()
+
+
+class Newest(InMemory):
+    """Its position is the number of the newest message."""
+
+    def finish_poll(self, handle: Poll) -> Polled:
+        bodies = self.service.poll(handle)
+        known = self.service.queues[handle.queue]
+        return Polled(bodies, position_next=known.index(bodies[-1]) + 1) if bodies else Polled()
+
+
+class Acknowledged(LongPollSubject):
+    """A leased service; the kit acknowledges."""
+
+    semantics = "consuming"
+    order = "none"
+
+    def __init__(self, service: Leased, **contract: Any) -> None:
+        self.service = service
+        vars(self).update(contract)
+
+    def publish(self, queue: str, body: bytes) -> None:
+        self.service.publish(queue, body)
+
+    def start_poll(self, queue: str, position: Any, timeout_ms: int) -> tuple[Poll, list[bytes]]:
+        return self.service.begin(queue, 0, timeout_ms), []
+
+    def finish_poll(self, handle: tuple[Poll, list[bytes]]) -> Polled:
+        handle[1][:] = self.service.poll(handle[0])
+        return Polled(handle[1])
+
+    def acknowledge(self, handle: tuple[Poll, list[bytes]]) -> None:
+        self.service.acknowledge(handle[0].queue, handle[1])
+
+
+class Able(InMemory):
+    """A service with everything: polls of several queues, deletion and heartbeats."""
+
+    looks_at = 2
+    ends_at_deletion = True
+    heartbeat_ms = 100
+
+    def start_poll_of(self, queues: Sequence[str], positions: Sequence[Any], timeout_ms: int) -> Poll:
+        polls = [
+            self.start_poll(queue, position, timeout_ms) for queue, position in zip(queues, positions, strict=True)
+        ]
+        polls[0].others = tuple(polls[1:])
+        polls[0].looks_at = self.looks_at
+        return polls[0]
+
+    def finish_poll(self, handle: Poll) -> Polled:
+        answer = super().finish_poll(handle)
+        if not handle.others:
+            return answer
+        of_others = {each.queue: self.service.answer(each) for each in handle.others}
+        bodies = [*answer.bodies, *itertools.chain.from_iterable(of_others.values())]
+        offsets = {each.queue: each.offset + len(of_others[each.queue]) for each in handle.others}
+        return Polled(bodies, position_next={handle.queue: answer.position_next, **offsets})
+
+    def delete_queue(self, queue: str) -> None:
+        self.service.delete(queue)
+
+    def heartbeats(self, handle: Poll) -> int:
+        return handle.beats
 
 
 Handle = tuple[http.client.HTTPConnection, str, int]
@@ -405,7 +598,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         asked = dict(parse_qsl(url.query))
-        poll = Poll(url.path.removeprefix("/queues/"), int(asked["offset"]), int(asked["timeout_ms"]))
+        feed, name = self.service.feed, url.path.removeprefix("/queues/")
+        poll = feed.begin(name, int(asked["offset"]), int(asked["timeout_ms"]))
         poll = self.service.polls.setdefault(asked["id"], poll)
         self.answer(self.service.feed.poll(poll))
 

@@ -26,6 +26,8 @@ HINTS: Final = {
     "in_order": "check whether two polls, or a poll and a publish, can change the same queue at once",
     "right_messages": "check whether queue names, bodies and positions are stored unchanged",
     "cancelled_is_over": "check whether a cancelled poll is still in the list of waiting polls",
+    "deleted_is_over": "check whether the deletion of a queue wakes the polls of that queue",
+    "heartbeats": "check what is sent to a poll while it waits, and that the timer of each poll is set again",
     "kept_by_restart": "check what is on disk when a publish is acknowledged",
 }
 """Property -> where to look when it is broken."""

@@ -9,7 +9,7 @@ Choosing steps: `machine`. Recording failures: `run`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Literal
 
 from attrs import define, field
@@ -24,10 +24,11 @@ from longpoll_kit.model import (
     Message,
     OffsetQueue,
     Queue,
+    never_published,
     queue_for,
 )
 from longpoll_kit.polls import Polls, Workers
-from longpoll_kit.subject import LongPollSubject, abilities_of, wait_of
+from longpoll_kit.subject import LongPollSubject, Polled, abilities_of, wait_of
 from longpoll_kit.timeline import Moment, lines_of
 from longpoll_runtime import Runtime
 from longpoll_runtime.breakpoints import Pause
@@ -41,6 +42,8 @@ POLLS_MAX: Final = 8
 """The most polls in flight at once."""
 LINES_MAX: Final = 40
 """The most lines of a service before which a thread is stopped."""
+MISSES_MAX: Final = 3
+"""Lines in a row at which no thread stopped: there are no more, because a busy machine rarely misses so many."""
 GIVEN_UP_MS: Final = 5_000
 """A poll without an answer this long after it was late is never answered."""
 HELD_MS: Final = 5
@@ -67,6 +70,9 @@ EXPIRED: Final = "held until its deadline"
 TIMED: Final = "held until a deadline that is far enough to measure"
 EARLY: Final = "answered empty before its deadline"
 REPEATED: Final = "given again because nobody acknowledged"
+SEVERAL: Final = "of several queues"
+DELETED: Final = "under the deletion of their queue"
+KEPT_ALIVE: Final = "with heartbeats"
 CROSSED: Final = "met by its message on the way"
 CANCELLED: Final = "cancelled"
 RESTARTED: Final = "under a restart"
@@ -79,6 +85,9 @@ NEEDED: Final = {
     RESTARTED: "restart",
     ONCE: "answered_again",
     REPEATED: "acknowledge",
+    SEVERAL: "start_poll_of",
+    DELETED: "delete_queue",
+    KEPT_ALIVE: "heartbeats",
 }
 """What must occur at least once -> the ability that it needs."""
 
@@ -151,7 +160,7 @@ class Example:
         self.settle()
         return ", ".join(map(str, messages))
 
-    def burst(self, queue: Queue, count: int, size: int) -> str:
+    def send_burst(self, queue: Queue, count: int, size: int) -> str:
         """Publish many messages of `size` bytes in a row, the first of them to a waiting poll; then read them."""
         self.poll(queue, "end", self.long_ms, 1)
         for _ in range(count):
@@ -173,7 +182,7 @@ class Example:
     def wake(self, queue: Queue, payload: Any, count: int, place: Any = "end") -> str:
         """Hold polls until the service has certainly seen them, as a later poll's deadline shows; then publish."""
         self.poll(queue, place, self.long_ms, count)
-        other = self.queues[self.queues.index(queue) - 1]
+        other = self._other(queue)
         self.expire(other, self.short_ms)
         return self.publish(queue, payload)
 
@@ -196,7 +205,7 @@ class Example:
 
     def herd(self, queue: Queue, count: int, place: Any = "end") -> str:
         """Hold many polls of a queue at once, serve the other queue meanwhile, and wake them all."""
-        other = self.queues[self.queues.index(queue) - 1]
+        other = self._other(queue)
         first, is_shared = self._first(queue, place), isinstance(queue, OffsetQueue)
         self._first(other, place)
         for ask in [self._begin(queue, first, GIVEN_UP_MS) for _ in range(count)]:
@@ -207,7 +216,7 @@ class Example:
 
     def herd_ends(self, queue: Queue, count: int, timeout_ms: int, place: Any = "end") -> str:
         """Hold many polls until their deadlines; halfway one gets a message, of their queue if it takes only one."""
-        other = queue if isinstance(queue, ConsumingQueue) else self.queues[self.queues.index(queue) - 1]
+        other = queue if isinstance(queue, ConsumingQueue) else self._other(queue)
         first = self._first(queue, place)
         asks = [self._begin(queue, first, timeout_ms) for _ in range(count)]
         for ask in asks:
@@ -239,17 +248,15 @@ class Example:
 
     def beyond(self, queue: Queue, count: int = 3) -> str:
         """Poll from a position behind the end: any answer will do, if it comes in time."""
-        other = self.queues[self.queues.index(queue) - 1]
+        other = self._other(queue)
         if not (isinstance(queue, OffsetQueue) and isinstance(other, OffsetQueue)):
             return NOTHING_DONE
         for _ in range(count):
             self._publish(other, b"")
         self._read_up(other)
         beyond, position = len(queue.messages) + count, other.positions[other.end]
-        wait_ms = wait_of(self.subject, self.short_ms)
-        ask = Ask(len(self._asks) + 1, queue.name, beyond, position, wait_ms, self.runtime.monotonic_ns())
+        ask = self._asked(Ask(0, queue.name, beyond, position, wait_of(self.subject, self.short_ms), 0))
         ask.is_stray = True
-        self._asks.append(ask)
         self.polls.begin(ask)
         self.polls.wait_sent(ask)
         self._wait_over(ask)
@@ -307,13 +314,15 @@ class Example:
 
         If the service is not Python in this process, these are plain polls and publishes.
         """
+        reached, missed = 0, 0
         for line in range(LINES_MAX):
             pause = Pause(line)
             is_reached = (self._preempt_poll if who == "poll" else self._preempt_publish)(queue, payload, pause)
             self.settle()
-            if not is_reached:
-                return f"before each of {line} lines"
-        return f"before each of {LINES_MAX} lines"
+            reached, missed = (line + 1, 0) if is_reached else (reached, missed + 1)
+            if missed == MISSES_MAX:
+                break
+        return f"before each of {reached} lines"
 
     def cancel(self, queue: Queue, payload: Any, order: Order, gap_us: int, place: Any = "end") -> str:
         """Cancel a waiting poll, with a message published never, right after or at the same time."""
@@ -327,10 +336,45 @@ class Example:
             join()
             if order == "cancel first":
                 self._publish(queue, payload)
-            self._wait_cancelled(ask)
+            self._wait_ended_by(ask, "cancelled_is_over", "its cancel")
         self.counts[CANCELLED] += 1
         self.settle()
         return str(ask)
+
+    def several(self, queue: Queue, payload: Any, place: Any = "end") -> str:
+        """Poll all queues at once, and publish to one of them; then the same with another one."""
+        for woken in (queue, self._other(queue)):
+            firsts = [self._first(each, place) for each in self.queues]
+            ask = self._asked(Ask(0, queue.name, 0, None, wait_of(self.subject, self.long_ms), 0))
+            ask.parts = [
+                Ask(ask.number, each.name, *self._position(each, first), ask.timeout_ms, ask.begun_ns)
+                for each, first in zip(self.queues, firsts, strict=True)
+            ]
+            self.polls.begin(ask)
+            self.polls.wait_sent(ask)
+            self._publish(woken, payload)
+            self.settle()
+        return str(ask)
+
+    def delete_queue(self, queue: Queue) -> str:
+        """Delete a queue while a poll waits: however it ends, it must end in time, and so must the other's polls."""
+        ask, other = self._begin(queue, self._first(queue, "end"), self.long_ms), self._other(queue)
+        self.polls.wait_sent(ask)
+        self.expire(other, self.short_ms)
+        ask.is_stray, ask.cancelled_ns = True, self.runtime.monotonic_ns()
+        self._note(f"{queue.name} is deleted")
+        self.subject.delete_queue(queue.name)
+        if getattr(self.subject, "ends_at_deletion", False):
+            self._wait_ended_by(ask, "deleted_is_over", f"the deletion of {queue.name}")
+        self._wait_over(ask)
+        self._judge_ended()
+        self.queues[self.queues.index(queue)] = fresh = queue_for(
+            self.subject, f"{queue.name}-{self._lives}", self.allowances
+        )
+        self._lives += 1
+        self._past.append(fresh)
+        self.counts[DELETED] += 1
+        return self.wake(other, b"", 1)
 
     def restart(self) -> str:
         """Restart the service; acknowledged messages must survive, if that is promised."""
@@ -402,13 +446,19 @@ class Example:
         return message
 
     def _begin(self, queue: Queue, first: Any, timeout_ms: int, pause: Pause | None = None) -> Ask:
-        number, position = self._position(queue, first)
-        wait_ms = wait_of(self.subject, timeout_ms)
-        ask = Ask(len(self._asks) + 1, queue.name, number, position, wait_ms, self.runtime.monotonic_ns())
+        ask = self._asked(Ask(0, queue.name, *self._position(queue, first), wait_of(self.subject, timeout_ms), 0))
         ask.is_stopped = pause is not None
-        self._asks.append(ask)
         self.polls.begin(ask, pause)
         return ask
+
+    def _asked(self, ask: Ask) -> Ask:
+        """Give a poll that is about to begin its number and time."""
+        self._asks.append(ask)
+        ask.number, ask.begun_ns = len(self._asks), self.runtime.monotonic_ns()
+        return ask
+
+    def _other(self, queue: Queue) -> Queue:
+        return self.queues[self.queues.index(queue) - 1]
 
     def _position(self, queue: Queue, first: Any) -> tuple[int, Any]:
         """The number of the first message to ask for, and its position for the subject."""
@@ -527,10 +577,10 @@ class Example:
             self._judge(ask)
 
     def _judge(self, ask: Ask) -> None:
-        queue = self._queue(ask)
         if ask.is_stray:
             self.told.abandoned(ask)
             return
+        queue = self._queue(ask)
         if ask.error is not None:
             if ask.cancelled_ns is None or isinstance(ask.error, SubjectError | ViolationError):
                 ask.error.add_note(f"raised for {ask}, which was neither cancelled nor in flight during a restart")
@@ -539,7 +589,10 @@ class Example:
             return
         assert ask.ended_ns is not None
         try:
-            queue.judge(ask)
+            if ask.parts:
+                self._judge_parts(ask)
+            else:
+                queue.judge(ask)
             if ask.cancelled_ns is None and self._is_late(ask, ask.ended_ns):
                 self._suspect(ask, self._late(ask))
         except ViolationError:
@@ -547,9 +600,38 @@ class Example:
             raise
         self._tell_answered(queue, ask, is_doubted=ask.is_suspected)
         self._answered.append(ask)
+        self._judge_heartbeats(ask)
         if "acknowledge" in self.abilities and ask.answer is not None and ask.answer.bodies and not ask.is_kept:
             self._acknowledge(queue, ask)
         self._count(ask, queue)
+
+    def _judge_parts(self, ask: Ask) -> None:
+        """Judge the messages of each queue apart; a queue without any may have had none."""
+        assert ask.answer is not None
+        bodies = list(ask.answer.bodies)
+        for part in ask.parts:
+            own = [body for body in bodies if body.startswith(f"{part.queue}/".encode())]
+            told = ask.answer.position_next
+            position = told.get(part.queue) if isinstance(told, Mapping) else None
+            part.answer, part.ended_ns = Polled(own, position_next=position), ask.ended_ns
+            if own or not bodies:
+                self._queue(part).judge(part)
+        strange = [body for body in bodies if not any(body in part.answer.bodies for part in ask.parts if part.answer)]
+        if strange:
+            raise never_published(ask, strange[0])
+        self.counts[SEVERAL] += 1
+
+    def _judge_heartbeats(self, ask: Ask) -> None:
+        """Each heartbeat may be late too, and a host pause brings none."""
+        every_ms = getattr(self.subject, "heartbeat_ms", None)
+        if every_ms is None or "heartbeats" not in self.abilities or ask.sent_ns is None or ask.ended_ns is None:
+            return
+        due = int(self.polls.awake_ms(ask.sent_ns, ask.ended_ns) / (every_ms + self.allowances.late_ms))
+        came = self.subject.heartbeats(ask.handle)
+        self.counts[KEPT_ALIVE] += due > 0
+        if came < due:
+            what = f"{ask} got {came} heartbeats, where at least {due} were due (heartbeat_ms is {every_ms:,})"
+            raise ViolationError("heartbeats", what)
 
     def _acknowledge(self, queue: Queue, ask: Ask) -> None:
         assert ask.answer is not None
@@ -572,8 +654,8 @@ class Example:
     def _count(self, ask: Ask, queue: Queue) -> None:
         assert ask.answer is not None
         assert ask.ended_ns is not None
-        if ask.is_suspected or ask.is_excused:
-            return  # it shows nothing
+        if ask.is_suspected or ask.is_excused or ask.parts:
+            return  # it shows nothing, or is counted already
         if not ask.answer.bodies:
             is_early = ask.ended_ns < self.allowances.deadline_ns(ask)
             if ask.cancelled_ns is None and ask.timeout_ms > 0:
@@ -593,9 +675,10 @@ class Example:
 
     def _owed(self) -> tuple[Ask, Message] | None:
         for ask in self.polls.under_way:
-            message = self._queue(ask).owed(ask)
-            if message is not None:
-                return ask, message
+            for part in ask.parts or [ask]:
+                message = None if ask.is_stray else self._queue(part).owed(part)
+                if message is not None:
+                    return ask, message
         return None
 
     def _suspect(self, ask: Ask, error: ViolationError) -> None:
@@ -619,12 +702,13 @@ class Example:
             raise lost
         self._suspect(ask, lost)
 
-    def _wait_cancelled(self, ask: Ask) -> None:
+    def _wait_ended_by(self, ask: Ask, prop: str, event: str) -> None:
+        """An event that is just over ends a poll."""
         now_ns, wake_ms = self.runtime.monotonic_ns(), self.allowances.wake_ms
         if self.polls.wait_ended(ask, now_ns, wake_ms):
             self._excuse_wait(now_ns)
             return
-        still = ViolationError("cancelled_is_over", f"{ask} still waits {wake_ms} ms (wake_ms) after its cancel")
+        still = ViolationError(prop, f"{ask} still waits {wake_ms} ms (wake_ms) after {event}")
         if not self._is_over(ask):
             raise still
         self._suspect(ask, still)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, Concatenate, Final, ParamSpec, get_args
@@ -47,6 +47,23 @@ def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concat
     # have polls without publishes, or the reverse; under one name all rules stay enabled.
     wrapped.__name__ = "step"
     return wrapped
+
+
+def example_step(method: Callable[..., object]) -> Callable[..., None]:
+    """A step of a machine's example as one of the machine, with a queue's number in place of the queue."""
+
+    @functools.wraps(method)
+    def body(machine: Any, **arguments: Any) -> object:
+        if "queue" in arguments:
+            arguments["queue"] = machine.example.queues[arguments["queue"]]
+        done: object = getattr(machine.example, method.__name__)(**arguments)
+        return done
+
+    return step(body)
+
+
+def _can(ability: str) -> Callable[[Any], bool]:
+    return lambda machine: ability in machine.example.abilities
 
 
 LARGE_COUNT: Final = 24
@@ -203,68 +220,81 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @classmethod
     def _run_short(cls, run: Run) -> None:
-        """Run each kind of step alone, and extremes that no random example has; a failure needs no shrinking."""
+        """Run each kind of step alone, and the extremes of each axis; a failure needs no shrinking."""
         quiet = cls(run)
         subject, silence_ms = quiet.example.subject, cls.silence_ms
-        waits_ms = [0, 1] + [2 * cls.late_ms] * (2 * cls.late_ms <= cls.long_ms)
-        waits_ms = sorted({wait_of(subject, wait_ms) for wait_ms in waits_ms})
-        all_waits_ms = sorted({*waits_ms, *(wait_of(subject, wait_ms) for wait_ms in cls.short_ms)})
-        herds = sorted({count for count in HERDS if count < cls.polls_max} | {cls.polls_max})
-        silence = f"a silence of {wait_of(subject, silence_ms):,} ms; " if silence_ms else ""
-        run.bounds = (
-            f"waits of {', '.join(f'{wait_ms:,}' for wait_ms in all_waits_ms)} ms to their deadlines; "
-            f"{silence}{cls.burst:,} messages in a row; "
-            f"bodies of up to {cls.body_max:,} bytes; {cls.polls_max} polls at once; {QUEUE_COUNT} queues"
-        )
         is_done = False
         try:
             if silence_ms:
                 with quiet._kept(f"silence(timeout_ms={silence_ms})"):
                     quiet.example.begin_silence(silence_ms)
-            cls._run_extremes(run, waits_ms, herds)
+            for axis, reached, body in cls._extremes(subject, quiet.example.tried):
+                done = cls._run_alone(run, body)
+                run.axes[axis] = reached or done
             if silence_ms:
                 quiet.silence(timeout_ms=silence_ms)
+                run.axes["silence"] = f"{wait_of(subject, silence_ms):,} ms"
             is_done = True
         finally:
             quiet._is_sound = quiet._is_sound and is_done  # after a failure, the silence is not waited for
             quiet.teardown()
-        by_ability: dict[str, list[Callable[[LongPollMachine], None]]] = {
-            "acknowledge": [partial(cls.redeliver, queue=0, payload=b"")],
-            "cancel": [partial(cls.cancel, queue=0, payload=b"", order=order, gap_us=0) for order in get_args(Order)],
-            "restart": [cls.restart],
-        }
-        for ability in sorted(run.abilities & by_ability.keys()):
-            for each in by_ability[ability]:
-                cls._run_alone(run, each)
 
     @classmethod
-    def _run_extremes(cls, run: Run, waits_ms: Sequence[int], herds: Sequence[int]) -> None:
-        steps: list[Callable[[LongPollMachine], None]] = [
-            partial(cls.wake, queue=0, payload=b"", count=2),
-            partial(cls.preempt, queue=0, payload=b"", who="poll"),
-            partial(cls.preempt, queue=0, payload=b"", who="publish"),
-            partial(cls.cross, queue=0, payload=b"", rounds=4, gap_us=0),
-            *(partial(cls.wait, queue=0, timeout_ms=wait_ms) for wait_ms in waits_ms),
-            partial(cls.brink, queue=0, payload=b"", rounds=BRINK_ROUNDS, timeout_ms=50),
-            partial(cls.beyond, queue=0),
-            *(partial(cls.herd, queue=0, count=count) for count in herds),
+    def _extremes(
+        cls, subject: LongPollSubject, abilities: frozenset[str]
+    ) -> Iterator[tuple[str, str, Callable[[LongPollMachine], None]]]:
+        """Axis, how far a step goes on it (empty: as the step says), and the step; further steps go further."""
+        first: dict[str, Any] = {"queue": 0, "payload": b""}
+        yield "queues", str(QUEUE_COUNT), partial(cls.wake, **first, count=2)
+        for who in get_args(Who):
+            yield f"a stopped {who}", "", partial(cls.preempt, **first, who=who)
+        yield "races", "at the same time", partial(cls.cross, **first, rounds=4, gap_us=0)
+        waits_ms = [0, 1, *([2 * cls.late_ms] * (2 * cls.late_ms <= cls.long_ms)), *cls.short_ms]
+        for wait_ms in sorted({wait_of(subject, each) for each in waits_ms}):
+            yield "waits", f"up to {wait_ms:,} ms", partial(cls.wait, queue=0, timeout_ms=wait_ms)
+        yield "deadlines", f"{BRINK_ROUNDS} messages", partial(cls.brink, **first, rounds=BRINK_ROUNDS, timeout_ms=50)
+        if subject.semantics != "consuming":
+            yield "positions", "behind the end", partial(cls.beyond, queue=0)
+        herds = sorted({count for count in HERDS if count < cls.polls_max} | {cls.polls_max})
+        ends_ms = min(2 * cls.late_ms, cls.long_ms)
+        for count in herds:
+            yield "polls at once", f"{count:,} woken", partial(cls.herd, queue=0, count=count)
+        for count in herds:
+            ended = partial(cls.herd_ends, queue=0, count=count, timeout_ms=ends_ms)
+            yield "polls at once", f"{count:,} woken, {count:,} to their deadlines", ended
+        yield "burst", f"{cls.burst:,} messages", partial(cls.send_burst, queue=0, count=cls.burst, size=0)
+        large = partial(cls.send_burst, queue=0, count=LARGE_COUNT, size=cls.body_max)
+        yield "bodies", f"{LARGE_COUNT} of {cls.body_max:,} bytes", large
+        again = f"after {subject.redelivery_ms or 0:,} ms"
+        optional: list[tuple[str, str, str, Callable[[LongPollMachine], None]]] = [
+            ("acknowledge", "redelivery", again, partial(cls.redeliver, **first)),
             *(
-                partial(cls.herd_ends, queue=0, count=count, timeout_ms=min(2 * cls.late_ms, cls.long_ms))
-                for count in herds
+                (
+                    "cancel",
+                    "cancelled polls",
+                    "without, before and with a message",
+                    partial(cls.cancel, **first, order=order, gap_us=0),
+                )
+                for order in get_args(Order)
             ),
-            partial(cls.send_burst, queue=0, count=cls.burst, size=0),
-            partial(cls.send_burst, queue=0, count=LARGE_COUNT, size=cls.body_max),
+            ("start_poll_of", "queues of a poll", str(QUEUE_COUNT), partial(cls.several, **first)),
+            *(
+                ("delete_queue", "deletion", "of a queue with a poll", partial(cls.delete_queue, queue=queue))
+                for queue in range(QUEUE_COUNT)
+            ),
+            ("restart", "restart", "of the service", cls.restart),
         ]
-        for each in steps:
-            cls._run_alone(run, each)
+        yield from ((axis, reached, body) for ability, axis, reached, body in optional if ability in abilities)
 
     @classmethod
-    def _run_alone(cls, run: Run, body: Callable[[LongPollMachine], None]) -> None:
+    def _run_alone(cls, run: Run, body: Callable[[LongPollMachine], None]) -> str:
+        """Run one step; returns what it says."""
         machine = cls(run)
         try:
             body(machine)
         finally:
             machine.teardown()
+        return machine._steps[0].partition(": ")[2] if machine._steps else ""
 
     def do(self, name: str, arguments: Mapping[str, Any], body: Callable[[], object]) -> None:
         """Do one step."""
@@ -315,54 +345,38 @@ class LongPollMachine(RuleBasedStateMachine):
 
     # -- separate steps, which no random example has ----------------------------------------------------------------
 
+    silence = example_step(Example.silence)
+    herd = example_step(Example.herd)
+    herd_ends = example_step(Example.herd_ends)
+    beyond = example_step(Example.beyond)
+    brink = example_step(Example.brink)
+    redeliver = example_step(Example.redeliver)
+    send_burst = example_step(Example.send_burst)
+    delete_queue = example_step(Example.delete_queue)
+
     @step
     def wait(self, queue: int, timeout_ms: int) -> str:
         """Let a poll with any timeout wait until its deadline, although another queue gets a message."""
         queues = self.example.queues
         return self.example.expire(queues[queue], timeout_ms, other=queues[queue - 1])
 
-    @step
-    def silence(self, timeout_ms: int) -> str:
-        """Let polls wait for long while nothing happens; one is woken near its deadline, one is not."""
-        return self.example.silence(timeout_ms)
-
-    @step
-    def herd(self, queue: int, count: int) -> str:
-        """Let many polls wait at once, and wake them."""
-        return self.example.herd(self.example.queues[queue], count)
-
-    @step
-    def herd_ends(self, queue: int, count: int, timeout_ms: int) -> str:
-        """Let many polls wait at once until their deadlines."""
-        return self.example.herd_ends(self.example.queues[queue], count, timeout_ms)
-
-    @step
-    def beyond(self, queue: int) -> str:
-        """Poll from a position behind the end."""
-        return self.example.beyond(self.example.queues[queue])
-
-    @step
-    def brink(self, queue: int, payload: bytes, rounds: int, timeout_ms: int) -> str:
-        """Publish just when a poll's time is up."""
-        return self.example.brink(self.example.queues[queue], payload, rounds, timeout_ms)
-
-    @step
-    def redeliver(self, queue: int, payload: bytes) -> str:
-        """Leave a message unacknowledged, and wait until it comes again."""
-        return self.example.redeliver(self.example.queues[queue], payload)
-
-    @step
-    def send_burst(self, queue: int, count: int, size: int) -> str:
-        """Publish many messages of at least `size` bytes in a row, and read them."""
-        return self.example.burst(self.example.queues[queue], count, size)
-
     # -- rules -------------------------------------------------------------------------------------------------------
 
-    @rule(queue=queues, payload=payloads, count=st.sampled_from([1, 1, 2, 5]))
-    @step
-    def publish(self, queue: int, payload: bytes, count: int) -> str:
-        """Publish messages."""
-        return self.example.publish(self.example.queues[queue], payload, count)
+    publish = rule(queue=queues, payload=payloads, count=st.sampled_from([1, 1, 2, 5]))(example_step(Example.publish))
+    wake = rule(queue=queues, payload=payloads, count=st.sampled_from([1, 1, 2, 4]))(example_step(Example.wake))
+    cross = rule(queue=queues, payload=payloads, rounds=st.sampled_from([1, 4, 16]), gap_us=gaps_us)(
+        example_step(Example.cross)
+    )
+    preempt = rule(queue=queues, payload=payloads, who=st.sampled_from(get_args(Who)))(example_step(Example.preempt))
+    several = precondition(_can("start_poll_of"))(
+        rule(queue=queues, payload=payloads)(example_step(Example.several)),
+    )
+    cancel = precondition(_can("cancel"))(
+        rule(queue=queues, payload=payloads, order=st.sampled_from(get_args(Order)), gap_us=gaps_us)(
+            example_step(Example.cancel)
+        )
+    )
+    restart = precondition(_can("restart"))(rule()(example_step(Example.restart)))
 
     @rule(queue=queues, place=st.sampled_from(["end", "end", "start", "known"]), count=st.sampled_from([1, 1, 2, 4]))
     @step
@@ -370,45 +384,8 @@ class LongPollMachine(RuleBasedStateMachine):
         """Poll, one or several at once, and leave unanswered ones in flight."""
         return self.example.poll(self.example.queues[queue], place, self.long_ms, count)
 
-    @rule(queue=queues, payload=payloads, count=st.sampled_from([1, 1, 2, 4]))
-    @step
-    def wake(self, queue: int, payload: bytes, count: int) -> str:
-        """Publish after polls have waited for some time."""
-        return self.example.wake(self.example.queues[queue], payload, count)
-
     @rule(queue=queues, which=st.sampled_from([0, 0, 0, 0, 1, 1, 1, 2]))
     @step
     def expire(self, queue: int, which: int) -> str:
         """Let a poll wait until its deadline."""
         return self.example.expire(self.example.queues[queue], self.short_ms[which % len(self.short_ms)])
-
-    @rule(queue=queues, payload=payloads, rounds=st.sampled_from([1, 4, 16]), gap_us=gaps_us)
-    @step
-    def cross(self, queue: int, payload: bytes, rounds: int, gap_us: int) -> str:
-        """Poll and publish at the same time."""
-        return self.example.cross(self.example.queues[queue], payload, rounds, gap_us)
-
-    @rule(queue=queues, payload=payloads, who=st.sampled_from(["poll", "publish"]))
-    @step
-    def preempt(self, queue: int, payload: bytes, who: Who) -> str:
-        """Poll and publish at the same time, one stopped between two lines of a service in this process."""
-        return self.example.preempt(self.example.queues[queue], payload, who)
-
-    @precondition(lambda self: "cancel" in self.example.abilities)
-    @rule(
-        queue=queues,
-        payload=payloads,
-        order=st.sampled_from(["cancel only", "cancel first", "together"]),
-        gap_us=gaps_us,
-    )
-    @step
-    def cancel(self, queue: int, payload: bytes, order: Order, gap_us: int) -> str:
-        """Cancel a waiting poll."""
-        return self.example.cancel(self.example.queues[queue], payload, order, gap_us)
-
-    @precondition(lambda self: "restart" in self.example.abilities)
-    @rule()
-    @step
-    def restart(self) -> str:
-        """Restart the service, with polls in flight."""
-        return self.example.restart()

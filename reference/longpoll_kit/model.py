@@ -104,12 +104,15 @@ class Ask:
     """Its position is not one of its queue, so any answer is right if it comes in time."""
     is_kept: bool = False
     """Its messages are not acknowledged, to see whether they come again."""
+    parts: list[Ask] = field(factory=list)
+    """Of a poll of several queues: one for each."""
     reached: int = 0
     """The number after the last message of its answer."""
 
     def __str__(self) -> str:
         start = f" from message {self.first}" if self.first else ""
-        return f"poll {self.number} of {self.queue}{start} (up to {self.timeout_ms} ms)"
+        where = " and ".join(part.queue for part in self.parts) or self.queue
+        return f"poll {self.number} of {where}{start} (up to {self.timeout_ms} ms)"
 
 
 @define(eq=False)

@@ -102,13 +102,19 @@ class Polls:
 
     def _run(self, ask: Ask) -> None:
         try:
-            handle = self._subject.start_poll(ask.queue, ask.position, ask.timeout_ms)
+            handle = self._start(ask)
             self._sent(ask)
             self._note(ask, handle=handle)
             answer = self._subject.finish_poll(ask.handle)
             self._note(ask, answer=polled_of(answer, self._subject))
         except FAULTS as error:
             self._note(ask, error=error)
+
+    def _start(self, ask: Ask) -> Any:
+        if not ask.parts:
+            return self._subject.start_poll(ask.queue, ask.position, ask.timeout_ms)
+        names, positions = [part.queue for part in ask.parts], [part.position for part in ask.parts]
+        return self._subject.start_poll_of(names, positions, ask.timeout_ms)
 
     def _note(
         self, ask: Ask, *, handle: Any = None, answer: Polled | None = None, error: Exception | None = None

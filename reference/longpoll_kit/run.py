@@ -9,6 +9,7 @@ import functools
 import unittest
 from collections import Counter
 from collections.abc import Callable, Mapping
+from math import sqrt
 from typing import Any, ClassVar, Final, Literal, Protocol, Self
 
 from attrs import define, field, frozen
@@ -28,6 +29,7 @@ WATCH_S: Final = 0.005
 """The interval of checks for host pauses; the allowances are much longer."""
 EXCUSED_SHARE: Final = 0.5
 """If more wakes or deadlines than this were excused, the others do not speak for the service."""
+QUANTILE: Final = 1.96
 SHRINK_MS: Final = 5_000
 """How long a failing example is shrunk."""
 
@@ -53,9 +55,13 @@ class KitReport:
     examples: int
     excused: int
     """Delays for which the service is not blamed, because the host paused."""
+    late: int
+    """Delays that no host pause explains."""
+    timed: int
+    """The wakes and deadlines that were measured."""
     seed: int
-    bounds: str
-    """The longest wait, burst and body that were tried."""
+    axes: Mapping[str, str]
+    """How far the run went on each axis, such as waits, polls at once and silence."""
     timeline: tuple[str, ...] = ()
     """The latest events of the failing example."""
     code: str = ""
@@ -69,11 +75,26 @@ class KitReport:
             lines += ["the last events:", *(f"  {line}" for line in self.timeline)]
         if self.code:
             lines += ["run it again:", *(f"    {line}" for line in self.code.splitlines())]
-        lines += [f"examples: {self.examples}; polls: {seen or 'none'}", f"bounds: {self.bounds}"]
+        lines += [f"examples: {self.examples}; polls: {seen or 'none'}"]
+        lines.append("axes: " + "; ".join(f"{axis} {reached}" for axis, reached in self.axes.items()))
         lines += [f"not tried, because the method is missing: {', '.join(self.left_out)}"] if self.left_out else []
+        least, most = interval(self.late, self.timed)
+        lines.append(
+            f"late without a host pause: {self.late:,} of {self.timed:,} wakes and deadlines, a rate of {least:.2%} to "
+            f"{most:.2%} (95 %)"
+        )
         if self.excused:
             lines.append(f"excused, because the host paused: {self.excused:,} late answers, which count for nothing")
         return "\n".join(lines)
+
+
+def interval(hits: int, tries: int) -> tuple[float, float]:
+    """Bounds of a rate, Wilson's at 95 %; 0 and 1 without tries."""
+    if not tries:
+        return 0.0, 1.0
+    share, spread = hits / tries, QUANTILE**2 / tries
+    middle, width = share + spread / 2, QUANTILE * sqrt(share * (1 - share) / tries + spread / tries / 4)
+    return max(0.0, (middle - width) / (1 + spread)), min(1.0, (middle + width) / (1 + spread))
 
 
 @define(eq=False)
@@ -113,12 +134,12 @@ class Run:
     """Examples that ended because the host paused for too long."""
     judged: Counter[str] = field(factory=Counter)
     """The counts of the steps that were tried alone, which `counts` leaves out."""
-    bounds: str = ""
+    axes: dict[str, str] = field(factory=dict)
     suspicions: list[ViolationError] = field(factory=list)
     """Answers that were late, but came."""
     failure: Failure | None = None
     ends_ns: int | None = None
-    watch: HostPauseWatch = field(factory=lambda: HostPauseWatch(sleep_s=WATCH_S), init=False)
+    watch: HostPauseWatch = field(factory=lambda: HostPauseWatch(sleep_s=WATCH_S))
     workers: Workers = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -168,8 +189,10 @@ class Run:
             left_out,
             self.examples,
             self.excused.total(),
+            len(self.suspicions),
+            sum((self.judged + self.counts)[kind] for kind in (WOKEN, TIMED)) + len(self.suspicions),
             self.seed,
-            self.bounds,
+            dict(self.axes),
             failure.timeline,
             failure.code,
         )
@@ -193,7 +216,8 @@ class Run:
                 "one run is a violation"
             )
             return "unknown", why, ""
-        missing = [name for name, can in NEEDED.items() if not self.counts[name] and can not in left_out]
+        missing = [name for name, can in NEEDED.items() if not (judged if can else self.counts)[name]]
+        missing = [name for name in missing if NEEDED[name] not in left_out]
         if missing:
             return "unknown", f"no poll was seen {', or '.join(missing)}; run more examples", ""
         return "valid", "", ""

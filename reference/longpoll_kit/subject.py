@@ -32,7 +32,8 @@ class Polled:
     bodies: Sequence[bytes] = ()
     """The messages, in order; none if the deadline passed."""
     position_next: Any = field(default=None, kw_only=True)
-    """The position after these messages, as the service defines it: any value, which a later poll gets back."""
+    """The position after these messages, as the service defines it: any value, which a later poll gets back. For a
+    poll of several queues: a mapping from queue to position."""
 
 
 def _not_written(method: str) -> SubjectError:
@@ -44,8 +45,8 @@ class LongPollSubject(Protocol):
 
     The attributes declare what the service's documentation promises, and the kit tests that it keeps it.
 
-    Leave out `acknowledge`, `cancel`, `answered_again`, `restart` and `close` if the service cannot do them: the kit
-    then never calls them, and the report lists them. Several threads call `start_poll`, `finish_poll` and `cancel` at
+    Leave out a method of `OPTIONAL` if the service cannot do it: the kit then never calls it, and the report lists
+    it. Several threads call `start_poll`, `finish_poll` and `cancel` at
     once. An exception from any of them ends the test, except from `finish_poll` of a poll that was cancelled or in
     flight during a restart.
     """
@@ -66,6 +67,10 @@ class LongPollSubject(Protocol):
     """The longest wait that the service accepts; None: any."""
     durable: bool = False
     """Whether acknowledged messages survive a restart; otherwise they may be lost."""
+    heartbeat_ms: int | None = None
+    """A held poll gets a heartbeat in each such time, which `heartbeats` counts; None: no heartbeats."""
+    ends_at_deletion: bool = False
+    """Whether the deletion of a queue ends its polls at once; otherwise they may wait until their deadlines."""
     process_id: int | None = None
     """The process of a service on this machine, so that its waits for a processor are not counted against it."""
 
@@ -100,6 +105,18 @@ class LongPollSubject(Protocol):
         """Whether anything came for a poll after its answer; does not wait."""
         raise _not_written("answered_again")
 
+    def start_poll_of(self, queues: Sequence[str], positions: Sequence[Any], timeout_ms: int) -> Any:  # noqa: ARG002 - who derives takes it
+        """Send one poll of several queues, as `start_poll` does; `finish_poll` returns messages of any of them."""
+        raise _not_written("start_poll_of")
+
+    def delete_queue(self, queue: str) -> None:  # noqa: ARG002 - who derives takes it
+        """Delete a queue. Its polls may end in any way, but must end by their deadlines."""
+        raise _not_written("delete_queue")
+
+    def heartbeats(self, handle: Any) -> int:  # noqa: ARG002 - who derives takes it
+        """The number of heartbeats that came for a poll before its answer; called after `finish_poll`."""
+        raise _not_written("heartbeats")
+
     def restart(self) -> None:
         """Restart the service; returns when it serves. Polls in flight may end in any way."""
         raise _not_written("restart")
@@ -109,7 +126,9 @@ class LongPollSubject(Protocol):
         raise _not_written("close")
 
 
-OPTIONAL: Final = ("acknowledge", "cancel", "answered_again", "restart", "close")
+OPTIONAL: Final = (
+    "acknowledge", "cancel", "answered_again", "start_poll_of", "delete_queue", "heartbeats", "restart", "close",
+)  # fmt: skip
 NEEDED: Final = ("publish", "start_poll", "finish_poll")
 
 

@@ -41,7 +41,8 @@ class Pause:
     def here(self) -> Iterator[None]:
         """Count lines of this thread inside the block."""
         before = sys.gettrace()
-        if before is None:
+        # A worker that was started inside an earlier pause's `new_threads` is still traced by that pause.
+        if before is None or isinstance(getattr(before, "__self__", None), Pause):
             sys.settrace(self._trace)
         try:
             yield

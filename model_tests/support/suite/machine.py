@@ -309,7 +309,7 @@ class RocketMQExample(Example):
         while waiting := [ask for ask in self.polls.under_way if ask.cancelled_ns is None]:
             self._cancel(waiting[0])
         for ask in self.polls.under_way:
-            self._wait_cancelled(ask)
+            self._wait_ended_by(ask, "cancelled_is_over", "its cancel")
         self._judge_ended()
         self._read_all()
         self._look_for_second_answers()
@@ -387,7 +387,7 @@ class RocketMQMachine(LongPollMachine):
     @classmethod
     def _run_short(cls, run: Run) -> None:
         """Nothing: the random steps have all of it."""
-        run.bounds = f"{LINK_COUNT} connections, {sum(QUEUE_COUNTS)} queues in {len(QUEUE_COUNTS)} topics"
+        run.axes = {"connections": f"{LINK_COUNT}", "queues": f"{sum(QUEUE_COUNTS)} in {len(QUEUE_COUNTS)} topics"}
 
     @rule(queue=queues, payload=drafts, count=st.sampled_from([1, 1, 2]))
     @step
