@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from longpoll_kit.errors import HINTS
-from longpoll_kit.programs.explore import Bounds, Finding, Search, replayed
+from longpoll_kit.programs.explore import Bounds, Finding, Search, examined
 from longpoll_kit.programs.process import Program
 from longpoll_kit.programs.protocol import ProgramError, StartError
 from longpoll_kit.programs.schedule import STRICT, given, play, steps_of, token_of
@@ -175,11 +175,8 @@ def test_a_fault_is_found_by_the_fewest_steps(name: str, tmp_path: Path) -> None
     search = searched_source(VARIED.replace(old, new), tmp_path, Bounds() if steps_max == 5 else SHORT)
     assert search.finding is not None
     played = search.finding.played
-    found = replayed(
-        steps_of(token_of(played.steps)),
-        lambda: Program([sys.executable, "-S", str(tmp_path / "program.py")]),
-        Search(),
-    )
+    program = [sys.executable, "-S", str(tmp_path / "program.py")]
+    found = examined(lambda: Program(program), STRICT, steps_of(token_of(played.steps)))
 
     assert found is not None
     assert (search.finding.violation.property, found.violation.property) == (prop, prop)

@@ -16,7 +16,7 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from longpoll import exit_codes
 from longpoll.options.values import SEED_MAX, Amount, Whole
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, table, user_mistakes
-from longpoll_kit.programs.explore import Bounds, Finding, Search, Start, replayed
+from longpoll_kit.programs.explore import Bounds, Finding, Search, Start, examined
 from longpoll_kit.programs.process import ANSWER_S, START_S, Program
 from longpoll_kit.programs.protocol import ProgramError
 from longpoll_kit.programs.schedule import allowances, steps_of, token_of
@@ -33,9 +33,10 @@ DRAWN_S: Final = 10.0
 """How long random orders run if only a seed is given, seconds."""
 
 
-def bound(name: str, default: int, most: int, text: str) -> Callable[[Decorated], Decorated]:
-    """An option for a bound of the search."""
-    return click.option(name, type=Whole(0, most), default=default, show_default=True, help=text)
+def bound(option: str, name: str, most: int, text: str, least: int = 0) -> Callable[[Decorated], Decorated]:
+    """An option for a field of the bounds, or for a limit in ms."""
+    default = getattr(DEFAULTS, name, 0)
+    return click.option(option, name, type=Whole(least, most), default=default, show_default=True, help=text)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -46,21 +47,15 @@ def bound(name: str, default: int, most: int, text: str) -> Callable[[Decorated]
     type=click.Choice(list(LANGUAGES)),
     help="Write example programs, correct and faulty ones, into the directory PROGRAM; test nothing.",
 )
-@bound("--moves", DEFAULTS.moves, MOVES_MAX, "Maximum steps of a schedule that finishes each message before the next.")
-@bound("--interleaved", DEFAULTS.interleaved, MOVES_MAX, "Maximum steps of an interleaved schedule.")
-@bound("--pulls", DEFAULTS.pulls, MOVES_MAX, "Maximum pulls in a schedule.")
-@bound("--messages", DEFAULTS.arrivals, MOVES_MAX, "Maximum messages that arrive in a schedule.")
-@bound("--closes", DEFAULTS.closes, COUNT_MAX, "Maximum connections that close in a schedule.")
-@click.option(
-    "--queues", type=Whole(1, COUNT_MAX), default=DEFAULTS.queues, show_default=True,
-    help="Number of queues.",
-)  # fmt: skip
-@click.option(
-    "--connections", type=Whole(1, COUNT_MAX), default=DEFAULTS.connections, show_default=True,
-    help="Number of connections that pull.",
-)  # fmt: skip
-@bound("--wake-ms", 0, WAIT_MAX_MS, "Maximum ms from a message's arrival to the answer of a waiting pull.")
-@bound("--late-ms", 0, WAIT_MAX_MS, "Maximum ms from a pull's deadline to its answer.")
+@bound("--moves", "moves", MOVES_MAX, "Maximum steps of a schedule that finishes each message before the next.")
+@bound("--interleaved", "interleaved", MOVES_MAX, "Maximum steps of an interleaved schedule.")
+@bound("--pulls", "pulls", MOVES_MAX, "Maximum pulls in a schedule.")
+@bound("--messages", "arrivals", MOVES_MAX, "Maximum messages that arrive in a schedule.")
+@bound("--closes", "closes", COUNT_MAX, "Maximum connections that close in a schedule.")
+@bound("--queues", "queues", COUNT_MAX, "Number of queues.", least=1)
+@bound("--connections", "connections", COUNT_MAX, "Number of connections that pull.", least=1)
+@bound("--wake-ms", "wake_ms", WAIT_MAX_MS, "Maximum ms from a message's arrival to the answer of a waiting pull.")
+@bound("--late-ms", "late_ms", WAIT_MAX_MS, "Maximum ms from a pull's deadline to its answer.")
 @click.option(
     "--seed", type=Whole(0, SEED_MAX), help="After all short schedules, run longer random ones from this seed."
 )
@@ -78,13 +73,6 @@ def dojo(
     *,
     program: Sequence[str],
     language: str | None,
-    moves: int,
-    interleaved: int,
-    pulls: int,
-    messages: int,
-    closes: int,
-    queues: int,
-    connections: int,
     wake_ms: int,
     late_ms: int,
     seed: int | None,
@@ -92,6 +80,7 @@ def dojo(
     answer_s: float,
     token: str | None,
     as_json: bool,
+    **bounds: int,
 ) -> None:
     """Test your own hold table, in any language, in every order of messages up to a bound.
 
@@ -117,17 +106,14 @@ def dojo(
     def start() -> Program:
         return Program(program, answer_s=answer_s, start_s=max(START_S, answer_s))
 
-    bounds = Bounds(
-        moves=moves, interleaved=interleaved, pulls=pulls, arrivals=messages, closes=closes, queues=queues,
-        connections=connections,
-    )  # fmt: skip
     begun_s = time.monotonic()
-    search = Search(bounds, allowances(wake_ms, late_ms))
+    search = Search(Bounds(**bounds), allowances(wake_ms, late_ms))
     was_stopped = False
     with exit_codes.interrupted_by_sigterm():
         _check(start)
         if chosen is not None:
-            search.finding = replayed(chosen, start, search)
+            search.finding = examined(start, search.limits, chosen)
+            search.played += 1
         else:
             first_seed = 0 if seed is None and minutes is not None else seed
             was_stopped = _search(search, start, first_seed, DRAWN_S if minutes is None else minutes * 60)

@@ -153,30 +153,21 @@ class Search:
         """Search until a violation is found or all schedules are done. Raises StartError."""
         with start() as partner:
             failed = self._every(partner) or self._extreme(partner)
-        self.finding = self._unlike_fresh(start) if failed is None else confirmed(failed, start, self.limits)
+        for played in self._kept.values() if failed is None else [failed]:
+            self.finding = self.finding or examined(start, self.limits, played.steps, played)
 
     def run_drawn(self, start: Start, seed: int, seconds: float, runtime: Runtime) -> None:
-        """Then play random schedules for some time, at least one."""
-        if self.finding is not None:
-            return
+        """Then play random schedules for some time, at least one; reduce what fails."""
         until_ns = runtime.monotonic_ns() + seconds * 1e9
         with start() as partner:
             for number in itertools.count(seed):
+                if self.finding is not None or (self.drawn and runtime.monotonic_ns() >= until_ns):
+                    return
                 played = self._once(partner, drawn(random.Random(number), self.bounds))
                 self.drawn += 1
                 if played.violation is not None:
-                    prop = played.violation.property
-                    self.finding = shortest(played.steps, partial(self._alone, start, prop))
-                    self.finding = self.finding or confirmed(played, start, self.limits)
-                if self.finding is not None or runtime.monotonic_ns() >= until_ns:
-                    return
-
-    def _alone(self, start: Start, prop: str, steps: Sequence[Step]) -> Finding | None:
-        """Play steps with a fresh process, because a failed one may not answer any more; the same violation."""
-        with start() as partner:
-            played = play(partner, self.limits, given(steps))
-            found = played.violation
-            return Finding(played, found, partner.complaint()) if found is not None and found.property == prop else None
+                    found = examined(start, self.limits, played.steps, played)
+                    self.finding = found and shortest(found, start, self.limits)
 
     # -- every schedule ----------------------------------------------------------------------------------------------
 
@@ -247,83 +238,54 @@ class Search:
             if turn.replies and isinstance(turn.replies[-1], At):
                 self.step_points[turn.replies[-1].at] += 1
 
-    # -- whether a reset is a new beginning --------------------------------------------------------------------------
-
-    def _unlike_fresh(self, start: Start) -> Finding | None:
-        for played in self._kept.values():
-            with start() as partner:
-                fresh = play(partner, self.limits, given(played.steps))
-            if not fresh.is_alike(played):
-                return _unlike(played, fresh, start, self.limits)
-        return None
-
 
 def up_to(counts: Iterable[int], most: int) -> list[int]:
     """The counts below a bound, and the bound."""
     return sorted({count for count in counts if count < most} | {most})
 
 
-def shortest(steps: Sequence[Step], tried: Callable[[Sequence[Step]], Finding | None]) -> Finding | None:
-    """Leave out steps until none can be left out; None if the whole shows nothing."""
-    found, place = tried(steps), len(steps) - 1
-    while found is not None and place >= 0:
+def shortest(found: Finding, start: Start, limits: Allowances) -> Finding:
+    """Leave out steps until none can be left out."""
+    place = len(found.played.steps) - 1
+    while place >= 0:
         try:
-            less = tried(without(found.played.steps, place))
+            less = examined(start, limits, without(found.played.steps, place))
         except TokenError:
             less = None
-        if less is not None:
+        if less is not None and less.violation.property == found.violation.property:
             found, place = less, len(less.played.steps)
         place -= 1
     return found
 
 
-def confirmed(failed: Played, start: Start, limits: Allowances) -> Finding:
-    """Play a violating schedule with a fresh process: it must fail too, or the program does not reset."""
+def examined(start: Start, limits: Allowances, steps: Sequence[Step], odd: Played | None = None) -> Finding | None:
+    """Play steps with a new process, again after a reset, and with another new process: all must be alike, and right.
+
+    Args:
+        start: Starts a process. Each call has its own, because a failed one may not answer any more.
+        limits: How late the program may be.
+        steps: The schedule. Raises TokenError if it cannot be played.
+        odd: How a process played it after other schedules.
+    """
     with start() as partner:
-        fresh = play(partner, limits, given(failed.steps))
+        first = play(partner, limits, given(steps))
+        if first.violation is not None:
+            return Finding(first, first.violation, partner.complaint())
+        second = play(partner, limits, given(steps))
         complaint = partner.complaint()
-    if fresh.violation is not None:
-        return Finding(fresh, fresh.violation, complaint)
-    return _unlike(failed, fresh, start, limits)
-
-
-def replayed(steps: Sequence[Step], start: Start, search: Search) -> Finding | None:
-    """Play one schedule again, and once more after a reset. Raises TokenError if it cannot be played."""
     with start() as partner:
-        played = play(partner, search.limits, given(steps))
-        complaint = partner.complaint()
-    search.count(played)
-    if played.violation is not None:
-        return Finding(played, played.violation, complaint)
-    return second_time(start, search.limits, steps)
-
-
-def _unlike(played: Played, fresh: Played, start: Start, limits: Allowances) -> Finding:
-    """A fresh process behaved differently: because of an incomplete reset, or because it is not deterministic."""
-    with start() as partner:
-        again = play(partner, limits, given(played.steps))
-        complaint = partner.complaint()
-    if not again.is_alike(fresh):
-        what = f"two new processes answer the same schedule differently: {first_difference(again, fresh)}"
-        return Finding(again, broken("same_again", what), complaint)
-    remembering = shortest(again.steps, partial(second_time, start, limits))
-    if remembering is None:
-        what = "after other schedules it answers differently than a new process; this schedule alone does not show it"
-        return Finding(played, broken("forgets_at_reset", f"{what}: {first_difference(played, fresh)}"))
-    return remembering
-
-
-def second_time(start: Start, limits: Allowances, steps: Sequence[Step]) -> Finding | None:
-    """The difference when a program plays steps, is reset, and plays them again; None if there is none."""
-    with start() as partner:
-        try:
-            first, second = (play(partner, limits, given(steps)) for _ in range(2))
-        except TokenError:
-            return None
-        if second.is_alike(first):
-            return None
+        other = play(partner, limits, given(steps))
+    if not other.is_alike(first):
+        what = f"two new processes answer the same schedule differently: {first_difference(other, first)}"
+        return Finding(other, broken("same_again", what), complaint)
+    if not second.is_alike(first):
         what = f"run twice with a reset in between: {first_difference(first, second)}"
-        return Finding(second, broken("forgets_at_reset", what), partner.complaint())
+        found = Finding(second, broken("forgets_at_reset", what), complaint)
+        return found if odd is None else shortest(found, start, limits)
+    if odd is None or (odd.violation is None and odd.is_alike(first)):
+        return None
+    what = "after other schedules it answers differently than a new process; this schedule alone does not show it"
+    return Finding(odd, broken("forgets_at_reset", f"{what}: {first_difference(odd, first)}"))
 
 
 def first_difference(one: Played, other: Played) -> str:
