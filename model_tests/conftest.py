@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from longpoll_judge.run.spark.engine import SparkEngine
 
 ID_LENGTH_MAX: Final = 100
-"""A longer parameter stands in its test's id by its beginning."""
+"""The id of a test has only the beginning of a longer parameter."""
 
 ENDING_S: Final = 20.0
 """How long a thread that a test has told to end may take on a busy machine."""

@@ -1,4 +1,4 @@
-"""What attacks cost an unrelated client and the broker's memory, with the broker's limits and without them.
+"""The cost of attacks for an unrelated client and for the broker's memory, with the broker's limits and without them.
 
     python -m model_tests.bench.attacks_bench [--members 2000] [--attack members] [--json]
 

@@ -1,4 +1,4 @@
-"""Our broker beside the Java broker 4.9.7, on real sockets, in one run: every figure of the comparison as a ratio.
+"""Our broker next to the Java broker 4.9.7, on real sockets, in one run: every figure of the comparison as a ratio.
 
     python -m model_tests.bench.broker_bench [--seconds 4] [--rounds 2] [--without-java] [--json] [--only pull]
 

@@ -358,13 +358,13 @@ READY = re.compile(r"ready broker=(\S+) name-server=(\S+) store=\S+ ha=(\S+)")
 
 
 class Seen:
-    """What a group has consumed, and how often."""
+    """The messages that a group has consumed, and how often."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.counts: Counter[bytes] = Counter()
         self.places: Counter[tuple[int, int]] = Counter()
-        """By queue and queue offset, how often what stands there has come."""
+        """How often the message at each queue and queue offset was delivered."""
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
         """Count them."""

@@ -79,10 +79,10 @@ class Way:
     says: str | None
     config: dict[str, Any] = attrs.field(factory=dict)
     topics: Sequence[int | None] = (0,)
-    """What is subscribed, of the topics that are there; None is one that is not."""
+    """The subscribed topic; None for a topic that does not exist."""
     expression: str = "*"
     server: Callable[[Peer, Command], None] | None = None
-    """What answers instead of the broker."""
+    """The server that answers instead of the broker."""
     is_absent: bool = False
     """Whether no name server is there at all."""
     threads_max: int = 1000

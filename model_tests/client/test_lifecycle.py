@@ -174,7 +174,7 @@ def test_a_start_that_failed_is_tried_again(name_server: str) -> None:
 def test_a_consumer_waits_for_a_topic_that_is_made_later(
     clients: Clients, topic: str, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its other topics are read meanwhile. Those that brokers create are always waited for."""
+    """Its other topics are read meanwhile. The client always waits for topics that brokers create."""
     monkeypatch.setattr(group_member, "RETRY_S", 0.02)
     is_push, prefix = kind == "push", kind if kind.startswith("%") else ""
     late, heard = f"{prefix}late-{uuid.uuid4().hex}", Heard()

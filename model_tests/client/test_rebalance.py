@@ -36,7 +36,7 @@ from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 
 ROWS: Final[list[dict[str, Any]]] = json.loads((Path(__file__).parent / "java_allocations.json").read_text())
-"""What the classes of rocketmq-client 4.9.7 gave; those of 5.5.0 gave the same. A queue is its place in order."""
+"""The results of the classes of rocketmq-client 4.9.7; those of 5.5.0 gave the same. A queue is its place in order."""
 ROOMS: Final = ("east", "west", "north")
 
 

@@ -53,7 +53,7 @@ class Relay(Closeable):
     spoiled: int = 0
     """How often it spoiled something."""
     _over: threading.Event = field(factory=threading.Event)
-    """Set when the relay is closed: nobody is delayed any more."""
+    """Set when the relay is closed: no answer is delayed any more."""
     _listener: socket.socket = field(init=False)
     _sockets: list[socket.socket] = field(factory=list)
     _threads: list[threading.Thread] = field(factory=list)

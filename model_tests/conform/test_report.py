@@ -118,7 +118,7 @@ def test_a_faithful_broker_passes_without_a_policy(rocketmq: Broker) -> None:
 
 @pytest.mark.parametrize(("code", "is_created"), [(0, True), (10, True), (12, True), (17, False), (1, False)])
 def test_a_send_that_is_stored_late_creates_its_topic(code: int, is_created: bool, rocketmq: Broker) -> None:
-    """A slow disk or slave is no missing capability, and no broker that stopped answering."""
+    """A slow disk or slave is neither a missing capability nor a broker that stopped answering."""
     with Relay(rocketmq.address, answers(310, lambda command: {**command, "code": code})) as relay:
         place = Place(relay.address, rocketmq.name_server_address)
         found, sent = find(place, f"late{code}", {"long-polling"}), health(place, f"late{code}")[1]

@@ -247,7 +247,7 @@ def test_room_is_counted() -> None:
 
 
 def test_long_subscriptions_are_counted() -> None:
-    """A pull counts while it is held. One that a limit rejects counts nowhere."""
+    """A pull counts while it is held. A pull that a limit rejects is not counted."""
     guard = Noted([])
     limit = HoldLimit(10, guard)
     limit.texts.size_max = 400  # a connection may take a quarter of what is free

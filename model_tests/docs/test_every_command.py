@@ -41,14 +41,14 @@ NOT_TYPED: Final = {
 JAVA: Final = re.compile(r"longpoll (.* (--on|--inside) java-.*|judge steps --engine local)")
 """Takes a Java broker; typed by `test_what_takes_a_java_broker_can_be_typed`."""
 MINE: Final = {"./my-program": "python3 hold-table/right.py"}
-"""What stands for a thing of the reader's -> what is taken for it."""
+"""A placeholder for something of the reader's -> the value that the test uses."""
 BUCKET: Final = "bucket/history"
 QUERY: Final = "?endpoint_override=127.0.0.1:9000&scheme=http"
 MASTER: Final = "spark://host:7077"
-"""What stands for services of the reader's; ours are started."""
+"""Addresses of services of the reader; the test starts its own."""
 SENTENCE: Final = re.compile(r"(?<!`)`((?:longpoll|python -m) [^`\n]+)`(?!`)")
 GENERATED: Final = ("docs/spec.md", "spec/longpoll_spec/engines/manifest.json")
-"""What commands of a page write, into the reader's own copy."""
+"""The files that commands of a page write into the reader's copy."""
 BENCH: Final = "python -m model_tests.bench."
 OF_A_PART: Final = {
     "explore": f"{BENCH}explore_bench --bounds tiny --also - --workers 1",
@@ -114,7 +114,7 @@ TYPED_BY: Final = {
 }
 """A page whose commands its own test types -> these."""
 OF_THE_LAW: Final = TYPED_BY["docs/model.md"] | TYPED_BY["docs/findings.md"] | TYPED_BY["docs/engines.md"]
-"""They say the same whatever page they stand on."""
+"""They print the same on each page."""
 
 
 def here(page: str, text: str) -> list[str]:

@@ -29,7 +29,7 @@ from longpoll_spec.policy import preset
 from longpoll_spec.state import state_of
 
 SET_UP: Final = "make setup EXTRAS=spec,judge,simulation"
-"""What a reader has done before."""
+"""The earlier steps of a reader."""
 
 
 def number_of(name: str) -> int:
@@ -56,7 +56,7 @@ class Command:
     line: str
     shown: tuple[str, ...]
     edit: str
-    """The diff that stands before it, if one does."""
+    """The diff before it, if there is one."""
 
 
 def commands(page: str) -> Iterator[Command]:
@@ -124,7 +124,7 @@ def _run(command: Command, directory: Path) -> str:
 SLOW: Final = re.compile(
     r"longpoll (prove|judge|lesson (6|7\.2|9|11)|dojo --moves|check --policy [\w.-]+ --bounds tiny( --all)?$)|python"
 )
-"""What takes a second and more is run at length only; what the lessons check is run each time."""
+"""Commands of a second or more run in long tests only; the checks of the lessons always run."""
 JAVA: Final = "--on java"
 
 

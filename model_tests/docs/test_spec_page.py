@@ -208,7 +208,7 @@ HAZARDS = {
     "o": ("told_of_role_change",),
     "p": ("answered_on_stop",),
 }
-"""Hazard -> the properties that stand for it in the table of the findings."""
+"""Finding -> its properties in the table of the findings."""
 COLUMNS = ("rocketmq-4.9", "rocketmq-5", "rocketmq-pr7359", "rocketmq-lmq")
 
 
@@ -252,7 +252,7 @@ def _takes_long(command: str) -> bool:
 
 
 LONG: Final = (pytest.mark.long, pytest.mark.timeout(1800))
-"""A proof for any number takes minutes, and many times as long beside other work."""
+"""A proof for any number takes minutes, and many times as long next to other work."""
 
 
 def _cases() -> list[ParameterSet]:

@@ -66,7 +66,7 @@ LINKED: Final = (
 COPIED: Final = ("docs", "spec")
 """What the project's folder has for those who type there; commands write into the copies."""
 A_TEST: Final = re.compile(r"(python -m )?pytest ")
-"""Is collected and not run: it is a test by itself."""
+"""It is collected and not run, because it is itself a test."""
 
 
 def lines(text: str) -> Iterator[str]:
@@ -119,7 +119,7 @@ class Reader:
 
     directory: Path
     instead: Mapping[str, str]
-    """What stands for a thing of the reader's own -> what is taken for it."""
+    """A placeholder for something of the reader's -> the value that the test uses."""
     shorter: Mapping[str, str] = field(factory=dict)
     """A command that takes its time -> the same with smaller numbers."""
     environment: Mapping[str, str] = field(factory=dict)

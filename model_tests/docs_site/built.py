@@ -13,7 +13,7 @@ from attrs import define, field
 from docs.site.build import SITE, SOURCE, build
 
 FETCHED: Final = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
-"""What a browser fetches by itself."""
+"""The files that a browser fetches without a link."""
 
 
 @define

@@ -93,7 +93,7 @@ def test_the_image_serves_and_says_that_it_is_well() -> None:
 
 
 IMPORT_NAMES: Final = {"attrs": {"attr", "attrs"}, "msgspec": {"msgspec"}, "opentelemetry-api": {"opentelemetry"}}
-"""What each of its dependencies is imported as."""
+"""Dependency -> the name that imports it."""
 OPTIONAL: Final = {"opentelemetry-api"}
 """Dependencies of its extras that are imported as other modules are."""
 SIZE_MAX_MB: Final = 4

@@ -43,6 +43,6 @@ SHOWN_4: Final = (
     "lost_by_hold", "lost_by_keep", "queued_by_deadline", "dropped_by_reject", "dropped_by_throw", "closed_is_let_go",
     "commit_never_regresses", "buckets_are_swept", "round_is_whole", "answered_on_stop",
 )  # fmt: skip
-"""What 4.9.7 is seen to break, each under its token of rocketmq-4.9."""
+"""The properties that 4.9.7 breaks, each under its token of rocketmq-4.9."""
 SHOWN_5: Final = tuple(name for name in SHOWN_4 if name not in {"round_is_whole", "commit_never_regresses"})
-"""What 5.5.0 is seen to break by the same tokens; it has a token of its own for commits."""
+"""The properties that 5.5.0 breaks under the same tokens; commits have another token."""

@@ -65,13 +65,13 @@ def assert_mistake(done: Result, *said: str) -> None:
 
 
 def start_broker(jars: Jars | None = None) -> None:
-    """Start a broker of jars that nobody has."""
+    """Start a broker of jars that do not exist."""
     with Breakpoints() as stage:
         JavaBroker(jars or Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
 
 
 def test_without_java_or_maven(alone: Path) -> None:
-    """The sentence says what to install, or that a folder will do."""
+    """The error names the package to install, or a folder to give."""
     to_play = ("explain", TOKEN, "--on", "java-4.9.7")
     assert_mistake(ran(*to_play), "there is no mvn on PATH", "install Maven, or name a folder with --jars")
     (alone / "java").unlink()

@@ -21,7 +21,7 @@ KEYS: Final = {
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-"""What whoever reads it has in the environment."""
+"""The environment of a reader of the bucket."""
 ADDRESS: Final = re.compile(r"http://(127\.0\.0\.1:\d+)")
 
 

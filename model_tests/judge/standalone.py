@@ -31,7 +31,7 @@ OF_A_WORKER: Final = (
     "six.py",
     "tzdata",
 )
-"""What a worker of any PySpark cluster with Arrow has."""
+"""The packages of a worker of any PySpark cluster with Arrow."""
 DEPLOY: Final = "org.apache.spark.deploy"
 WAIT_S: Final = 300
 

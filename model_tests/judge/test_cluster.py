@@ -107,7 +107,7 @@ def next_batch(judging: StreamJudge) -> Batch:
 def test_a_stream_that_is_restarted_finds_what_the_batch_finds(
     faulted: Path, tmp_path: Path, spark_engine: SparkEngine
 ) -> None:
-    """Its plan shows the scan, one exchange and the state store. What was not reported comes again, nothing else."""
+    """Its plan shows the scan, one exchange and the state store. Only the unreported findings are repeated."""
     growing, kept = tmp_path / "growing", tmp_path / "kept"
     growing.mkdir()
     shutil.copy(faulted / META_FILE, growing)
@@ -194,7 +194,7 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
 def test_the_pages_programs_print_what_the_page_shows(
     name: str, spark_engine: SparkEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """But for the numbers that a plan gives its columns, and for its end. The shared session has another directory."""
+    """Without column numbers and the end of a plan. The shared session has another directory."""
     program, shown = shown_on_page(name)
     whole = program.replace('"model_tests/', f'"{PAGE.parents[1]}/model_tests/')
     exec(whole, {"session": spark_engine.session})  # noqa: S102 - it is the page's

@@ -201,7 +201,7 @@ def both_see_sends(events: Events) -> Events:
 def test_a_source_without_sends_may_stand_before_a_slave(
     tmp_path: Path, changed: Callable[[Events], Events], verdict: str
 ) -> None:
-    """What it denies may not have been copied yet."""
+    """The denied messages may not have been copied yet."""
     neighbour(tmp_path, "L_slave_same_name", changed, verdict, "pull.none.true")
 
 
@@ -263,7 +263,7 @@ def test_a_message_is_the_one_that_its_send_lists(
 
 
 Change = tuple[str, dict[str, Any] | None]
-"""What is changed in the events of a request, a connection or a source, named as the key says; None leaves them out."""
+"""The change to the events of the request, connection or source that the key names; None leaves the events out."""
 BEGIN_NS: Final = 1_700_000_000_000_000_000
 
 

@@ -78,7 +78,7 @@ def test_memory_does_not_grow_where_groups_lag(tmp_path: Path, queues: int) -> N
 
 HUGE_BYTES: Final = 1 << 30
 MEMORY_KIB_MAX: Final = 600 * 1024
-"""What judging may take in all; a judge without any events takes a quarter of it."""
+"""The memory limit of a judgement; a judge without events takes a quarter of it."""
 
 
 def huge_part(directory: Path, kind: str) -> int:

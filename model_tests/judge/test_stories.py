@@ -40,7 +40,7 @@ TITLES: Final = {
 MIXED: Final = [one for one in STORIES if not {"policy", "alone"} & one.options.keys() and "broker" not in one.text]
 """Stories that can be parts of one history."""
 GROWING: Final = [one for one in MIXED if "expire" not in one.text]
-"""The same, without a step that is told before its request; a follower reports that too early."""
+"""The same, without a step that is recorded before its request; a follower reports that too early."""
 LINKED: Final = "Connections that overlap are of one life"
 """A third connection links two others: the evidence of the finding lacks its events."""
 MANY: Final = 12
@@ -162,7 +162,7 @@ def test_buckets_parts_and_order_change_nothing(
 
 @pytest.mark.parametrize("number", range(0, len(GROWING), 60))
 def test_a_growing_history_of_stories_is_judged_as_the_whole(number: int, tmp_path: Path) -> None:
-    """What is reported before the end is certain at the end, and the end is what each story alone has."""
+    """Findings reported before the end are certain at the end, and the end has the findings of each story alone."""
     several = GROWING[number : number + MANY]
     meta, events = together(several)
     events.sort(key=lambda event: event.after_ns)

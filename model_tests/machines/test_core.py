@@ -28,7 +28,7 @@ BOUNDS: Final = Bounds("core", requests=3, messages=4, hold_ticks=2, scan_ticks=
 RARE: Final = {"stop": 25, "fill": 4, "empty": 4}
 """One in how many times a move is among those to choose from: a stop ends nearly everything."""
 IDLE: Final = {"tick", "fill", "empty"}
-"""What is left to do when a stopped broker has answered everybody."""
+"""The remaining work when a stopped broker has answered every request."""
 POLICIES: Final = ["strict", "strict-clone"]
 
 

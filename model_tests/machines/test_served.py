@@ -43,7 +43,7 @@ from longpoll_spec.policy import preset, with_knob
 
 RULES = {rule.function.__wrapped__.__name__ for rule in RocketMQMachine.setup_state().rules}
 HURRIED = attrs.evolve(STRICT, patience_ms=1_500, queue_file_units=40)
-"""What a planted fault is waited for: it is certain, so less patience shortens the test and changes nothing."""
+"""How long to wait for an injected fault: it is certain, so less patience shortens the test and changes nothing."""
 
 
 def run(broker: EmbeddedBroker, *, max_examples: int = 40, step_count: int = 40, seed: int | None = None) -> KitReport:
@@ -52,7 +52,7 @@ def run(broker: EmbeddedBroker, *, max_examples: int = 40, step_count: int = 40,
 
 
 def falsified(report: KitReport) -> str:
-    """What was falsified; empty if nothing was, although not every kind of poll may have been seen."""
+    """The falsified properties; empty if there are none, although some kinds of polls may not have been seen."""
     return report.why if report.verdict == "invalid" else ""
 
 
@@ -105,7 +105,7 @@ def test_the_served_broker_keeps_the_model_for_long(tmp_path: Path, policy: str)
 
 
 WINDOW_S = 0.025
-"""Two dozen pulls held one after the other must not add up to anybody's patience."""
+"""Two dozen pulls held one after the other must not add up to the client's patience."""
 
 
 class WideningRuntime(RealRuntime):

@@ -53,7 +53,7 @@ class Survivor:
     module: str
     line: int
     operator: str
-    """What cosmic-ray has changed, by its name of the operator."""
+    """The change that cosmic-ray made, by the name of its operator."""
 
 
 def modules() -> dict[str, Path]:

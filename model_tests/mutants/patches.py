@@ -45,7 +45,7 @@ class Bug:
     source: str
     """The project, and its issue or finding."""
     symptom: str
-    """What a user sees; empty if the title says it."""
+    """The effect for a user; empty if the title describes it."""
     tests: tuple[str, ...]
     """The tests that find it, as pytest takes them."""
     patch: Path

@@ -47,7 +47,7 @@ Changed: TypeAlias = Callable[[State, Action], Action]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 ENTRIES: Final = [entry for entry in pinned() if entry.bounds in {"tiny", "small"}]
 SLIPS: Final = 12
-"""Slips that our own engine explores beside the interpreter."""
+"""Mutants that our own engine explores next to the interpreter."""
 SLIP_STATES: Final = 20_000
 """Both end at the next level past this: a slip may make the space endless."""
 
@@ -181,7 +181,7 @@ HOSTILE: Final = {
     "one character changed": (f"{LOST[:20]}A{LOST[21:]}", "damaged"),
     "markup": ("lp1.<b>", "damaged"),
 }
-"""What a token is made of -> it, and what is said of it."""
+"""The parts of a token -> the token, and its error."""
 
 
 @pytest.mark.parametrize("what", HOSTILE)

@@ -46,9 +46,9 @@ MASKS: Final = (
     (re.compile(r"RT=\d+|\b\d+ms\b|rt=\d+"), "TOOK"),
     (re.compile(r"[ \t]+"), " "),
 )
-"""What differs from run to run, and what stands in its place."""
+"""Texts that differ from run to run, and their replacements."""
 COMMITTED: Final = re.compile(r'"consumerOffset":\d+,"lastTimestamp":\w+|trackType=\w+')
-"""What a running group has stored meanwhile: it does so every few seconds."""
+"""The offset that a running group has stored meanwhile: it stores one every few seconds."""
 Commands = tuple[tuple[str, ...], ...]
 CLUSTER: Final = ("-c", "DefaultCluster")
 ANY_TOPIC: Final = {"topic": "TBW102"}
@@ -201,7 +201,7 @@ class Administered:
     read: dict[str, str]
     """The same of commands that print what is each broker's own, as it is."""
     dashboard: list[str]
-    """What the dashboard's calls say, masked."""
+    """The output of the dashboard's calls, masked."""
     got_count: int
     """How many messages the running group got in all."""
 

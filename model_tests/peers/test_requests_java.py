@@ -55,7 +55,7 @@ PATIENCE_S: Final = 600.0
 """Of a request, where it must have a limit: the test's own is not longer."""
 FIRST: Final = "first"
 TELLS: Final = "= "
-"""What a line of `Requests.java` begins with; others are of the client's log."""
+"""The beginning of a line of `Requests.java`; other lines are the client's log."""
 
 
 @frozen

@@ -78,7 +78,7 @@ def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str, is_loo
 
 
 def test_an_event_loop_ends_transactions(name_server: str) -> None:
-    """What is rolled back does not come."""
+    """A message that is rolled back is not delivered."""
     with stories.new_topic(name_server, 4) as topic, ExitStack() as stack:
         clients = Clients(name_server, stack, is_loop=True)
         producer = clients.transactions(lambda _message: TransactionState.UNKNOWN)

@@ -38,7 +38,7 @@ PROFILES: Final[Mapping[str, frozenset[str]]] = {
     "nolongpoll": USUAL - {"long-polling"},
     "unreadable": USUAL - {"readable"},
 }
-"""What our broker has by the settings of each profile."""
+"""The capabilities of our broker in each profile."""
 Commands = Mapping[str, list[str]]
 
 

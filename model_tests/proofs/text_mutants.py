@@ -1,8 +1,8 @@
 """Mutants of the specification's source, not of the configurations in which it is proved.
 
 Each changes one expression of an action or of the state. A condition on features always takes one branch. A branch
-extends beyond its parentheses. A term is about the first queue instead of its own. Not mutated: properties, and code
-that no model is built from.
+extends beyond its parentheses. A term is about the first queue instead of the request's queue. Not mutated:
+properties, and code that no model is built from.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ LONG_MS = 10**9
 CONFIG = BrokerConfig(hold_timeout_ms_max=LONG_MS)
 STORE = evolve(SMALL_STORE, commit_log_file_size=1 << 16)
 POLICIES = ["strict", "strict-clone"]
-"""Those under which one thread decides what is told first."""
+"""The schedules in which one thread decides the order of the reports."""
 PEERS = 3
 TOPIC = "T00000"
 """Each example replaces it by a name as long, of a topic without messages: so pulls wait for its first ones."""

@@ -62,7 +62,7 @@ class Report:
     lost: tuple[int, ...]
     """Acknowledged, and not in the broker at the end."""
     stuck: tuple[tuple[int, int], ...]
-    """Places that nobody was given."""
+    """Queues that no member was assigned."""
     unexplained: tuple[str, ...]
     """Copies of a message and deliveries of a place, beyond the first, without a cause."""
     out_of_order: tuple[str, ...]

@@ -1,6 +1,6 @@
 """Draws schedules of failures and plays them: servers behind proxies behind relays, senders, members.
 
-What is made of them: see `accounts`. A schedule mostly waits, so eight of them take hardly longer than one.
+Their results: see `accounts`. A schedule mostly waits, so eight of them take hardly longer than one.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ class Setting:
     """None: no member is Java's."""
     is_orderly: bool
     late_ms: float
-    """How late the broker may be, as its judge is told."""
+    """How late the broker may be: the judge gets the same limit."""
     drain_s: float = field(default=DRAIN_S)
     known: frozenset[str] = field(default=frozenset())
-    """Clauses of the contract that this broker is known to break, so that nobody's client is to blame for it."""
+    """Clauses of the contract that this broker is known to break, so no client is blamed for them."""
 
 
 @frozen
@@ -142,12 +142,12 @@ class Played:
     errors: dict[str, int]
     """Sends that failed, by the type of their error."""
     surprises: tuple[str, ...]
-    """What neither sends nor members may do."""
+    """The rules for sends and members."""
     verdict: str
     why: str
-    """What the judge names first."""
+    """The judge's first finding."""
     convicted_of: tuple[str, ...]
-    """Each clause that the judge says is broken, but for those that the broker is known to break."""
+    """Each clause that the judge reports, except those that the broker is known to break."""
     events: int
     """That the proxies recorded."""
 

@@ -164,7 +164,7 @@ class Observed(Closeable):
         self._home = home
         self._proxy: Process | None = None
         self._offset_kept: int | None = None
-        """What was committed before the broker was stopped in order; None: it was not."""
+        """The offset committed before the orderly stop; None if there was no orderly stop."""
 
     def start(self) -> None:
         """Start what does not run."""

@@ -47,7 +47,7 @@ GOOD = Facts(
 
 
 def test_what_a_broker_is_known_to_break_is_no_fault_and_all_else_is() -> None:
-    """Only the known clause is no fault; another clause, or any other verdict, is."""
+    """Only the known clause is accepted; another clause, or any other verdict, is a fault."""
     findings = [{"clause": "commit.told.kept", "why": "20"}, {"clause": "pull.answer", "why": "1"}]
     known = frozenset({"commit.told.kept"})
     assert convictions("invalid", findings[:1], known) == ()

@@ -18,13 +18,13 @@ DELETED_NS: Final = 5_000 * MS
 RESTART_NS: Final = 1_000 * MS
 """A broker that has no connection for this long may have been restarted."""
 KEPT_NS: Final = 15_000 * MS
-"""Whoever kills a broker loses nothing that is older: by then it has been written."""
+"""A killed broker loses no message that is older, because by then it has been written."""
 STARTED_NS: Final = 60_000 * MS
 """The longest pause after an orderly stop that is a restart."""
 STOPPING_NS: Final = 5_000 * MS
 """Within this a broker that stops closes the connections of those that it has answered."""
 STOPPED_NS: Final = 15_000 * MS
-"""What says that it stops, and goes on for longer than this, did not."""
+"""A broker that reports its stop and continues for longer than this did not stop."""
 
 
 @frozen

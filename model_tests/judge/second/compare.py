@@ -60,7 +60,7 @@ def disagreement(first: Judged, second: Opinion) -> str:
 
 
 def caution(first: Judged, second: Opinion) -> str:
-    """What only the judge leaves open; empty if there is nothing."""
+    """The findings that only the judge leaves open; may be empty."""
     if first.verdict == "unknown" and second.verdict != "unknown":
         return f"unknown for {second.verdict}"
     if first.verdict == "invalid" and second.violated - first.violated:

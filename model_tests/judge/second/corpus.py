@@ -18,7 +18,7 @@ ORDERLY: tuple[Plan, ...] = (
     Plan(0, deletions=0.08),
     Plan(0, hidden=0.07, undecided=0.05),
 )
-"""What a broker goes through without anybody's losing anything; the last has what nobody knows, tags and all."""
+"""Events that a broker survives without a loss; the last one has unknown values, tags included."""
 
 
 def calm(seed: int, events: int) -> tuple[Plan, Sight]:

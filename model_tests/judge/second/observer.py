@@ -55,7 +55,7 @@ class History:
     meta: dict[str, Any]
     events: tuple[dict[str, Any], ...]
     troubles: Mapping[str, int] = attrs.field(factory=dict)
-    """What befell the broker and its observer, and how often: what is true, and stands in no event."""
+    """The events in the lives of the broker and its observer, with counts; the record does not show them."""
 
     def with_events(self, events: Iterable[dict[str, Any]]) -> History:
         """The same with other events."""

@@ -52,9 +52,9 @@ class Plan:
     refusals: float = 0.0
     """How often a send or a pull is one that must be refused."""
     hidden: float = 0.0
-    """How often a send is one that no observer sees; from outside nobody knows its tag then."""
+    """The share of sends that no observer sees, so that their tags are unknown from outside."""
     undecided: float = 0.0
-    """How often a consumer names no subscription, so that nobody knows what it takes."""
+    """The share of consumers that name no subscription, so that their filters are unknown."""
     lossy_kills: bool = False
     """Whether a kill takes the last messages and commits along."""
     answers_on_stop: bool = True

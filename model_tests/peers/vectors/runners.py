@@ -30,7 +30,7 @@ class Place:
     name: str
     cluster: str
     has: frozenset[str]
-    """What it has, as vectors name it."""
+    """Its capabilities, by the names in the vectors."""
 
 
 @frozen
