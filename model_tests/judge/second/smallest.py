@@ -34,49 +34,10 @@ def watched(begin: float, end: float, *events: list[Told]) -> list[Told]:
     return [{"at": begin, "event": "source_started"}, *inner, {"at": end, "event": "source_stopped"}]
 
 
-def by_time(*events: list[Told]) -> list[Told]:
-    """The events in order of time."""
-    return sorted((one for several in events for one in several), key=lambda one: float(one["at"]))
-
-
-def shown(at: float, end: int) -> list[Told]:
-    """A message was appended and made visible."""
-    return [
-        {"at": at, "event": "append", **QUEUE, "queue_offset": end - 1},
-        {"at": at, "event": "make_visible", **QUEUE, "visible_end": end},
-    ]
-
-
-def sent(at: float, name: str, queue: int = 0) -> list[Told]:
-    """A message was sent."""
-    about = QUEUE | {"queue": queue, "connection": "2", "request": name}
-    return [{"at": at, "event": "request_received", "code": 10, **about}]
-
-
 def acknowledged(at: float, offset: int, request: str = "") -> list[Told]:
     """A message was acknowledged; on which connection is not told."""
     place = QUEUE | {"queue_offset": offset}
     return [{"at": at, "event": "message_acknowledged", **place, **({"request": request} if request else {})}]
-
-
-def gone(at: float) -> list[Told]:
-    """A request to delete the topic."""
-    return [{"at": at, "event": "request_received", "code": 215, "topic": "T", "connection": "9"}]
-
-
-def closed(at: float, connection: str = "1") -> list[Told]:
-    """A connection is closed."""
-    return [{"at": at, "event": "connection_closed", "connection": connection}]
-
-
-def lost(at: float, count: int = 1) -> list[Told]:
-    """Some events are missing here."""
-    return [{"at": at, "event": "lost", "lost_count": count}]
-
-
-def step(at: float, name: str, event: str = "hold", **fields: object) -> list[Told]:
-    """Something is done with a pull."""
-    return [{"at": at, "event": event, **QUEUE, "request": name, **fields}]
 
 
 def pull(at: float, name: str, offset: int, code: int, *, end: int, took: float = 1, **fields: object) -> list[Told]:

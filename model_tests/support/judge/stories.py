@@ -15,7 +15,8 @@ Events are in broker `b`, topic `T`, queue 0, connection `c` and source `s`. `!f
 
 | option | meaning |
 | --- | --- |
-| `ends=N`, `t.ends=N` | when source `s` or `t` ends |
+| `begins=N`, `t.ends=N` | when source `s` begins, or `t` ends |
+| `as_told` | events have their numbers in the order of the story, and not by time |
 | `outside` | no event shows the inside of the broker |
 | `unix` | the clocks can be set |
 | `policy=NAME` | the policy that meta.json names |
@@ -123,7 +124,12 @@ class Story:
         """The events with their sequence numbers, by time in each source, in the order of the story."""
         events = [*self._ends(), *self.events]
         by_time = sorted(
-            range(len(events)), key=lambda at: (events[at]["source"], events[at].get("rank", 1), events[at]["after_ns"])
+            range(len(events)),
+            key=lambda at: (
+                events[at]["source"],
+                events[at].get("rank", 1),
+                "as_told" not in self.options and events[at]["after_ns"],
+            ),
         )
         counts: dict[str, int] = {}
         for at in by_time:
@@ -136,10 +142,8 @@ class Story:
         """The start and the end of each source, and an event that shows that it is inside the broker."""
         for source in self.sources:
             own = [event["after_ns"] for event in self.events if event["source"] == source]
-            end = START_MS * MS + round(
-                float(self.options.get("ends" if source == "s" else f"{source}.ends", LONG_MS)) * MS
-            )
-            start = min([START_MS * MS, end, *own]) - MS
+            end = self._moment(source, "ends", LONG_MS)
+            start = self._moment(source, "begins", (min([START_MS * MS, end, *own]) - MS) / MS - START_MS)
             if source == "s" and "unsteady" in self.options:
                 start = max([end, *own])
             common = {"source": source, "broker": "b"}
@@ -148,6 +152,11 @@ class Story:
                 seen = {"event": "make_visible", "topic": "Z", "queue": 0, "visible_end": 0}
                 yield common | seen | {"after_ns": start, "before_ns": start}
             yield common | {"event": "source_stopped", "after_ns": end, "before_ns": end, "rank": 2}
+
+    def _moment(self, source: str, name: str, otherwise_ms: float) -> int:
+        """When a source begins or ends, ns."""
+        option = self.options.get(name if source == "s" else f"{source}.{name}", otherwise_ms)
+        return START_MS * MS + round(float(option) * MS)
 
 
 def stories(file: Path) -> Iterator[Story]:
