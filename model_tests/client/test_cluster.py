@@ -353,7 +353,7 @@ def test_listeners_survive_a_restart_of_broker_and_name_server(tmp_path: Path, i
     assert len(set(heard.bodies)) == 300
 
 
-# A name server has a broker of its own here, that has no topic and makes none.
+# Here each name server has its own broker, without topics, and it creates none.
 READY = re.compile(r"ready broker=(\S+) name-server=(\S+) store=\S+ ha=(\S+)")
 
 

@@ -388,7 +388,7 @@ def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: 
         )
         assert told == ["done None", words, words, words]
         assert stored() == 2
-        # Nobody has said that the parent is gone: its group has it as its one member.
+        # The parent has not left, so its group still has one member.
         member = consumer._member
         (route,) = member.run(member.rebalancer.routes()).values()
         assert member.run(member.membership.members(route)) == [consumer._member.client_id]

@@ -287,7 +287,7 @@ def test_a_connection_that_cannot_be_served_is_told_of_and_leaves_nothing(lacks:
         before = descriptors()
         with pytest.raises(UnreachableError, match=words):
             producer.send("T", b"x", timeout_s=1.0)
-        # What the server has of these connections ends when it sees that they did.
+        # The server frees its state of these connections when it sees that they are closed.
         wait_until(lambda: descriptors() <= before + len(scripted._sockets))
         runtime.has_descriptors, runtime.threads_max = True, 1000
         assert producer.send("T", b"x").queue_offset == 7

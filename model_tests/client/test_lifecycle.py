@@ -122,7 +122,7 @@ def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str,
     member = consumer._member
     consumer.start()
     if not ours:
-        # Its queues are another's as soon as the group's members are told to be others.
+        # Its queues go to another member as soon as the group's members change.
         member.soon(lambda: member.rebalancer.lose(member.queues))
     assert closed.wait(PATIENCE_S)
     assert_over(consumer, before)

@@ -596,7 +596,7 @@ def test_what_an_answer_leads_to_is_sent_before_anything_that_it_has_woken() -> 
                 loop.call_soon(lambda: seen.append(any(b'"code":77' in part for part in sent)))
                 link.call_async(77, callback=lambda _answer: ended.set_result(None))
 
-            # One that is alone does not wait for the turn's end anyway.
+            # A single request does not wait for the end of the loop's turn anyway.
             link.call_async(12, callback=lambda _answer: None)
             link.call_async(11, callback=told)
             await asyncio.wait_for(ended, PATIENCE_S)

@@ -218,7 +218,7 @@ def test_stock_brokers_are_convicted_by_strict(fresh_broker: tuple[str, JavaBrok
     assert {row["part"] for row in rows if row["outcome"] == "violated"} <= {"history", "clauses", "races"}
     (judged,) = (row for row in rows if row["part"] == "history")
     assert judged["outcome"] == "violated"
-    # What else they do that strict does not promise depends on the run, and stands before or behind it.
+    # Other behaviour that strict does not promise depends on the run, and is before or after it.
     assert "answered_by_deadline" in judged["detail"], judged
 
 

@@ -89,7 +89,7 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"oracle .* <(lost|tick)\.jsonl": 1,
     r"oracle (?!.*<).*": 3,
     r"judge .*/observed|judge /tmp/history": (0, 3),
-    # What the pull request closes cannot be followed to its end.
+    # The run that the pull request fixes cannot be followed to its end.
     r"explain lp1\.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w .*--with-7359": 1,
 }
 """A command that finds what it looks for, or can say nothing -> its exit code; every other one ends with 0."""
@@ -187,7 +187,7 @@ def test_a_page_can_be_typed(page: str, tmp_path: Path) -> None:
     if lacking:
         pytest.skip(f"NOT TYPED: {page} needs {', '.join(lacking)}")
     assert type_all(page, (ROOT / page).read_text("utf-8"), tmp_path) > 0
-    # What is generated comes out as it is kept.
+    # The generated text equals the kept one.
     assert [each for each in GENERATED if (tmp_path / each).read_bytes() != (ROOT / each).read_bytes()] == []
 
 

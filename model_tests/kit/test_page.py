@@ -29,7 +29,7 @@ def run(directory: Path, service: str) -> subprocess.CompletedProcess[str]:
     (directory / "test_service.py").write_text(FILES["test_service.py"])
     (directory / "conftest.py").write_text(
         "from hypothesis import Phase, settings\nimport longpoll\nfrom longpoll_kit.run import MachineTestCase\n"
-        "longpoll.LongPollMachine.wake_ms = longpoll.LongPollMachine.late_ms = 3_000\n"  # a busy host is no fault
+        "longpoll.LongPollMachine.wake_ms = longpoll.LongPollMachine.late_ms = 3_000\n"  # a busy host is not a fault
         "MachineTestCase.settings = settings("
         "max_examples=10, stateful_step_count=15, database=None, phases=(Phase.generate,))\n"
     )

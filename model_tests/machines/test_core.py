@@ -108,7 +108,7 @@ def test_a_long_walk_meets_every_action(policy_name: str) -> None:
                 wanted = [move for move in moves if draw.randint(1, RARE.get(move[0], 1)) == 1]
                 world.do(draw.choice(wanted or moves))
             fired.update(world.done)
-    # What throws is found out under the lock where a walk is in place: there is no look of its own.
+    # A traversal in place finds the throwing filter under the lock, so it needs no separate look.
     never = {"notifier_throws"} if model.policy.take == "in_place" else set()
     expected = {action.name for action in model.actions} - never
     assert set(fired) == expected, f"seed {seed}: {expected ^ set(fired)}"

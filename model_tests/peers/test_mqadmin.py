@@ -37,9 +37,9 @@ MASKS: Final = (
     (re.compile(r"\S+@[\w@.-]+#?\S*"), "CLIENT"),
     (re.compile(r"\d+\.\d+(E-?\d+)?"), "NUMBER"),
     (re.compile(r"\b\d{12,}\b"), "MILLISECONDS"),
-    # Topics whose routes were changed: Java's broker makes some of its own as it goes.
+    # Topics whose routes were changed: Java's broker creates some topics itself.
     (re.compile(r"(write perm of broker.* OK, )\d+"), r"\1COUNT"),
-    # Where a message lies in the log: Java's broker of 5.x stores some of its own.
+    # Where a message lies in the log: Java's broker of 5.x stores some messages itself.
     (re.compile(r"(CommitLog Offset: |physicOffset=|commitLogOffset=|preparedTransactionOffset=)\d+"), r"\1PLACE"),
     (re.compile(r"bodyCRC=-?\d+|storeSize=\d+"), "SIZE"),
     (re.compile(r"\S+/(metadata|configs|metrics)\.json"), "FILE"),

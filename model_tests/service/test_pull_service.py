@@ -115,7 +115,7 @@ def told_in_herd(broker: Broker, brokers: Brokers, body: bytes) -> list[dict[int
             reply = puller.answer(opaque)
             bodies = bodies_of(reply)
             told[-1][opaque] = (reply.code, reply.ext_fields, reply.remark, bodies)
-    # What comes after a pass is answered when the pass is over.
+    # A pull that arrives during a pass is answered after the pass.
     sender.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
     broker.hold_service.assert_tidy()
     return told

@@ -371,7 +371,7 @@ def test_foreign_name_servers_know_a_topic_before_its_change_is_answered(
     broker = brokers.start(config=config, store_config=evolve(SMALL_STORE, flush_disk_sync=flush_disk_sync))
     clients = [brokers.names(server) for server in servers]
     registrar = present(broker.registrar)
-    # The next registration that nobody asked for is half a minute away.
+    # The next periodic registration is half a minute away.
     wait_until(lambda: registrar.registered_count >= 2)
     for topic, (code, fields, body) in CHANGES.items():
         answered = brokers.connect(broker).call(code, fields, body)

@@ -190,7 +190,7 @@ def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: 
     again = start(tmp_path / "store")
     with RawClient(again.address) as client:
         found = [record.body for record in records_of(client.pull("T"))]
-    # The one that was answered 10 may be there: the producer was told that it might not.
+    # The message that was answered 10 may be there, because code 10 leaves that open.
     assert found == [*bodies, b"told", b"after"]
 
 

@@ -296,7 +296,7 @@ def test_where_the_log_goes_on(tmp_path: Path) -> None:
     assert len(log.segments.segments) == 2
     log.stand_at(size + 900)
     assert log.sure_end == log.end == size + 900
-    # It fills that file but for its blank, to the byte.
+    # It fills that file to the byte, except for the blank record.
     assert log.append(message(body=bytes(FILE_SIZE - 8 - (size + 900) - size)), TOPIC, 1, 1) == size + 900
     assert isinstance(log.read(size + 900), Record)
     assert (log.end, len(log.segments.segments)) == (FILE_SIZE - 8, 1)

@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_removed_leaves_no_gap() -> None:
     world.store.flush()
     world.store.index(100)
     world.failing("remove", "commitlog", world.store.remove_expired)
-    # What is left of them later is a store all the same.
+    # The files that remain later are still a store.
     world.store.put(message(body=b"last"))
     world.store.remove_expired()
     assert world.killed().store.log_start > 0

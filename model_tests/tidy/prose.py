@@ -1,4 +1,4 @@
-"""Counts signs of stilted English in the docs, the help texts and the docstrings.
+"""Counts signs of stilted English in the docs, the help texts, the docstrings and the comments.
 
 A count shows where to read. It is not a verdict: text without a marked phrase can still be unclear.
 
@@ -61,6 +61,8 @@ _CODE: Final = re.compile(r"`[^`]*`")
 _LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _END: Final = re.compile(r"(?<=[.?!:])\s+(?=[A-Z0-9\"'(*])")
 _ITEM: Final = re.compile(r"^(?:[-*+]|\d+\.)\s+", re.MULTILINE)
+_COMMENT: Final = re.compile(r"(?:^[ ]*|\S  )# (.*)$", re.MULTILINE)
+_FOR_TOOLS: Final = re.compile(r"noqa|type: ignore|--|fmt:|pragma")
 _DOCSTRING: Final = re.compile(r'^[ ]*(?:r)?"""(.*?)"""', re.MULTILINE | re.DOTALL)
 
 
@@ -117,6 +119,13 @@ def of_python(text: str) -> Iterator[str]:
             yield from sentences(block)
 
 
+def of_comments(text: str) -> Iterator[str]:
+    """The sentences of a module's comments; those for tools and the lines between sections are left out."""
+    for block in re.split(r"\n(?![ ]*#)", text):
+        lines = _COMMENT.findall(block)
+        yield from sentences(" ".join(line for line in lines if not _FOR_TOOLS.match(line)))
+
+
 def tracked(*patterns: str) -> list[str]:
     """The files that git tracks."""
     listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, check=True, capture_output=True, text=True)
@@ -158,6 +167,8 @@ def texts() -> dict[str, dict[str, list[str]]]:
         "help": _of_help(),
         "docstrings": _read(tracked("spec/*.py", "reference/*.py"), of_python),
         "docstrings of tests": _read(tracked("model_tests/*.py"), of_python),
+        "comments": _read(tracked("spec/*.py", "reference/*.py"), of_comments),
+        "comments of tests": _read(tracked("model_tests/*.py"), of_comments),
     }
 
 

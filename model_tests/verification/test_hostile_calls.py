@@ -255,7 +255,7 @@ def test_a_progress_bar_shows_a_name_as_it_is(monkeypatch: pytest.MonkeyPatch, n
 
 def test_no_command_writes_past_the_one_place() -> None:
     found = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if writes_in(path.read_text("utf-8"))}
-    # exit_codes works before anything else is loaded, and escapes by itself what it shows.
+    # exit_codes works before any other module is loaded, so it escapes its own output.
     assert found == {"output.py", "exit_codes.py"}
 
 

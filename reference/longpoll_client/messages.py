@@ -199,7 +199,7 @@ def read_plain(data: bytes, at: int, messages: list[ReceivedMessage]) -> int:
             if not name:
                 return at
             if name != topic:
-                # What was alike had the topic before, and nobody may look for anything else any more.
+                # The shortcut compares with the earlier topic, so it does not apply from here on.
                 topic, tail_size = name, NO_TAIL.size
             properties = decode_properties(data[properties_at:end])
             msg_id = properties.get(UNIQUE_KEY) or f"{store_host.hex().upper()}{physical_offset:016X}"

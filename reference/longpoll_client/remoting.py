@@ -297,7 +297,8 @@ class RemotingClient(ConnectionCore):
         From a callback it ends once the callback is done. In a forked process only that one's hold on it is closed.
         """
         if self._process_id != self._runtime.process_id():
-            # What waits to be sent is the other's to send, and its lock may be that of a thread which is not here.
+            # After a fork, the parent sends the waiting bytes, and a thread that does not exist here may hold the
+            # lock.
             self._socket.close()
             return
         with self._lock:
@@ -328,7 +329,7 @@ class RemotingClient(ConnectionCore):
     def _write(self, buffers: list[Buffer]) -> None:
         """Send what the socket takes, or have the reader thread do it; raises LocalProtocolError."""
         if self._is_awake or self._output.parts or len(self._exchange.calls.pending) > ALONE_COUNT_MAX:
-            # Whoever was first has seen to it, or the reader thread does before it sleeps.
+            # The caller that added the first bytes woke the reader thread, which sends all before it sleeps.
             if self._output.add(buffers) and not self._is_awake:
                 self._poller.wake()
             return

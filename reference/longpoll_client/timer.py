@@ -165,7 +165,7 @@ class SingleFlight:
                     self._queued.append((key, work))
                     refused = self._add_thread(key)
                 except ANYTHING:
-                    # Interrupted (Ctrl-C) before there was a thread, maybe: the next one begins it anew.
+                    # Ctrl-C may have come before the thread started; the next call starts it again.
                     self._waiting.pop(key, None)
                     self._queued = deque(queued for queued in self._queued if queued[0] != key)
                     raise

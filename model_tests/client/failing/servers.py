@@ -185,7 +185,7 @@ class Observed(Closeable):
         """Stop the broker in order after one more commit; its proxy ends after it, and the next one is there."""
         ending, self._proxy = self._proxy, self._new_proxy()
         with closing(RawClient(self.server.address)) as client:
-            # One message more, for a broker may lower an offset that is beyond its queue's end.
+            # One more message, because a broker may lower an offset that is beyond its queue's end.
             answer = client.call(RequestCode.SEND_MESSAGE_V2, send_fields(PLACE["topic"]), b"x")
             assert answer.code == ResponseCode.SUCCESS, f"a send is refused: {answer.code} {answer.remark}"
             self._offset_kept = int((answer.ext_fields or {})["queueOffset"]) + 1

@@ -111,7 +111,7 @@ def wake_prompt(record: Record) -> Iterator[Said]:
         first = request.offset if wanted(request) is None else min(taken, default=FAR)
         told = [became_visible(record, request, offset) for offset in taken]
         moments = [moment for moment in told if moment is not None]
-        # Other pulls were given it before anybody acknowledged it.
+        # Other pulls got the message before it was acknowledged.
         known_ns = min((lo for lo, _hi in moments), default=FAR)
         given = [answer for answer, end in shown if end > first and answer.hi < known_ns]
         if one.answer is None or not any(before(answer, request) for answer in given):

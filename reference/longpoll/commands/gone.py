@@ -54,7 +54,7 @@ def former_options(command: str) -> Callable[[Callable[..., None]], Callable[...
         for former in OPTIONS:
             owner, name = former.rsplit(" ", 1)
             if owner == command:
-                # Some of them were flags: each may stand with a value or without.
+                # Some of them were flags, so each is accepted with a value and without one.
                 option = click.option(
                     name, hidden=True, expose_value=False, flag_value="", is_flag=False, callback=stop
                 )

@@ -201,7 +201,7 @@ class _Consumer:
             if self.run.plan.commits:
                 self.commits.answered(queue, offset)
             self._ask_again(queue, offset)
-        except (ProtocolError, ValueError) as error:  # ValueError: a body that is no time of ours
+        except (ProtocolError, ValueError) as error:  # ValueError: the body is not a time that this load wrote
             self.run.trouble(f"{asked}: {error}")
 
     def _ask_again(self, queue: int, offset: int) -> None:

@@ -198,7 +198,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         self._batch += buffers
         self._batch_size += size
         if self._batch_size > BATCH_BYTES_MAX or self._exchange.is_alone:
-            # One that nobody else waits beside is not kept for others: its caller will do nothing before the answer.
+            # If no other request is pending, the caller waits for this answer, so there is nothing to batch it with.
             self._flush()
         elif not self._is_flushing:
             self._is_flushing = True
@@ -266,7 +266,8 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         except FAULTS as error:
             log.exception("what %s sent could not be served", self.address)
             self._give_up(ConnectionLostError(f"the request of {self.address} failed: {type(error).__name__}"))
-        # What the answers have led to, the next pulls most likely, goes before a listener has what they brought.
+        # Send the requests that the answers caused, mostly the next pulls, before a listener takes time for the
+        # messages.
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -413,7 +413,7 @@ class AsyncPushConsumer(AsyncConsumer):
         """Join the group and begin to listen; raises as `PushConsumer.start`."""
         await self._member.start()
         if self._member.lifecycle.is_closed:
-            # Meanwhile, by `on_assigned` or another task: nobody would end what is begun now.
+            # `on_assigned` or another task closed it meanwhile, so no later close would end tasks that start now.
             return
         self._member.every(self._config.consume_timeout_s / HANG_CHECKS, self._look_for_hanging)
         self._working = [asyncio.create_task(self._work()) for _number in range(self._config.thread_count)]
@@ -609,7 +609,7 @@ class AsyncPushConsumer(AsyncConsumer):
             if giving.task.cancelling() > giving.is_late:
                 raise
             if not giving.is_late:
-                # Nobody has cancelled this task: what the listener awaited was, and it let that through.
+                # This task was not cancelled: the listener awaited something that was, and did not catch it.
                 log.warning(
                     "the listener of group %s was cancelled at %s; it comes again", self._config.group, place_of(first)
                 )
@@ -622,7 +622,7 @@ class AsyncPushConsumer(AsyncConsumer):
             )
             return Retry(), TimeoutError("the listener was cancelled")
         except (KeyboardInterrupt, GeneratorExit):
-            # Ctrl-C is the loop's to take; and a task that is closed, for its loop has ended, goes on with nothing.
+            # The loop handles Ctrl-C, and a task that is closed with its loop must not continue.
             raise
         except ANYTHING as error:
             log.warning(

@@ -221,7 +221,7 @@ class AsyncInstance(InstanceCore):
         if self._tasks.get(key) is ended:
             del self._tasks[key]
         if not ended.cancelled():
-            # Nobody may be left that wants it.
+            # Mark the exception as seen, because the waiters may all have been cancelled.
             ended.exception()
 
     async def _shared(

@@ -415,7 +415,7 @@ class Puller:
         is_no_further = answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and not self._goes_on(offset_next)
         self._take(wanted, offset_next, turn, is_moved=answer.code == ResponseCode.PULL_OFFSET_MOVED)
         if is_no_further:
-            # A slave that is behind says so; at once it would say the same.
+            # The slave is behind its master, and would give the same answer at once.
             self._timer.after(BEHIND_RETRY_S, self.pull)
         else:
             self.pull()

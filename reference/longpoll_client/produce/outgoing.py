@@ -282,7 +282,7 @@ def single_parcel(
     if marks:
         message = replace(message, properties={**message.properties, **marks})
     text = message.property_text(msg_id)
-    # Of bytes it is no copy. What could change until it is sent is copied: it is sent as it is now.
+    # `bytes` copies a mutable body, so later changes are not sent. It does not copy `bytes`.
     body, flag = packing.packed(bytes(message.body))
     return Parcel(group, topic, code, text, body, (msg_id,), born_ms, flag)
 

@@ -292,7 +292,7 @@ class InFlightSends:
         try:
             self._sender.ended(sending, (outcome,) if isinstance(outcome, SendResult) else outcome)
         finally:
-            # Without `KeepGoing`, which costs as much as half of an id, for this is done for every send.
+            # Not `KeepGoing`, because it would cost each send half as much as making a message id.
             try:
                 assert sending.callback is not None
                 sending.callback(outcome)

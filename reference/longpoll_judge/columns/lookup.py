@@ -198,7 +198,7 @@ def first_of(wanted: NDArray[Any], keys: NDArray[Any]) -> Integers:
     if keys.min() >= 0 and most < _SPREAD_MAX * (len(keys) + len(wanted)):
         first = np.full(int(most) + 2, -1, dtype=np.int64)
         first[keys[::-1]] = np.arange(len(keys))[::-1]
-        # What is not among so small numbers finds the last place, which is nobody's.
+        # A wanted number beyond the largest key finds the last place, which holds -1.
         return first[np.where((wanted >= 0) & (wanted <= most), wanted, most + 1).astype(np.int64)]
     order = np.argsort(keys, kind="stable")
     at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)

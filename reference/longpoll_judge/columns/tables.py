@@ -208,7 +208,7 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
     names = [name for name in EVENT_SCHEMA.names if name in used]
     counts = [len(table) for table in filled]
     parts = {name: [table[name] if has_column(table, name) else None for table in filled] for name in names}
-    # Column by column, so that a table that nobody else holds goes while this one is made.
+    # Column by column, so that memory of the input is freed while the result grows.
     del filled
     columns = []
     for name in names:
@@ -263,7 +263,8 @@ def place_answers(table: pa.Table) -> pa.Table:
         asked = asked.filter(compute.equal(asked[f"{name}_min"], asked[f"{name}_max"]))
     keys = answers.select(names[:2]).append_column("place", pa.array(np.arange(len(answers))))
     found = keys.join(asked, names[:2], join_type="left outer").sort_by("place")
-    # One that names another broker or topic than was asked is as wrong as one that names another queue, and stays so.
+    # An answer that names another broker, topic or queue than its request is wrong; keep it so that a clause can
+    # report it.
     is_other = compute.or_(*(_names_another(answers[name], found[f"{name}_min"]) for name in ("broker", "topic")))
     for name in GROUP_KEY:
         of_request = compute.coalesce(found[f"{name}_min"], answers[name])

@@ -223,7 +223,7 @@ def whole_of(seen: SourceSurvey) -> SourceSurvey:
         before = bisect_left(lasts, span.first)
         if before > 0:
             back_ns = latest_ns[before - 1] - span.before_min_ns
-            # What its own split shows is counted.
+            # Count only steps back between splits, because each split has counted its own.
             was_back, is_back = is_back, back_ns > CLOCK_STEP_NS
             steps += is_back and not was_back and span.earlier_ns - span.before_min_ns <= CLOCK_STEP_NS
             step_ns = max(step_ns, back_ns if back_ns > CLOCK_STEP_NS else 0)

@@ -333,7 +333,7 @@ def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str,
     brokers, broker_names = coded(table, "broker")
     topics, topic_names = coded(table, "topic")
     numbers = integers_of(table, "queue")
-    # Where the events of a queue lie together, the first of them stands for all.
+    # If the events of a queue are adjacent, look at the first of them only.
     rows = rows[run_starts(brokers[rows], topics[rows], numbers[rows])]
     pairs, numbers = brokers[rows].astype(np.int64) * len(topic_names) + topics[rows], numbers[rows]
     found: set[tuple[str, str, int]] = set()

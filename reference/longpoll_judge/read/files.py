@@ -210,7 +210,7 @@ def open_file(path: str) -> BinaryIO:
     if not is_uri(path):
         return Path(path).open("rb")
     system, within = _opened(path)
-    # Arrow's files are read and sought like any other, but its types do not say so.
+    # Arrow's files have read and seek, but its type stubs do not declare them.
     return io.BufferedReader(system.open_input_file(within), READ_AHEAD_BYTES)
 
 
@@ -294,6 +294,6 @@ def _file_system(root: str, shown: str) -> tuple[Any, str]:
 
 
 def _by_fsspec(root: str) -> tuple[Any, str]:
-    # Who has such files has it installed; nothing else here needs it.
+    # fsspec is not a dependency, because only users of such file systems need it.
     system, prefix = importlib.import_module("fsspec.core").url_to_fs(root)
     return filesystems.PyFileSystem(filesystems.FSSpecHandler(system)), prefix.strip("/")

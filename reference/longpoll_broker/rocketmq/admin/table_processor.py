@@ -284,7 +284,7 @@ class TableProcessor(Serving):
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "earliestMessageTimeStamp": self._first_stored_ms(),
-            # The reading threads serve requests, so there is no queue for a pool.
+            # The reading threads serve the requests themselves, so no request waits for a pool.
             "sendThreadPoolQueueSize": 0,
             "sendThreadPoolQueueHeadWaitTimeMills": 0,
             # Writers do not wait for a page cache lock.

@@ -73,7 +73,8 @@ def _arrive_with(content: bytes, digest: str, pickled: bytes) -> Callable[[Any],
         target = os.path.join(root, f"longpoll-{digest}")  # noqa: PTH118 - the same
         if target not in sys.path:
             if not os.path.isdir(target):  # noqa: PTH112 - the same
-                # Several processes of one host may come at once: each unpacks by itself, and the first one's stays.
+                # Several processes of one host may unpack at the same time: each uses its own folder, and the first
+                # one is kept.
                 own = tempfile.mkdtemp(dir=root)
                 zipfile.ZipFile(io.BytesIO(content)).extractall(own)
                 try:

@@ -101,7 +101,7 @@ def scan(session: SparkSession, source: str, schema: pa.Schema, parts: Sequence[
         def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
             return EventReader()
 
-    with _registering:  # the name stands for another history after the next registration
+    with _registering:  # the next registration gives this name to another history
         session.dataSource.register(EventSource)
         return session.read.format(source).load()
 

@@ -191,7 +191,7 @@ def _environment(directory: Path, settings: SparkConf) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(values | ({} if python is None else {"PYSPARK_PYTHON": python}))
     for name in (REMOTE, "SPARK_CONNECT_MODE_ENABLED"):
-        os.environ.pop(name, None)  # a master is named, so it is no session of Spark Connect that is wanted
+        os.environ.pop(name, None)  # the caller named a master, so do not use Spark Connect
     try:
         yield
     finally:

@@ -49,7 +49,7 @@ func (t *table) pull(pull message) {
 		}
 		t.held = append(t.held, pull)
 		t.stop("between_hold_and_recheck", pull.ID, func() {
-			t.wake(pull.Queue) // what came before it was held has woken nobody
+			t.wake(pull.Queue) // a message that came before the hold woke no pull
 		})
 	})
 }

@@ -22,7 +22,7 @@ class HoldTable {
         stop("between_check_and_hold", pull.id(), () -> {
             if (closed.contains(pull.connection())) return;
             held.add(pull);
-            // What came before it was held has woken nobody.
+            // A message that came before the hold woke no pull.
             stop("between_hold_and_recheck", pull.id(), () -> wake(pull.queue()));
         });
     }

@@ -8,7 +8,7 @@ class Table {
   logs = new Map(); // queue -> its messages
   held = []; // the pulls that wait
   closed = new Set(); // connections
-  paused = new Map(); // id -> a handler that stands at a step point
+  paused = new Map(); // id -> a handler that waits at a step point
 
   *pull(pull) {
     pull.deadline_ms = this.now_ms + pull.wait_ms;
@@ -17,7 +17,7 @@ class Table {
     if (this.closed.has(pull.connection)) return;
     this.held.push(pull);
     yield "between_hold_and_recheck";
-    this.wake(pull.queue); // what came before it was held has woken nobody
+    this.wake(pull.queue); // a message that came before the hold woke no pull
   }
 
   *arrive(message) {

@@ -10,7 +10,7 @@ class Table:
         self.logs = {}  # queue -> its messages
         self.held = []  # the pulls that wait
         self.closed = set()  # connections
-        self.paused = {}  # id -> a handler that stands at a step point
+        self.paused = {}  # id -> a handler that waits at a step point
 
     def pull(self, pull):
         pull["deadline_ms"] = self.now_ms + pull["wait_ms"]
@@ -21,7 +21,7 @@ class Table:
             return
         self.held.append(pull)
         yield "between_hold_and_recheck"
-        self.wake(pull["queue"])  # what came before it was held has woken nobody
+        self.wake(pull["queue"])  # a message that came before the hold woke no pull
 
     def arrive(self, message):
         self.logs.setdefault(message["queue"], []).append(message["message"])

@@ -34,7 +34,7 @@ impl Table {
             Next::Hold(pull) => {
                 if self.closed.contains(&pull.connection) { return None; }
                 self.held.push(pull.clone());
-                // What came before it was held has woken nobody.
+                // A message that came before the hold woke no pull.
                 return Some(("between_hold_and_recheck", Next::Wake(pull.queue)));
             }
             Next::Wake(queue) => self.keep(|table, pull| pull.queue != queue || !table.look(pull)),
