@@ -38,6 +38,8 @@ class Deadlines(Generic[Item]):
     __slots__ = ("_due", "_heap")
 
     def __init__(self) -> None:
+        # The heap has times, not items: many pulls share a millisecond, and an answered pull leaves by one deletion
+        # from a dictionary, while its removal from a heap of pulls would be a search.
         self._due: dict[int, dict[Item, None]] = {}
         self._heap: list[int] = []
 
@@ -232,6 +234,7 @@ class Bucket:
 
 def _room(limit: int, count: int) -> int:
     """Returns how much of a limit a channel with `count` pulls may use."""
+    # Without this part, one client with many pulls would fill the table and leave no room for a new client's first.
     return limit if count < SHARE_MIN or limit <= SMALL_TABLE else limit - limit // SMALL_PART
 
 
@@ -366,6 +369,8 @@ class HoldTable:
         bucket = self._buckets.get(key)
         if bucket is None:
             return []
+        # A pull that is held from now on goes into the new dictionary, so `keep` puts the taken ones behind it, as
+        # in Java. Between `take` and `keep` no other notifier finds them: this is the race of findings (b) and (j).
         taken, bucket.pulls = bucket.pulls, {}
         for pull in taken:
             pull.phase = TAKEN
@@ -376,6 +381,7 @@ class HoldTable:
         kept = []
         for pull in pulls:
             if pull.phase is not TAKEN:
+                # `drop_channel` came in between; a pull of a closed channel would stay held to its deadline.
                 assert pull.phase is ANSWERED
                 continue
             pull.bucket.pulls[pull] = None
@@ -418,6 +424,8 @@ class HoldTable:
         if not bucket.known and not self.keeps_empty:
             del self._buckets[key]
         self._leave(len(gone))
+        # Channels and deadlines follow in `settle`, after the answers: for a large herd this bookkeeping takes longer
+        # than the removal, and the first pull should not wait for it.
         self._unsettled += len(gone)
         return woken, thrown
 
@@ -448,6 +456,7 @@ class HoldTable:
             if pull.phase is HELD:
                 late.append(pull)
             elif pull.phase is TAKEN:
+                # The notifier may put it back, and nothing is armed for it any more: `keep` must see that it is due.
                 pull.spent = True
             else:
                 assert self._unsettled
