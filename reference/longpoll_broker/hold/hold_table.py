@@ -370,7 +370,7 @@ class HoldTable:
         if bucket is None:
             return []
         # A pull that is held from now on goes into the new dictionary, so `keep` puts the taken ones behind it, as
-        # in Java. Between `take` and `keep` no other notifier finds them: this is the race of findings (b) and (j).
+        # in Java. Between `take` and `keep` no other notifier finds them: this is the race of finding (b).
         taken, bucket.pulls = bucket.pulls, {}
         for pull in taken:
             pull.phase = TAKEN
