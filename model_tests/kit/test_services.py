@@ -126,7 +126,7 @@ def test_a_fault_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_service_is_valid(name: str) -> None:
-    report = exercise(RIGHT[name], settings(SOME, max_examples=8), silence_ms=30_000)
+    report = exercise(RIGHT[name], settings(SOME, max_examples=5), silence_ms=30_000)
 
     assert (report.verdict, report.late, report.excused) == ("valid", 0, 0), report
     assert report.axes["polls at once"] == "200 woken, 200 to their deadlines"
@@ -134,7 +134,7 @@ def test_a_right_service_is_valid(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["read by offset", "taken", "everything"])
 def test_a_right_service_is_not_accused_when_threads_take_turns_at_random(name: str) -> None:
-    report = exercise(RIGHT[name], SOME, seed=1, polls_max=12, burst=20)
+    report = exercise(RIGHT[name], settings(SOME, max_examples=6), seed=1, polls_max=12, burst=20)
 
     assert report.property == "", report
 
