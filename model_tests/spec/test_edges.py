@@ -235,7 +235,7 @@ def test_a_master_return_may_end_the_traversal_of_other_buckets() -> None:
 
 ON_DISK: Final = frozenset({"flushed_end", "committed"})
 OF_CONSUMERS: Final = frozenset({"offset", "queue", "wants", "carried"})
-OF_MODEL: Final = frozenset({"running", "changed"})
+OF_MODEL: Final = frozenset({"running", "changed", "is_master"})
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -482,6 +482,8 @@ SEEN_IN = {
     "on_close": "channels",
     "on_role_change": "role",
     "on_master_return": "role",
+    "after_return": "role",
+    "slave": "role",
     "on_truncate": "truncate",
 }
 """Knob -> the aspect in whose world it matters; the others matter in any."""

@@ -379,6 +379,7 @@ BROKEN_BY_ASPECTS = {
     ("role", "on_master_return=look_then_take"): {"return_is_whole", "told_of_master_return"},
     ("crash", "visible_after=flush_if_sync"): {"seen_survives"},
     ("role", "scan_throw=abort_round"): {"round_is_whole"},
+    ("role", "slave=reads_only"): {"no_lost_wakeup", "lost_by_keep", "woken_within"},
 }
 """(aspect, one knob of strict set otherwise) -> exactly what then breaks there."""
 
@@ -511,6 +512,7 @@ FOUND_ON = {
     "j": {"rocketmq-lmq"},
     "l": {"rocketmq-4.9"},
     "m": {"rocketmq-5", "rocketmq-pr7359", "rocketmq-lmq"},
+    "slave": {"rocketmq-4.9"},
 }
 """Hazards that not every one of RocketMQ's policies has: who has them."""
 WITNESS = {"a": "lost_by_hold", "b": "lost_by_keep", "c": "queued_by_deadline", "d": "nothing_dropped"}

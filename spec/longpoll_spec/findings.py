@@ -24,6 +24,7 @@ HAZARDS: Final[dict[str, str]] = {
     "o": "Held requests do not learn that a slave becomes master, nor, in 4.9, that its master is back.",
     "p": "A broker that stops does not answer held requests.",
     "poll": "The dispatcher polls the log, so time passes before a message is visible.",
+    "slave": "A 4.9 slave notifies no pull of a message, so a pull that it holds waits until the next scan.",
     "unflushed": "A message is visible before it is on disk, and a crash loses it (5.3.2: not under SYNC_FLUSH).",
 }
 """Finding -> its sentence, with upstream's issue if there is one."""
@@ -58,6 +59,8 @@ FACTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         **_ALL,
         **_UNCHECKED,
         **_NEVER_REMOVED,
+        "no_lost_wakeup": ("a", "b", "slave"),
+        "woken_within": ("a", "b", "poll", "slave"),
         "round_is_whole": ("l",),
         "told_of_master_return": ("o",),
     },

@@ -194,6 +194,7 @@ def held_knows_the_role(model: Model) -> Iterable[Bool]:
     for queue in state.queues:
         yield queue.return_due.implies(state.changed)
         yield state.return_queue.is_(queue.index).implies(queue.return_due)
+    yield state.is_master.implies(state.changed)
     for each in state.requests:
         yield (each.role_news > 0).implies(state.changed)
         yield ~(state.running & each.is_("held") & state.is_told_of_role(each))

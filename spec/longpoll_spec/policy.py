@@ -36,6 +36,8 @@ OnStop = Literal["silent", "answer"]
 OnClose = Literal["ignore", "drop"]
 OnRoleChange = Literal["ignore", "answer"]
 OnMasterReturn = Literal["ignore", "look_then_take", "answer"]
+Slave = Literal["serves", "reads_only"]
+AfterReturn = Literal["hold", "redirect"]
 OnTruncate = Literal["ignore", "forget_deleted", "wake"]
 BucketRemoval = Literal["never", "if_empty_unsafe", "rechecked_under_lock"]
 Commit = Literal["before_hold", "after_hold", "monotone_max"]
@@ -149,6 +151,16 @@ class Policy:
     is empty, then takes it, and aborts if the bucket was emptied in between; or it answers all at once.
     """
 
+    after_return: AfterReturn = field(default="hold")
+    """What a slave whose master is back does with a new pull that finds nothing: it holds the pull, or answers it at
+    once, so that the consumer goes to the master.
+    """
+
+    slave: Slave = field(default="serves")
+    """Whether a slave does all that its master does, or only answers reads: then its dispatcher notifies no request,
+    and it commits no offset that a pull carries.
+    """
+
     on_truncate: OnTruncate = field(default="wake")
     """What happens to offsets beyond a queue's end after it was truncated or deleted. Held requests keep waiting and
     groups keep their committed offsets (ignore); the same, but the committed offsets of a deleted queue are removed
@@ -203,6 +215,7 @@ ROCKETMQ_4_9: Final = Policy(
     on_close="ignore",
     on_role_change="ignore",
     on_master_return="ignore",
+    slave="reads_only",
     on_truncate="ignore",
 )
 
@@ -213,6 +226,8 @@ ROCKETMQ_5: Final = attrs.evolve(
     commit="before_hold",
     scan_throw="skip_queue",
     on_master_return="look_then_take",
+    after_return="redirect",
+    slave="serves",
     on_truncate="forget_deleted",
 )
 ROCKETMQ_PR7359: Final = attrs.evolve(
@@ -242,6 +257,7 @@ _OWN_TOO: Final = (
     "A traversal of the bucket reaches the pull's own request too; the only cost is the check of the others."
 )
 _WASTED: Final = "A request woken for an unwanted message is answered that its offset moved: wasteful, but not wrong."
+_ELSEWHERE: Final = "A pull that is answered at once is not held, and its consumer asks the master."
 _NO_LIMIT: Final = "A policy without a limit promises none."
 
 REDUNDANT: Final[dict[tuple[str, str], str]] = {
@@ -253,6 +269,7 @@ REDUNDANT: Final[dict[tuple[str, str], str]] = {
     ("strict", "recheck=walk"): _OWN_TOO,
     ("strict", "notify_only_if_tag_matches=false"): _WASTED,
     ("strict", "hold_limit=none"): _NO_LIMIT,
+    ("strict", "after_return=redirect"): _ELSEWHERE,
     ("strict", "tick=free"): _UNSTATED,
     ("strict-clone", "take=in_place"): (
         "The lock then covers take to put-back; the recheck after the put-back stays, and finds nothing new."
@@ -262,6 +279,7 @@ REDUNDANT: Final[dict[tuple[str, str], str]] = {
     ("strict-clone", "recheck=walk"): _OWN_TOO,
     ("strict-clone", "notify_only_if_tag_matches=false"): _WASTED,
     ("strict-clone", "hold_limit=none"): _NO_LIMIT,
+    ("strict-clone", "after_return=redirect"): _ELSEWHERE,
     ("strict-clone", "tick=free"): _UNSTATED,
 }
 """(preset, setting of one knob) -> why this change of our own design breaks no property. `engines.ablate` checks it."""

@@ -32,8 +32,8 @@ it. So each of its actions has to occur in each phase in which Java allows it (s
 | `flush`, `crash_and_recover`, `stop`  | `FlushRealTimeService`, the operating system, `BrokerController.shutdown`   |
 
 Excluded are combinations that the specification forbids: a change that needs all locks during a traversal in place, a
-second append where there is only one message, an append that waits for its announcement (`before_visible`), and
-truncation while the dispatcher is working.
+second append where there is only one message, an append that waits for its announcement (`before_visible`),
+truncation while the dispatcher is working, and a change of the role while a slave notifies that does not notify.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ def _forbidden(model: Model, name: str, phase: str) -> bool:
     policy, bounds = model.policy, model.bounds
     if (name, phase) == ("append", "dispatching"):
         return policy.notify == "before_visible" or bounds.messages == bounds.queues == 1
+    if name in {"role_change", "master_returns"} and phase == "dispatching":
+        return policy.slave == "reads_only"
     if name == "next_pull" and phase not in {"dispatching", "scanning"}:
         return bounds.requests == 1
     return phase == "scanning" and name in _UNDER_LOCK and policy.take == "in_place"

@@ -427,6 +427,17 @@ JUMPS: Final[Mapping[str, Jump]] = {
     "held at the end of its queue": Jump(
         *("strict", "truncate of two queues", f"{_UNREAD_0} phase_0=held offset_0=1", "tick", "next_scan=0")
     ),
+    "a master that is not back redirects nothing": Jump(
+        "rocketmq-5", "role", "phase_0=pulling open_0=1", "pull_read(0)", "phase_0=missed"
+    ),
+    "a new master redirects nothing": Jump(
+        *("rocketmq-5", "role", "phase_0=pulling open_0=1 changed=1 is_master=1"),
+        *("pull_read(0)", "phase_0=missed"),
+    ),
+    "a slave that redirects": Jump(
+        *("rocketmq-5", "role", "phase_0=pulling open_0=1 changed=1"),
+        *("pull_read(0)", "phase_0=idle open_0=0"),
+    ),
     "held, and its bucket is to be visited": Jump("rocketmq-5", "role of two queues", f"{_BACK} return_due_q0=1"),
     "held, and its bucket is visited": Jump("rocketmq-5", "role of two queues", f"{_BACK} return_queue=0"),
     "a return goes on": Jump(

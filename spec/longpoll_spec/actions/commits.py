@@ -32,7 +32,7 @@ def by_read(state: State, request: Request, ends: Bool) -> Pairs:
         "monotone_max": ite(older, request.committed, carried),
         "after_hold": ite(ends, carried, request.committed),
     }[state.policy.commit]
-    return ((request.committed, committed),)
+    return ((request.committed, ite(state.only_reads, request.committed, committed)),)
 
 
 def cut_commit(request: Request, queue: Queue, end: Int, *, cuts: bool) -> tuple[Int, Int]:
@@ -43,11 +43,14 @@ def cut_commit(request: Request, queue: Queue, end: Int, *, cuts: bool) -> tuple
 
 @action("request", exists=lambda state: _exists(state) and state.policy.commit == "after_hold")
 def commit_pulled(state: State, request: Request) -> Step:
-    """After the hold the pull's thread commits the offset that its pull carries, whatever was committed in between."""
+    """After the hold the pull's thread commits the offset that its pull carries, whatever was committed in between.
+    Some slaves commit nothing.
+    """
     # GUARD
     guard = request.commit_due
     # EFFECT
-    effect = assign((request.committed, state.corrected(request, request.carried)), (request.commit_due, FALSE))
+    carried = state.corrected(request, request.carried)
+    effect = assign((request.committed, ite(state.only_reads, request.committed, carried)), (request.commit_due, FALSE))
     return Step(guard, effect)
 
 

@@ -10,7 +10,7 @@ from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import Pairs
 from longpoll_spec.model import Step
 from longpoll_spec.state import DUE, IDLE, Queue, Request, State, Tag, assign
-from longpoll_spec.terms import TRUE, Bool
+from longpoll_spec.terms import TRUE, Bool, ite
 
 
 @action("queue", urgent=never)
@@ -30,7 +30,12 @@ def append(state: State, queue: Queue) -> Step:
 
 
 def _is_due(state: State, queue: Queue) -> Pairs:
-    return ((state.dispatcher.counter, DUE), (state.dispatcher.queue, queue.index))
+    """The dispatcher must traverse the bucket, unless the broker is a slave that does not notify."""
+    dispatcher, silent = state.dispatcher, state.only_reads
+    return (
+        (dispatcher.counter, ite(silent, dispatcher.counter, DUE)),
+        (dispatcher.queue, ite(silent, dispatcher.queue, queue.index)),
+    )
 
 
 @action("queue", "tag", urgent=lambda policy: policy.notify != "dispatcher_poll")
@@ -47,9 +52,10 @@ def make_visible(state: State, queue: Queue, tag: Tag) -> Step:
         return request.at(queue) & ~state.is_moved(request)
 
     # EFFECT
+    announced = ite(state.only_reads, state.announced, tag.index)
     effect = assign(
         (queue.visible_end, queue.visible_end + 1),
-        *(() if state.policy.notify == "before_visible" else (*_is_due(state, queue), (state.announced, tag.index))),
+        *(() if state.policy.notify == "before_visible" else (*_is_due(state, queue), (state.announced, announced))),
         *((each.passes, each.passes | (unread(each) & tag.passes(each.wants))) for each in state.requests),
         *((each.wanted, each.wanted | (unread(each) & tag.is_wanted(each.wants))) for each in state.requests),
     )

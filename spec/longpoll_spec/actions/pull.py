@@ -41,13 +41,14 @@ def next_pull(state: State, request: Request, queue: Queue, wish: Wish) -> Step:
 @action("request")
 def pull_read(state: State, request: Request) -> Step:
     """The pull's thread reads the store. If there is something to read it answers at once, even if no message passes
-    the filter and only the offset moves. Otherwise the pull has missed.
+    the filter and only the offset moves. Otherwise the pull has missed. A slave whose master is back may answer a
+    pull that missed, so that the consumer goes to the master.
     """
     # GUARD
     guard = request.is_("pulling")
     # EFFECT
     found = state.is_answered_by_read(request)
-    refused = ~found & state.is_full if state.policy.hold_limit == "at_read" else FALSE
+    refused = ~found & (state.is_full | state.redirects if state.policy.hold_limit == "at_read" else state.redirects)
     ends = found | refused
     effect = assign(
         (request.phase, ite(ends, request.phases["idle"], request.phases["missed"])),

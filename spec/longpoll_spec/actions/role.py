@@ -4,7 +4,11 @@ Source: `BrokerController.onMinBrokerChange` (5.x), which runs on a slave with `
 `PullRequestHoldService.notifyMasterOnline` when the master is again the least living broker of its group. This is the
 only caller: a slave that becomes master (`changeToMaster`) wakes no request. `notifyMasterOnline` checks whether each
 bucket is empty, then takes its list. If another thread emptied the bucket in between, the list is null, and the
-exception ends the traversal. 4.9.8 has no such call.
+exception ends the traversal. Later pulls that find nothing are redirected to the master
+(`PullMessageProcessor.composeResponseHeader`).
+
+4.9.8 has no such call. Its slaves commit no offset that a pull carries (`processRequest`), and do not notify (`doReput`
+asks for another role than SLAVE before it calls `arriving`).
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ def role_change(state: State) -> Step:
     # GUARD
     guard = _may_change(state)
     # EFFECT
-    return Step(guard, _changed(state, NEW_MASTER, answers=state.policy.on_role_change == "answer", walks=FALSE))
+    changed = _changed(state, NEW_MASTER, answers=state.policy.on_role_change == "answer", walks=FALSE)
+    return Step(guard, {**changed, **assign((state.is_master, TRUE))})
 
 
 @action(exists=_has_role, urgent=never)

@@ -33,10 +33,13 @@ def _is_wrong(model: Model, action: Action, request: Request, queue: Queue) -> B
     """A read of this queue has the wrong effect for its ends."""
     offset_next, answers = int_after(request.offset, action), ~after(request.open, action.effect)
     misses = request.offset.is_(queue.visible_end)
-    # A first read that finds nothing goes on to the hold, if there is room; a woken one is always answered.
+    # A first read that finds nothing goes on to the hold, if there is room and its broker does not redirect it to the
+    # master. A woken one is always answered.
     full = FALSE
     if model.policy.hold_limit == "at_read" and model.bounds.has("limit"):
         full = any_of(each.is_listed for each in model.state.requests)
+    if model.policy.after_return == "redirect":
+        full |= model.state.changed & ~model.state.is_master
     may_go_on = misses & ~full if action.name == "pull_read" else FALSE
     before_beginning = request.offset < queue.visible_start
     moves_to = ite(before_beginning, queue.visible_start, queue.visible_end)

@@ -12,6 +12,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Action, Model
+from longpoll_spec.state import IDLE
 from longpoll_spec.threads import thread_of
 
 PLAIN: Final[dict[str, tuple[str, str, str]]] = {
@@ -131,7 +132,9 @@ def _make_visible(beat: StepValues) -> Told:
     end = beat.end("visible_end", after=True)
     tag = f", which has tag {beat.tag}," if beat.tag else ""
     rest = f"writes message {end - 1}{tag} into the consume queue{beat.of_queue}: maxOffset is now {end}"
-    return "store", f"maxOffset{beat.of_queue} = {end}", f"{rest}, and arriving() follows"
+    is_silent = beat.after["dispatcher"] == IDLE and not beat.after.get("is_master", 1)
+    follows = "but a slave does not call arriving()" if is_silent else "and arriving() follows"
+    return "store", f"maxOffset{beat.of_queue} = {end}", f"{rest}, {follows}"
 
 
 def _next_pull(beat: StepValues) -> Told:
@@ -158,6 +161,9 @@ def _pull_read(beat: StepValues) -> Told:
             f"FOUND, next {end}",
             f"reads offset {offset}, maxOffset is {end}: answers FOUND",
         )
+    if beat.phase(beat.slot) == "idle":
+        status = "PULL_RETRY_IMMEDIATELY" if beat.after.get("changed") else "PULL_NOT_FOUND"
+        return f"consumer {beat.slot}", status, f"reads offset {offset} and finds nothing: answers {status}"
     return (
         "store",
         f"getMessage({offset}): nothing",

@@ -74,6 +74,8 @@ class State:
     running: Bool
     next_scan: Int
     changed: Bool
+    is_master: Bool
+    """The broker, a slave at first, has become master; false where no action depends on it."""
     return_queue: Int
     """The queue whose bucket the traversal after the master's return has checked, or none."""
     announced: Int
@@ -200,6 +202,16 @@ class State:
         knobs = {NEW_MASTER: self.policy.on_role_change, MASTER_BACK: self.policy.on_master_return}
         return request.role_news.is_one_of(news for news, knob in knobs.items() if knob == "answer")
 
+    @property
+    def only_reads(self) -> Bool:
+        """Whether the broker is a slave that neither notifies nor commits."""
+        return ~self.is_master if self.bounds.has("role") and self.policy.slave == "reads_only" else FALSE
+
+    @property
+    def redirects(self) -> Bool:
+        """Whether the broker is a slave that sends consumers to its master, which is back."""
+        return self.changed & ~self.is_master if self.policy.after_return == "redirect" else FALSE
+
     def is_answered_by_read(self, request: Request) -> Bool:
         """Whether a read for this request answers at once."""
         return self.has_more(request) | self.is_moved(request)
@@ -294,6 +306,7 @@ def state_of(policy: Policy, bounds: Bounds) -> State:
         running=fact(by_name, "running"),
         next_scan=number(by_name, "next_scan"),
         changed=fact(by_name, "changed"),
+        is_master=fact(by_name, "is_master"),
         return_queue=number(by_name, "return_queue", otherwise=bounds.queues),
         announced=number(by_name, "announced", otherwise=len(tags_of(bounds))),
         queues=tuple(queue_of(index, bounds, by_name) for index in range(bounds.queues)),

@@ -245,6 +245,8 @@ def _of_aspects(policy: Policy, bounds: Bounds) -> Iterator[Variable]:
             yield Variable(name, 0, bounds.messages, 0, "The number of messages on disk.")
     if bounds.has("role"):
         yield flag("changed", "The broker's master is back, or the broker has become master itself.")
+        if policy.slave == "reads_only" or policy.after_return == "redirect":
+            yield flag("is_master", "The broker has become master.")
     if walks_on_master_return(policy, bounds):
         sentence = "The traversal after the master's return has not visited the queue's bucket yet."
         yield from (flag(of_queue("return_due", each, bounds), sentence) for each in queues)
