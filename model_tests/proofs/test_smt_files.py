@@ -15,7 +15,7 @@ from longpoll.cli import main
 from longpoll_spec.engines.smt.any_number import prove_any
 from longpoll_spec.engines.smt.proof import PLAIN, prove, prove_model
 from longpoll_spec.mutants.generated import forgetting, mutated
-from longpoll_spec.policy import STRICT
+from longpoll_spec.policy import STRICT, preset
 
 
 def _z3_says(query: str) -> str:
@@ -87,14 +87,17 @@ def test_a_second_prover_does_not_discharge_a_wrong_obligation(cvc5_says: Callab
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("policy", ["strict", "strict-clone"])
 @pytest.mark.parametrize("requests", ["8", "any"])
-def test_a_second_prover_discharges_every_obligation(requests: str, cvc5_says: Callable[[str], str]) -> None:
-    """Of `strict` without features, for eight requests and for any number."""
+def test_a_second_prover_discharges_every_obligation(
+    policy: str, requests: str, cvc5_says: Callable[[str], str]
+) -> None:
+    """Of our own policies without features, for eight requests and for any number."""
     queries: list[str] = []
     if requests == "any":
-        assert prove_any(STRICT, world=PLAIN, record=queries.append).proof.whole == "proved"
+        assert prove_any(preset(policy), world=PLAIN, record=queries.append).proof.whole == "proved"
     else:
-        assert prove(STRICT, requests=int(requests), record=queries.append).whole == "proved"
+        assert prove(preset(policy), requests=int(requests), record=queries.append).whole == "proved"
 
     assert len(queries) > 300
     assert [each for each in queries if cvc5_says(each) != "unsat"] == []
