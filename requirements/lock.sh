@@ -15,6 +15,6 @@ compile --group docs --constraint requirements/longpoll.lock --output-file requi
 compile --group notebook --constraint requirements/longpoll.lock --constraint requirements/docs.lock \
     --output-file requirements/notebook.lock
 compile --group mutants --constraint requirements/longpoll.lock --output-file requirements/mutants.lock
-for name in fuzz peers s3; do
+for name in fuzz peers s3 solvers; do
     compile --group "$name" --output-file "requirements/$name.lock"
 done

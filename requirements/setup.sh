@@ -61,6 +61,7 @@ else
     optional peers "the real RocketMQ client does not install here; its scenarios are skipped"
     optional fuzz "the coverage-guided fuzzer does not install here; the long test with it is skipped"
     optional s3 "the S3 service of tests (moto) does not install here; the long tests with it are skipped"
+    optional solvers "cvc5 does not install here; the long tests of proofs by a second prover are skipped"
     optional docs "Sphinx does not install here; \`make docs\` and \`make check\` report it and fail"
     optional mutants "cosmic-ray does not install here; \`make mutants\` reports it"
     optional notebook "the notebook runner (nbclient) does not install here; its long test is skipped"
