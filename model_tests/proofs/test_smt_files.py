@@ -28,7 +28,7 @@ def _z3_says(query: str) -> str:
 def cvc5_says() -> Callable[[str], str]:
     """Ask cvc5 about one query; without it the test is skipped."""
     try:
-        import cvc5  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
+        import cvc5  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415
     except ImportError:
         pytest.skip("NO SECOND PROVER: install cvc5 (`pip install --group solvers`) to have the proofs checked by it")
 

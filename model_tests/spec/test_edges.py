@@ -91,7 +91,7 @@ def _smaller(policy: Policy, bounds: Bounds) -> tuple[Policy, Bounds]:
 
 
 Planted = tuple[object, str, str]
-"""A function of the specification, a part of its text, and what stands there instead."""
+"""A function of the specification, a part of its text, and its replacement."""
 CUT_BACK: Final[dict[str, tuple[Planted, str]]] = {
     "wakes at the end": ((faults._shrunk, "(each.offset > end)", "(each.offset >= end)"), "truncate"),
     "keeps what it read": ((faults._shrunk, "(each.offset >= end)", "(each.offset > end)"), "tags+truncate"),

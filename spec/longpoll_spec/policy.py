@@ -152,8 +152,8 @@ class Policy:
     """
 
     after_return: AfterReturn = field(default="hold")
-    """What a slave whose master is back does with a new pull that finds nothing: it holds the pull, or answers it at
-    once, so that the consumer goes to the master.
+    """Whether a slave whose master is back holds a new pull that finds nothing, or answers it at once, so that the
+    consumer goes to the master.
     """
 
     slave: Slave = field(default="serves")

@@ -447,7 +447,7 @@ JUMPS: Final[Mapping[str, Jump]] = {
         "rocketmq-5", "role of two queues", "return_queue=0", "return_take(q0)", "return_queue=2"
     ),
 }
-"""One state, and at most one step, that need a part: a table of what a property says of them."""
+"""Name -> a state, and at most one step, on which a property and the one without a part differ."""
 
 
 def chosen_mutants(base: str, bounds: Bounds) -> dict[str, Mutant]:
