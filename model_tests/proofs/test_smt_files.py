@@ -92,7 +92,7 @@ def test_a_second_prover_does_not_discharge_a_wrong_obligation(cvc5_says: Callab
 def test_a_second_prover_discharges_every_obligation(
     policy: str, requests: str, cvc5_says: Callable[[str], str]
 ) -> None:
-    """Of our own policies without features, for eight requests and for any number."""
+    """Of `strict` and `strict-clone` without features, for eight requests and for any number."""
     queries: list[str] = []
     if requests == "any":
         assert prove_any(preset(policy), world=PLAIN, record=queries.append).proof.whole == "proved"
