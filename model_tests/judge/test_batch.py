@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from longpoll_judge.columns import tables
-from longpoll_judge.columns.tables import GROUP_KEY, decode, encode, joined, queue_numbers, taken
+from longpoll_judge.columns.tables import GROUP_KEY, compacted, decode, encode, joined, queue_numbers, taken
 from longpoll_judge.kernel.lives import REQUEST_EVENTS
 from longpoll_judge.kernel.verdict import LOG_EVENTS
 from longpoll_judge.kernel.window import make_window
@@ -138,7 +138,7 @@ def test_parts_of_a_table_come_back_together(events: Events, borders: list[int])
     places = [0, *sorted(border % (len(table) + 1) for border in borders), len(table)]
     parts = [taken(table, np.arange(begin, end)) for begin, end in pairwise(places)]
 
-    assert fill(joined(decode(encode(part)) for part in parts)).to_pylist() == table.to_pylist()
+    assert fill(joined(decode(encode(compacted(part, 1))) for part in parts)).to_pylist() == table.to_pylist()
 
 
 @pytest.mark.parametrize("are_hashes_alike", [False, True])

@@ -13,7 +13,9 @@ from typing import Any, Final
 import pytest
 from model_tests.judge.test_cluster import plans_of
 from model_tests.support.judge.faults import plant
+from model_tests.support.judge.generate import Load
 from model_tests.support.judge.recording import load
+from model_tests.support.judge.tiles import write_large
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import col, lit, now
 
@@ -23,6 +25,7 @@ from longpoll_judge.read.schema import DEFAULTS
 from longpoll_judge.read.source import find, read_split
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.spark.session import with_settings
+from longpoll_spec.history import META_FILE
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MIDDLE: Final = "2023-11-14T22:30:00.600"
@@ -116,6 +119,18 @@ def test_a_schema_prunes_the_scan(clean: Path, tmp_path: Path, spark_engine: Spa
     assert set(re.findall(r"(\w+)partitioning\((\w+)#", plan)) == {("hash", "event")}
     assert found.pop(DAMAGE) == 1
     assert found == Counter(event.event for event in load(clean).events)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_spark_reads_a_directory_of_parquet_parts(tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """A meta file whose name begins with an underscore is no part of the table, and the judge finds it."""
+    write_large(tmp_path, Load(events=2_000))
+    (tmp_path / META_FILE).rename(tmp_path / f"_{META_FILE}")
+
+    assert spark_engine.session.read.parquet(str(tmp_path)).count() == len(events_of(tmp_path))
+    assert longpoll.judge([tmp_path], engine="local").verdict == "valid"
 
 
 @pytest.mark.long

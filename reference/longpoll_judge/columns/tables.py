@@ -118,6 +118,7 @@ def _numbered(
 
 
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_LONG_RUN: Final = 1_000
 _FIRST_ROWS: Final = 1_000
 _DENSE: Final = 8
 """Rows are many where they are one in this number of all."""
@@ -126,6 +127,17 @@ FEW_NAMES: Final = 64
 _MANY_NAMES: Final = 1_000
 """So many names cost more to compare than their hashes."""
 _NO_EVENTS: Final = EVENT_SCHEMA.empty_table().select(REQUIRED)
+
+
+def rearranged(table: pa.Table, order: Integers) -> pa.Table:
+    """The rows in this order, in one chunk; those that stay side by side are moved at once."""
+    starts = np.flatnonzero(np.append(True, np.diff(order) != 1)[: len(order)])
+    if len(starts) <= 1 and len(order) == len(table):
+        return table
+    if len(starts) * _LONG_RUN > len(order):
+        return table.take(pa.array(order)).combine_chunks()
+    runs = zip(order[starts].tolist(), np.diff(starts, append=len(order)).tolist(), strict=True)
+    return pa.concat_tables([table.slice(start, count) for start, count in runs]).combine_chunks()
 
 
 def taken(table: pa.Table, rows: Integers) -> pa.Table:
@@ -164,11 +176,10 @@ def _numbers(table: pa.Table, name: str) -> tuple[NDArray[Any], int]:
 
 
 def encode(table: pa.Table) -> bytes:
-    """Some events as bytes, each dictionary cut to what they use."""
-    packed = compacted(table, 1)
+    """Some events as bytes, with all of their dictionaries (`compacted`)."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, packed.schema, options=_COMPRESSED) as writer:
-        writer.write_table(packed)
+    with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as writer:
+        writer.write_table(table)
     content: bytes = sink.getvalue().to_pybytes()
     return content
 

@@ -60,6 +60,7 @@ from longpoll_judge.kernel.gathered import (
     placed_at,
     received_again,
     rows_where,
+    together,
     with_life,
 )
 from longpoll_judge.kernel.messages import (
@@ -209,24 +210,28 @@ def judge_sends(
         max(len(breach.members) - most, 0) for breach in breaches if CLAUSE[breach.clause].verdict != "observed"
     )
     own, mine = native[sends.row], native[told.row]
-    acknowledged = are_among(sends.request, told.request) & own
+    asked = _own_requests(together((sends, told.take(told.values["is_named"] == 1)), ()), native)
+    acknowledged = are_among(asked, sends.request) & are_among(asked, told.request)
     nameless = mine & (send < 0)
     # Only where the source tells of sends at all can one be missing.
     unasked = nameless & (told.values["is_named"] == 1) & are_among(told.source, sends.source)
     is_refused = are_among(refused.request, sends.request[own]) & ~is_one_of(refused.values["code"], SEND_STORED)
     return findings, [
         ("left_out_beside", 0, left_out, ""),
-        ("share", 0, len(distinct(sends.request[acknowledged])), SENDS),
-        (
-            "share_of",
-            0,
-            len(distinct(np.append(sends.request[own], told.request[mine & (told.values["is_named"] == 1)]))),
-            SENDS,
-        ),
+        ("share", 0, int(np.count_nonzero(acknowledged)), SENDS),
+        ("share_of", 0, len(asked), SENDS),
         ("note", 0, int(np.count_nonzero(unasked)), NOTE_UNASKED),
         ("refused", 0, int(np.count_nonzero(is_refused)), SENDS),
         ("asked", 0, int(np.count_nonzero(own)), SENDS),
     ]
+
+
+def _own_requests(events: Gathered, native: Booleans) -> Integers:
+    """The requests of these events, each once: one that names several queues belongs to that of its first event."""
+    is_own = native[events.row]
+    mine = distinct(events.request[is_own])
+    first = earliest(events, np.arange(len(events)), events.request, distinct(events.request[~is_own]))
+    return mine[~are_among(mine, events.request[first[~is_own[first]]])]
 
 
 def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:

@@ -17,7 +17,7 @@ from attrs import define, field
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.lookup import Booleans, Integers, order_by
-from longpoll_judge.columns.tables import QueueName, break_ties, queue_names, queue_numbers
+from longpoll_judge.columns.tables import QueueName, break_ties, queue_names, queue_numbers, rearranged
 from longpoll_judge.read.schema import (
     DEFAULTS,
     are_named,
@@ -269,6 +269,4 @@ def make_window(table: pa.Table, is_native: Booleans | None = None) -> Window:
         tied = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
         order[tied] = break_ties(table, queue, order[tied])
     every = order if is_native is None else np.append(order, np.flatnonzero(~is_native))
-    if (every[1:] < every[:-1]).any():
-        table = table.take(pa.array(every)).combine_chunks()
-    return Window(table, len(order), queue_sorted.astype(np.int64), queue[every], names)
+    return Window(rearranged(table, every), len(order), queue_sorted.astype(np.int64), queue[every], names)

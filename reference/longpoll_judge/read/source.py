@@ -150,10 +150,16 @@ def _check_is_history(directory: str) -> None:
         raise HistoryNotFoundError(
             f"{directory} is not a directory; name a history that `observe --record` or `serve --record` wrote"
         )
-    if files.entry(files.beside(directory, META_FILE)) is None and not files.entries(directory, PART_FILES):
+    if files.entry(_meta_in(directory)) is None and not files.entries(directory, PART_FILES):
         below = _unread_below(directory)
         more = f", and of {below.file} {below.reason}" if below else ""
         raise HistoryNotFoundError(f"{directory} has no history: neither {META_FILE} nor {PART_FILES} is in it{more}")
+
+
+def _meta_in(directory: str) -> str:
+    """The meta file; its other name keeps it from Spark, which reads every file without an underscore as Parquet."""
+    hidden = files.beside(directory, f"_{META_FILE}")
+    return hidden if files.entry(hidden) is not None else files.beside(directory, META_FILE)
 
 
 def _unread_below(directory: str) -> Damage | None:
@@ -170,7 +176,7 @@ def _unread_below(directory: str) -> Damage | None:
 
 
 def _read_meta(directory: str, damages: list[Damage]) -> Meta | None:
-    file = files.beside(directory, META_FILE)
+    file = _meta_in(directory)
     found = files.entry(file)
     if found is not None and not found.is_file:
         damages.append(Damage(file, -1, "it is no file: the sources' clocks are unknown"))

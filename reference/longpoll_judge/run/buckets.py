@@ -21,8 +21,7 @@ from attrs import define, field
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.keys import NO_KEYS, Keys, open_keys, request_keys
-from longpoll_judge.columns.lookup import Booleans, Integers, are_among, distinct, is_one_of
-from longpoll_judge.columns.memory import give_back_memory
+from longpoll_judge.columns.lookup import Booleans, Integers, are_among, distinct, is_one_of, order_by
 from longpoll_judge.columns.tables import (
     QueueName,
     compacted,
@@ -31,6 +30,7 @@ from longpoll_judge.columns.tables import (
     joined,
     queue_names,
     queue_numbers,
+    rearranged,
     taken,
 )
 from longpoll_judge.evidence.survey import Context
@@ -83,12 +83,15 @@ def are_common(table: pa.Table) -> Booleans:
 
 def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Iterator[tuple[int, pa.Table, bool]]:
     """The events of each bucket, and whether they are its own: some concern every bucket."""
-    of = buckets_of(table, buckets, place)
+    numbers, rows = queue_numbers(table)
+    of_queue: Integers = np.array([place(name, buckets) for name in queue_names(table, rows)], dtype=np.int64)
+    of = of_queue[numbers]
     common = np.union1d(np.flatnonzero(are_common(table)), _ends_of_connections(table))
     guests = taken(table, common)
     ends = np.append(0, np.cumsum(np.bincount(of, minlength=buckets)))
-    if (of[1:] < of[:-1]).any():
-        table = table.take(pa.array(np.argsort(of.astype(np.uint16), kind="stable")))
+    # Queue by queue, in each by time: a window puts such pieces together without looking at each row again.
+    rank = np.argsort(np.argsort(of_queue, kind="stable"))
+    table = rearranged(table, order_by(rank[numbers], integers_of(table, "after_ns")))
     for bucket in range(buckets):
         yield bucket, compacted(table.slice(ends[bucket], ends[bucket + 1] - ends[bucket]), 1), True
         visit = np.flatnonzero(of[common] != bucket)
@@ -217,25 +220,32 @@ SHARED: Final = pa.schema([("key", pa.int64()), ("bucket", pa.int64())])
 class Buckets:
     """The events of a history on disk, by whole queues."""
 
-    count: int
     _weights: dict[QueueName, int]
     """How many events each queue has, as far as is known."""
+    _most: int
+    """Most of these events of a bucket, unless one queue has more."""
     _file: BinaryIO
     _keys: BinaryIO
     _places: dict[QueueName, int] = field(factory=dict)
-    _sizes: list[int] = field(init=False)
+    _sizes: list[int] = field(factory=lambda: [0])
     _pieces: list[list[tuple[int, int]]] = field(init=False)
     _key_pieces: list[list[tuple[int, int]]] = field(init=False)
     _guests: list[list[pa.Table]] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Put the largest queues first, each where there are fewest events."""
-        self._sizes = [0] * self.count
+        """Put the largest queues first, each where there are fewest events, or into another bucket."""
+        for name in sorted(self._weights, key=lambda name: (-self._weights[name], name)):
+            if 0 < min(self._sizes) > self._most - self._weights[name]:
+                self._sizes.append(0)
+            self._place(name, self.count)
         self._pieces = [[] for _ in range(self.count)]
         self._key_pieces = [[] for _ in range(self.count)]
         self._guests = [[] for _ in range(self.count)]
-        for name in sorted(self._weights, key=lambda name: (-self._weights[name], name)):
-            self._place(name, self.count)
+
+    @property
+    def count(self) -> int:
+        """How many buckets there are."""
+        return len(self._sizes)
 
     def _place(self, name: QueueName, _buckets: int) -> int:
         """The bucket of a queue, from its first event on."""
@@ -276,7 +286,6 @@ class Buckets:
                 for other, events in visitors_of(joined(self._events(bucket)), bucket, shared):
                     self._guests[other].append(events)
         for bucket in range(self.count):
-            give_back_memory()
             events = joined(chain(self._events(bucket), self._guests[bucket]))
             yield judge_bucket(events, bucket, self.count, context, self._place)
 
@@ -294,7 +303,7 @@ def _read(file: BinaryIO, pieces: Iterable[tuple[int, int]]) -> Iterator[bytes]:
 
 
 @contextmanager
-def open_buckets(count: int, weights: dict[QueueName, int]) -> Iterator[Buckets]:
+def open_buckets(weights: dict[QueueName, int], most: int) -> Iterator[Buckets]:
     """Buckets that go with the block."""
     with TemporaryFile(prefix="longpoll-judge-") as file, TemporaryFile(prefix="longpoll-judge-") as keys:
-        yield Buckets(count, weights, file, keys)
+        yield Buckets(weights, most, file, keys)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.memory import give_back_memory, keep_freed_memory
+from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.columns.tables import QueueName, joined, queue_names, queue_numbers
 from longpoll_judge.evidence.survey import Context, Survey, survey_split
 from longpoll_judge.kernel.verdict import judge_window
@@ -50,10 +50,9 @@ class LocalReading:
             self._kept[number] = table
             _count_queues(table, self._weights)
             if self._buckets is None and self._count > self._engine.window_events:
-                # As many events as the splits have so far, in all of them; so many that a window is not too large.
-                expected = self._count * len(self._splits) // len(self._kept)
-                count = -(-max(expected, self._count) // self._engine.window_events)
-                self._buckets = self._stack.enter_context(open_buckets(count, self._weights))
+                # The other splits have as many events of each queue as those so far.
+                most = self._engine.window_events * len(self._kept) // len(self._splits)
+                self._buckets = self._stack.enter_context(open_buckets(self._weights, most))
             if self._buckets is not None:
                 for kept in self._kept.values():
                     self._buckets.put(kept)
@@ -88,7 +87,6 @@ class LocalReading:
         if self._buckets is not None:
             yield from self._buckets.verdicts(context)
         else:
-            give_back_memory()
             yield judge_window(joined(self._tables()), context)
 
 

@@ -39,7 +39,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from longpoll_judge.columns.keys import NO_KEYS, request_keys
 from longpoll_judge.columns.lookup import distinct
-from longpoll_judge.columns.tables import decode, encode, joined, taken
+from longpoll_judge.columns.tables import compacted, decode, encode, joined, taken
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.survey import Survey, merge, survey_split
@@ -104,7 +104,7 @@ class NewEvents(HistoryStream):
         table, damages = read_split(part)
         survey = msgspec.msgpack.encode(survey_split(fill(table), damages))
         for bucket, events in _in_groups(fill(table)):
-            yield row_of(NEW_EVENTS, bucket, part.path, part.end, encode(events), survey, known)
+            yield row_of(NEW_EVENTS, bucket, part.path, part.end, encode(compacted(events, 1)), survey, known)
 
 
 def _in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
