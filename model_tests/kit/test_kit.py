@@ -244,7 +244,9 @@ class Looks(InMemory):
 
 def test_a_second_answer_is_seen_where_one_can_look() -> None:
     """For a subject that cannot look, the report has a note."""
-    twice, once = (virtual.exercise(of(Feed, Looks, AGAIN=range(end)), settings(SOME, max_examples=6)) for end in (100_000, 0))
+    twice, once = (
+        virtual.exercise(of(Feed, Looks, AGAIN=range(end)), settings(SOME, max_examples=6)) for end in (100_000, 0)
+    )
 
     assert (twice.verdict, twice.property) == ("invalid", "answered_once")
     assert (once.verdict, "answered_again" in once.left_out) == ("valid", False)

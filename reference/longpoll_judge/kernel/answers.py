@@ -123,7 +123,7 @@ def judge_rightness(case: Case) -> list[Suspects]:
     first_rule = np.full(len(answers.pull), -1, dtype=np.int64)
     for number, rule in reversed(list(enumerate(rules))):
         first_rule[rule.broken] = number
-    # Where moments order nothing, what needs none of them is told first.
+    # If the clock orders no events, report the clauses that need no times first.
     rows = case.pulls.row[answers.pull]
     unordered = case.are_unordered(rows)
     timeless = np.zeros((len(rules) + 1, len(rows)), dtype=np.bool_)
@@ -133,7 +133,7 @@ def judge_rightness(case: Case) -> list[Suspects]:
     whole = case.is_log_whole(rows, answers.answered_before_ns)
     # -1, of an answer that breaks no rule, picks the last one: `is_broken` masks it below.
     weak = _weak_of(rules, first_rule, whole)
-    # What is certain is told before what retention may explain.
+    # A certain violation comes before one that retention may explain.
     removable = np.array([rule.clause in REMOVABLE for rule in rules], dtype=np.bool_)[first_rule] & weak
     for number, rule in enumerate(rules if removable.any() else ()):
         better = rule.broken & removable & ~_weak(rule, whole)
@@ -178,7 +178,7 @@ def _order(answers: Answers) -> list[Rule]:
     follows = np.append(False, answers.body[1:] <= answers.body[:-1])[: len(answers.body)]
     follows[answers.body_first[answers.body_count > 0]] = False
     low = answers.body < answers.asked[answers.owner]
-    # Who asks for none is given one, as in RocketMQ; below 0 the count is missing, or none.
+    # A pull for 0 messages gets one, as in RocketMQ. A count below 0 was not recorded.
     count_max = np.maximum(pulls.count_max[answers.pull], 1)
     many = (pulls.count_max[answers.pull] >= 0) & (answers.body_count > count_max)
 
@@ -295,7 +295,7 @@ def _found(answers: Answers) -> list[Rule]:
         is_gone &= matching_counts(answers, from_body, np.maximum(end, from_body)) <= answers.body_count
         skipped &= ~(is_gone & (answers.first <= _removed_end(answers)))
         is_gone &= ~_are_young(answers, from_body)
-    # Compaction removes messages between others. What is visible last is the newest of them.
+    # Compaction removes messages between others. The last visible message is the newest of them.
     is_compacted = skipped & (not case.context.is_own)
     if is_compacted.any():
         visible_ns = logs.visible_for_content(answers.log, np.maximum(end - 1, 0))[1]
@@ -430,7 +430,8 @@ def _itself(answers: Answers) -> list[Rule]:
     # The answer's own end: no record of the log is needed.
     is_read = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG))
     beyond = is_read & (answers.next > answers.max)
-    # Nothing new is told at the very end of the queue, but for a broker that stops and does not read once more.
+    # Code 19 means that the pull asked for the end of the queue. A broker that stops may answer it without a new
+    # read.
     away = (answers.code == NO_NEW_MSG) & (answers.max != answers.asked)
     doubted = np.zeros_like(away)
     if away.any():
@@ -599,7 +600,7 @@ def judge_once(case: Case) -> list[Suspects]:
     rows = case.events.rows("answer_sent")
     if not case.events.has_repeated("answer_sent"):
         return []
-    # One that is damaged may be no answer at all, or another's.
+    # A damaged event may not be an answer, or may answer another request.
     rows = rows[(case.events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
     first = case.events.firsts(rows, "answer_sent")
     # Each later answer leads to the first of its request; one that is the first leads to itself.

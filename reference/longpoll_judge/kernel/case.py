@@ -127,7 +127,7 @@ class Case:
         shows &= ~self.logs.is_white_box[pulls.log] & ~self.lives.is_neither[pulls.log]
         pull = np.flatnonzero(shows)
         end = body[np.cumsum(count)[pull] - 1] + 1
-        # One that contradicts itself shows nothing.
+        # An answer that contradicts itself is not evidence.
         is_right = (end > pulls.offset[pull]) & (end <= self.told("offset_max")[pull])
         told, pull_of = np.full((2, len(self.events)), -1, dtype=np.int64)
         answers = pulls.answer_row[pull[is_right]]
@@ -479,7 +479,7 @@ class Answers:
 def pull_results(case: Case) -> Answers:
     """The answers that carry a pull result; error codes are left out."""
     pulls, code = case.pulls, case.answer_code
-    # Without refusals, which tell of no read, and without pulls or answers that lack a field.
+    # Leave out refusals, because they show no read, and pulls or answers that lack a field.
     pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered & case.is_sound)
     count, body, owner = case.bodies
     if len(pull) < len(count):

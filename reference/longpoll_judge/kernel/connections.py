@@ -37,9 +37,10 @@ def judge_connections(case: Case) -> list[Suspects]:
     after_ns = events.integers("after_ns", rows)
     # The name of a connection that was closed before the request came is that of another one.
     since_ns = np.where(asked >= 0, events.integers("after_ns", np.maximum(asked, 0)), BEGINNING)
-    # Of an answer without its request nobody knows on which of them that came: it counts by the last close.
+    # If the request was not recorded, the answer may belong to any of these connections, so compare with the last
+    # close.
     closed_ns = np.where(asked >= 0, next_closes_of(case, rows, since_ns)[1], closes_of(case, rows)[1])
-    # Certainly closed before it was sent; one sent elsewhere says nothing of its own connection.
+    # Late: certainly closed before the answer was sent. An answer on another connection says nothing about this one.
     late = ~elsewhere & (closed_ns < after_ns)
     wrong = np.flatnonzero(elsewhere | late)
     if len(wrong):

@@ -130,7 +130,7 @@ def _delivered_end(table: pa.Table) -> Integers:
     bounds, values = lists_of(table, "offsets")
     passed = is_one_of(integers_of(table, "code"), (FOUND, NO_MATCHED_MSG))
     found = np.where(passed, integers_of(table, "offset_next"), 0)
-    # Only FOUND delivers; a list beside another code is damage of its own.
+    # Only FOUND delivers messages; a list of offsets next to another code is a different kind of damage.
     filled = np.flatnonzero(integers_of(table, "code") == FOUND)
     owner = np.repeat(filled, np.diff(bounds)[filled])
     at = np.arange(len(owner)) + np.repeat(bounds[filled] - _starts(np.diff(bounds)[filled]), np.diff(bounds)[filled])
@@ -168,10 +168,10 @@ def judge_ends(
     is_sure = (request >= 0) & ~are_among(answers.request, received_again(table))
     mine = np.flatnonzero(is_sure & (answers.connection != 0))
     answers, asked = answers.take(mine), pulls.take(request[mine])
-    # One that names no queue is about its request's; one that names another is not judged.
+    # An answer without a queue is about its request's queue. An answer with another queue is not judged here.
     mine = np.flatnonzero((answers.queue < 0) | (answers.place == asked.place))
     answers, asked = answers.take(mine), asked.take(mine)
-    # How long a connection lasted, answers of other queues tell as well.
+    # Answers of other queues also show how long a connection lasted.
     spans = generations_of(answers, asked, opened, context)
     mine = np.flatnonzero(native[asked.row])
     answers, asked, spans = answers.take(mine), asked.take(mine), evolve(spans, of=spans.of[mine])

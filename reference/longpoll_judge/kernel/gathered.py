@@ -238,7 +238,7 @@ def numbered_generations(asked: Gathered, answered: Gathered, context: Context) 
     """The same as a number, and which exchanges may lie in two."""
     life = np.zeros(len(asked), dtype=np.int64)
     doubtful = np.zeros(len(asked), dtype=np.bool_)
-    # An answer may be told with a moment before its request's.
+    # The recorded time of an answer may be before its request's.
     first_ns = np.minimum(asked.after_ns, answered.after_ns)
     last_ns = np.maximum(asked.before_ns, answered.before_ns)
     for mine, holes in changes_of(asked, context):

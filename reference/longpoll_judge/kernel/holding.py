@@ -71,7 +71,7 @@ def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     causes, names = case.events.codes("cause", pulls.answer_row[pull])
     if STOPPED not in names and not len(case.events.rows("stop")):
         return np.zeros(len(pull), dtype=np.bool_), np.zeros(len(pull), dtype=np.bool_)
-    # From outside nobody tells a cause.
+    # A record from outside the broker has no causes.
     says = np.array([name == STOPPED for name in names], dtype=np.bool_)[causes] & ~case.is_outside[pull]
     told = says | (case.events.answer_to(case.events.request_key[pulls.row[pull]], "stop") >= 0)
     last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
@@ -142,7 +142,7 @@ def _unheld(case: Case) -> list[Suspects]:
     most = pulls.answered_before_ns - pulls.received_after_ns
     unheld, slow = ~pulls.may_hold & pulls.hold_is_told & case.is_answered, _cannot_be_held(case)
     is_judged = unheld | slow
-    # Late whatever the true moments were, or late by some of them; a slow read is told from the limit of a wake on.
+    # Certainly late, or late for some times within the intervals. A slow read counts from the limit of a wake on.
     late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
     may_be_late |= slow & (least > case.context.wake_ns) & ~case.logs.is_white_box[pulls.log]
 
@@ -167,7 +167,7 @@ def _cannot_be_held(case: Case) -> Booleans:
     end = logs.end_at_least(pulls.log, pulls.received_after_ns)
     end = np.maximum(end, case.deliveries[0].end_at_least(pulls.log, pulls.received_after_ns))
     found &= (end > pulls.offset) | (past & ~case.lives.is_neither[pulls.log])
-    # What was held all the same inside is a matter of its wake.
+    # If the record from inside shows a hold, the clause of the wake judges it.
     return found & ~(logs.is_white_box[pulls.log] & pulls.was_held)
 
 
@@ -180,7 +180,7 @@ def _holds(case: Case) -> list[Suspects]:
         return []
     row = np.arange(len(pulls))
     pull = events.look_up(events.request_key[holds], events.request_key[pulls.row], row)
-    # A hold whose request is not in the record is nobody's.
+    # Leave out holds whose requests were not recorded.
     holds, pull = holds[pull >= 0], pull[pull >= 0]
     first = events.firsts(holds, "hold")
     # A damaged answer may be another's: the pull counts as open.
@@ -250,7 +250,7 @@ def judge_handling(case: Case) -> list[Suspects]:
     if not len(rows) or not len(pulls):
         return []
     pull = events.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))
-    # Steps of requests that are not in the record, or are no pulls of this queue, are left out.
+    # Leave out steps whose requests were not recorded or are not pulls of this queue.
     rows, pull = rows[pull >= 0], pull[pull >= 0]
     answered = case.is_answered[pull]
 
@@ -269,7 +269,7 @@ def judge_handling(case: Case) -> list[Suspects]:
         ("pull.step.after_request", before_ns < pulls.received_after_ns[pull], "came later"),
         ("pull.step.unanswered", answered & (pulls.answered_before_ns[pull] < after_ns), "was answered before"),
     )
-    # What is out of its time is told as that, and so is an early answer 19 (`holding`).
+    # A step out of its time has its own clause, and so has an early answer 19 (`holding`).
     early = np.isin(rows, events.rows("expire")) & (case.is_sound & pulls.may_hold)[pull]
     early &= (case.answer_code != NO_NEW_MSG)[pull] & ~rules[1][1] & ~rules[2][1]
     early &= before_ns + case.context.late_ns < (pulls.received_after_ns + pulls.timeout_ns)[pull]
@@ -299,7 +299,7 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     again |= _overdrawn(case, steps, owners, ("take",), ("keep",)) | (
         counts["expire"] > counts["hold"] + counts["keep"]
     )
-    # What a scan has taken may expire in its hands; what has expired is not in the table, unless it is kept again.
+    # A pull may expire while a scan has taken it. After that it is not in the table, unless the scan keeps it.
     expired_ns = _first(case, steps, owners, "expire")
     again |= (expired_ns < _last(case, steps, owners, "take")) & (_last(case, steps, owners, "keep") < expired_ns)
     # A recheck may have queued the pull a second time, as RocketMQ's does: then it may run twice.
@@ -336,7 +336,7 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
         why = f"a pull at offset {pulls.offset[one]} is told of in the table of held pulls: {times}"
         return Explanation("pull.take.once", why, [int(pulls.row[one]), *holds[held == one].tolist(), *steps])
 
-    # The first such step of a pull is told.
+    # Report the first such step of a pull.
     is_first = np.zeros(len(rows), dtype=np.bool_)
     is_first[np.unique(np.where(early, pull, -1), return_index=True)[1]] = True
     early &= is_first
@@ -393,7 +393,7 @@ def _overdrawn(
     moment_ns = np.concatenate(
         [case.events.integers("after_ns" if name in ins else "before_ns", steps[name]) for name in (*ins, *outs)]
     )
-    # A step before the hold is told as that.
+    # A step before the hold has its own clause.
     moment_ns[: len(steps[ins[0]]) if ins[0] == "hold" else 0] = BEGINNING
     order = np.lexsort((-change, moment_ns, owner))
     order = order[owner[order] >= 0]

@@ -182,7 +182,7 @@ def make_logs(window: Window, lives: Lives, wake_ns: int) -> Logs:
     white = np.zeros(len(window.names), dtype=np.bool_)
     moved = window.rows("make_visible")
     white[window.queue[moved]] = True
-    # Inside, what an answer shows of a message is no evidence that it was appended.
+    # In a record from inside, only an append event is evidence of an append, not an answer with the message.
     outside = window.rows("message_seen")
     seen = np.concatenate([*(window.rows(name) for name in MESSAGES[:2]), outside[~white[window.queue[outside]]]])
     seen = seen[window.integers("queue_offset", seen) >= 0]

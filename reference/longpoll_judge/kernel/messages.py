@@ -221,7 +221,8 @@ def _appends(view: View, events: Gathered) -> Integers:
 def one_value(view: View) -> Wrong:
     """Messages at one place of one life of a queue that are not the same."""
     all_ = view.all_
-    # What a kill may lose is weak; what it may not, or an orderly end, is not.
+    # A kill may lose unflushed messages, so a difference after a kill is weak evidence. After an orderly stop it is
+    # not.
     told = evolve(view.context, restarts={}, life_holes=view.context.unordered_holes)
     life, is_doubtful = numbered_generations(all_, all_, told)
     (key,) = with_life((all_.values["logged"], life))
@@ -271,7 +272,7 @@ def _stored(view: View) -> tuple[Gathered, Integers, Integers, Integers]:
     count = np.zeros(len(all_), dtype=np.int64)
     sends = count_of(_of_message(view.sent), _of_message(own))
     commit_count = count_of(commits.values["id"], own.values["id"])
-    # Where no send to the topic is told, as of retries, nothing tells how often it was stored.
+    # If no send to the topic was recorded, as for retries, the number of stored copies is unknown.
     count[members] = np.where(sends > 0, np.maximum(sends, commit_count), 0)
     return all_, members, cause, count
 
@@ -467,7 +468,7 @@ def lost(view: View) -> Wrong:
     first = np.append(end, 0)[highest_before(reads, answers.before_ns, end, life, own.after_ns)]
     last = highest_before(reads, -asked.after_ns, end, life, -(due_ns[mine] + LATE_MS * MS))
     until = np.maximum(np.append(end, 0)[last], first)
-    # Each place once, whoever tells it.
+    # Count each place once, even if several events name it.
     offset = all_.values["queue_offset"]
     order = order_by(places, offset)
     places, offset = places[order], offset[order]
@@ -519,7 +520,7 @@ def skipped(view: View) -> Wrong:
     asked, answers, group = view.asked, view.answers, _of_group(view)
     end = answers.values["offset_next"]
     reached = highest_before(group, answers.after_ns, end, group, asked.before_ns + 1)
-    # An answer to the pull itself is no earlier one.
+    # The answer to the pull itself is not an earlier answer.
     is_own = reached == np.arange(len(asked))
     past = (reached >= 0) & ~is_own & (asked.values["offset"] > np.append(end, 0)[reached])
     members = np.flatnonzero(past & (asked.values["group"] != 0))

@@ -66,7 +66,7 @@ class Told:
 def judge_logs(case: Case) -> list[Suspects]:
     """Judge all logs; members are positions among the events that each rule looks at."""
     found: list[Suspects] = []
-    # What is in a log is there after a restart too (`_may_be_lost`).
+    # A log keeps its messages over a restart (`_may_be_lost`).
     lives = make_lives(case.events, case.context, restarts=False) if case.context.restarts else case.lives
     told = {kind: _told(case, lives, kind) for kind in (*WORDS, "make_visible")}
     for kind in WORDS:
@@ -168,7 +168,7 @@ def _left_out(case: Case, appended: Told) -> list[Suspects]:
     steps = np.zeros(len(told.rows), dtype=np.int64)
     follows = told.stream[1:] == told.stream[:-1]
     steps[1:] = np.where(follows, np.diff(told.values) - 1, 0)
-    # What was appended around a deletion may be of either life.
+    # A message appended around a deletion may belong to either generation.
     unknown: dict[int, set[int]] = {}
     for member in np.flatnonzero(steps > 0).tolist() if len(doubtful.rows) else ():
         between = _between(case, told, doubtful, member)

@@ -132,7 +132,7 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
         return Explanation("pull.wake.prompt", why, _rows(case, pull), log_rows, [message])
 
     doubted = missing | unread | case.may_follow
-    # An answer from certainly before the message was visible is no wake; from outside neither is one to a pull that
+    # Not a wake: an answer from certainly before the message was visible; from outside, also an answer to a pull that
     # certainly came after the message.
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
     measured &= white | (visible_before > pulls.received_after_ns)
@@ -223,7 +223,7 @@ def _deadlines(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers,
 
     doubted = missing | unread
     violated, unknown = over & ~doubted, (over & doubted) | (may_be_over & ~over)
-    # What no finding accounts for: it was open when its record broke off.
+    # Pulls that were open when their record broke off, and that no finding is about.
     is_open = ~pulls.is_answered & ~pulls.is_closed & ~violated & ~unknown & ~forgotten
     was_cut = np.array([facts.stopped_ns is None for facts in pulls.source_facts], dtype=np.bool_)
     open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open]]))
@@ -242,7 +242,7 @@ def _forgotten_on_stop(case: Case) -> Booleans:
         return np.zeros(len(pulls), dtype=np.bool_)
     stops = [-NEVER if facts.stopped_ns is None else facts.stopped_ns for facts in pulls.source_facts]
     stopped_ns = np.array(stops, dtype=np.int64)[pulls.source]
-    # One that came right before the stop may not have been read yet.
+    # The broker may not have read a pull that came right before the stop.
     was_there = stopped_ns - pulls.received_before_ns > case.context.late_ns
     return ~pulls.is_answered & ~pulls.is_closed & was_there
 

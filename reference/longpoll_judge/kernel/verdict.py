@@ -82,7 +82,7 @@ def judge_window(
     rows += [("missed", 0, count, text) for text, count in promptness.missed.items()]
     rows += [("note", 0, count, text) for count, text in _notes(case, promptness.open_at_cut)]
     measured = {"wake": promptness.wake_ns, "late": promptness.late_ns}
-    # What was made of pulls and logs is needed no more.
+    # Free the results for pulls and logs before the next part needs memory.
     del case, promptness, window
     found: list[Finding] = []
     for judged, more in _beside(table, own, context):
