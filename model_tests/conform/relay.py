@@ -7,12 +7,16 @@ passed on as it came.
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import socket
 import struct
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from attrs import define, field
@@ -26,7 +30,7 @@ from longpoll_runtime.services import Closeable
 from longpoll_spec.policy import Policy
 
 Told = Sequence[tuple[float, bytes]]
-"""What goes to the client: after how many seconds, and the bytes; b"" closes."""
+"""What goes to the client: after how many seconds, and the bytes; b"" closes. Other frames overtake what waits."""
 Fault = Callable[["Asked", dict[str, Any], bytes], Told | None]
 """An answer or a push with the request it is for; None passes it on as it came."""
 SIZE: Final = 1 << 16
@@ -41,19 +45,50 @@ class Asked:
     """Where things are kept between answers."""
 
 
+@define
+class Early:
+    """An answer before the broker has the request, which it gets after so many seconds; None: never."""
+
+    answer: bytes
+    after_s: float | None
+
+
+@define(eq=False)
+class _Side:
+    """A connection of the relay. Thread-safe."""
+
+    end: socket.socket
+    _writing: threading.Lock = field(factory=threading.Lock)
+
+    def send(self, content: bytes) -> None:
+        with self._writing:
+            if content:
+                self.end.sendall(content)
+            else:
+                self.end.shutdown(socket.SHUT_RDWR)
+
+
 @define(eq=False)
 class Relay(Closeable):
     """A listening relay. Invariant: `asked` has the requests of each connection by their opaque."""
 
     broker: Address
     fault: Fault
-    spoil_request: Callable[[dict[str, Any]], bytes | None] = lambda _command: None
+    spoil_request: Callable[[dict[str, Any]], bytes | Early | None] = lambda _command: None
     """What goes to the broker instead of a request; None: the request."""
+    delay_s: float = 0.0
+    """How much later every frame is passed on, in both directions."""
+    idle_s: float | None = None
+    """After how long without a frame a connection is closed."""
     kept: dict[str, Any] = field(factory=dict)
     spoiled: int = 0
     """How often it spoiled something."""
     _over: threading.Event = field(factory=threading.Event)
-    """Set when the relay is closed: no answer is delayed any more."""
+    """Set when the relay is closed: nobody is delayed any more."""
+    _later: list[tuple[float, int, _Side, bytes]] = field(factory=list)
+    """What waits for its time."""
+    _moved: threading.Condition = field(factory=threading.Condition)
+    _numbers: Iterator[int] = field(factory=itertools.count)
     _listener: socket.socket = field(init=False)
     _sockets: list[socket.socket] = field(factory=list)
     _threads: list[threading.Thread] = field(factory=list)
@@ -61,6 +96,7 @@ class Relay(Closeable):
     def __attrs_post_init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._spawn(self._accept)
+        self._spawn(self._pass_later)
 
     @property
     def address(self) -> Address:
@@ -69,6 +105,8 @@ class Relay(Closeable):
 
     def close(self) -> None:
         self._over.set()
+        with self._moved:
+            self._moved.notify_all()
         for each in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -89,47 +127,77 @@ class Relay(Closeable):
             except OSError:
                 return
             self._sockets += [near, far]
+            sides = _Side(near), _Side(far)
             asked: dict[int, Mapping[str, Any]] = {}
-            self._spawn(lambda near=near, far=far, asked=asked: self._up(near, far, asked))  # type: ignore[misc]
-            self._spawn(lambda near=near, far=far, asked=asked: self._down(near, far, asked))  # type: ignore[misc]
+            self._spawn(partial(self._up, *sides, asked))
+            self._spawn(partial(self._down, *sides, asked))
 
-    def _up(self, near: socket.socket, far: socket.socket, asked: dict[int, Mapping[str, Any]]) -> None:
-        with _until_closed(far):
-            for frame in _frames(near, far):
+    def _up(self, near: _Side, far: _Side, asked: dict[int, Mapping[str, Any]]) -> None:
+        with _until_closed(far.end):
+            for frame in self._frames(near, far):
                 try:
                     command = decode_command(frame[4:])
                 except NotReadableError:
-                    far.sendall(frame)
+                    self._tell(far, [(0.0, frame)])
                     continue
-                asked[command["opaque"]] = command
                 instead = self.spoil_request(command)
                 self.spoiled += instead is not None
-                far.sendall(frame if instead is None else instead)
+                if isinstance(instead, Early):
+                    self._tell(near, [(0.0, instead.answer)])
+                    asked[command["opaque"]] = {"code": None}
+                    if instead.after_s is not None:
+                        self._tell(far, [(instead.after_s, frame)])
+                    continue
+                asked[command["opaque"]] = command
+                self._tell(far, [(0.0, frame if instead is None else instead)])
 
-    def _down(self, near: socket.socket, far: socket.socket, asked: Mapping[int, Mapping[str, Any]]) -> None:
-        with _until_closed(near):
-            for frame in _frames(far, near):
+    def _down(self, near: _Side, far: _Side, asked: Mapping[int, Mapping[str, Any]]) -> None:
+        with _until_closed(near.end):
+            for frame in self._frames(far, near):
                 try:
                     command = decode_command(frame[4:])
                 except NotReadableError:
-                    near.sendall(frame)
+                    self._tell(near, [(0.0, frame)])
                     continue
-                instead = self.fault(Asked(asked.get(command["opaque"], {}), self), command, frame)
-                if instead is None:
-                    near.sendall(frame)
+                request = asked.get(command["opaque"], {})
+                if request == {"code": None}:
                     continue
-                self.spoiled += 1
-                if not self._tell(near, instead):
+                instead = self.fault(Asked(request, self), command, frame)
+                self.spoiled += instead is not None
+                if not self._tell(near, [(0.0, frame)] if instead is None else instead):
                     return
+            with self._moved:
+                self._moved.wait_for(lambda: self._over.is_set() or all(each[2] is not near for each in self._later))
 
-    def _tell(self, near: socket.socket, told: Told) -> bool:
+    def _tell(self, side: _Side, told: Told) -> bool:
         for after_s, content in told:
-            if after_s:
-                self._over.wait(after_s)
-            if not content:
+            if after_s or self.delay_s:
+                with self._moved:
+                    due_s = time.monotonic() + after_s + self.delay_s
+                    heapq.heappush(self._later, (due_s, next(self._numbers), side, content))
+                    self._moved.notify_all()
+            elif not content:
                 return False
-            near.sendall(content)
+            else:
+                side.send(content)
         return True
+
+    def _pass_later(self) -> None:
+        while not self._over.is_set():
+            with self._moved:
+                due_s = self._later[0][0] if self._later else None
+                if due_s is None or due_s > time.monotonic():
+                    self._moved.wait(None if due_s is None else due_s - time.monotonic())
+                    continue
+                _due_s, _number, side, content = self._later[0]
+                with contextlib.suppress(OSError):
+                    side.send(content)
+                heapq.heappop(self._later)
+                self._moved.notify_all()
+
+    def _frames(self, source: _Side, sink: _Side) -> Iterator[bytes]:
+        source.end.settimeout(self.idle_s)
+        return _frames(source, sink)
 
 
 @contextmanager
@@ -152,20 +220,20 @@ def _until_closed(other: socket.socket) -> Iterator[None]:
             other.shutdown(socket.SHUT_RDWR)
 
 
-def _frames(source: socket.socket, sink: socket.socket) -> Iterator[bytes]:
+def _frames(source: _Side, sink: _Side) -> Iterator[bytes]:
     """Whole frames; what is none goes on as it came, and the rest with it."""
     waiting = b""
     while True:
-        part = source.recv(SIZE)
+        part = source.end.recv(SIZE)
         if not part:
             if waiting:
-                sink.sendall(waiting)
+                sink.send(waiting)
             return
         waiting += part
         while len(waiting) >= 4:
             (size,) = struct.unpack_from(">i", waiting)
             if not 4 <= size <= 16 << 20:
-                sink.sendall(waiting)
+                sink.send(waiting)
                 waiting = b""
                 break
             if len(waiting) < 4 + size:

@@ -84,6 +84,7 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"check .*queued_by_deadline( --all)?": 1,
     r"support\.simulation .*--promise .*": 1,
     r"conform .*--policy rocketmq-5 --only 'PULL-HOLD-\*'": 1,
+    r"conform .*--policy strict --only POLL-3": 1,
     r"dojo .*lost_wakeup\.py": 1,
     r'lesson 1\.2 --check "none before_lock"': 1,
     r"oracle .* <(lost|tick)\.jsonl": 1,

@@ -7,6 +7,8 @@ wheel (`packaging/client`) and the conformance vectors, which need no Python.
 
 from __future__ import annotations
 
+import gzip
+import io
 import re
 import shutil
 import subprocess
@@ -20,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from longpoll_conform.export import archive
+from longpoll_conform.export import files
 
 ROOT: Final = Path(__file__).parents[2]
 DIST: Final = "dist"
@@ -84,6 +86,22 @@ def check_installs(wheel: Path, scratch: Path) -> str:
     if said != f"longpoll, version {version}":
         raise ReleaseError(f"the wheel of {version} says {said!r}")
     return said
+
+
+def archive(version: str) -> tuple[str, bytes]:
+    """The release archive's name and bytes, which are reproducible."""
+    name = f"longpoll-vectors-{version}"
+    whole = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=whole, mode="wb", filename="", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+    ):
+        for file, text in files(version).items():
+            content = text.encode()
+            entry = tarfile.TarInfo(f"{name}/{file}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return f"{name}.tar.gz", whole.getvalue()
 
 
 def release(root: Path, scratch: Path) -> Sequence[Path]:

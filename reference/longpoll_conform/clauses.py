@@ -60,8 +60,8 @@ _SQL: Final = "ExpressionMessageFilter"
 _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
     # -- long polling itself
     ("POLL-1", "MUST", "A pull with the suspend bit at the end of a queue is held.", _HOLD, "poll-holds-500 poll-holds-15000"),
-    ("POLL-2", "MUST", "A message wakes the pull that waits for it, and nothing does before.", _HOLD, "poll-wakes-500 poll-wakes-15000"),
-    ("POLL-3", "MUST", "A held pull without a message gets 19 at its deadline, neither before nor after; a scan may be five seconds late.", _HOLD, "poll-deadline-500 poll-deadline-15000"),
+    ("POLL-2", "MUST", "A message wakes the pull that waits for it, and nothing does before.", _HOLD, "poll-wakes-500 poll-wakes-15000 poll-wakes-crowd"),
+    ("POLL-3", "MUST", "A held pull without a message gets 19 at its deadline, neither before nor after; a scan may be five seconds late.", _HOLD, "poll-deadline-500 poll-deadline-15000 poll-deadline-crowd"),
     # -- checks of a pull, in this order
     ("PULL-CHECK-1", "MUST", "A broker without read permission answers every pull with 16.", _PULL, "pull-276"),
     ("PULL-CHECK-2", "MUST", "With group auto-creation off, a pull from an unknown group gets 26.", _PULL, "pull-292"),
@@ -231,52 +231,11 @@ _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
 OF_LOAD: Final = "load-"
 OF_RACE: Final = "race-"
 OF_POLL: Final = "poll-"
+CROWD: Final = "crowd"
 POLLS: Final = tuple(name for *_, names in _ROWS for name in names.split() if name.startswith(OF_POLL))
-"""The checks of long polling itself, each with the hold in milliseconds."""
+"""The checks of long polling itself: each with the hold in milliseconds, or with thousands of pulls."""
 SEEN: Final = tuple(name for *_, names in _ROWS for name in names.split() if name.startswith((OF_LOAD, OF_RACE)))
 """The checks of a whole run: `load-` or `race-`, followed by a property or by `delivered`."""
-PARTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "lost_by_hold": "RUN-1",
-        "lost_by_keep": "RUN-1",
-        "woken_within": "RUN-1",
-        "nothing_skipped": "RUN-1",
-        "queued_by_deadline": "RUN-2",
-        "no_lost_deadline": "RUN-2",
-        "nothing_dropped": "RUN-2",
-        "dropped_by_reject": "RUN-2",
-        "dropped_by_throw": "RUN-2",
-        "deadline_is_its_pulls": "RUN-7",
-        "not_answered_early": "RUN-7",
-        "offset_goes_on": "RUN-4",
-        "moved_is_told": "PULL-READ-7",
-    }
-)
-"""Properties of the specification that a clause with another name checks from outside."""
-_TABLE: Final = "the hold table is not visible from outside"
-_CHANGE: Final = "a conformance run changes no roles, and neither stops nor kills a working broker"
-INSIDE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "visible_is_monotone": "only an internal record shows when a message becomes visible",
-        "message_is_delivered": "it is about whole groups over time; a clause tests one thing",
-        "follows_the_law": "only an internal record shows the steps of the specification",
-        "hold_limit_kept": _TABLE,
-        "table_is_tidy": _TABLE,
-        "no_orphan": _TABLE,
-        "buckets_are_swept": _TABLE,
-        "closed_is_let_go": _TABLE,
-        "round_is_whole": "a traversal of the hold table is not visible from outside",
-        "time_can_pass": "it is about the specification itself: time never stops for good",
-        "answered_on_stop": _CHANGE,
-        "seen_survives": _CHANGE,
-        "commit_in_queue": "a conformance run truncates no queue with committed offsets",
-        "only_disk_survives": _CHANGE,
-        "told_of_role_change": _CHANGE,
-        "told_of_master_return": _CHANGE,
-        "return_is_whole": _CHANGE,
-    }
-)
-"""Properties of specification and judge without a clause, and why."""
 
 PROFILES: Final[Mapping[str, tuple[frozenset[Capability], frozenset[Capability]]]] = MappingProxyType(
     {

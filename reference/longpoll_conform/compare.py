@@ -15,11 +15,23 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from longpoll_conform.export import BEGIN, CLOSED, SET, SILENCE, SOME, filled, fits, masked, pattern_of, seen
+from longpoll_conform.connection import NO_ANSWER
+from longpoll_conform.export import (
+    BEGIN,
+    CLOSED,
+    SET,
+    SILENCE,
+    SOME,
+    UNREADABLE,
+    filled,
+    fits,
+    masked,
+    pattern_of,
+    seen,
+)
 
 PROMPT_MS: Final = 900
 """How late an answer that was recorded as prompt may come, allowing for a busy machine."""
-NO_ANSWER: Final = "no answer"
 SHOWN: Final = 120
 """Characters of a value in a sentence."""
 Variables = Mapping[str, str]
@@ -109,6 +121,8 @@ def differences(where: str, pattern: Any, value: Any, names: Variables) -> Itera
     """The differences of a value from a pattern; a whole answer has the form of `seen`."""
     if isinstance(pattern, Mapping) and value in (SILENCE, CLOSED) and pattern != value:
         yield Difference(where, _text(pattern), _text(value))
+    elif isinstance(value, Mapping) and UNREADABLE in value:
+        yield Difference(where, "messages", value[UNREADABLE])
     elif isinstance(pattern, Mapping) and isinstance(value, Mapping):
         is_part = list(pattern) == [SOME]
         wanted = {filled(name, names): each for name, each in (pattern[SOME] if is_part else pattern).items()}

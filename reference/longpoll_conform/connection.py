@@ -19,6 +19,7 @@ from longpoll_conform.wire import FRAME_SIZE_MAX, NotReadableError, decode_comma
 from longpoll_runtime.threads import spawn
 
 Address = tuple[str, int]
+NO_ANSWER: Final = "no answer"
 CONNECT_S: Final = 5.0
 SEND_S: Final = 10.0
 JOIN_S: Final = 2.0
@@ -26,7 +27,7 @@ AFTER_S: Final = 0.25
 """How long a broker that leaves a connection open may still answer on it after the last step."""
 UNASKED_S: Final = 1.0
 """How long to wait for an answer after one that nothing asked for."""
-SPOKEN_MAX: Final = 400
+FRAMES_MAX: Final = 400
 """The most recorded frames of one connection, the first ones; a vector has tens."""
 
 
@@ -57,18 +58,26 @@ class Answer:
     """Its arrival by the monotonic clock; the end of the wait if nothing came."""
 
 
+def _opaque_of(one: RecordedFrame) -> int | None:
+    try:
+        return int(decode_command(one.content[4:])["opaque"])
+    except NotReadableError:
+        return None
+
+
 class Conversation:
     """The traffic of a vector's connections, in order. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, frames_max: int = FRAMES_MAX) -> None:
         self._begun_s = time.monotonic()
+        self._frames_max = frames_max
         self._lock = threading.Lock()
         self.spoken: list[RecordedFrame] = []
 
     def note(self, line: str, way: Literal["sent", "came", "closed"], content: bytes) -> None:
         """Record a frame."""
         with self._lock:
-            if len(self.spoken) < SPOKEN_MAX:
+            if len(self.spoken) < self._frames_max:
                 at_ms = (time.monotonic() - self._begun_s) * 1000
                 self.spoken.append(RecordedFrame(round(at_ms, 1), line, way, bytes(content)))
 
@@ -90,7 +99,7 @@ class Connection:
         self._asked: set[int] = set()
         self._may_be_any = False
         """Whether an answer may have any opaque, because raw bytes were sent."""
-        self._is_hung_up = False
+        self._is_hung_up = self._is_cut = False
         self._conversation = conversation
         self._came = threading.Condition()
         self._writing = threading.Lock()
@@ -141,6 +150,17 @@ class Connection:
                 self._came.wait(left_s)
             return self._answers.pop(opaque)
 
+    @property
+    def missing(self) -> str:
+        """What came in place of an answer."""
+        if self.unasked:
+            return f"{NO_ANSWER}, but one with opaque {self.unasked[0]}, which no request has,"
+        return f"{NO_ANSWER} and a closed connection" if self._is_cut else NO_ANSWER
+
+    def frames_of(self, opaque: int) -> tuple[RecordedFrame, ...]:
+        """The recorded frames of a request and its answers, and those that belong to no request."""
+        return tuple(one for one in self._conversation.spoken if _opaque_of(one) in {opaque, None, *self.unasked})
+
     def hear_out(self) -> None:
         """Stop sending, and read until the broker closes, for at most `AFTER_S`."""
         self._is_hung_up = True
@@ -190,6 +210,7 @@ class Connection:
                 part = b""
             if not part:
                 if not self._is_hung_up:
+                    self._is_cut = True
                     self._conversation.note(self.name, "closed", before + found)
                 raise EOFError
             found += part

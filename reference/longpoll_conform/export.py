@@ -16,12 +16,9 @@ names of its pattern, but `{"<some>": {...}}` may have more.
 from __future__ import annotations
 
 import base64
-import gzip
-import io
 import itertools
 import json
 import re
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from importlib import resources
@@ -30,7 +27,7 @@ from typing import Any, Final
 
 from longpoll_conform.clauses import BY_VECTOR, CAPABILITIES, CLAUSES, PROFILES, Clause
 from longpoll_conform.vectors import RECORDED, RECORDED_AS, Vector, recorded
-from longpoll_conform.wire import batch_body, encode_header
+from longpoll_conform.wire import batch_body, each_text, encode_header
 from longpoll_spec.errors import OutputError
 
 ANY: Final = "<any>"
@@ -38,6 +35,7 @@ ADDRESS: Final = "<address>"
 SOME: Final = "<some>"
 SET: Final = "<set>"
 BEGIN: Final = "<begin>"
+UNREADABLE: Final = "unreadable"
 SILENCE: Final[Mapping[str, bool]] = {"silence": True}
 """The pattern of no answer."""
 CLOSED: Final[Mapping[str, bool]] = {"closed": True}
@@ -91,6 +89,8 @@ def _seen_body(body: Mapping[str, Any]) -> dict[str, Any]:
         return {"json": body["json"]}
     if body["kind"] == "empty":
         return {"empty": True}
+    if "why" in body:
+        return {UNREADABLE: body["why"]}
     return {"hex": base64.b64decode(body["base64"]).hex()}
 
 
@@ -132,16 +132,12 @@ def _record(record: Mapping[str, Any], vary: AbstractSet[str], names: Names) -> 
 
 def masked(value: Any, names: Names) -> Any:
     """JSON with `<address>` for addresses, and `${brokerName}` and `${cluster}` for the broker's names."""
-    if isinstance(value, str):
-        for name in NAMED:
-            if value == names.get(name):
-                return f"${{{name}}}"
-        return ADDRESS if _ADDRESS.fullmatch(value) else value
-    if isinstance(value, Mapping):
-        return {masked(name, names): masked(each, names) for name, each in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [masked(each, names) for each in value]
-    return value
+
+    def mask(text: str) -> str:
+        name = next((name for name in NAMED if text == names.get(name)), None)
+        return f"${{{name}}}" if name is not None else ADDRESS if _ADDRESS.fullmatch(text) else text
+
+    return each_text(value, mask)
 
 
 def _form(ids: str) -> str:
@@ -360,11 +356,7 @@ def _window(timing: Mapping[str, Any] | None) -> Step:
 
 def _named(value: Any) -> Any:
     """JSON with `${run}` in the names of topics and groups."""
-    if isinstance(value, str):
-        return _NAME.sub(rf"\1{RUN}", value)
-    if isinstance(value, Mapping):
-        return {_named(name): _named(each) for name, each in value.items()}
-    return [_named(each) for each in value] if isinstance(value, list) else value
+    return each_text(value, lambda text: _NAME.sub(rf"\1{RUN}", text))
 
 
 def _sized(named: dict[str, Any]) -> dict[str, Any]:
@@ -403,22 +395,6 @@ def write(directory: Path, version: str) -> list[Path]:
     except OSError as error:
         raise OutputError(f"cannot write {directory}: {error.strerror or error}") from error
     return paths
-
-
-def archive(version: str) -> tuple[str, bytes]:
-    """The release archive's name and bytes, which are reproducible."""
-    name = f"longpoll-vectors-{version}"
-    whole = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=whole, mode="wb", filename="", mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar,
-    ):
-        for file, text in files(version).items():
-            content = text.encode()
-            entry = tarfile.TarInfo(f"{name}/{file}")
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    return f"{name}.tar.gz", whole.getvalue()
 
 
 def _lines(version: str) -> str:

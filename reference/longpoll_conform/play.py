@@ -20,7 +20,7 @@ from attrs import define, field
 
 from longpoll_conform.connection import Address, Answer, Connection, Conversation, SilentError
 from longpoll_conform.vectors import Vector
-from longpoll_conform.wire import NotReadableError, batch_body, lenient_json, physical_offset, read_records
+from longpoll_conform.wire import NotReadableError, batch_body, each_text, lenient_json, physical_offset, read_records
 from longpoll_runtime.recoverable import FAULTS
 from longpoll_runtime.threads import spawn
 
@@ -60,6 +60,8 @@ class Place:
     name_server: Address
     broker_name: str = "broker-a"
     cluster: str = "DefaultCluster"
+    answer_ms: int = ANSWER_MS
+    """How long to wait for an answer to a request that is not held."""
 
     def variables(self) -> dict[str, str]:
         """The variables available in vectors."""
@@ -139,7 +141,7 @@ class _Player:
         begun_s = time.monotonic()
         line, opaque = self._ask(request)
         meanwhile = spawn("conform-during", partial(self._during, begun_s))
-        answer = line.wait(opaque, case.get("wait_ms", ANSWER_MS) / 1000)
+        answer = line.wait(opaque, case.get("wait_ms", self._patience_ms(request)) / 1000)
         case["response"] = described(request["code"], answer, line)
         case["held_ms"] = round((answer.at_s - begun_s) * 1000)
         meanwhile.join(DURING_S)
@@ -179,7 +181,7 @@ class _Player:
             line, opaque = self._ask(step)
             if is_one_way:
                 continue
-            answer = line.wait(opaque, step.get("wait_ms", ANSWER_MS) / 1000)
+            answer = line.wait(opaque, step.get("wait_ms", self._patience_ms(step)) / 1000)
             answer = self._when_registered(step, answer)
             step["response"] = described(step["code"], answer, line)
             if answer.command is not None:
@@ -194,7 +196,7 @@ class _Player:
         while _is_early(step, answer) and time.monotonic() < end_s:
             time.sleep(LOOK_S)
             line, opaque = self._ask(step)
-            answer = line.wait(opaque, step.get("wait_ms", ANSWER_MS) / 1000)
+            answer = line.wait(opaque, step.get("wait_ms", self._patience_ms(step)) / 1000)
         return answer
 
     def _until(self, step: dict[str, Any]) -> None:
@@ -204,7 +206,7 @@ class _Player:
         line = self._line("probe")
         fields = {"topic": wanted["topic"], "queueId": str(wanted["queueId"])}
         while True:
-            answer = line.wait(line.ask({"code": 30, "extFields": fields}), ANSWER_MS / 1000).command
+            answer = line.wait(line.ask({"code": 30, "extFields": fields}), self.place.answer_ms / 1000).command
             told = (answer or {}).get("extFields") or {}
             if answer is not None and int(told.get("offset", -1)) >= int(wanted["offset"]):
                 return
@@ -224,6 +226,10 @@ class _Player:
         request["body"] = self._body(step.get("body"))
         return line, line.ask(request, step.get("serialize", self.case.get("serialize", "JSON")))
 
+    def _patience_ms(self, step: Mapping[str, Any]) -> int:
+        may_be_held = (step.get("extFields") or {}).get("suspendTimeoutMillis", "0") != "0"
+        return ANSWER_MS if may_be_held else self.place.answer_ms
+
     def _line(self, name: str) -> Connection:
         with self._opening:
             if name not in self.lines:
@@ -233,11 +239,7 @@ class _Player:
 
     def _filled(self, value: Any) -> Any:
         """A value with its `${variables}`."""
-        if isinstance(value, str):
-            return _VARIABLE.sub(self._value, value)
-        if isinstance(value, Mapping):
-            return {self._filled(name): self._filled(each) for name, each in value.items()}
-        return [self._filled(each) for each in value] if isinstance(value, list) else value
+        return each_text(value, lambda text: _VARIABLE.sub(self._value, text))
 
     def _value(self, found: re.Match[str]) -> str:
         value = self.variables[found[1]]

@@ -17,6 +17,7 @@ from longpoll_conform.compare import PROMPT_MS, Difference, compare
 from longpoll_conform.connection import SilentError
 from longpoll_conform.play import Place, Played, play
 from longpoll_conform.vectors import RECORDED_AS, Vector
+from longpoll_conform.wire import each_text
 
 BESIDE: Final = 8
 """The number of concurrent requests; most of them only wait."""
@@ -85,17 +86,9 @@ def _play(vector: Vector, place: Place) -> Played:
 
 def _kept(vector: Vector, played: Played, run: str, version: str) -> Vector:
     names = {played.variables[name]: recorded for name, recorded in RECORDED_AS.items()}
-    case = {name: value for name, value in _called(played.case, names).items() if name != "errors"}
+    called = each_text(played.case, lambda text: names.get(text, text))
+    case = {name: value for name, value in called.items() if name != "errors"}
     return vector.with_answers({**case, "timing": _timing(vector.case.get("timing"), case)}, run, version)
-
-
-def _called(value: Any, names: Mapping[str, str]) -> Any:
-    """JSON with the broker's name replaced by the recorded one."""
-    if isinstance(value, str):
-        return names.get(value, value)
-    if isinstance(value, Mapping):
-        return {_called(name, names): _called(each, names) for name, each in value.items()}
-    return [_called(each, names) for each in value] if isinstance(value, list) else value
 
 
 def _timing(before: Mapping[str, Any] | None, case: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -24,9 +24,8 @@ from attrs import frozen
 
 from longpoll_conform.capabilities import Identity
 from longpoll_conform.clauses import BY_ID, OF_LOAD, OF_RACE, POLLS
-from longpoll_conform.compare import NO_ANSWER
-from longpoll_conform.connection import RecordedFrame
-from longpoll_conform.suite import OUTCOMES, Outcome, Result, Suite, by_clause
+from longpoll_conform.connection import NO_ANSWER, RecordedFrame
+from longpoll_conform.suite import OUTCOMES, Outcome, Result, Seen, Suite, by_clause
 from longpoll_conform.vectors import FORMAT, Vector
 from longpoll_conform.wire import NotReadableError, decode_command
 from longpoll_runtime.logs import escaped
@@ -63,6 +62,7 @@ def bug_of_run(policy: str, seen: str) -> str | None:
     return " ".join(HAZARDS[letter] for letter in letters if letter in HAZARDS) or None
 
 
+PULL: Final = 11
 HEX_SIZE_MAX: Final = 256
 """Bytes shown of a frame; the rest is counted."""
 HEX_COLUMNS: Final = 32
@@ -105,8 +105,11 @@ def _hex(content: bytes) -> Iterator[str]:
         yield f"... and {len(content) - HEX_SIZE_MAX} more bytes"
 
 
+_VALUE: Final = re.compile(r'"[^"]*"|\d+')
+
+
 def by_cause(results: Iterable[Result]) -> list[tuple[Result, ...]]:
-    """The failures in groups of one cause: those whose first difference is alike, except for numbers."""
+    """The failures in groups of one cause: those whose first difference is alike, except for texts and numbers."""
     found: dict[str, list[Result]] = {}
     for result in results:
         if result.outcome == "FAIL":
@@ -118,8 +121,20 @@ def _cause(result: Result) -> str:
     if not result.differences:
         return result.vector.id
     first = result.differences[0]
-    place = re.sub(r"^(setup|during|after)\[\d+\]", "step", first.where)
-    return re.sub(r"\d+", "N", f"{place} {'' if first.got == NO_ANSWER else first.expected} {first.got}")
+    if first.got.startswith(NO_ANSWER):
+        return f"{NO_ANSWER} to {_code_at(result.vector, first.where)}"
+    place = re.sub(r"^(response|setup\[\d+\]|during\[\d+\]|after\[\d+\])", "answer", first.where)
+    values = f"{first.expected} {first.got}"
+    return f"{re.sub(_VALUE, 'N', place)} {values if place.endswith('code') else re.sub(_VALUE, 'N', values)}"
+
+
+def _code_at(vector: Vector | Seen, where: str) -> int:
+    """The code of the request that a difference is about; clauses without a recording ask for pulls."""
+    step: Mapping[str, Any] = {"code": PULL}
+    if isinstance(vector, Vector):
+        found = re.match(r"(setup|during|after)\[(\d+)\]", where)
+        step = vector.case[found[1]][int(found[2])] if found else vector.case["request"]
+    return int(step.get("code", 0))
 
 
 def does_not_poll(results: Iterable[Result]) -> bool:

@@ -19,6 +19,7 @@ from longpoll_conform.capabilities import VERSIONS, Health, find, health, intend
 from longpoll_conform.clauses import BY_VECTOR, CLAUSES, PROFILES, Capability, Clause
 from longpoll_conform.compare import Difference, compare
 from longpoll_conform.connection import RecordedFrame, SilentError
+from longpoll_conform.echo import REMEDY, SLOW_MS, Echo, too_slow
 from longpoll_conform.play import UNKNOWN_CODE, Place, play
 from longpoll_conform.vectors import RECORDED_AS, Vector
 
@@ -81,11 +82,15 @@ Outcome = Literal["PASS", "FAIL", "NON-STRICT", "UNIMPLEMENTED", "UNTESTED"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("FAIL", "NON-STRICT", "UNIMPLEMENTED", "PASS", "UNTESTED")
 """Worst first: a clause has the worst of its vectors."""
 STOPPED: Final = "the broker stopped answering"
-TIME_OVER: Final = "the conversations reached their time limit"
+TIME_OVER: Final = f"the conversations reached their time limit of 8 minutes: {REMEDY}"
 RUN_S: Final = 480.0
 """The time limit of all conversations of a run; those left are untested."""
 UNANSWERED_MAX: Final = 5
 """After this many vectors without answers, or with late ones, none is played again or reduced."""
+SILENT_MAX: Final = 3
+"""After this many vectors in which a request code was never answered, the other vectors with it are not played."""
+PATIENCE_MS: Final = 2_000
+"""How long to wait for an answer of a broker that has left some out."""
 TRIES: Final = 3
 SMALLER_S: Final = 60.0
 """The total time for reducing conversations."""
@@ -140,11 +145,15 @@ class Suite:
     capabilities: set[Capability] = field(factory=set)
     silenced_by: list[str] = field(factory=list)
     """Vectors after which the broker stopped answering."""
+    echo: Echo | None = None
+    """The machine's latency meanwhile; None: any late answer is the broker's fault."""
     limit_s: float = RUN_S
     unanswered: int = 0
     """Number of vectors that failed by time."""
     smaller_s: float = SMALLER_S
     """The remaining time for reducing conversations."""
+    _silent: dict[int, list[str]] = field(factory=dict)
+    """Request code -> the vectors in which it was not answered; empty once it was."""
     _at_first: Health | None = None
     """The broker's first answers: requests that it never supported do not show that it stopped working."""
     _gone: bool = False
@@ -174,23 +183,35 @@ class Suite:
                 keep(Result(vector, BY_VECTOR[vector.id], "UNTESTED", why))
             else:
                 applying.append(vector)
-        prompt = [[vector] for vector in applying if vector.wait_ms < PROMPT_MS]
-        waiting = [vector for vector in applying if vector.wait_ms >= PROMPT_MS]
-        beside = [waiting[start : start + BESIDE] for start in range(0, len(waiting), BESIDE)]
         end_s = time.monotonic() + self.limit_s
-        for part in (*prompt, *beside):
-            if time.monotonic() > end_s:
-                found = [Result(vector, BY_VECTOR[vector.id], "UNTESTED", TIME_OVER) for vector in part]
-            else:
-                found = self._beside(part) if len(part) > 1 else [self._alone(part[0])]
-            for result in found:
+        for part in self._parts(applying):
+            for result in self._play(part, TIME_OVER if time.monotonic() > end_s else ""):
                 keep(result)
         return [results[vector.id] for vector in vectors]
+
+    def _parts(self, vectors: Sequence[Vector]) -> Iterator[Sequence[Vector]]:
+        """Those to play at once: over a slow network one by one would take longer than the limit."""
+        alone = BESIDE if self.echo is not None and self.echo.usual_ms() > PROMPT_MS else 1
+        for waits, size in ((False, alone), (True, BESIDE)):
+            group = [vector for vector in vectors if (vector.wait_ms >= PROMPT_MS) == waits]
+            yield from (group[start : start + size] for start in range(0, len(group), size))
+
+    def _play(self, part: Sequence[Vector], why_not: str) -> list[Result]:
+        left_out = {vector.id: why for vector in part if (why := why_not or self._silence(vector))}
+        playable = [vector for vector in part if vector.id not in left_out]
+        found = self._beside(playable) if len(playable) > 1 else [self._alone(vector) for vector in playable]
+        return found + [
+            Result(vector, BY_VECTOR[vector.id], "UNTESTED", left_out[vector.id])
+            for vector in part
+            if vector.id in left_out
+        ]
 
     def why_not(self, vector: Vector) -> str:
         """Why a vector does not apply to this broker; empty if it does."""
         clause = BY_VECTOR[vector.id]
         needed, lacking = PROFILES[vector.profile]
+        if vector.wait_ms < PROMPT_MS and vector.profile != "nolongpoll":
+            needed -= {"long-polling"}
         missing = (needed | clause.needs | vector.needs) - self.capabilities
         if missing:
             return f"the broker lacks: {', '.join(sorted(missing))}"
@@ -209,11 +230,14 @@ class Suite:
             return self._untested(vector)
         result = self._try(vector)
         for _ in range(TRIES - 1):
-            may_be_late = _is_of_time(result) and self.unanswered < UNANSWERED_MAX
+            is_of_time = result.outcome == "UNTESTED" or _is_of_time(result)
+            may_be_late = is_of_time and self.unanswered < UNANSWERED_MAX
             if result.outcome != "FAIL" or not may_be_late or vector.profile == "store" or not self._is_well():
                 break
             result = self._try(vector)
         self.unanswered += result.outcome == "FAIL" and _is_of_time(result)
+        if self.unanswered >= UNANSWERED_MAX:
+            self.place.answer_ms = PATIENCE_MS
         if result.outcome == "FAIL" and not self._is_well():
             return self._silenced(vector, result)
         is_smaller = self.makes_smaller and self.unanswered < UNANSWERED_MAX
@@ -226,7 +250,7 @@ class Suite:
             return [self._untested(vector) for vector in vectors]
         with ThreadPoolExecutor(BESIDE) as pool:
             found = list(pool.map(self._try, vectors))
-        if all(result.outcome != "FAIL" for result in found):
+        if all(result.outcome not in {"FAIL", "UNTESTED"} for result in found):
             return found
         if not self._is_well():
             if self.restart is None:
@@ -238,7 +262,7 @@ class Suite:
             self._revive()
             return [self._alone(vector) for vector in vectors]
         pairs = zip(vectors, found, strict=True)
-        return [self._alone(vector) if result.outcome == "FAIL" else result for vector, result in pairs]
+        return [self._alone(vector) if result.outcome in {"FAIL", "UNTESTED"} else result for vector, result in pairs]
 
     def _try(self, vector: Vector) -> Result:
         begun_s = time.monotonic()
@@ -250,6 +274,11 @@ class Suite:
             return Result(vector, clause, "FAIL", str(error), seconds=time.monotonic() - begun_s)
         differences = tuple(compare(named.case, played.case, RECORDED_AS, played.variables))
         outcome, why = self._outcome(vector, clause, differences, played.case)
+        self._note(vector, played.case)
+        worst_ms = self.echo.worst_ms(begun_s) if self.echo is not None else 0.0
+        may_be_late = vector.wait_ms >= PROMPT_MS or any(each.is_of_time for each in differences)
+        if outcome == "FAIL" and worst_ms > SLOW_MS and may_be_late:
+            outcome, why = "UNTESTED", too_slow(worst_ms)
         spoken = tuple(played.conversation.spoken) if outcome != "PASS" else ()
         return Result(vector, clause, outcome, why, differences, spoken, 0, time.monotonic() - begun_s)
 
@@ -268,6 +297,21 @@ class Suite:
         if unknown is not None:
             return "UNIMPLEMENTED", f"the broker does not know request {unknown}"
         return ("FAIL" if clause.level == "MUST" else "NON-STRICT"), str(differences[0])
+
+    def _note(self, vector: Vector, case: Mapping[str, Any]) -> None:
+        for one, other in _pairs(vector.case, case):
+            if "code" in one and other.get("response") is not None:
+                self._silent[one["code"]] = []
+            elif "code" in one and one.get("response") is not None:
+                seen = self._silent.setdefault(one["code"], [vector.id])
+                if seen and vector.id not in seen:
+                    seen.append(vector.id)
+
+    def _silence(self, vector: Vector) -> str:
+        """The request code of a vector that the broker never answers, in a sentence; empty for none."""
+        codes = {step["code"] for step in (*vector.steps(), vector.case["request"]) if "code" in step}
+        silent = [code for code in sorted(codes) if len(self._silent.get(code, ())) >= SILENT_MAX]
+        return f"the broker never answers request {silent[0]}: see {self._silent[silent[0]][0]}" if silent else ""
 
     def _smaller(self, vector: Vector, result: Result) -> Result:
         def again(part: Vector) -> tuple[Difference, ...]:
@@ -331,15 +375,18 @@ def _is_of_time(result: Result) -> bool:
     return any(each.is_of_time for each in result.differences)
 
 
+def _pairs(
+    recorded: Mapping[str, Any], case: Mapping[str, Any]
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Each step of a recording with the played one, and the request last."""
+    for part in ("setup", "during", "after"):
+        yield from zip(recorded.get(part, ()), case.get(part, ()), strict=True)
+    yield {**recorded["request"], "response": recorded["response"]}, {"response": case.get("response")}
+
+
 def _unknown_code(recorded: Mapping[str, Any], case: Mapping[str, Any]) -> int | None:
     """The request that was answered "not known", where the recorded broker knew it."""
-    pairs = [
-        (one, other)
-        for part in ("setup", "during", "after")
-        for one, other in zip(recorded.get(part, ()), case.get(part, ()), strict=True)
-    ]
-    pairs.append(({**recorded["request"], "response": recorded["response"]}, {"response": case.get("response")}))
-    for one, other in pairs:
+    for one, other in _pairs(recorded, case):
         codes = [(side.get("response") or {}).get("code") for side in (one, other)]
         if codes[1] == UNKNOWN_CODE and codes[0] not in {None, UNKNOWN_CODE}:
             return int(one.get("code", 0))

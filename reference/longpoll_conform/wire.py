@@ -15,7 +15,7 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 MAGIC_V2: Final = 0xDAA320AB
@@ -154,6 +154,15 @@ def lenient_json(text: bytes) -> Any:
         raise ValueError("JSON is nested too deeply") from error
 
 
+def each_text(value: Any, change: Callable[[str], Any]) -> Any:
+    """JSON with each text changed, also names of objects."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {each_text(name, change): each_text(each, change) for name, each in value.items()}
+    return [each_text(each, change) for each in value] if isinstance(value, list | tuple) else value
+
+
 # -- messages --------------------------------------------------------------------------------------------------------
 
 
@@ -210,6 +219,8 @@ def _read_record(raw: bytes, start: int) -> tuple[dict[str, Any], int]:
     topic, place = raw[place : place + size].decode(), place + size
     (size,) = struct.unpack_from(">h", raw, place)
     text = raw[place + 2 : place + 2 + size].decode()
+    if place + 2 + size > len(raw):
+        raise NotReadableError(f"the record at byte {start} of {len(raw)} claims {total} bytes and ends early")
     kept = (
         {"body": base64.b64encode(body).decode()}
         if len(body) <= BODY_SIZE_SHOWN

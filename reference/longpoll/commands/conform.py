@@ -9,7 +9,7 @@ import secrets
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final, get_args
 
@@ -40,6 +40,7 @@ from longpoll_conform.broker_process import BrokerProcess
 from longpoll_conform.capabilities import Identity, given, identify, is_well
 from longpoll_conform.clauses import CLAUSES, OF_LOAD, OF_POLL, Capability
 from longpoll_conform.connection import SilentError
+from longpoll_conform.echo import TOO_SLOW, Echo
 from longpoll_conform.export import write
 from longpoll_conform.known_failures import Change, change, check_only, chosen, read_known, write_known
 from longpoll_conform.play import Place
@@ -315,15 +316,17 @@ def conform(
         identity = attrs.evolve(identity, knobs=(*identity.knobs, *knobs))
         policy = with_knobs(preset(identity.policy), identity.knobs)
         vectors, seen = chosen(identity.policy, only, excluded, whole)
+        echo = stack.enter_context(closing(Echo(place.broker)))
         suite = Suite(
             place, identity.policy, run_name, policy.expiry == "scan",
             restart=restart, declared=set(declared), denied=set(denied),
+            echo=echo,
         )  # fmt: skip
         if record_file is not None:
             _record(suite, vectors, record_file, as_json=as_json)
             return
         polls = [name for name in seen if name.startswith(OF_POLL)]
-        polled = _begin_polls(suite, polls)
+        polled = _begin_polls(suite, polls, echo)
         results = _run(suite, vectors)
         results = polled() + results
         results += _seen(suite, policy, seen[len(polls) :], race_s, history)
@@ -441,7 +444,7 @@ def _run(suite: Suite, vectors: Sequence[Vector]) -> list[Result]:
             raise _silent(error) from None
 
 
-def _begin_polls(suite: Suite, names: Sequence[str]) -> Callable[[], list[Result]]:
+def _begin_polls(suite: Suite, names: Sequence[str], echo: Echo) -> Callable[[], list[Result]]:
     """Begin to test long polling itself, next to the conversations; returns what waits for the results.
 
     Failures are tried again when nothing else runs, because a busy machine can be late.
@@ -453,7 +456,7 @@ def _begin_polls(suite: Suite, names: Sequence[str]) -> Callable[[], list[Result
 
     def look(name: str, wanted: Sequence[str]) -> list[Result]:
         try:
-            return holds.see(suite.place, f"{suite.run_name}{name}", wanted, scans=suite.scans)
+            return holds.see(suite.place, f"{suite.run_name}{name}", wanted, echo, scans=suite.scans)
         except SilentError as error:
             return [suite.untested(each, str(error)) for each in wanted]
 
@@ -503,6 +506,7 @@ def _exit_of(suite: Suite, results: Sequence[Result], changed: Change | None) ->
     if changed is None and any(result.outcome == "FAIL" for result in results):
         return Exit.VIOLATED
     tested = [result for result in results if result.outcome != "UNTESTED"]
-    lost = any(STOPPED in result.why or result.why == TIME_OVER for result in results if result.outcome == "UNTESTED")
+    untold = {result.why.split(":")[0] for result in results if result.outcome == "UNTESTED"}
+    lost = any(why.startswith((STOPPED, TOO_SLOW, TIME_OVER.split(":")[0])) for why in untold)
     passed = any(result.outcome in {"PASS", "NON-STRICT"} for result in tested)
     return Exit.UNKNOWN if not passed or lost or (suite.silenced_by and suite.restart is None) else Exit.OK

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from attrs import frozen
 
-from longpoll.wire.load import LONG_MS
+from longpoll.wire.load import BY_REQUESTS, LONG_MS
 from longpoll_broker.config import BrokerConfig
 from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
@@ -130,8 +130,12 @@ def by_promises(
 
 
 def _is_of(finding: Finding, known: Declared) -> bool:
-    """Whether a finding and its consequences are behaviour that the policy permits."""
-    return all(one.property in known.broken for one in finding.told())
+    """Whether a finding and its consequences are behaviour that the policy permits.
+
+    An offset goes back by a pull that carries an older one, so not in a group whose pulls carry none.
+    """
+    is_unexplained = finding.property == COMMIT_NEVER_REGRESSES and finding.group in BY_REQUESTS
+    return not is_unexplained and all(one.property in known.broken for one in finding.told())
 
 
 def most_of(known: Declared, limits: Limits) -> Limits:

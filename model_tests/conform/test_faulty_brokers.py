@@ -1,0 +1,239 @@
+"""Each fault of a broker is found by the clauses that the table names, and a correct broker fails none."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+from attrs import define
+from click.testing import CliRunner
+from model_tests.conform.faulty_brokers import FAULTS, faults, relay_of
+from model_tests.conform.relay import Fault, Relay, answers, recoded, running, whole
+from model_tests.support.spec.cases import quick_if
+
+from longpoll.cli import main
+from longpoll.verification import under_load
+from longpoll.verification.broker_process import ServedBroker
+from longpoll.verification.limits import declared
+from longpoll.verification.under_load import Loaded
+from longpoll.wire.load import LoadPlan, drive
+from longpoll_broker.broker import Broker
+from longpoll_conform import holds
+from longpoll_conform.clauses import BY_ID, BY_VECTOR, CAPABILITIES, POLLS
+from longpoll_conform.echo import TOO_SLOW, Echo
+from longpoll_conform.holds import Crowd
+from longpoll_conform.play import Place
+from longpoll_conform.suite import Outcome, Suite
+from longpoll_conform.vectors import recorded
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
+
+RARE: Final = 60
+"""One of so many, where a default run finds one of a thousand."""
+SHARP: Final = ("ends holds 300 ms early", "ends holds 300 ms late")
+"""Faults of less time than a scan takes while all the others are tested."""
+SMALL: Final = Crowd(rounds=2, wakes=160, deadlines=200)
+DELAY_S: Final = 0.2
+LIMIT_S: Final = 900
+"""The conversations of a run have eight minutes."""
+CORRECT: Final[Mapping[str, float]] = {"": 0.0, "far away": DELAY_S}
+"""No fault, and how much later each frame is passed on."""
+
+
+def of(area: str) -> list[str]:
+    """The faults whose first clause is of an area."""
+    return [name for name, faulty in faults().items() if faulty.clauses[0].startswith(area)]
+
+
+IN_LOAD: Final = of("RUN")
+IN_CONVERSATIONS: Final = [name for name in FAULTS if name not in {*of("POLL"), *IN_LOAD}]
+
+
+@contextmanager
+def relayed(name: str, broker: Broker) -> Iterator[Relay]:
+    """A broker with a fault, or a correct one."""
+    nothing = partial(Relay, broker.address, lambda *_: None)
+    made = nothing(delay_s=CORRECT[name]) if name in CORRECT else relay_of(name, broker.address, RARE)
+    with made as relay:
+        yield relay
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[Mapping[bool, Broker]]:
+    """By whether a scan checks deadlines every five seconds, which hides most."""
+    with running(ROCKETMQ_5) as scanning, running(STRICT) as exact:
+        yield {True: scanning, False: exact}
+
+
+@pytest.fixture(scope="module")
+def polls(brokers: Mapping[bool, Broker]) -> Mapping[str, Mapping[str, tuple[Outcome, str]]]:
+    """By the fault, what the clauses of long polling came to: all at once, as most of the time they wait."""
+
+    def see(name: str) -> Mapping[str, tuple[Outcome, str]]:
+        scans, wanted = (False, POLLS[-1:]) if name in SHARP else (True, POLLS)
+        with relayed(name, brokers[scans]) as relay, closing(Echo(relay.address)) as echo:
+            place, run = Place(relay.address, relay.address), name.replace(" ", "-").replace(",", "")
+            results = holds.see(place, run, wanted, echo, scans=scans, crowd=SMALL)
+        assert [result.vector.id for result in results] == list(wanted)
+        return {result.vector.id: (result.outcome, result.why) for result in results}
+
+    names = [name for name in (*CORRECT, *of("POLL")) if name not in SHARP]
+    with ThreadPoolExecutor(len(names)) as pool:
+        found = dict(zip(names, pool.map(see, names), strict=True))
+        return found | dict(zip(SHARP, pool.map(see, SHARP), strict=True))
+
+
+@pytest.mark.xdist_group("holds")  # else each worker waits for all the holds again
+@pytest.mark.parametrize("name", of("POLL"))
+def test_a_fault_of_long_polling_fails_its_clause(
+    name: str, polls: Mapping[str, Mapping[str, tuple[Outcome, str]]]
+) -> None:
+    failed = {BY_VECTOR[vector].id for vector, (outcome, _why) in polls[name].items() if outcome == "FAIL"}
+    assert failed & set(faults()[name].clauses), "\n".join(map(str, polls[name].values()))
+
+
+@pytest.mark.xdist_group("holds")
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_broker_fails_none(name: str, polls: Mapping[str, Mapping[str, tuple[Outcome, str]]]) -> None:
+    """Far away neither: what a slow machine hides is untested, in a sentence that says so."""
+    for outcome, why in polls[name].values():
+        assert outcome == "PASS" or (outcome == "UNTESTED" and why.startswith(TOO_SLOW)), why
+
+
+@pytest.mark.parametrize("name", IN_CONVERSATIONS)
+def test_a_fault_in_conversations_fails_its_clause(name: str, brokers: Mapping[bool, Broker]) -> None:
+    """And the clause passes where the fault is not."""
+    clauses = faults()[name].clauses
+    wanted = {vector for clause in clauses for vector in BY_ID[clause].vectors}
+    vectors = [vector for vector in recorded("5.5.0") if vector.id in wanted]
+    found = {}
+    for fault in ("", name):
+        with relayed(fault, brokers[True]) as relay:
+            place = Place(relay.address, brokers[True].name_server_address)
+            suite = Suite(place, "rocketmq-5", f"{FAULTS.index(name)}{fault[:1]}", makes_smaller=False)
+            suite.capabilities = set(CAPABILITIES) - {"sql92", "golden-store"}
+            found[fault] = {result.clause.id for result in suite.run(vectors) if result.outcome == "FAIL"}
+
+    assert found[""] == set()
+    assert found[name]
+
+
+@pytest.mark.parametrize("name", quick_if(IN_LOAD, lambda name: "tenth" in name or "never" in name))
+def test_a_fault_under_load_fails_its_clause(
+    name: str, brokers: Mapping[bool, Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(under_load, "LoadPlan", partial(LoadPlan, message_count=600, queue_count=4))
+    names = [vector for clause in faults()[name].clauses for vector in BY_ID[clause].vectors]
+    with relayed(name, brokers[True]) as relay:
+        topic = f"longpoll-conform-{FAULTS.index(name)}"
+        loaded = Loaded(RealRuntime(), relay.address, topic, declared(ROCKETMQ_5), tmp_path / "history", 0.0)
+        results = under_load.see(loaded, names)
+
+    assert relay.spoiled
+    assert "FAIL" in {result.outcome for result in results}, [result.why for result in results]
+
+
+def test_the_headline_tells_of_a_broker_that_does_not_poll(brokers: Mapping[bool, Broker]) -> None:
+    """Its failures are one entry, and their bytes come on request."""
+    with relayed("never holds", brokers[True]) as relay:
+        addresses = (("broker", relay.address), ("name-server", brokers[True].name_server_address))
+        words = ["conform", *(f"--{name}={host}:{port}" for name, (host, port) in addresses), "--only=POLL-1"]
+        shown, with_bytes = CliRunner().invoke(main, words), CliRunner().invoke(main, [*words, "--hex"])
+
+    assert shown.exit_code == with_bytes.exit_code == 1
+    assert "this broker does not long-poll; 1 of 1 clauses failed" in shown.output
+    assert "1 more differ in the same way: poll-holds-15000" in shown.output
+    assert "7b22636f" not in shown.output
+    assert "7b22636f" in with_bytes.output
+
+
+# -- slow machines, and silent brokers -------------------------------------------------------------------------------
+
+
+@define
+class Latency(Echo):
+    """A latency that is given."""
+
+    worst: float
+
+    def worst_ms(self, since_s: float = 0.0, until_s: float = math.inf) -> float:
+        assert 0 <= since_s <= until_s
+        return self.worst
+
+    def usual_ms(self) -> float:
+        return self.worst
+
+
+LATE: Final = whole(11, lambda frame: [(1.2, frame)])
+OTHER: Final = recoded(11, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "worst_ms", "outcome"),
+    [(LATE, 0.0, "FAIL"), (LATE, 400.0, "UNTESTED"), (OTHER, 400.0, "FAIL"), (None, 400.0, "PASS")],
+    ids=["late", "late beside a late echo", "wrong beside a late echo", "right beside a late echo"],
+)
+def test_an_answer_is_late_only_if_others_were_not(
+    fault: Fault | None, worst_ms: float, outcome: Outcome, brokers: Mapping[bool, Broker]
+) -> None:
+    """What is wrong at any speed fails on a slow machine too."""
+    vectors = [vector for vector in recorded("5.5.0") if vector.id in {"pull-010", "lock-358"}]
+    with Relay(brokers[True].address, fault or (lambda *_: None)) as relay:
+        place = Place(relay.address, brokers[True].name_server_address)
+        run = f"{outcome}{worst_ms:.0f}{fault is OTHER}"
+        suite = Suite(place, "rocketmq-5", run, echo=Latency(worst_ms), makes_smaller=False)
+        suite.capabilities = set(CAPABILITIES)
+        results = {result.vector.id: result for result in suite.run(vectors)}
+
+    assert (results["pull-010"].outcome, results["lock-358"].outcome) == (outcome, "PASS")
+    if outcome == "UNTESTED":
+        assert re.match(f"{TOO_SLOW}: the smallest request took 400 ms; run it again", results["pull-010"].why)
+
+
+def test_a_request_that_is_never_answered_is_not_awaited_for_ever(brokers: Mapping[bool, Broker]) -> None:
+    """After three vectors the others with it are untested, and say what to look at."""
+    wanted = [vector for vector in recorded("5.5.0") if vector.id.startswith("offset-28") or vector.id == "lock-358"]
+    with Relay(brokers[True].address, answers(14, lambda command: {**command, "opaque": -5})) as relay:
+        place = Place(relay.address, brokers[True].name_server_address)
+        suite = Suite(place, "rocketmq-5", "silent", makes_smaller=False)
+        suite.capabilities = set(CAPABILITIES)
+        results = suite.run(wanted)
+
+    assert [result.outcome for result in results] == ["FAIL"] * 3 + ["UNTESTED"] * (len(wanted) - 4) + ["PASS"]
+    assert f"the broker never answers request 14: see {wanted[0].id}" == results[-2].why
+
+
+def test_a_load_stops_sending_in_time(brokers: Mapping[bool, Broker]) -> None:
+    """A broker far away gets fewer messages, and all of them are delivered."""
+    report = drive(RealRuntime(), brokers[True].address, LoadPlan("T-short", 100_000, queue_count=2, send_s=0.2))
+
+    assert 0 < report.sent_count < 100_000
+    assert (report.problems, report.troubles) == ([], [])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_default_run_finds_each_fault(name: str, policy: Policy, tmp_path: Path) -> None:
+    """Rare ones too, one of a thousand; as a user would call it."""
+    with (
+        ServedBroker(tmp_path / "store", None, f"--policy={policy.name}") as served,
+        relay_of(name, served.address) as relay,
+    ):
+        places = "--broker={}:{}".format(*relay.address), f"--name-server={served.name_server}"
+        words = [sys.executable, "-m", "longpoll", "conform", *places, "--json", f"--policy={policy.name}"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    told = json.loads(done.stdout)
+
+    assert done.returncode == 1, done.stderr
+    assert {clause for clause in faults()[name].clauses if told["clauses"][clause] == "FAIL"}
