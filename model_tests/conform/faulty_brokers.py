@@ -215,7 +215,7 @@ class Faulty:
 
 
 def faults(rare: int = RARE) -> Mapping[str, Faulty]:
-    """New ones, as some of them count."""
+    """New faults at each call, because some of them count answers."""
     lost, kept = early_acks(None, 100), early_acks(0.5, 1)
     return {
         # times
@@ -268,12 +268,12 @@ def faults(rare: int = RARE) -> Mapping[str, Faulty]:
             ("CLIENT-2",), lambda _asked, command, _frame: None if command["flag"] & 1 else []
         ),
         # offsets and sends
-        "drops every third commit": Faulty(("RUN-9", "RUN-6"), requests=uncommitted(3)),
-        "drops every tenth commit": Faulty(("RUN-9", "RUN-6"), requests=uncommitted(10)),
+        "drops every third commit": Faulty(("RUN-6", "RUN-9"), requests=uncommitted(3)),
+        "drops every tenth commit": Faulty(("RUN-6", "RUN-9"), requests=uncommitted(10)),
         "committed offset one too high": Faulty(("OFFSET-3",), field_of(COMMITTED, "offset", plus(1))),
         "end of a queue one too high": Faulty(("OFFSET-6",), field_of(END, "offset", plus(1))),
         "place of a send one too high": Faulty(("SEND-1",), field_of(SEND, "queueOffset", plus(1))),
-        "acknowledges 500 ms before it stores": Faulty(("RUN-1", "RUN-8"), *kept),
+        "acknowledges 500 ms before it stores": Faulty(("RUN-4", "RUN-1"), *kept),
         "stores one of 100 never": Faulty(("RUN-8", "RUN-5"), *lost),
     }
 

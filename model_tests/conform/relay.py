@@ -1,4 +1,4 @@
-"""A relay in front of a good broker that spoils what the broker says: planted wire faults.
+"""A relay in front of a good broker that changes its answers: injected wire faults.
 
 It knows frames by `longpoll_conform.wire` and nothing of the broker. One fault at a time; whatever else passes is
 passed on as it came.
@@ -30,7 +30,7 @@ from longpoll_runtime.services import Closeable
 from longpoll_spec.policy import Policy
 
 Told = Sequence[tuple[float, bytes]]
-"""What goes to the client: after how many seconds, and the bytes; b"" closes. Other frames overtake what waits."""
+"""Delays in seconds with the bytes for the client; b"" closes. Other frames overtake delayed ones."""
 Fault = Callable[["Asked", dict[str, Any], bytes], Told | None]
 """An answer or a push with the request it is for; None passes it on as it came."""
 SIZE: Final = 1 << 16
@@ -75,7 +75,7 @@ class Relay(Closeable):
     broker: Address
     fault: Fault
     spoil_request: Callable[[dict[str, Any]], bytes | Early | None] = lambda _command: None
-    """What goes to the broker instead of a request; None: the request."""
+    """The bytes for the broker instead of a request; None: the request."""
     delay_s: float = 0.0
     """How much later every frame is passed on, in both directions."""
     idle_s: float | None = None
@@ -84,9 +84,9 @@ class Relay(Closeable):
     spoiled: int = 0
     """How often it spoiled something."""
     _over: threading.Event = field(factory=threading.Event)
-    """Set when the relay is closed: nobody is delayed any more."""
+    """Set when the relay is closed: no frame is delayed any more."""
     _later: list[tuple[float, int, _Side, bytes]] = field(factory=list)
-    """What waits for its time."""
+    """Delayed frames, with their time."""
     _moved: threading.Condition = field(factory=threading.Condition)
     _numbers: Iterator[int] = field(factory=itertools.count)
     _listener: socket.socket = field(init=False)
@@ -221,7 +221,7 @@ def _until_closed(other: socket.socket) -> Iterator[None]:
 
 
 def _frames(source: _Side, sink: _Side) -> Iterator[bytes]:
-    """Whole frames; what is none goes on as it came, and the rest with it."""
+    """Whole frames; other bytes are passed on unchanged, and the rest with them."""
     waiting = b""
     while True:
         part = source.end.recv(SIZE)
@@ -305,7 +305,7 @@ def at(place: int, number: int, size: int = 1) -> Callable[[bytearray], bytearra
 
 
 def whole(code: int, tell: Callable[[bytes], Told], *, when: int | None = None) -> Fault:
-    """Tell something else than the frame of an answer to a request, of one response code or of any."""
+    """Replace the frame of an answer to a request, of one response code or of any."""
 
     def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
         fits = asked.command.get("code") == code and command["flag"] & 1 and when in {None, command["code"]}

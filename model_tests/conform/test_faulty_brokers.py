@@ -39,11 +39,12 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 RARE: Final = 60
-"""One of so many, where a default run finds one of a thousand."""
+"""Rare faults occur in one of so many answers here, and in one of a thousand in a default run."""
 SHARP: Final = ("ends holds 300 ms early", "ends holds 300 ms late")
 """Faults of less time than a scan takes while all the others are tested."""
 SMALL: Final = Crowd(rounds=2, wakes=160, deadlines=200)
 DELAY_S: Final = 0.2
+PAGE: Final = Path(__file__).parents[2] / "docs" / "conformance.md"
 LIMIT_S: Final = 900
 """The conversations of a run have eight minutes."""
 CORRECT: Final[Mapping[str, float]] = {"": 0.0, "far away": DELAY_S}
@@ -77,7 +78,7 @@ def brokers() -> Iterator[Mapping[bool, Broker]]:
 
 @pytest.fixture(scope="module")
 def polls(brokers: Mapping[bool, Broker]) -> Mapping[str, Mapping[str, tuple[Outcome, str]]]:
-    """By the fault, what the clauses of long polling came to: all at once, as most of the time they wait."""
+    """By the fault, the outcomes of long polling's clauses: all at once, because most of the time they wait."""
 
     def see(name: str) -> Mapping[str, tuple[Outcome, str]]:
         scans, wanted = (False, POLLS[-1:]) if name in SHARP else (True, POLLS)
@@ -105,7 +106,7 @@ def test_a_fault_of_long_polling_fails_its_clause(
 @pytest.mark.xdist_group("holds")
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_broker_fails_none(name: str, polls: Mapping[str, Mapping[str, tuple[Outcome, str]]]) -> None:
-    """Far away neither: what a slow machine hides is untested, in a sentence that says so."""
+    """Nor one that is far away. If the machine is too slow for a clause, it is untested for that reason."""
     for outcome, why in polls[name].values():
         assert outcome == "PASS" or (outcome == "UNTESTED" and why.startswith(TOO_SLOW)), why
 
@@ -162,7 +163,7 @@ def test_the_headline_tells_of_a_broker_that_does_not_poll(brokers: Mapping[bool
 
 @define
 class Latency(Echo):
-    """A latency that is given."""
+    """A given latency."""
 
     worst: float
 
@@ -186,7 +187,7 @@ OTHER: Final = recoded(11, 0, 1)
 def test_an_answer_is_late_only_if_others_were_not(
     fault: Fault | None, worst_ms: float, outcome: Outcome, brokers: Mapping[bool, Broker]
 ) -> None:
-    """What is wrong at any speed fails on a slow machine too."""
+    """A wrong code fails on a slow machine too."""
     vectors = [vector for vector in recorded("5.5.0") if vector.id in {"pull-010", "lock-358"}]
     with Relay(brokers[True].address, fault or (lambda *_: None)) as relay:
         place = Place(relay.address, brokers[True].name_server_address)
@@ -201,7 +202,7 @@ def test_an_answer_is_late_only_if_others_were_not(
 
 
 def test_a_request_that_is_never_answered_is_not_awaited_for_ever(brokers: Mapping[bool, Broker]) -> None:
-    """After three vectors the others with it are untested, and say what to look at."""
+    """After three vectors the others with it are untested, and name the first of these."""
     wanted = [vector for vector in recorded("5.5.0") if vector.id.startswith("offset-28") or vector.id == "lock-358"]
     with Relay(brokers[True].address, answers(14, lambda command: {**command, "opaque": -5})) as relay:
         place = Place(relay.address, brokers[True].name_server_address)
@@ -225,7 +226,7 @@ def test_a_load_stops_sending_in_time(brokers: Mapping[bool, Broker]) -> None:
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_default_run_finds_each_fault(name: str, policy: Policy, tmp_path: Path) -> None:
-    """Rare ones too, one of a thousand; as a user would call it."""
+    """Rare faults too, of one answer in a thousand, with the command that a user types."""
     with (
         ServedBroker(tmp_path / "store", None, f"--policy={policy.name}") as served,
         relay_of(name, served.address) as relay,
@@ -237,3 +238,11 @@ def test_a_default_run_finds_each_fault(name: str, policy: Policy, tmp_path: Pat
 
     assert done.returncode == 1, done.stderr
     assert {clause for clause in faults()[name].clauses if told["clauses"][clause] == "FAIL"}
+
+
+def test_the_page_has_each_fault_with_its_clauses() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| ((?:`[A-Z0-9-]+`(?:, )?)+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+
+    assert [(name, tuple(re.findall(r"`([^`]+)`", clauses))) for name, clauses in rows] == [
+        (name, faulty.clauses) for name, faulty in faults().items()
+    ]

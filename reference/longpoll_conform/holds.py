@@ -58,10 +58,10 @@ SPREAD_MS: Final = 6_000
 """The others cover a period of a scan and more, so some deadlines come just before a scan, and some just after."""
 PUNCTUAL_MS: Final = 200
 """How late the most punctual of all deadlines may be answered."""
-APART_MS: Final = 500
+APART_MS: Final = 200
 LATER: Final = 50
 OVERTAKEN: Final = 10
-"""A pull is forgotten if so many of the deadlines after it, by half a second, were answered well before it."""
+"""A pull is forgotten if so many of the deadlines after it, by a little more than the latency, were answered well before it."""
 Breach = tuple[str, str]
 """What was expected and what came, in words."""
 
@@ -73,7 +73,7 @@ class Crowd:
     rounds: int = 8
     wakes: int = 1_024
     """Pulls that wait for a message at the same time, per round."""
-    deadlines: int = 2_000
+    deadlines: int = 3_000
 
 
 @define(eq=False)
