@@ -61,7 +61,7 @@ PUNCTUAL_MS: Final = 200
 APART_MS: Final = 200
 LATER: Final = 50
 OVERTAKEN: Final = 10
-"""A pull is forgotten if so many of the deadlines after it, by a little more than the latency, were answered well before it."""
+"""A pull is forgotten if so many deadlines were answered well before it that came after it by more than the latency."""
 Breach = tuple[str, str]
 """What was expected and what came, in words."""
 
