@@ -58,7 +58,7 @@ SPREAD_MS: Final = 6_000
 """The others cover a period of a scan and more, so some deadlines come just before a scan, and some just after."""
 PUNCTUAL_MS: Final = 200
 """How late the most punctual of all deadlines may be answered."""
-APART_MS: Final = 200
+APART_MS: Final = 500
 LATER: Final = 50
 OVERTAKEN: Final = 10
 """A pull is forgotten if so many deadlines were answered well before it that came after it by more than the latency."""
@@ -291,7 +291,7 @@ class _Tester:
         due_s = [pull.due_s for pull in ordered]
         answered_s = [pull.asked_s + pull.after_ms / 1000 for pull in ordered]
         for pull in ordered:
-            # A pull reaches the broker a little late, so a scan may leave it out and take the very next ones.
+            # Pulls reach the broker late by different times, so a scan may leave one out and take the next ones.
             begin = bisect_left(due_s, pull.due_s + (APART_MS + ECHOES * self.echo.worst_ms()) / 1000)
             next_s = sorted(answered_s[begin : begin + LATER])
             limit_s = pull.asked_s + (pull.after_ms - self.late_ms) / 1000
