@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 import attrs
@@ -30,7 +31,18 @@ import pyarrow as pa
 from attrs import frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.lookup import NEVER, Booleans, Integers, are_among, first_of, highest_before, is_one_of
+from longpoll_judge.columns.lookup import (
+    NEVER,
+    Booleans,
+    Integers,
+    are_among,
+    first_of,
+    highest_before,
+    is_one_of,
+    numbered,
+    order_by,
+    run_starts,
+)
 from longpoll_judge.columns.tables import queue_names, queue_numbers
 from longpoll_judge.contract.clause import (
     PULL_RESULTS,
@@ -532,20 +544,23 @@ def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
     """Which questions were certainly told what may have been committed last; of a queue that nothing reset."""
     told, asked_ns, done_ns = all_.told[questions], all_.after_ns[questions], all_.done_ns[questions]
     # No more was certainly committed before,
-    nothing = np.zeros(len(all_.code), dtype=np.int64)
-    took = np.flatnonzero(all_.took)
-    most = highest_before(nothing[took], all_.done_ns[took], all_.value[took], nothing[questions], asked_ns)
-    is_enough = (most < 0) | (np.append(all_.value[took], 0)[most] <= told)
+    is_enough = _most_before(all_.done_ns[all_.took], all_.value[all_.took], asked_ns) <= told
     # and this may have been committed since whatever else may tell another offset.
-    fixed = np.flatnonzero((all_.code == QUERY_CONSUMER_OFFSET) | all_.is_explicit)
-    last = highest_before(nothing[fixed], all_.done_ns[fixed], all_.after_ns[fixed], nothing[questions], asked_ns)
-    since_ns = np.append(all_.after_ns[fixed], -NEVER)[last]
-    may = np.flatnonzero(all_.may_take)
+    fixed = (all_.code == QUERY_CONSUMER_OFFSET) | all_.is_explicit
+    since_ns = _most_before(all_.done_ns[fixed], all_.after_ns[fixed], asked_ns)
+    may = np.flatnonzero(all_.may_take & np.isin(all_.value, told))
     value = all_.value[may]
     written = highest_before(value, all_.after_ns[may], all_.done_ns[may], told, done_ns + 1)
     is_written = (written >= 0) & (np.append(all_.done_ns[may], 0)[written] >= since_ns)
     found: Flags = (told >= 0) & is_enough & is_written
     return found
+
+
+def _most_before(ended_ns: Integers, values: Integers, moments_ns: Integers) -> Integers:
+    """The highest of the values that ended before each moment; `-NEVER` if none did."""
+    order = np.argsort(ended_ns, kind="stable")
+    most = np.append(-NEVER, np.maximum.accumulate(values[order]))
+    return most[np.searchsorted(ended_ns[order], moments_ns)]
 
 
 def _offset(all_: _Exchanges, question: int) -> str:
@@ -578,16 +593,17 @@ def _groups(asked: pa.Table, answers: pa.Table, twice: Integers) -> Iterator[_Gr
     answer[is_doubtful] = -1
     told = {name: np.append(integers_of(answers, name), 0)[answer] for name in ("code", "offset", "before_ns")}
     queues, _firsts = queue_numbers(asked)
-    groups, names = coded_texts(asked, "group")
-    codes = np.unique(queues.astype(np.int64) * len(names) + groups, return_inverse=True)[1]
+    groups, _names = coded_texts(asked, "group")
+    (codes,) = numbered((queues.astype(np.int64), groups.astype(np.int64)))
     is_asked = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.bool_)
     is_asked[codes[is_one_of(integers_of(asked, "code"), OFFSET_CODES)]] = True
-    order = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes))
-    for code in np.flatnonzero(is_asked).tolist():
-        rows = order[ends[code - 1] if code else 0 : ends[code]]
+    order = order_by(codes, np.zeros(len(codes), dtype=np.int64))
+    order = order[is_asked[codes[order]]]
+    asked, starts = asked.take(pa.array(order)).combine_chunks(), run_starts(codes[order])
+    for start, end in pairwise([*starts.tolist(), len(order)]):
+        rows = order[start:end]
         yield _Group(
-            asked.take(pa.array(rows)),
+            asked.slice(start, end - start),
             answers,
             answer[rows],
             {name: column[rows] for name, column in told.items()},
