@@ -1,20 +1,18 @@
 """One action of the specification, for you to change.
 
-    python docs/lessons/mutant.py
+    longpoll check docs/lessons/mutant.py --bounds tiny --engine python --all
 
 Unchanged, it is the hold of `strict`, and no property is violated. Change the guard or the effect, and run it again.
 The lesson is docs/lessons/12-your-own-mutant.md.
 """
 
-from longpoll_spec.actions.family import action
-from longpoll_spec.model import Step
-from longpoll_spec.mutants.own_action import report
-from longpoll_spec.state import Request, State, assign
-from longpoll_spec.terms import FALSE, TRUE, ite  # noqa: F401 - two of them for your change
+from longpoll_spec.custom import FALSE, TRUE, Specification, Step, assign, ite  # noqa: F401 - two are for your change
+
+spec = Specification("strict")
 
 
-@action("request")
-def hold(state: State, request: Request) -> Step:
+@spec.action("request")
+def hold(state, request):
     """The pull's thread puts the request that missed into the bucket, under the bucket's lock."""
     # GUARD
     guard = request.is_("missed") & state.lock_free_of(request)
@@ -27,7 +25,3 @@ def hold(state: State, request: Request) -> Step:
         (request.recheck_due, ~refused),
     )
     return Step(guard, effect)
-
-
-if __name__ == "__main__":
-    print(report(hold, policy="strict", bounds="tiny"))

@@ -22,7 +22,7 @@ from model_tests.docs import test_lessons, test_spec_page
 from model_tests.docs.typed import FENCED, ROOT, NotTypedError, Reader, lines, unread
 from model_tests.judge.bucket import KEYS, put, s3_bucket
 from model_tests.judge.standalone import standalone
-from model_tests.spec import test_differences
+from model_tests.spec import test_custom, test_differences
 
 PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
 DOCKER: Final = "needs Docker's daemon; what the image runs is `longpoll serve`, which other pages type"
@@ -109,6 +109,9 @@ TYPED_BY: Final = {
     "docs/model.md": {line for page, line in test_spec_page._commands() if page == "model.md"},
     "docs/findings.md": {line for page, line in test_spec_page._commands() if page == "findings.md"},
     "docs/engines.md": set(test_differences.COMMANDS),
+    test_custom.PAGE.relative_to(ROOT).as_posix(): {
+        bare(each.line) for each in test_lessons.commands(test_custom.TEXT)
+    },
 } | {
     f"docs/lessons/{page.name}": {bare(each.line) for each in test_lessons.commands(page.read_text("utf-8"))}
     for page in test_lessons.PAGES

@@ -19,14 +19,9 @@ from click.testing import CliRunner
 from docs.site import chinese, slides
 
 from longpoll.cli import main
+from longpoll.commands.lesson.exercises.invariants import broken_by, is_changed, mutant_of
 from longpoll.output import Exit
-from longpoll_spec.actions import pull
-from longpoll_spec.actions.pull import expire
-from longpoll_spec.bounds import named
 from longpoll_spec.engines.manifest import pinned_entry
-from longpoll_spec.mutants.own_action import broken_by, report, rewritten
-from longpoll_spec.policy import preset
-from longpoll_spec.state import state_of
 
 SET_UP: Final = "make setup EXTRAS=spec,judge,simulation"
 """The earlier steps of a reader."""
@@ -45,7 +40,7 @@ ANYTHING: Final = "..."
 WIDTH: Final = "140"
 TABLES: Final = "hold-table"
 """A folder of programs to begin with, which a lesson has the dojo write."""
-PROGRAM: Final = re.compile(r"docs/lessons/\w+\.py")
+PROGRAM: Final = re.compile(r"docs/(lessons|examples)/\w+\.py")
 """A program that a reader edits; a diff before a command is for the one that the command names."""
 
 
@@ -100,7 +95,7 @@ def edited(text: str, edit: str) -> str:
     return text
 
 
-def _run(command: Command, directory: Path) -> str:
+def run(command: Command, directory: Path) -> str:
     words = [word.replace(TABLES, str(directory / TABLES)) for word in shlex.split(command.line)]
     if TABLES in command.line and "--starter" not in words:
         CliRunner().invoke(main, ["dojo", "--starter", "python", str(directory / TABLES)])
@@ -143,7 +138,7 @@ def test_a_command_prints_what_the_lesson_shows(
 ) -> None:
     """The command runs, and the lines that the lesson shows are among what it prints, in their order."""
     monkeypatch.chdir(ROOT)
-    said = _run(command, tmp_path)
+    said = run(command, tmp_path)
 
     assert command.shown, f"{page}: {command.line} shows nothing"
     assert missing_line(command.shown, said) is None, f"{page}: {command.line}\n{said}"
@@ -161,22 +156,17 @@ def test_every_lesson_is_listed_and_has_commands() -> None:
         assert SET_UP in page.read_text("utf-8"), page
 
 
-def test_the_mutant_begins_as_the_law_itself(tmp_path: Path) -> None:
-    policy = preset("strict")
-    found, wrong = broken_by(rewritten(state_of(policy, named("tiny", policy)), pull.hold))
+def test_the_mutant_begins_as_the_law_itself() -> None:
+    mutant = mutant_of(str(LESSONS / "mutant.py"))
+    found, wrong = broken_by(mutant)
     entry = pinned_entry("strict", "tiny")
 
-    assert wrong == []
+    assert (wrong, is_changed(mutant)) == ([], False)
     assert (found.distinct_states, found.transitions, found.depth) == (
         entry.distinct_states,
         entry.transitions,
         entry.depth,
     )
-
-
-def test_an_action_that_the_policy_lacks_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"rocketmq-4\.9 has no action expire"):
-        report(expire, policy="rocketmq-4.9", bounds="tiny")
 
 
 DECK_PAGES: Final = [path for folder in (slides.LESSONS, chinese.CHINESE) for path in sorted(folder.glob("[0-9]*.md"))]

@@ -25,11 +25,11 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import ACTION_NAMES, Model, Trace, select
-from longpoll_spec.phase_changes import phase_changes_of
 from longpoll_spec.policy import PRESETS, REDUNDANT, Policy, knob_values, preset
 from longpoll_spec.render import spec_page
 from longpoll_spec.render.conditions import PLAIN, Condition, condition_of, features_of
 from longpoll_spec.render.notation import bare, reader_of
+from longpoll_spec.render.phase_changes import phase_changes_of
 from longpoll_spec.render.spec_page import OPEN, model_of
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import state_of

@@ -21,10 +21,10 @@ from longpoll_spec.engines.packed.compile import Expand, expand_of
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.python import successors
 from longpoll_spec.engines.simplify import Simplifier, decided, ranges_of
-from longpoll_spec.errors import GUESSED_MAX, LISTED_MAX, BoundsError, UnknownKnobError, not_known
+from longpoll_spec.errors import GUESSED_MAX, LISTED_MAX, BoundsError, not_known
 from longpoll_spec.model import ACTION_NAMES, Model, Property, Said
-from longpoll_spec.phase_changes import PhaseChange, phase_changes_of
 from longpoll_spec.policy import PRESETS, STRICT, STRICT_CLONE, Policy, knob_values, policy_named, preset, with_knob
+from longpoll_spec.render.phase_changes import PhaseChange, phase_changes_of
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Tag, assign, down, phases_of, state_of
 from longpoll_spec.state.parts import tags_of, wishes_of
@@ -268,11 +268,6 @@ def test_every_variable_is_told_in_words(policy: Policy) -> None:
         assert variable.lower <= variable.initial <= variable.upper
         assert variable.sentence.endswith(".")
         assert not variable.labels or len(variable.labels) > variable.upper
-
-
-def test_a_policy_takes_only_the_values_of_its_knobs() -> None:
-    with pytest.raises(UnknownKnobError, match="recheck_after_hold cannot be 'nope'; known values: none, before_lock"):
-        Policy("own", recheck_after_hold="nope")  # type: ignore[arg-type]
 
 
 def test_a_variable_exists_only_where_it_can_matter() -> None:

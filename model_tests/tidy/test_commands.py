@@ -20,6 +20,7 @@ from click.testing import CliRunner
 
 from longpoll.cli import COMMANDS, main
 from longpoll_spec.bounds import NAMES
+from longpoll_spec.custom import policy_from
 from longpoll_spec.engines import ENGINES
 from longpoll_spec.errors import UserError
 from longpoll_spec.policy import preset, with_knobs
@@ -98,7 +99,13 @@ def _check_call(words: list[str], *, whole: bool) -> None:
     except click.exceptions.Exit:  # `--help` and `--version`
         return
     given = context.params
-    with_knobs(preset(given.get("policy_name") or "strict"), given.get("knobs") or ())
+    file = given.get("file")
+    known = (
+        policy_from(str(ROOT / file))
+        if file and (ROOT / file).is_file()
+        else preset(given.get("policy_name") or "strict")
+    )
+    with_knobs(known, given.get("knobs") or ())
     if given.get("bounds_name", NAMES[0]) not in NAMES or (name == "check" and given["engine"] not in {*ENGINES, None}):
         raise click.UsageError("no such bounds or engine")
 

@@ -7,10 +7,10 @@
 
 `Broker` is a broker in this process, `NameServer` a name server for brokers that register with it. `Producer`,
 `TransactionProducer`, `PushConsumer`, `PullConsumer` and `Admin` are clients for any RocketMQ broker; they run on
-`RealRuntime`. `check`, `prove` and `explain` query the specification, `judge` checks a history, `observe` records one
-from a running broker. `LongPollMachine` tests any long-polling service, given a `LongPollSubject` that adapts it;
-`HistoryWriter` records such a service. A user's mistake raises `UserError`; every exception raised on purpose is a
-`LongpollError`.
+`RealRuntime`. `check`, `prove` and `explain` query the specification of a `Policy` or of a file, `judge` checks a
+history, `observe` records one from a running broker. `LongPollMachine` tests any long-polling service, given a
+`LongPollSubject` that adapts it; `HistoryWriter` records such a service. A user's mistake raises `UserError`; every
+exception raised on purpose is a `LongpollError`.
 
 These names are stable between minor versions. Everything else in the packages may change.
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from longpoll_recorder.writer import HistoryWriter
     from longpoll_runtime.real import RealRuntime
     from longpoll_spec.errors import LongpollError, UserError
+    from longpoll_spec.policy import Policy
 
     __version__: str
 
@@ -53,6 +54,7 @@ __all__ = [
     "LongPollSubject",
     "LongpollError",
     "NameServer",
+    "Policy",
     "Polled",
     "Producer",
     "PullConsumer",
@@ -90,6 +92,7 @@ _MODULES: Final = {
     "longpoll_recorder.writer": ("HistoryWriter",),
     "longpoll_runtime.real": ("RealRuntime",),
     "longpoll_spec.errors": ("LongpollError", "UserError"),
+    "longpoll_spec.policy": ("Policy",),
 }
 _HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from longpoll.extras import missing
 from longpoll_spec.errors import UserError
-from longpoll_spec.policy import STRICT, Policy, policy_of
+from longpoll_spec.policy import STRICT, Policy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +51,7 @@ def check(
     """Explore every state that a policy reaches within bounds, and check its properties in each.
 
     Args:
-        policy: A preset's name, optionally followed by `+KNOB=VALUE`, or your own policy.
+        policy: A preset's name, optionally followed by `+KNOB=VALUE`, a specification file, or a `Policy`.
         bounds: The name of a size: tiny, small or wide.
         properties: Names of the properties to check. Default: all.
         aspects: Features to add to the model, such as `commits` or `crash`.
@@ -66,7 +66,7 @@ def check(
     from longpoll_spec.model import select  # noqa: PLC0415
     from longpoll_spec.specification import properties_of, specification_of  # noqa: PLC0415
 
-    chosen = policy_of(policy)
+    chosen = _policy(policy)
     model = specification_of(chosen, named(bounds, chosen, aspects=tuple(aspects)))
     with needing("check"):
         return explore(model, select(properties_of(model), properties), engine=engine, limit_states=max_states)
@@ -76,7 +76,7 @@ def prove(policy: str | Policy = STRICT, *, requests: int = 8, properties: Itera
     """Prove a policy's properties with z3, for any number of messages, timeout and scan period.
 
     Args:
-        policy: A preset's name, optionally followed by `+KNOB=VALUE`, or your own policy.
+        policy: A preset's name, optionally followed by `+KNOB=VALUE`, a specification file, or a `Policy`.
         requests: Number of concurrent requests.
         properties: Names of the properties to prove. Default: all.
 
@@ -85,16 +85,25 @@ def prove(policy: str | Policy = STRICT, *, requests: int = 8, properties: Itera
     """
     with needing():
         from longpoll_spec.engines.smt import proof  # noqa: PLC0415 - a slow import
-    return proof.prove(policy_of(policy), requests=requests, names=properties)
+    return proof.prove(_policy(policy), requests=requests, names=properties)
 
 
-def explain(token: str) -> str:
-    """A counterexample as a readable sequence of steps; raises UserError for a damaged token."""
+def _policy(policy: str | Policy) -> Policy:
+    from longpoll_spec.custom import policy_from  # noqa: PLC0415 - a slow import
+
+    return policy_from(policy) if isinstance(policy, str) else policy
+
+
+def explain(token: str, file: str | None = None) -> str:
+    """A counterexample as a readable sequence of steps; raises UserError for a damaged token.
+
+    A run of a specification file needs the `file` too.
+    """
     from longpoll_spec.engines.tokens import replay  # noqa: PLC0415 - a slow import
     from longpoll_spec.render.pictures.text import story_text  # noqa: PLC0415
     from longpoll_spec.render.story import story_of  # noqa: PLC0415
 
-    return story_text(story_of(replay(token)))
+    return story_text(story_of(replay(token, None if file is None else _policy(file))))
 
 
 def judge(

@@ -148,9 +148,9 @@ def named(
     """The bounds of this name for this policy, with the given values replaced; raises `BoundsError`.
 
     `aspects` are added to those of the name. A policy that traverses in place has fewer interleavings, so the same name
-    allows one more request.
+    allows one more request, except to a specification file.
     """
-    more = 1 if policy.take == "in_place" else 0
+    more = 1 if policy.take == "in_place" and policy.extension is None else 0
     table = {
         "tiny": Bounds("tiny", requests=2, messages=1),
         "small": Bounds("small", requests=3 + more, messages=2),

@@ -78,6 +78,14 @@ class UnknownKnobError(SpecUserError):
     """No knob has this name, or the knob does not take this value."""
 
 
+class UnknownPhaseError(SpecUserError):
+    """No phase of a request has this name."""
+
+
+class SpecificationFileError(SpecUserError):
+    """A specification file cannot be used. The message begins with the file and the line."""
+
+
 class UnknownPropertyError(SpecUserError):
     """No property has this name."""
 

@@ -222,7 +222,8 @@ STRENGTHENING: Final[tuple[Text, ...]] = (
 def strengthening_of(model: Model) -> tuple[Property, ...]:
     """The strengthening of a model, without statements that do not apply to its policy."""
     made = []
-    for text in STRENGTHENING:
+    own = model.policy.extension
+    for text in (in_range,) if own is not None and own.is_alone else STRENGTHENING:
         term = all_of(text(model))
         if term.op != "true":
             made.append(Property(text.__name__, "inductive", " ".join((text.__doc__ or "").split()), term, here=term))

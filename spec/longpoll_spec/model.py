@@ -21,7 +21,7 @@ Actor: TypeAlias = str | int
 """The actor: a request's index, or the name of a notifier, queue or tag."""
 Who: TypeAlias = Literal["request", "notifier", "queue", "tag", "wish"]
 """The kind of an action's participant."""
-Kind: TypeAlias = Literal["always", "sometimes", "inductive"]
+Kind: TypeAlias = Literal["always", "sometimes", "inductive", "leads_to"]
 
 
 @frozen
@@ -43,6 +43,10 @@ class Action:
     effect: Effect
     urgent: bool
     """Under maximal progress no time passes while this is enabled."""
+    thread: str = ""
+    """The actor, if the action is of a specification file; else see `threads`."""
+    place: str = ""
+    """File and line, if the action is of a specification file."""
 
     @property
     def label(self) -> str:
@@ -60,6 +64,8 @@ class Family:
     who: tuple[Who, ...]
     exists: Callable[[State], bool]
     urgent: Callable[[Policy], bool]
+    thread: str = ""
+    place: str = ""
 
 
 @frozen
@@ -79,6 +85,8 @@ class Property:
     """The part of `term` that is about the state alone."""
     closing: tuple[tuple[str, Bool], ...] = ()
     """(action label, the condition besides its guard under which the step breaks the property)."""
+    place: str = ""
+    """File and line, if the property is of a specification file."""
 
     @property
     def by_construction(self) -> bool:
@@ -87,6 +95,17 @@ class Property:
         Such a property holds but proves nothing, so a report must mark it.
         """
         return self.kind != "sometimes" and self.term is TRUE
+
+
+@frozen
+class LeadsTo:
+    """A statement about fair runs: whenever `premise` is true, `conclusion` is true then or later."""
+
+    name: str
+    sentence: str
+    premise: Bool
+    conclusion: Bool
+    place: str = ""
 
 
 @frozen

@@ -47,11 +47,49 @@ Tick = Literal["maximal_progress", "free"]
 
 
 @frozen
-class Policy:
-    """How one broker holds, wakes and expires pulls. Every field is a knob; its docstring is the knob's sentence."""
+class Extension:
+    """The additions and replacements of a specification file, which `custom` loads."""
 
-    name: str
-    """The preset this policy started from, with `+knob=value` for each changed knob."""
+    path: str
+    """The file, as the user named it."""
+    digest: int
+    """CRC-32 of its text."""
+    is_alone: bool = field(default=False, eq=False)
+    """Whether it starts from the core (`actions.core`), not from a policy."""
+    knobs: Mapping[str, tuple[Any, ...]] = field(factory=dict, eq=False)
+    """Its own knobs with their values, and the values that it adds to known ones; the first is the default."""
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Its knobs, each with the chosen value."""
+    phases: tuple[str, ...] = field(default=(), eq=False)
+    """The phases that it adds; all of them, if it is alone."""
+    variables: tuple[Any, ...] = field(default=(), eq=False)
+    """Its `state.variables.Declared`."""
+    families: tuple[Any, ...] = field(default=(), eq=False)
+    """Its actions, as `model.Family`; one that has the name of another action replaces it."""
+    left_out: frozenset[str] = field(default=frozenset(), eq=False)
+    """The names of actions of the policy that it removes."""
+    properties: tuple[Any, ...] = field(default=(), eq=False)
+    """Its properties: each a function from model to `model.Property`."""
+    leads_to: tuple[Any, ...] = field(default=(), eq=False)
+    """The same, to several `model.LeadsTo`."""
+
+    @property
+    def queues_max(self) -> int | None:
+        """The most queues that it can have: one, if it starts from the core and nothing in it belongs to a queue."""
+        has_queues = any("queue" in each.who for each in (*self.variables, *self.families))
+        return 1 if self.is_alone and not has_queues else None
+
+
+@frozen
+class Policy:
+    """How one broker holds, wakes and expires pulls. Every field is a knob, except `name` and `extension`.
+
+    A knob's docstring is its sentence. The default values are those of `strict`. Raises `UnknownKnobError` with the
+    allowed values for any other value.
+    """
+
+    name: str = field(default="")
+    """The preset this policy started from, with `+knob=value` for each changed knob; by default made from the knobs."""
 
     recheck_after_hold: RecheckAfterHold = field(default="after_insert")
     """When a pull that found nothing reads the visible end again: never, before it takes the bucket's lock, under the
@@ -170,11 +208,25 @@ class Policy:
     tick: Tick = field(default="maximal_progress")
     """Whether time may pass while the broker's threads have work that is due (free), or not."""
 
+    extension: Extension | None = field(default=None, repr=False)
+    """The additions of the specification file, if the policy was loaded from one."""
+
     def __attrs_post_init__(self) -> None:
         """Reject a value that a knob does not have; raises `UnknownKnobError`."""
-        for knob, values in knob_values().items():
-            if getattr(self, knob) not in values:
-                _refuse(knob, getattr(self, knob))
+        values = knobs_of(self)
+        changed: list[str] = []
+        for knob in knob_values():
+            value = getattr(self, knob)
+            if value not in values[knob]:
+                _refuse(knob, value, values)
+            if value != _DEFAULTS[knob]:
+                changed.append(f"+{knob}={str(value).lower()}")
+        if not self.name:
+            object.__setattr__(self, "name", "strict" + "".join(changed))
+
+
+_DEFAULTS: Final = {each.name: each.default for each in attrs.fields(Policy)}
+_NO_KNOBS: Final = frozenset({"name", "extension"})
 
 
 @cache
@@ -184,13 +236,26 @@ def knob_values() -> Mapping[str, tuple[Any, ...]]:
     found = {
         knob.name: (False, True) if hints[knob.name] is bool else get_args(hints[knob.name])
         for knob in attrs.fields(Policy)
-        if knob.name != "name"
+        if knob.name not in _NO_KNOBS
     }
     return MappingProxyType(found)
 
 
-def _refuse(knob: str, value: object) -> NoReturn:
-    known = ", ".join(str(each).lower() for each in knob_values()[knob])
+def knobs_of(policy: Policy) -> Mapping[str, tuple[Any, ...]]:
+    """`knob_values`, with the knobs and values that the policy's specification file adds."""
+    own = {} if policy.extension is None else policy.extension.knobs
+    known = knob_values()
+    return {**known, **{name: (*known.get(name, ()), *values) for name, values in own.items()}}
+
+
+def setting_of(policy: Policy, knob: str) -> Any:
+    """The value of a knob, also of one that the policy's specification file adds."""
+    own = {} if policy.extension is None else dict(policy.extension.settings)
+    return own[knob] if knob in own else getattr(policy, knob)
+
+
+def _refuse(knob: str, value: object, values: Mapping[str, tuple[Any, ...]]) -> NoReturn:
+    known = ", ".join(str(each).lower() for each in values[knob])
     raise UnknownKnobError(f"knob {knob} cannot be {value!r}; known values: {known}")
 
 
@@ -333,19 +398,24 @@ def knob_sentences() -> dict[str, str]:
 
 def other_settings(policy: Policy) -> Iterator[str]:
     """Every setting of one knob that differs from the policy's own, in the order of the knobs."""
-    for knob, values in knob_values().items():
-        yield from (f"{knob}={str(value).lower()}" for value in values if value != getattr(policy, knob))
+    for knob, values in knobs_of(policy).items():
+        yield from (f"{knob}={str(value).lower()}" for value in values if value != setting_of(policy, knob))
 
 
 def with_knob(policy: Policy, setting: str) -> Policy:
     """The policy with one knob set from text such as `expiry=scan`; raises `UnknownKnobError`."""
     name, equals, text = setting.partition("=")
-    values = knob_values()
+    values = knobs_of(policy)
     if name not in values:
-        raise UnknownKnobError(not_known("knob", name, values))
+        raise UnknownKnobError(not_known("knob", name, values, "longpoll policies"))
     by_text = {str(value).lower(): value for value in values[name]}
     if not equals:
         raise UnknownKnobError(f"knob {name} has no value; write {name}=VALUE with one of: {', '.join(by_text)}")
     if text.lower() not in by_text:
-        _refuse(name, text)
-    return attrs.evolve(policy, name=f"{policy.name}+{name}={text.lower()}", **{name: by_text[text.lower()]})
+        _refuse(name, text, values)
+    value, named = by_text[text.lower()], f"{policy.name}+{name}={text.lower()}"
+    own = policy.extension
+    if own is None or name not in dict(own.settings):
+        return attrs.evolve(policy, name=named, **{name: value})
+    settings = tuple((knob, value if knob == name else other) for knob, other in own.settings)
+    return attrs.evolve(policy, name=named, extension=attrs.evolve(own, settings=settings))

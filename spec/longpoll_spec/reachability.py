@@ -135,6 +135,13 @@ def sometimes_of(model: Model) -> Iterable[Property]:
     for index, label in enumerate(model.state.phases.labels):
         there = any_of(request.phase.is_(index) for request in model.state.requests)
         yield _sometimes(f"some_{label}", f"A request is {label.replace('_', ' ')}.", there)
+    own = model.policy.extension
+    if own is None or not own.is_alone:
+        yield from _of_broker(model)
+
+
+def _of_broker(model: Model) -> Iterable[Property]:
+    """Those that know the actions of a broker."""
     yield from _answers(model)
     yield from _remedies(model)
     if not model.bounds.has("limit"):

@@ -14,9 +14,12 @@ from attrs import frozen
 
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.model import Action, Model, Property, Said
+from longpoll_spec.model import Action, LeadsTo, Model, Property, Said
 from longpoll_spec.policy import Policy
 from longpoll_spec.properties import ALWAYS, INDUCTIVE
+from longpoll_spec.properties.order import stays_in_range
+from longpoll_spec.properties.progress import time_can_pass
+from longpoll_spec.properties.statement import Text
 from longpoll_spec.reachability import sometimes_of
 from longpoll_spec.state import State, state_of
 from longpoll_spec.terms import all_of
@@ -74,6 +77,25 @@ def properties_of(model: Model) -> tuple[Property, ...]:
 def _properties_of(said: Said) -> tuple[Property, ...]:
     """Cached: they are requested often, and cost five times as much as the actions."""
     model = said.model
-    stated = [made for text in ALWAYS if (made := text(model)) is not None]
-    needed = [attrs.evolve(made, kind="inductive") for text in INDUCTIVE if (made := text(model)) is not None]
+    always, inductive = texts_of(model.policy)
+    stated = [made for text in always if (made := text(model)) is not None]
+    needed = [attrs.evolve(made, kind="inductive") for text in inductive if (made := text(model)) is not None]
     return (*stated, *needed, *sometimes_of(model))
+
+
+def texts_of(policy: Policy) -> tuple[tuple[Text, ...], tuple[Text, ...]]:
+    """The properties of a policy, and those that only a proof needs; the ones of its specification file come last.
+
+    The rank of `time_can_pass` knows no other actions than those of the presets, so for a file `progress_of` has it.
+    """
+    own = policy.extension
+    if own is None:
+        return ALWAYS, INDUCTIVE
+    known: tuple[Text, ...] = () if own.is_alone else tuple(text for text in ALWAYS if text is not time_can_pass)
+    return (*known, *own.properties), (stays_in_range,) if own.is_alone else INDUCTIVE
+
+
+def leads_to_of(model: Model) -> tuple[LeadsTo, ...]:
+    """What the model's specification file says of every fair run."""
+    own = model.policy.extension
+    return () if own is None else tuple(said for text in own.leads_to for said in text(model))

@@ -43,6 +43,8 @@ def thread_of(action: Action) -> str:
 
     A participating notifier is the actor; an action without another owner belongs to the pull's thread.
     """
+    if action.thread:
+        return action.thread
     named = next((actor for actor in action.actors if isinstance(actor, str) and actor in _NOTIFIERS), None)
     request = next((actor for actor in action.actors if isinstance(actor, int)), None)
     family = action.name.split("_", maxsplit=1)[0]

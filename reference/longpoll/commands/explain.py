@@ -21,6 +21,7 @@ from longpoll_java.jars import JAVA, NAMES, chosen
 from longpoll_java.replay import Played, play
 from longpoll_java.schedule import schedule_of, with_after
 from longpoll_java.violations import sentence_of, shown_by
+from longpoll_spec.custom import load
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
 from longpoll_spec.model import Trace
@@ -50,6 +51,7 @@ class Format(click.Choice[str]):
 
 @click.command()
 @click.argument("token")
+@click.argument("file", metavar="[FILE]", required=False)
 @click.option("--format", "form", type=Format(FORMATS), default="text", show_default=True, help="Output format.")
 @click.option(
     "-o",
@@ -79,9 +81,19 @@ class Format(click.Choice[str]):
 @json_option
 @user_mistakes
 def explain(
-    *, token: str, form: str, output: Path | None, on: str | None, jars: Path | None, rechecks: bool, as_json: bool
+    *,
+    token: str,
+    file: str | None,
+    form: str,
+    output: Path | None,
+    on: str | None,
+    jars: Path | None,
+    rechecks: bool,
+    as_json: bool,
 ) -> None:
     """Show the run of a token step by step, in RocketMQ's terms, or replay it on a broker with --on.
+
+    A run of a specification file of your own needs the FILE too.
 
     With --on code the run becomes a schedule of the real hold service, and each step is checked against the
     specification as it runs.
@@ -94,6 +106,7 @@ def explain(
     \b
     Examples:
       longpoll explain TOKEN
+      longpoll explain TOKEN table.py
       longpoll explain TOKEN --format mermaid
       longpoll explain TOKEN --format svg --output race.svg
       longpoll explain TOKEN --format html --output race.html
@@ -110,8 +123,10 @@ def explain(
     if rechecks and not on_java:
         raise UserError("--with-7359 needs --on or --jars of a Java broker")
     if on is None and not on_java:
-        _write(_shown(token, form, as_json=as_json), output)
+        _write(_shown(token, form, file, as_json=as_json), output)
         return
+    if file is not None:
+        raise UserError(f"--on replays runs of a preset: leave it out to show a run of {file}")
     if form != "text" or output is not None:
         raise UserError("--format and --output show a run: leave them out to replay it with --on")
     told = _on_java(token, on, jars, rechecks=rechecks, quiet=as_json) if on_java else _on_code(token)
@@ -123,8 +138,8 @@ def explain(
         raise SystemExit(CODES[told["verdict"]])
 
 
-def _shown(token: str, form: str, *, as_json: bool) -> str:
-    trace = replay(token)
+def _shown(token: str, form: str, file: str | None, *, as_json: bool) -> str:
+    trace = replay(token, None if file is None else load(file))
     story = story_of(trace)
     if as_json or form == "json":
         return msgspec.json.encode(trace_json(trace, story, token)).decode() + "\n"

@@ -12,7 +12,14 @@ from typing import Any, Final
 
 import click
 
-from longpoll.options.specification import aspect_option, bounds_option, knob_option, policy_option, size_options
+from longpoll.options.specification import (
+    aspect_option,
+    bounds_option,
+    chosen_policy,
+    knob_option,
+    policy_option,
+    size_options,
+)
 from longpoll.output import emit_json, json_option, out, user_mistakes
 from longpoll_java.exported import files_of
 from longpoll_java.jars import JAVA, NAMES, VERSIONS
@@ -22,7 +29,7 @@ from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
 from longpoll_spec.mutants.explorer import explorer_of
-from longpoll_spec.policy import Policy, policy_named, with_knobs
+from longpoll_spec.policy import Policy
 from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_name_of, tla_of
 from longpoll_spec.render.java_breakpoints import breakpoints_of, presets_of
@@ -47,8 +54,14 @@ class Target(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
+def _no_parametric(_context: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        told = "--to tla always writes the parametric module, and sizes such as --requests are in its configuration"
+        raise click.BadParameter(f"drop it: {told}", param=param)
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("words", metavar="[TOKEN] DIR", nargs=-1, required=True)
+@click.argument("words", metavar="[FILE|TOKEN] DIR", nargs=-1, required=True)
 @click.option("--to", "target", type=Target([PROMELA, TLA, EXPLORER, BYTEMAN]), required=True, help="What to write.")
 @click.option(
     "--on",
@@ -60,13 +73,7 @@ class Target(click.Choice[str]):
 @size_options(queues="Queues that share one dispatcher and one scanner.", tags="Number of different tags.")
 @aspect_option("Add this feature to the model; repeatable.")
 @knob_option()
-@click.option(
-    "--parametric",
-    is_flag=True,
-    hidden=True,
-    expose_value=False,
-    deprecated="Drop it: --to tla always writes the parametric module.",
-)
+@click.option("--parametric", is_flag=True, hidden=True, expose_value=False, callback=_no_parametric)
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 @json_option
 @user_mistakes
@@ -91,6 +98,8 @@ def export(
     --to tla writes a module to read, and to check with TLC. The sizes are constants of its configuration. It has no
     `sometimes` properties and no `time_can_pass`.
 
+    FILE is a specification file of your own, in place of --policy.
+
     --to explorer writes a web page that runs the specification in a browser, without a server. On it you can take
     steps, search for violations and inject faults (docs/explorer.md).
 
@@ -104,6 +113,7 @@ def export(
       longpoll export --to promela --policy rocketmq-4.9 --bounds queues out
       longpoll export --to explorer --policy rocketmq-4.9 out
       longpoll export --to promela --policy strict --queues 2 --tags 2 out
+      longpoll export --to tla table.py out
       longpoll export --to tla --policy strict --knob recheck_after_hold=none --requests 3 out --json
       longpoll export --to byteman lp1.lqxyb2NrZXRt... out
       longpoll export --to byteman lp1.lqxyb2NrZXRt... out --on java-5.5.0
@@ -115,10 +125,14 @@ def export(
         _write(Path(words[1]), made, force=force)
         _say(made, told, as_json=as_json)
         return
-    if len(words) != 1 or on is not None:
-        raise UserError(f"--to {target} needs exactly one directory; only --to {BYTEMAN} takes a token or --on")
-    directory = Path(words[0])
-    policy = with_knobs(policy_named(policy_name), knobs)
+    *file, last = words
+    if len(file) > 1 or on is not None:
+        raise UserError(
+            f"--to {target} needs exactly one directory, after a specification file if you have one; "
+            f"only --to {BYTEMAN} takes a token or --on"
+        )
+    directory = Path(last)
+    policy = chosen_policy(file[0] if file else None, policy_name, knobs)
 
     def bounds_of(each: Policy) -> Bounds:
         return named(bounds_name, each, **sizes, aspects=aspects)

@@ -25,6 +25,8 @@ from longpoll.options.engine import default_engine, engine_options, opened
 from longpoll.options.specification import (
     aspect_option,
     bounds_option,
+    chosen_policy,
+    file_argument,
     knob_option,
     policy_option,
     property_option,
@@ -46,11 +48,12 @@ from longpoll.output import (
     user_mistakes,
 )
 from longpoll.views import check as law_shown
-from longpoll_spec.bounds import EXPLORATIONS, REQUESTS_MAX, SIZES, named
+from longpoll_spec.bounds import REQUESTS_MAX, SIZES, named
+from longpoll_spec.custom import policy_from
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.exploration import Progress as Explored
-from longpoll_spec.engines.survey import Survey, survey
+from longpoll_spec.engines.survey import Survey, explorations_of, progress_of, survey
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
 from longpoll_spec.model import Model, Property
@@ -63,12 +66,11 @@ from longpoll_spec.policy import (
     other_settings,
     policy_named,
     preset,
-    with_knobs,
 )
 from longpoll_spec.render.differences import Difference, difference
 from longpoll_spec.render.pictures.text import story_text
 from longpoll_spec.render.story import story_of
-from longpoll_spec.specification import properties_of, specification_of
+from longpoll_spec.specification import leads_to_of, properties_of, specification_of
 
 if TYPE_CHECKING:
     from longpoll_spec.engines.ablate import Row
@@ -89,14 +91,13 @@ class RequestsToProve(_NumberOrAny):
         """Parse the number; click's own error for anything else."""
         if value is None or value == "any":
             return None
-        try:
-            number = int(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a number of requests nor any.", param, ctx)
-        return int(click.IntRange(1, REQUESTS_MAX).convert(number, param, ctx))
+        if not (str(value).isdecimal() and 1 <= int(value) <= REQUESTS_MAX):
+            self.fail(f"{value!r} is neither a number of requests from 1 to {REQUESTS_MAX} nor any.", param, ctx)
+        return int(value)
 
 
 @click.command()
+@file_argument
 @policy_option()
 @bounds_option("small")
 @size_options(
@@ -117,6 +118,7 @@ class RequestsToProve(_NumberOrAny):
 @user_mistakes
 def check(
     *,
+    file: str | None,
     policy_name: str,
     bounds_name: str,
     sizes: Mapping[str, int | None],
@@ -136,6 +138,8 @@ def check(
     The output is the verdict, the worst violations with one sentence each, and the next command. With --all, it is
     every property with its verdict, the counts, and a counterexample for each violation. A counterexample is a token of
     a shortest run.
+
+    FILE is a specification file of your own, in place of --policy (docs/own-specification.md).
 
     The bounds tiny, small, wide and bench have no features. After them, the command explores each feature alone, such
     as several queues or offset commits. If you choose a size, a feature or another engine, it explores only your
@@ -164,6 +168,7 @@ def check(
       longpoll check --policy strict --bounds bench --memory-mb 500
       longpoll check --policy strict --engine spark --master local[4] --checkpoint search
       longpoll check --policy strict-clone --ablate
+      longpoll check table.py --bounds tiny
 
     Exit codes: 0 all properties hold, 1 a property is violated, 2 a mistake in the call, 3 unknown: the search ended
     early, or a situation that must occur does not occur within the bounds. With --ablate, 1 means that the reason of a
@@ -175,7 +180,7 @@ def check(
         return
     if explains and as_json:
         raise UserError("--explain prints text: leave it out, and pass the token of --json to longpoll explain --json")
-    policy = _policy(policy_name, knobs)
+    policy = chosen_policy(file, policy_name, knobs)
     if engine == "simulate":
         raise UserError("no engine tries random runs any more; use packed with --max-states or --symmetry")
     is_chosen = engine is not None
@@ -236,10 +241,14 @@ def _explain_worst(found: Survey) -> None:
     if token is None:
         say("nothing to explain: no property is violated")
     else:
-        say("\n" + story_text(story_of(replay(token))).removesuffix("\n"))
+        say(
+            "\n"
+            + story_text(story_of(replay(token, found.policy if found.policy.extension else None))).removesuffix("\n")
+        )
 
 
 @click.command()
+@file_argument
 @policy_option()
 @click.option(
     "--requests",
@@ -288,6 +297,7 @@ def _explain_worst(found: Survey) -> None:
 @user_mistakes
 def prove(
     *,
+    file: str | None,
     policy_name: str,
     requests: int | None,
     world_names: Sequence[str],
@@ -314,9 +324,13 @@ def prove(
     configuration. The command also explores each configuration, and looks for each situation that must occur: if one
     does not, the proof counts as unknown.
 
+    Of a specification FILE of your own it proves the properties of states and steps, and explores those of runs. A file
+    without a policy has at most two configurations, plain and bare.
+
     \b
     Examples:
       longpoll prove --policy strict --requests 8
+      longpoll prove table.py --requests any
       longpoll prove --policy strict --requests any
       longpoll prove --policy strict --requests any --configuration plain
       longpoll prove --policy strict --requests 4 --queues 2 --tags 2 --feature crash --feature commits
@@ -332,7 +346,7 @@ def prove(
     from longpoll_spec.engines.smt import proof as smt  # noqa: PLC0415
     from longpoll_spec.engines.smt.configurations import not_taken, questions_of  # noqa: PLC0415
 
-    policy = _policy(policy_name, knobs)
+    policy = chosen_policy(file, policy_name, knobs)
     own: dict[str, Any] = {"queues": queues, "tags": tags, "aspects": frozenset(aspects) or None}
     changes = {key: value for key, value in own.items() if value is not None}
     chosen = smt_worlds.chosen(world_names, any_number=requests is None, changes=changes)
@@ -353,18 +367,25 @@ def prove(
         made, code = proof_shown.proof(found), _exit_of({found.whole})
         show = partial(proof_shown.show_proof, found, next(iter(chosen)))
     else:
-        asked = questions_of(partial(specification_of, policy))
+        has_features = policy.extension is None or not policy.extension.is_alone
+        asked = questions_of(partial(specification_of, policy)) if has_features else ()
         untried = not_taken(asked, (each.world for each in found), names)
         made = proof_shown.worlds(policy.name, found, untried, named=bool(chosen))
         code = _exit_of({smt_worlds.worst(found)})
         if code is Exit.OK and untried and not chosen:
             code = Exit.PARTLY
         show = partial(proof_shown.show_worlds, found, untried, named=bool(chosen))
+    of_runs = progress_of(policy, named(SIZES[0], policy))
     if as_json:
-        emit_json(made)
+        emit_json(made | ({"explored_only": law_shown.rows(policy, of_runs)} if of_runs else {}))
     else:
         show()
-    sys.exit(code)
+        law_shown.show_runs(policy, of_runs)
+    sys.exit(max(code, _exit_of({row.verdict.verdict for row in of_runs}), key=_severity))
+
+
+def _severity(code: Exit) -> int:
+    return (Exit.OK, Exit.PARTLY, Exit.UNKNOWN, Exit.VIOLATED).index(code)
 
 
 def _smt_writer(folder: Path) -> Callable[[str], None]:
@@ -394,7 +415,7 @@ def _smt_writer(folder: Path) -> Callable[[str], None]:
 def policies(*, names: Sequence[str], lists_properties: bool, as_json: bool) -> None:
     """List the policies and their knobs, compare two policies action by action, or list the properties of one.
 
-    A POLICY is a preset, with +KNOB=VALUE for each knob to override.
+    A POLICY is a preset, with +KNOB=VALUE for each knob to override. With --properties it can be a specification file.
 
     \b
     Examples:
@@ -407,7 +428,7 @@ def policies(*, names: Sequence[str], lists_properties: bool, as_json: bool) -> 
     if lists_properties:
         if len(names) > 1:
             raise UserError(f"--properties takes one policy, not {len(names)}")
-        _list_properties(policy_named(*(names or ["strict"])), as_json=as_json)
+        _list_properties(policy_from(*(names or ["strict"])), as_json=as_json)
     elif len(names) == 2:
         _compare(difference(*map(policy_named, names)), as_json=as_json)
     elif names:
@@ -439,10 +460,13 @@ def _list_policies(*, as_json: bool) -> None:
 
 def _list_properties(policy: Policy, *, as_json: bool) -> None:
     stated: dict[str, Property] = {}
-    for bounds in (named("tiny", policy), *EXPLORATIONS.values()):
-        for item in properties_of(specification_of(policy, bounds)):
+    models = [specification_of(policy, bounds) for bounds in (named("tiny", policy), *explorations_of(policy))]
+    for model in models:
+        for item in properties_of(model):
             stated.setdefault(item.name, item)
     rows = [{"name": item.name, "kind": item.kind, "sentence": item.sentence} for item in stated.values()]
+    of_runs = {said.name: said.sentence for said in leads_to_of(models[0])}
+    rows += [{"name": name, "kind": "leads_to", "sentence": sentence} for name, sentence in of_runs.items()]
     if as_json:
         emit_json({"policy": policy.name, "properties": rows})
         return
@@ -473,10 +497,6 @@ def _compare(found: Difference, *, as_json: bool) -> None:
         table(f"{action}, with {first.aspect}" if first.aspect else action, names, changed)
         if others:
             say(f"{action} also differs with {', '.join(each.aspect for each in others)}")
-
-
-def _policy(name: str, knobs: Sequence[str]) -> Policy:
-    return with_knobs(policy_named(name), knobs)
 
 
 def _exit_of(verdicts: set[str]) -> Exit:

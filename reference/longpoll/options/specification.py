@@ -6,12 +6,15 @@ The names are defined in `longpoll_spec.policy` and `longpoll_spec.bounds`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 import click
 
 from longpoll_spec.bounds import ASPECTS, NAMES
+from longpoll_spec.custom import policy_from
+from longpoll_spec.errors import UserError
+from longpoll_spec.policy import Policy, with_knobs
 
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -31,6 +34,21 @@ def policy_option(said: str = "A preset; `longpoll policies` lists them.", defau
 def knob_option(said: str = "Override one knob of the policy; repeatable.") -> Decorator:
     """`--knob`, passed as `knobs`; `said` is its help."""
     return click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help=said)
+
+
+file_argument = click.argument("file", metavar="[FILE]", required=False)
+"""A specification file of the user, in place of `--policy`."""
+
+
+def chosen_policy(file: str | None, policy_name: str, knobs: Iterable[str]) -> Policy:
+    """The policy that the options name; raises `UserError`."""
+    if file is not None:
+        named = click.get_current_context().get_parameter_source("policy_name")
+        if named is click.core.ParameterSource.COMMANDLINE:
+            raise UserError(f"--policy does not go with {file}: the file says from which policy it starts")
+        if not file.endswith(".py"):
+            raise UserError(f"{file} is no specification file, whose name ends with .py; for a policy use --policy")
+    return with_knobs(policy_from(file or policy_name), knobs)
 
 
 _SIZES: Final = {

@@ -7,7 +7,7 @@ executor, an exception or a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal
 
 from rich.text import Text
@@ -17,7 +17,9 @@ from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.survey import BOUNDS as RESPONSE_BOUNDS
 from longpoll_spec.engines.survey import Row, Survey
 from longpoll_spec.findings import findings_of
+from longpoll_spec.model import LeadsTo, Property
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import leads_to_of, properties_of
 
 Kind = Literal["lost", "missed", "unanswered", "late", "repeated", "crash", "wasted"]
 HARMS: Final[tuple[tuple[Kind, str, str], ...]] = (
@@ -114,13 +116,25 @@ def survey(found: Survey) -> dict[str, Any]:
         "compile_seconds": round(asked.compile_seconds, 3),
         "complete": all(each.complete for each in found.explorations),
         "urgent": asked.urgent,
-        "properties": [_row(found.policy.name, row) for row in found.rows],
+        "properties": rows(found.policy, found.rows),
         "explorations": [{"bounds": each.model.bounds.name, **_counts(each)} for each in found.explorations],
         "worst": [
             {"name": name, "sentence": SENTENCES.get(name), "token": tokens[name]} for name in worst(tokens, SHOWN_MAX)
         ],
         "bounds_found": {each.name: {"ticks": each.ticks, "token": each.token} for each in found.response},
     }
+
+
+def rows(policy: Policy, of_runs: Iterable[Row]) -> list[dict[str, Any]]:
+    """The rows of properties as `--json` prints them."""
+    return [_row(policy.name, row) for row in of_runs]
+
+
+def show_runs(policy: Policy, of_runs: Sequence[Row]) -> None:
+    """Print what a proof leaves to exploration: the properties of runs, each with its verdict."""
+    for row in of_runs:
+        token = f"; {explain_call(policy, row.verdict.token)}" if row.verdict.token else ""
+        say(f"{row.verdict.name}: {row.verdict.verdict} at bounds {row.bounds}: explored, not proved{token}")
 
 
 def _counts(found: Exploration) -> dict[str, Any]:
@@ -147,8 +161,8 @@ def _row(policy: str, row: Row) -> dict[str, Any]:
 
 
 def kind_of(verdict: Verdict) -> str:
-    """`always` or `sometimes`; an `inductive` property, which only a proof needs, is shown as `always`."""
-    return "sometimes" if verdict.kind == "sometimes" else "always"
+    """Its kind; an `inductive` property, which only a proof needs, is shown as `always`."""
+    return "always" if verdict.kind == "inductive" else verdict.kind
 
 
 def worst_token(found: Survey) -> str | None:
@@ -174,10 +188,10 @@ def show_summary(found: Survey, call: str) -> None:
     if tokens:
         shown = worst(tokens, SHOWN_MAX)
         for name in shown:
-            out.tell(f"  {name}: {SENTENCES.get(name) or 'See `longpoll policies --properties`.'}")
+            out.tell(f"  {name}: {_sentence(found, name)}")
         if len(tokens) > len(shown):
             out.tell(f"  and {len(tokens) - len(shown)} more: --all lists all properties, counts and counterexamples")
-        say(f"next: longpoll explain {tokens[shown[0]]}")
+        say(f"next: {explain_call(found.policy, tokens[shown[0]])}")
         return
     whole = all(each.complete for each in found.explorations)
     out.tell(_explored(found))
@@ -193,10 +207,19 @@ def show_summary(found: Survey, call: str) -> None:
         say(f"next: longpoll prove {policy_words(found.policy)}")
 
 
+def _sentence(found: Survey, name: str) -> str:
+    """The harm of a violated property, or the sentence that a specification file gives it."""
+    model = found.asked.model
+    said: list[Property | LeadsTo] = [*properties_of(model), *leads_to_of(model)]
+    own = (f"{each.sentence} ({each.place})" for each in said if each.name == name and each.place)
+    return next(own, SENTENCES.get(name) or "See `longpoll policies --properties`.")
+
+
 def policy_words(policy: Policy) -> str:
-    """The options that name a policy on a command line."""
+    """The arguments that name a policy on a command line: the options, or its specification file."""
     preset, *knobs = policy.name.split("+")
-    return " ".join([f"--policy {preset}", *(f"--knob {knob}" for knob in knobs)])
+    base = f"--policy {preset}" if policy.extension is None else policy.extension.path
+    return " ".join([base, *(f"--knob {knob}" for knob in knobs)])
 
 
 def _explored(found: Survey) -> str:
@@ -231,6 +254,9 @@ def show_survey(found: Survey) -> None:
         out.print(f"{bound.name}: tight bound {ticks} (scan period {RESPONSE_BOUNDS.scan_ticks} ticks)")
     stated = [row for row in found.rows if kind_of(row.verdict) == "always"]
     table("Always true", ("property", "verdict", "steps", "bounds", "finding"), map(_cells(found.policy.name), stated))
+    of_runs = [row for row in found.rows if kind_of(row.verdict) == "leads_to"]
+    if of_runs:
+        table("In every fair run", ("property", "verdict", "steps", "bounds", ""), map(_cells(""), of_runs))
     meant = [row.verdict for row in found.rows if kind_of(row.verdict) == "sometimes"]
     missing = [verdict.name for verdict in meant if verdict.verdict != "reached"]
     if meant:
@@ -238,7 +264,13 @@ def show_survey(found: Survey) -> None:
     if missing:
         out.tell(styled("[yellow]these do not: {}[/]", ", ".join(missing)))
     late = [(bound.name, bound.token) for bound in found.response if bound.token is not None]
-    show_tokens([*late, *((row.verdict.name, row.verdict.token) for row in stated if row.verdict.token is not None)])
+    show_tokens(
+        found.policy,
+        [
+            *late,
+            *((row.verdict.name, row.verdict.token) for row in (*stated, *of_runs) if row.verdict.token is not None),
+        ],
+    )
 
 
 def verdict_of(found: Survey) -> str:
@@ -246,7 +278,7 @@ def verdict_of(found: Survey) -> str:
     by_verdict: dict[str, list[str]] = {}
     for row in found.rows:
         by_verdict.setdefault(row.verdict.verdict, []).append(row.verdict.name)
-    stated = sum(kind_of(row.verdict) == "always" for row in found.rows)
+    stated = sum(kind_of(row.verdict) != "sometimes" for row in found.rows)
     if "violated" in by_verdict:
         return f"violated: {_named(by_verdict['violated'], stated)}"
     open_ones = [*by_verdict.get("unknown", ()), *by_verdict.get("unreached", ())]
@@ -289,10 +321,15 @@ def _cells(policy: str) -> Callable[[Row], tuple[object, ...]]:
     return cells
 
 
-def show_tokens(tokens: Iterable[tuple[str, str | None]]) -> None:
+def show_tokens(policy: Policy, tokens: Iterable[tuple[str, str | None]]) -> None:
     """Print the command that explains each counterexample, each on its own line."""
     for name, token in tokens:
-        say(f"{name}: longpoll explain {token}")
+        say(f"{name}: {explain_call(policy, token)}")
+
+
+def explain_call(policy: Policy, token: str | None) -> str:
+    """The command that explains a token; a run of a specification file needs the file too."""
+    return f"longpoll explain {token}" + (f" {policy.extension.path}" if policy.extension else "")
 
 
 def coloured(verdict: str) -> Text:

@@ -168,7 +168,8 @@ def _show_situations(found: WorldProof) -> None:
 def _show_rows(found: Proof, title: str) -> None:
     names = dict.fromkeys(each.property_name for each in found.obligations)
     table(title, ("property", "verdict", "by"), ((name, *_by(found, name)) for name in names))
-    show_tokens((each.property_name, each.token) for each in found.obligations if each.token is not None)
+    tokens = ((each.property_name, each.token) for each in found.obligations if each.token is not None)
+    show_tokens(found.model.policy, tokens)
     if found.given_up:
         say(f"statements that this policy does not need or does not keep: {', '.join(found.given_up)}")
     for name in found.needed:

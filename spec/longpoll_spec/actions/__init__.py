@@ -11,6 +11,7 @@ from typing import Final
 
 from longpoll_spec.actions import (
     commits,
+    core,
     faults,
     produce,
     pull,
@@ -20,6 +21,7 @@ from longpoll_spec.actions import (
 )
 from longpoll_spec.actions.family import instances
 from longpoll_spec.model import Action, Family
+from longpoll_spec.policy import Policy
 from longpoll_spec.state import State
 
 FAMILIES: Final[tuple[Family, ...]] = (
@@ -67,7 +69,16 @@ FAMILIES: Final[tuple[Family, ...]] = (
 )
 
 
+def families_of(policy: Policy) -> tuple[Family, ...]:
+    """The actions of a policy, with those of its specification file after the others."""
+    own = policy.extension
+    if own is None:
+        return FAMILIES
+    gone = own.left_out.union(each.name for each in own.families)
+    return (*(each for each in (core.CORE if own.is_alone else FAMILIES) if each.name not in gone), *own.families)
+
+
 def actions_of(state: State) -> Iterable[Action]:
     """Every action instance that the state's policy has, in the order of the spec."""
-    for family in FAMILIES:
+    for family in families_of(state.policy):
         yield from instances(family, state)

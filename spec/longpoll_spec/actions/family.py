@@ -36,15 +36,16 @@ def action(
     name: str = "",
     exists: Callable[[State], bool] = everywhere,
     urgent: Callable[[Policy], bool] = always,
+    thread: str = "",
 ) -> Callable[[Callable[..., Step]], Family]:
     """Make a family from an action function. `who` names the participants: one instance for every choice, passed as
-    terms.
+    terms. `thread`: see `model.Action`.
     """
 
     def make(text: Callable[..., Step]) -> Family:
         sentence = " ".join((text.__doc__ or "").split())
         assert sentence, f"{text.__name__} has no sentence"
-        return Family(name or text.__name__, sentence, text, who, exists, urgent)
+        return Family(name or text.__name__, sentence, text, who, exists, urgent, thread)
 
     return make
 
@@ -55,14 +56,23 @@ def instances(family: Family, state: State) -> Iterable[Action]:
         return
     for chosen in product(*(_pool(state, each) for each in family.who)):
         step = family.text(state, *(participant for _, participant in chosen))
+        actors = tuple(actor for each, _ in chosen for actor in each)
         yield Action(
             name=family.name,
-            actors=tuple(actor for actors, _ in chosen for actor in actors),
+            actors=actors,
             sentence=family.sentence,
             guard=step.guard,
             effect=step.effect,
             urgent=family.urgent(state.policy),
+            thread=_thread(family, actors),
+            place=family.place,
         )
+
+
+def _thread(family: Family, actors: Sequence[Actor]) -> str:
+    """The actor of a specification file's action: the one that it names, its request, or the action itself."""
+    request = next((f"request {actor}" for actor in actors if isinstance(actor, int)), family.name)
+    return family.thread or (request if family.place else "")
 
 
 def _pool(state: State, who: Who) -> Sequence[tuple[tuple[Actor, ...], Participant]]:

@@ -4,12 +4,12 @@ One function computes all successors, and one function each question. Truth valu
 more than once becomes a local in an eager function; guards always do, because `tick` uses them again. A level is
 finished before the next begins, so the first witness is a shortest one. The faster engines must agree.
 
-`unanswered` checks progress: no fair run leaves a pull unanswered for ever. That every deadline is kept in ticks is a
-safety property, which is empty if time stops: a run may append, show and truncate a message for ever. The fairness
-assumed is `specification.fairness_of`. A fair run in which one pull stays open ends up in one strongly connected part
-of the states with this pull open. For each part it checks whether fairness allows staying there (Emerson and Lei,
-1987). A run may also stutter for ever, as in TLA+: each state is a part, and a step that changes nothing is not a step
-of an action. Bounds must be small: the states are in Python's memory.
+`never_after` checks progress, such as that no fair run leaves a pull unanswered for ever (`unanswered`). That every
+deadline is kept in ticks is a safety property, which is empty if time stops: a run may append, show and truncate a
+message for ever. The fairness assumed is `specification.fairness_of`. A fair run in which one pull stays open ends up
+in one strongly connected part of the states with this pull open. For each part it checks whether fairness allows
+staying there (Emerson and Lei, 1987). A run may also stutter for ever, as in TLA+: each state is a part, and a step
+that changes nothing is not a step of an action. Bounds must be small: the states are in Python's memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any, Final, TypeAlias
 from attrs import define, field, frozen
 
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
-from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.errors import EngineLimitError
+from longpoll_spec.model import Action, LeadsTo, Model, Property
 from longpoll_spec.specification import Fairness, fairness_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import FALSE, Bool, Term, nodes
@@ -297,35 +298,87 @@ STILL: Final = "tick that changes nothing"
 
 
 @frozen
-class Unanswered:
-    """A pull that a fair run leaves open for ever: the request's slot, and the states among which the run stays."""
+class Endless:
+    """A fair run that goes on for ever without what it must lead to."""
 
-    request: int
+    run: tuple[int, ...]
+    """Numbers of the actions that lead to one of the states."""
     states: tuple[Packed, ...]
+    """The states among which the run then stays."""
     steps: tuple[str, ...]
     """The labels of the steps among those states, each once; empty for a run that stutters."""
 
 
-def unanswered(model: Model, fairness: Fairness | None = None) -> Unanswered | None:
-    """A pull that some fair run never answers; None if every fair run answers every pull."""
-    assumed = fairness_of(model) if fairness is None else fairness
+def unanswered(model: Model, fairness: Fairness | None = None) -> Endless | None:
+    """A pull that some fair run leaves open for ever; None if every fair run answers every pull."""
     graph = graph_of(model)
-    for request in model.state.requests:
-        is_open = question(model, request.open)
-        within = {state for state in graph if is_open(state)}
-        for part in _fair_parts(graph, within, assumed):
-            labels = dict.fromkeys(label for state in part for label, after in graph[state] if after in part)
-            return Unanswered(request.index, tuple(sorted(part)), tuple(labels))
+    pulls = (LeadsTo("", "", each.open, ~each.open) for each in model.state.requests)
+    return next((found for each in pulls if (found := never_after(model, each, graph, fairness)) is not None), None)
+
+
+def never_after(model: Model, said: LeadsTo, graph: Graph, fairness: Fairness | None = None) -> Endless | None:
+    """A fair run with a state in which the premise is true and after which the conclusion never is; None without one.
+
+    `graph` is the model's `graph_of`.
+    """
+    begins, waits = question(model, said.premise & ~said.conclusion), question(model, ~said.conclusion)
+    within, pending = set[Packed](), [state for state in graph if begins(state)]
+    while pending:
+        state = pending.pop()
+        if state not in within:
+            within.add(state)
+            pending += (after for _, after in graph[state] if waits(after))
+    for part in _fair_parts(graph, within, fairness_of(model) if fairness is None else fairness):
+        return _endless(model, graph, part)
     return None
 
 
-def graph_of(model: Model) -> Graph:
-    """Every reachable state with its steps that change something; `STILL` marks a tick that changes nothing."""
+def no_time(model: Model, graph: Graph) -> Endless | None:
+    """A run in which no more time passes, because urgent actions follow one another for ever or nothing is enabled."""
+    urgent = {action.label for action in model.actions if action.urgent}
+    moves = {state: [step for step in steps if step[0] in urgent] for state, steps in graph.items()}
+    stuck = next((state for state, steps in graph.items() if not moves[state] and not _has_tick(steps)), None)
+    if stuck is not None:
+        return _endless(model, graph, {stuck})
+    parts = (part for part in parts_of(moves, set(moves)) if len(part) > 1)
+    return next((_endless(model, moves, part, graph) for part in parts), None)
+
+
+def _has_tick(steps: Sequence[Step]) -> bool:
+    return any(label in {TICK, STILL} for label, _ in steps)
+
+
+def _endless(model: Model, graph: Graph, part: set[Packed], whole: Graph | None = None) -> Endless:
+    labels = dict.fromkeys(label for state in part for label, after in graph[state] if after in part)
+    return Endless(_run_into(model, graph if whole is None else whole, part), tuple(sorted(part)), tuple(labels))
+
+
+def _run_into(model: Model, graph: Graph, part: set[Packed]) -> tuple[int, ...]:
+    """The actions of a shortest run to one of the states."""
+    number = {action.label: index for index, action in enumerate(model.actions)}
+    runs: dict[Packed, tuple[int, ...]] = {model.initial: ()}
+    for state in (waiting := [model.initial]):
+        if state in part:
+            return runs[state]
+        for label, after in graph[state]:
+            if after not in runs:
+                runs[after] = (*runs[state], number[label])
+                waiting.append(after)
+    raise AssertionError("the states of a part are reachable")
+
+
+def graph_of(model: Model, limit: int | None = None) -> Graph:
+    """Every reachable state with its steps that change something; `STILL` marks a tick that changes nothing.
+
+    Raises `EngineLimitError` for more than `limit` states.
+    """
     step, labels = successors(model), [action.label for action in model.actions]
     graph: dict[Packed, list[Step]] = {}
     waiting = [model.initial]
     while waiting:
         state = waiting.pop()
+        if limit is not None and len(graph) > limit:
+            raise EngineLimitError(f"the bounds have more than {limit:,} states, too many to check what leads to what")
         if state not in graph:
             steps = [(labels[index], after) for index, after in step(state)]
             still = [(STILL, after) for label, after in steps if label == TICK and after == state]

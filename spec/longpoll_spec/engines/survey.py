@@ -13,15 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import attrs
 from attrs import frozen
 
-from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds
+from longpoll_spec.bounds import EXPLORATIONS, SIZES, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.engines.exploration import Exploration, Verdict
-from longpoll_spec.errors import BoundsError
+from longpoll_spec.engines.python import Endless, graph_of, never_after, no_time
+from longpoll_spec.engines.tokens import parse, token_of
+from longpoll_spec.errors import BoundsError, EngineLimitError, SpecificationFileError
 from longpoll_spec.model import Model, Property, select
 from longpoll_spec.policy import Policy
-from longpoll_spec.specification import properties_of, specification_of
+from longpoll_spec.specification import leads_to_of, properties_of, specification_of
 from longpoll_spec.state import Request
 from longpoll_spec.terms import Int, any_of
 
@@ -113,24 +116,81 @@ def survey(policy: Policy, bounds: Bounds, explore: Explore, *, names: Sequence[
     state it. An exploration that ended early is the last. Raises `UnknownPropertyError`.
     """
     asked = specification_of(policy, bounds)
-    worlds = (
-        [asked]
-        if alone
-        else [asked, *(specification_of(policy, each) for each in (*EXPLORATIONS.values(), TIMEOUTS["timeout"]))]
-    )
+    worlds = [asked] if alone else [asked, *(specification_of(policy, each) for each in explorations_of(policy))]
     stated = [properties_of(model) for model in worlds]
-    wanted = {item.name for item in select([item for each in stated for item in each], names)}
+    of_runs = {"time_can_pass", *(said.name for said in leads_to_of(asked))} if policy.extension else set[str]()
+    of_states = [name for name in names if name not in of_runs]
+    every = select([item for each in stated for item in each], of_states)
+    wanted = {item.name for item in every if not names or of_states} | ({RANGE} if policy.extension else set())
     done: list[Exploration] = []
     for model, properties in zip(worlds, stated, strict=True):
         judged = [item for item in properties if item.name in wanted]
         if judged or model is asked:
-            done.append(explore(model, judged, model is asked))
+            done.append(in_range(explore(model, judged, model is asked)))
         if not done[-1].complete:
             break
         wanted -= {item.name for item in judged} if names else set()
-    whole = done[-1].complete and not alone and not names
+    whole = done[-1].complete and not alone and not names and policy.extension is None
     engine = done[0].engine if done[0].engine in EXPLORERS else EXPLORERS[0]
-    return Survey(policy, tuple(done), _rows(done), response_bounds(policy, engine=engine) if whole else ())
+    is_small = done[0].complete and done[0].distinct_states <= STATES_MAX
+    asked_of_runs = not names or not of_runs.isdisjoint(names)
+    progress = progress_of(policy, bounds if is_small else named(SIZES[0], policy)) if asked_of_runs else ()
+    told = tuple(row for row in (*_rows(done), *progress) if not names or row.verdict.name in names)
+    return Survey(policy, tuple(done), told, response_bounds(policy, engine=engine) if whole else ())
+
+
+RANGE: Final = "stays_in_range"
+"""The property that no step takes a variable out of its range; in a specification file that is a mistake."""
+
+
+def explorations_of(policy: Policy) -> Sequence[Bounds]:
+    """The bounds that a survey explores after the requested ones. The core has no features, only several queues."""
+    own = policy.extension
+    longer = TIMEOUTS["timeout"]
+    if own is not None and own.is_alone:
+        return *([EXPLORATIONS["queues"]] if own.queues_max is None else ()), attrs.evolve(longer, tags=1)
+    return *EXPLORATIONS.values(), longer
+
+
+def in_range(found: Exploration) -> Exploration:
+    """The exploration; raises `SpecificationFileError` if a step of a specification file leaves a variable's range."""
+    model = found.model
+    broken = [each.token for each in found.verdicts if each.name == RANGE and each.token is not None]
+    if model.policy.extension is not None and broken:
+        run = parse(broken[0], model.policy).actions
+        last = model.actions[run[-1]]
+        where = f"{model.policy.extension.path}:{last.place.partition(':')[2]}"
+        said = f"{last.label} takes a variable out of its range, after {len(run) - 1} steps"
+        raise SpecificationFileError(f"{where}: {said}; its guard must exclude that")
+    return found
+
+
+STATES_MAX: Final = 20_000
+"""The most states in which `progress_of` looks for endless runs."""
+
+
+def progress_of(policy: Policy, bounds: Bounds) -> tuple[Row, ...]:
+    """The verdicts on a file's properties of runs, and on `time_can_pass`; unknown for many states."""
+    if policy.extension is None:
+        return ()
+    model = specification_of(policy, bounds)
+    stated = leads_to_of(model)
+    try:
+        graph = graph_of(model, STATES_MAX)
+    except EngineLimitError:
+        names = dict.fromkeys(("time_can_pass", *(said.name for said in stated)))
+        return tuple(Row(Verdict(name, "leads_to", "unknown"), bounds.name) for name in names)
+    found = {"time_can_pass": no_time(model, graph)}
+    for said in stated:
+        found[said.name] = found.get(said.name) or never_after(model, said, graph)
+    return tuple(Row(_verdict(model, name, endless), bounds.name) for name, endless in found.items())
+
+
+def _verdict(model: Model, name: str, found: Endless | None) -> Verdict:
+    if found is None:
+        return Verdict(name, "leads_to", "holds")
+    run = [model.actions[index] for index in found.run]
+    return Verdict(name, "leads_to", "violated", len(run), token_of(model, run, name))
 
 
 def _rows(explorations: Sequence[Exploration]) -> tuple[Row, ...]:

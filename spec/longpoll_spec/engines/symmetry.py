@@ -4,9 +4,9 @@ Swapping two requests, or two queues, must map the set of actions and each state
 `and` and `or`. If it does, a proof for one choice holds for all choices of its kind. If not (a mutant in one instance),
 every choice is checked.
 
-A request's number occurs only in names: `phase_0`. A queue's number occurs in names, `log_end_q0`, and as the value of
-variables that declare it (`Variable.numbers_queues`). Values compared with such a variable, or assigned to it, are
-renamed too. Orbits of states: see `orbits`.
+A request's number occurs only in names: `phase_0`. A queue's number occurs in names, `log_end_q0` and `watched_q0_1`,
+and as the value of variables that declare it (`Variable.numbers_queues`). Values compared with such a variable, or
+assigned to it, are renamed too. Orbits of states: see `orbits`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from longpoll_spec.model import Action, Actor, Model
 from longpoll_spec.terms import Bool, Int, Term, nodes, variables_of
 
 _SLOT: Final = re.compile(r"_(\d+)$")
-_QUEUE: Final = re.compile(r"_q(\d+)$")
+_QUEUE: Final = re.compile(r"_q(\d+)(?=$|_\d+$)")
 _QUEUE_ACTOR: Final = re.compile(r"^q(\d+)$")
 _COMMUTING: Final = frozenset({"and", "or", "eq"})
 _ORDERED: Final = frozenset({"lt", "le", "add", "sub"})
@@ -40,7 +40,7 @@ class Renaming:
             found = pattern.search(name)
             if found is not None:
                 number = int(found[1])
-                return f"{name[: found.start()]}{sign}{swap.get(number, number)}"
+                name = f"{name[: found.start()]}{sign}{swap.get(number, number)}{name[found.end() :]}"
         return name
 
     def actor(self, actor: Actor) -> Actor:

@@ -3,7 +3,7 @@
 | part                    | content                                                                              |
 |-------------------------|--------------------------------------------------------------------------------------|
 | `lp1.`                  | the format's version                                                                 |
-| base64url, unpadded, of | MessagePack [preset, [knob settings], [requests, messages or -1, hold_ticks,         |
+| base64url, unpadded, of | MessagePack [preset or file, [knob settings], [requests, messages or -1, hold_ticks, |
 |                         | scan_ticks], property, fingerprint, action indices, queues, tags, [aspects]], then   |
 |                         | its CRC-32, big-endian; the last three may be missing: 1, 1, []                      |
 
@@ -17,9 +17,9 @@ import base64
 import binascii
 import zlib
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Final
 
-import attrs
 import msgspec
 from attrs import frozen
 
@@ -77,7 +77,7 @@ def token_of(model: Model, actions: Sequence[Action], property_name: str = "") -
     bounds = model.bounds
     messages = -1 if bounds.messages is None else bounds.messages
     payload = _Payload(
-        preset=base.name,
+        preset=base,
         knobs=knobs,
         bounds=(bounds.requests, messages, bounds.hold_ticks, bounds.scan_ticks),
         property_name=property_name,
@@ -93,12 +93,20 @@ def token_of(model: Model, actions: Sequence[Action], property_name: str = "") -
     return PREFIX + _spelled(raw + _crc(raw))
 
 
-def parse(token: str) -> Token:
-    """Parse a token; raises `TokenError` if it is damaged or of another version."""
+def parse(token: str, file: Policy | None = None) -> Token:
+    """Parse a token; raises `TokenError` if it is damaged or of another version.
+
+    `file`: the policy of the specification file, for a token of one.
+    """
     payload = _payload(token)
+    base = None if file is None or file.extension is None else PurePath(file.extension.path).name
+    if payload.preset.endswith(".py") and base is None:
+        raise TokenError(f"the token is a run of {payload.preset}; name that file after it")
+    if base is not None and payload.preset != base:
+        raise TokenError(f"the token is a run of {payload.preset}, not of {base}")
     requests, messages, hold_ticks, scan_ticks = payload.bounds
     try:
-        policy = preset(payload.preset)
+        policy = preset(payload.preset) if file is None else file
         for setting in payload.knobs:
             policy = with_knob(policy, setting)
         bounds = Bounds(
@@ -116,9 +124,12 @@ def parse(token: str) -> Token:
     return Token(policy, bounds, payload.property_name, payload.fingerprint, tuple(payload.actions))
 
 
-def replay(token: str) -> Trace:
-    """The run of a token; raises `TokenError` if it is damaged, of another specification, or does not run."""
-    named = parse(token)
+def replay(token: str, file: Policy | None = None) -> Trace:
+    """The run of a token; raises `TokenError` if it is damaged, of another specification, or does not run.
+
+    `file`: as in `parse`.
+    """
+    named = parse(token, file)
     model = specification_of(named.policy, named.bounds)
     if fingerprint_of(model) != named.fingerprint:
         raise TokenError("the token is from another version of the specification; get a new one from `longpoll check`")
@@ -160,8 +171,11 @@ def _crc(raw: bytes) -> bytes:
     return zlib.crc32(raw).to_bytes(CRC_BYTES, "big")
 
 
-def _settings(policy: Policy) -> tuple[Policy, list[str]]:
-    """The preset a policy started from and the knobs in which it differs."""
+def _settings(policy: Policy) -> tuple[str, list[str]]:
+    """The preset or the file that a policy started from, and the knobs in which it differs."""
+    own = policy.extension
+    if own is not None:
+        return PurePath(own.path).name, policy.name.split("+")[1:]
     base = PRESETS.get(policy.name.split("+", 1)[0], STRICT)
-    own, theirs = attrs.asdict(policy), attrs.asdict(base)
-    return base, [f"{knob}={str(own[knob]).lower()}" for knob in knob_values() if own[knob] != theirs[knob]]
+    values = ((knob, getattr(policy, knob), getattr(base, knob)) for knob in knob_values())
+    return base.name, [f"{knob}={str(mine).lower()}" for knob, mine, its in values if mine != its]

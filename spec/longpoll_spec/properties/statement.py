@@ -20,7 +20,7 @@ Wrong: TypeAlias = Iterable[tuple[Action, Bool]]
 
 def always(text: Text, term: Bool) -> Property:
     """The property that this is true of every state."""
-    return Property(text.__name__, "always", _sentence(text), term, here=term)
+    return Property(text.__name__, "always", sentence_of(text), term, here=term)
 
 
 def no_step(text: Text, wrong: Wrong, also: Bool = TRUE) -> Property:
@@ -28,7 +28,7 @@ def no_step(text: Text, wrong: Wrong, also: Bool = TRUE) -> Property:
     closing = [(action, condition) for action, condition in wrong if condition is not FALSE]
     term = all_of(~(action.guard & condition) for action, condition in closing) & also
     labels = tuple((action.label, condition) for action, condition in closing)
-    return Property(text.__name__, "always", _sentence(text), term, also, labels)
+    return Property(text.__name__, "always", sentence_of(text), term, also, labels)
 
 
 def no_tick(text: Text, model: Model, condition: Callable[[Request], Bool]) -> Property | None:
@@ -49,5 +49,6 @@ def int_after(term: Int, action: Action) -> Int:
     return result
 
 
-def _sentence(text: Text) -> str:
+def sentence_of(text: Text) -> str:
+    """The docstring of a property on one line."""
     return " ".join((text.__doc__ or "").split())

@@ -19,7 +19,7 @@ class Participant:
     key: str
     name: str
     java: str
-    """The thread, class or field in RocketMQ."""
+    """The thread, class or field in RocketMQ; empty for an actor of a specification file."""
 
 
 _FIXED: Final = (
@@ -80,10 +80,12 @@ RECHECK_OF_NOTIFIER: Final = "after addPullRequest(replayList): not in RocketMQ"
 
 
 def place_of(action: Action) -> str:
-    """Where the action lies in RocketMQ's source."""
+    """Where the action lies in RocketMQ's source, or in its specification file."""
+    if action.place:
+        return action.place
     if action.name == "recheck":
         return RECHECK_OF_PULL if isinstance(action.actors[0], int) else RECHECK_OF_NOTIFIER
-    return PLACES[action.name]
+    return PLACES[action.name] if not action.thread else ""
 
 
 def participant_of(key: str) -> Participant:
@@ -95,7 +97,7 @@ def participant_of(key: str) -> Participant:
         return Participant(key, f"Pull thread {slot}", "PullMessageProcessor")
     if kind == "consumer":
         return Participant(key, f"Consumer {slot}", "PullMessageService")
-    return next(each for each in _FIXED if each.key == key)
+    return next((each for each in _FIXED if each.key == key), Participant(key, key, ""))
 
 
 def in_order(keys: set[str]) -> tuple[Participant, ...]:

@@ -20,12 +20,12 @@ import attrs
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import EXPLORATIONS, NAMES, Bounds, named
 from longpoll_spec.model import ACTION_NAMES, Action, Actor, Kind, Model, Property
-from longpoll_spec.phase_changes import PhaseChange, phase_changes_of
 from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, STRICT, STRICT_CLONE, Policy, knob_sentences, knob_values
 from longpoll_spec.render.conditions import PLAIN, changes_of, condition_of, samples
 from longpoll_spec.render.export.tla import formulas_of
 from longpoll_spec.render.java_breakpoints import stopped_at
 from longpoll_spec.render.notation import bare, effect_lines, guard_lines, reader_of, stem
+from longpoll_spec.render.phase_changes import PhaseChange, phase_changes_of
 from longpoll_spec.render.rocketmq_names import place_of
 from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import State, Variable, state_of

@@ -335,7 +335,10 @@ _TELLERS: Final[Mapping[str, Callable[[StepValues], Told]]] = {
 
 
 def text_of_step(beat: StepValues) -> Told:
-    """The step in words."""
+    """The step in words; an action of a specification file has its own."""
+    thread = beat.action.thread
+    if thread:
+        return thread, beat.action.name.replace("_", " "), beat.action.sentence
     plain = PLAIN.get(beat.action.name)
     if plain is None:
         return _TELLERS[beat.action.name](beat)

@@ -13,10 +13,12 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Action, Trace
+from longpoll_spec.properties.progress import time_can_pass
+from longpoll_spec.properties.statement import sentence_of
 from longpoll_spec.render.notation import sizes_of
 from longpoll_spec.render.rocketmq_names import Participant, in_order, place_of
 from longpoll_spec.render.step_texts import StepValues, text_of_step
-from longpoll_spec.specification import properties_of
+from longpoll_spec.specification import leads_to_of, properties_of
 from longpoll_spec.threads import thread_of
 
 WRONG: Final[dict[str, tuple[str, str]]] = {
@@ -153,15 +155,26 @@ class End:
         return found[-1] if found else None
 
 
+_ENDLESS: Final = "From the last state a run can go on for ever."
+_NEVER: Final = "It never comes to what the property promises."
+_STOPS: Final = f"This breaks the property {time_can_pass.__name__}: {sentence_of(time_can_pass)}"
+
+
 def diagnosis_of(trace: Trace) -> tuple[str, ...]:
     """The sentences about the violation; empty without one."""
+    for said in leads_to_of(trace.model):
+        if said.name == trace.property_name:
+            return f"{_ENDLESS} {_NEVER}", f"This breaks the property {said.name} ({said.place}): {said.sentence}"
+    if trace.property_name == time_can_pass.__name__ and trace.model.policy.extension is not None:
+        return f"{_ENDLESS} No time passes in it: urgent actions follow one another, or no action is possible.", _STOPS
     stated = {item.name: item for item in properties_of(trace.model)}
     item = stated.get(trace.property_name)
     if item is None or item.kind == "sometimes":
         return ()
     teller = _TELLERS.get(trace.property_name)
     told = tuple(teller(End(trace))) if teller is not None else WRONG.get(trace.property_name, ())
-    return (*told, f"This breaks the property {item.name}: {item.sentence}")
+    place = f" ({item.place})" if item.place else ""
+    return (*told, f"This breaks the property {item.name}{place}: {item.sentence}")
 
 
 def _lost(end: End) -> Iterable[str]:

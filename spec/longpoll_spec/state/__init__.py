@@ -18,11 +18,13 @@ Why the state is modelled so: docs/decisions/0002-specification.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.policy import Policy
+from longpoll_spec.errors import BoundsError
+from longpoll_spec.policy import Policy, setting_of
 from longpoll_spec.state.parts import (
     DUE,
     IDLE,
@@ -93,6 +95,10 @@ class State:
     def initial(self) -> tuple[int, ...]:
         """The first state, in the order of `variables`."""
         return tuple(variable.initial for variable in self.variables)
+
+    def knob(self, name: str) -> Any:
+        """The value of a knob of the policy, also of one that a specification file adds."""
+        return setting_of(self.policy, name)
 
     @property
     def dispatcher(self) -> Notifier:
@@ -291,7 +297,13 @@ def down(left: Int) -> Int:
 
 
 def state_of(policy: Policy, bounds: Bounds) -> State:
-    """The state of a policy under bounds."""
+    """The state of a policy under bounds; raises `BoundsError` for what its specification file does not have."""
+    own = policy.extension
+    if own is not None and own.is_alone:
+        if bounds.aspects or bounds.tags > 1:
+            raise BoundsError(f"{own.path} starts from the core, which has no features and no tags")
+        if bounds.queues > (own.queues_max or bounds.queues):
+            raise BoundsError(f"{own.path} has one queue, because none of its actions and variables belongs to a queue")
     phases = phases_of(policy, bounds)
     slots = [slot_variables(policy, bounds, phases, index) for index in range(bounds.requests)]
     variables = (*shared_variables(policy, bounds), *(variable for slot in slots for variable in slot))
@@ -312,7 +324,7 @@ def state_of(policy: Policy, bounds: Bounds) -> State:
         queues=tuple(queue_of(index, bounds, by_name) for index in range(bounds.queues)),
         tags=tags_of(bounds),
         wishes=wishes_of(bounds),
-        notifiers=tuple(notifier_of(name, phases, by_name) for name in notifiers_of(policy)),
+        notifiers=tuple(notifier_of(name, phases, by_name) for name in notifiers_of(policy) if name in by_name),
         requests=tuple(request_of(index, phases, by_name) for index in range(bounds.requests)),
     )
 

@@ -5,11 +5,12 @@ Ranges and first values of their variables: `state.variables`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
+from longpoll_spec.errors import UnknownPhaseError, not_known
 from longpoll_spec.policy import Policy
 from longpoll_spec.terms import FALSE, Bool, Int
 
@@ -42,12 +43,16 @@ class Phases:
     """The phases of a request. If notifiers traverse in place, one list serves all, because there is one lock."""
 
     labels: tuple[str, ...]
+    is_closed: bool = False
+    """Whether no other policy has more phases: then an unknown label is a mistake."""
 
     def __getitem__(self, label: str) -> int:
+        if label not in self.labels:
+            raise UnknownPhaseError(not_known("phase", label, self.labels))
         return self.labels.index(label)
 
     def __contains__(self, label: str) -> bool:
-        return label in self.labels
+        return label in self.labels or (self.is_closed and bool(self[label]))
 
 
 def notifiers_of(policy: Policy) -> tuple[str, ...]:
@@ -67,13 +72,17 @@ def may_orphan(policy: Policy, bounds: Bounds) -> bool:
 
 def phases_of(policy: Policy, bounds: Bounds | None = None) -> Phases:
     """The phases of a policy, in the order in which a request goes through them."""
+    own = policy.extension
+    if own is not None and own.is_alone:
+        return Phases(own.phases, is_closed=True)
     early: tuple[str, ...] = ("has_bucket",) if bounds is not None and may_orphan(policy, bounds) else ()
     early += ("rechecked",) if policy.recheck_after_hold in {"before_lock", "in_lock"} else ()
     if policy.take == "in_place":
         lists: tuple[str, ...] = ("taken", "kept")
     else:
         lists = tuple(f"{what}_by_{name}" for name in notifiers_of(policy) for what in ("taken", "kept"))
-    return Phases(("idle", "pulling", "missed", *early, "held", *lists, "queued"))
+    added = () if own is None else own.phases
+    return Phases(("idle", "pulling", "missed", *early, "held", *lists, "queued", *added))
 
 
 @frozen
@@ -130,6 +139,7 @@ def tags_of(bounds: Bounds) -> tuple[Tag, ...]:
 class Queue:
     """One queue with its consume queue's ends."""
 
+    kind: ClassVar[str] = "queue"
     index: int
     log_end: Int
     visible_end: Int
@@ -141,6 +151,8 @@ class Queue:
     """Its bucket is in the table."""
     return_due: Bool
     """The traversal after the master's return has not visited its bucket yet."""
+    due: Bool
+    """In the core: a message was appended, and no action has handled that yet."""
 
     @property
     def name(self) -> str:
@@ -152,6 +164,7 @@ class Queue:
 class Request:
     """One request slot, as terms. Slots are interchangeable, and not tied to a queue."""
 
+    kind: ClassVar[str] = "request"
     index: int
     phases: Phases
     phase: Int

@@ -7,7 +7,7 @@ a variable that policy and bounds do not have is a constant.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from attrs import frozen
 
@@ -78,6 +78,49 @@ class Variable:
         return self.labels[value] if self.labels else str(value)
 
 
+@frozen
+class Declared:
+    """The variables that a specification file declares under one name: one for each combination of some participants.
+
+    `each[request]` or `each[request, queue]` is the term of one of them. Its name has all numbers: `watched_q0_1`.
+    """
+
+    name: str
+    sentence: str
+    who: tuple[str, ...]
+    """`queue` and `request`, in this order."""
+    truth: bool = False
+    greatest: int | None = 1
+    """The upper end; None for the number of messages."""
+    initial: int = 0
+    labels: tuple[str, ...] = ()
+
+    def __getitem__(self, participants: Any) -> Any:
+        given = participants if isinstance(participants, tuple) else (participants,)
+        numbers = {getattr(each, "kind", ""): getattr(each, "index", None) for each in given}
+        if set(numbers) != set(self.who) or len(given) != len(self.who):
+            raise TypeError(f"{self.name} needs one {' and one '.join(self.who)} in brackets")
+        return self.term(numbered(self.name, numbers.get("queue"), numbers.get("request")))
+
+    def term(self, name: str) -> Term:
+        """The variable of this name as a term."""
+        return bool_variable(name) if self.truth else int_variable(name)
+
+    def variables(self, bounds: Bounds, slot: int | None = None) -> Iterator[Variable]:
+        """Those of one request, or those that belong to no request."""
+        if ("request" in self.who) is (slot is None):
+            return
+        upper = bounds.messages if self.greatest is None else self.greatest
+        for queue in range(bounds.queues) if "queue" in self.who else (None,):
+            name = numbered(self.name, queue, slot)
+            yield Variable(name, 0, upper, self.initial, self.sentence, self.truth, self.labels)
+
+
+def numbered(name: str, queue: int | None = None, request: int | None = None) -> str:
+    """The name of a declared variable, such as `watched_q0_1`."""
+    return name + ("" if queue is None else f"_q{queue}") + ("" if request is None else f"_{request}")
+
+
 def flag(name: str, sentence: str, *, initial: bool = False) -> Variable:
     """A truth-valued variable."""
     return Variable(name, 0, 1, int(initial), sentence, truth=True)
@@ -141,6 +184,10 @@ THREADS: Final = {
 
 def shared_variables(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
     """Every variable that is not a request's, in the order of the state."""
+    own = policy.extension
+    declared = [] if own is None else [each for one in own.variables for each in one.variables(bounds)]
+    if own is not None and own.is_alone:
+        return (*(variable for index in range(bounds.queues) for variable in _core_queue(bounds, index)), *declared)
     next_scan = Variable(
         "next_scan",
         0,
@@ -157,6 +204,14 @@ def shared_variables(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
         *_of_many_queues(policy, bounds),
         *_of_many_tags(policy, bounds),
         *_of_aspects(policy, bounds),
+        *declared,
+    )
+
+
+def _core_queue(bounds: Bounds, index: int) -> Sequence[Variable]:
+    return (
+        _ends(bounds, index)[1],
+        flag(of_queue("due", index, bounds), "A message was appended, and no action has handled that yet."),
     )
 
 
@@ -269,6 +324,7 @@ def queue_of(index: int, bounds: Bounds, variables: Mapping[str, Variable]) -> Q
         unscanned=fact(variables, of_queue("unscanned", index, bounds)),
         present=fact(variables, of_queue("present", index, bounds)),
         return_due=fact(variables, of_queue("return_due", index, bounds)),
+        due=fact(variables, of_queue("due", index, bounds)),
     )
 
 
@@ -287,6 +343,8 @@ def slot_variables(policy: Policy, bounds: Bounds, phases: Phases, index: int) -
         "Ticks left to the request's deadline.",
         limit=hold_ticks_of(bounds),
     )
+    own = policy.extension
+    declared = [] if own is None else [each for one in own.variables for each in one.variables(bounds, index)]
     slot = [
         Variable(f"phase_{index}", 0, len(phases.labels) - 1, 0, "Where the request stands.", labels=phases.labels),
         Variable(f"offset_{index}", 0, bounds.messages, 0, "The next offset that the consumer reads."),
@@ -294,13 +352,15 @@ def slot_variables(policy: Policy, bounds: Bounds, phases: Phases, index: int) -
         Variable(f"copies_{index}", 0, COPIES_MAX, 0, "How often the request is in the executor."),
         flag(f"open_{index}", "A pull waits for its answer."),
     ]
+    if own is not None and own.is_alone:
+        return (slot[0], deadline, *declared)
     if policy.recheck_after_hold == "after_insert":
         slot.append(flag(f"recheck_due_{index}", "The pull's thread has not rechecked yet."))
     if policy.expiry == "own_deadline" and policy.heap_entry == "one_shot":
         slot.append(flag(f"armed_{index}", "Its entry is in the deadline heap."))
     if bounds.queues > 1:
         slot.append(queue_number(f"queue_{index}", bounds, "The queue that the consumer reads."))
-    return (*slot, *_about_tags(bounds, index), *_of_slot_aspects(policy, bounds, index))
+    return (*slot, *_about_tags(bounds, index), *_of_slot_aspects(policy, bounds, index), *declared)
 
 
 def _of_slot_aspects(policy: Policy, bounds: Bounds, index: int) -> Iterator[Variable]:

@@ -96,6 +96,14 @@ CONFIGURATIONS: Final[Mapping[str, Bounds]] = MappingProxyType(
 """The worlds of a proof, by name; `bare` is the one with several queues alone."""
 
 
+def configurations_of(policy: Policy) -> Mapping[str, Bounds]:
+    """The worlds in which a policy is proved. The core has no features, so a file from it has at most two worlds."""
+    own = policy.extension
+    if own is None or not own.is_alone:
+        return CONFIGURATIONS
+    return {name: WORLDS[name] for name in ("plain", *(["bare"] if own.queues_max is None else ()))}
+
+
 @frozen
 class Question:
     """An action and a statement, with the features that their terms contain."""
@@ -289,12 +297,12 @@ def prove_worlds(
 ) -> list[WorldProof]:
     """As `any_number.prove_any`, in each of the worlds. A named property is proved wherever it is stated.
 
-    By default these are the `CONFIGURATIONS`. With several processes `record` cannot be used. Raises
+    By default these are its `configurations_of`. With several processes `record` cannot be used. Raises
     `UnknownPropertyError` for a property that no world states.
     """
     wanted = list(names)
     make = model_of or (lambda bounds: specification_of(policy, bounds))
-    worlds = worlds or CONFIGURATIONS
+    worlds = worlds or configurations_of(policy)
     stated = {name: statements_of(make, 1, world).stated for name, world in worlds.items()}
     select([item for each in stated.values() for item in each], wanted)
     seen: Found = {}

@@ -237,7 +237,9 @@ def _quantified(
         elif other in bound:
             left_out.append(bound[other])
         else:
-            raise NotUniformError(f"the specification treats {kind} {slot[1]} differently from {kind} {number}")
+            raise NotUniformError(
+                f"the specification treats {kind} {slot[1]} differently from {kind} {number}; use --to promela"
+            )
     letter = letter_for(kind, bound.values())
     body = generalised(part, {**bound, slot: letter})
     whole = None if left_out or kind != "queue" else _of_its_queue(op, body, letter)

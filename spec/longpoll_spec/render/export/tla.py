@@ -11,18 +11,18 @@ import re
 import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain, islice, repeat
 from typing import Final
 
 import attrs
 from attrs import frozen
 
-from longpoll_spec.actions import FAMILIES
+from longpoll_spec.actions import families_of
 from longpoll_spec.actions.family import instances
 from longpoll_spec.actions.traversal import comes_to, may_take
 from longpoll_spec.bounds import MESSAGES_MAX, Bounds
 from longpoll_spec.errors import UserError
 from longpoll_spec.model import Action, Actor, Family, Model, Property
-from longpoll_spec.properties import ALWAYS
 from longpoll_spec.properties.answers import stands
 from longpoll_spec.properties.progress import time_can_pass
 from longpoll_spec.properties.wakeups import lost
@@ -56,6 +56,7 @@ from longpoll_spec.render.export.quantified import (
     replaced,
 )
 from longpoll_spec.render.notation import identifier, parameters_of
+from longpoll_spec.specification import leads_to_of, texts_of
 from longpoll_spec.state import Request, State, Variable, state_of
 from longpoll_spec.terms import FALSE, TRUE, Effect, Term, any_of, bool_variable, changes, int_variable, substitute
 
@@ -79,7 +80,9 @@ class Predicate:
 
 
 def _predicates(state: State) -> Iterator[Predicate]:
-    """The predicates, each after those that it may use."""
+    """The predicates, each after those that it may use; the core has none."""
+    if not state.notifiers:
+        return
     yield Predicate("Listed", "request", Request.is_listed, lambda _, each: each.is_listed)
     yield Predicate("HasMore", "request", State.has_more, State.has_more)
     yield Predicate("IsTrimmed", "request", State.is_trimmed, State.is_trimmed)
@@ -158,7 +161,9 @@ class Module:
         """The bounds of the terms that the text is made from."""
         if self.model.bounds.has("lateness"):
             raise UserError("TLA+ cannot count lateness; drop --feature lateness, or use --to promela")
-        return attrs.evolve(self.model.bounds, requests=SLOTS, queues=SLOTS, messages=MESSAGES_MAX)
+        own = self.model.policy.extension
+        queues = SLOTS if own is None else own.queues_max or SLOTS
+        return attrs.evolve(self.model.bounds, requests=SLOTS, queues=queues, messages=MESSAGES_MAX)
 
     @cached_property
     def state(self) -> State:
@@ -170,6 +175,8 @@ class Module:
         """Each variable by its name without a number, from the first request or queue."""
         found: dict[str, Variable] = {}
         for each in self.state.variables:
+            if re.search(r"_q\d+_\d+$", each.name):
+                raise NotUniformError(f"{each.name} belongs to a queue and a request; use --to promela")
             found.setdefault(indexed(each.name)[0], each)
         return found
 
@@ -193,7 +200,7 @@ class Module:
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
         """Every action, in the order of the specification."""
-        return tuple(made for family in FAMILIES for made in _operators(family, self.state))
+        return tuple(made for family in families_of(self.state.policy) for made in _operators(family, self.state))
 
     @cached_property
     def step(self) -> Effect:
@@ -278,7 +285,7 @@ def _operators(family: Family, state: State) -> Iterator[Operator]:
         others: list[str] = []
         first = True
         for kind, actor in zip(family.who, _actors(family, action), strict=True):
-            if kind in kinds:
+            if kind in kinds and actor is not None:
                 first &= actor in {0, "q0"}
                 parameters.append((letter_for(kind, (letter for letter, _ in parameters)), kind))
             elif actor is not None:
@@ -288,9 +295,8 @@ def _operators(family: Family, state: State) -> Iterator[Operator]:
 
 
 def _actors(family: Family, action: Action) -> Iterator[Actor | None]:
-    left = list(action.actors)
-    for kind in family.who:
-        yield None if kind in {"tag", "wish"} and not left else left.pop(0)
+    # A single queue or tag has no name.
+    return islice(chain(action.actors, repeat(None)), len(family.who))
 
 
 def kind_of(variable: Variable) -> str | None:
@@ -340,7 +346,7 @@ def tla_configuration_of(model: Model) -> str:
     module = Module(model)
     bounds = model.bounds
     lines = [
-        "\\* For progress: SPECIFICATION FairSpec, no INVARIANT, and PROPERTY Answered alone.",
+        f"\\* For progress: SPECIFICATION FairSpec, no INVARIANT, and PROPERTY {_progress(module)} alone.",
         "SPECIFICATION Spec",
         f"CONSTANT Requests = {{{', '.join(f'r{each}' for each in range(bounds.requests))}}}",
         f"CONSTANT Queues = {{{', '.join(f'q{each}' for each in range(bounds.queues))}}}",
@@ -358,6 +364,12 @@ def tla_configuration_of(model: Model) -> str:
     return "\n".join([*lines, ""])
 
 
+def _progress(module: Module) -> str:
+    own = module.model.policy.extension
+    names = dict.fromkeys(said.name for said in leads_to_of(module.model)) if own else ()
+    return ", ".join(names) or "Answered"
+
+
 def _is_of_states(item: Property) -> bool:
     """Whether it is an invariant; a property about ticks is one of the states in which a tick is enabled."""
     return not item.closing or ({label for label, _ in item.closing} == {"tick"} and not _is_primed(item))
@@ -371,12 +383,12 @@ def _stated(module: Module) -> list[Property]:
     """The properties over a step with unknown new values, so that each is stated once for every action."""
     actions = tuple(
         attrs.evolve(action, effect=module.step, guard=bool_variable(f"{ENABLED}{action.name}{_suffix(action)}"))
-        for family in FAMILIES
+        for family in families_of(module.state.policy)
         for action in instances(family, module.state)
     )
     model = Model(module.model.policy, module.bounds, module.state, actions)
-    made = [text(model) for text in ALWAYS if text not in _LEFT_OUT]
-    return [item for item in made if item is not None]
+    made = [text(model) for text in texts_of(model.policy)[0] if text not in _LEFT_OUT]
+    return [item for item in made if item is not None and item.kind == "always"]
 
 
 def _suffix(action: Action) -> str:
@@ -413,14 +425,16 @@ def _head(module: Module) -> Iterator[str]:
 
 
 def _declarations(module: Module) -> Iterator[str]:
+    sentences = {
+        "hold_ticks": "A pull's deadline, in ticks from its receipt.",
+        "scan_ticks": "Ticks between two scans.",
+    }
     constants = {
         SETS["request"]: "The requests, one for each consumer: a consumer has one pull at a time.",
         SETS["queue"]: "The queues, which share one dispatcher, one scanner and one executor.",
         NO_QUEUE: "Stands for no queue.",
         MESSAGES: "The number of messages appended to one queue, at most.",
-        **dict.fromkeys(parameters_of(module.model), ""),
-        "hold_ticks": "A pull's deadline, in ticks from its receipt.",
-        "scan_ticks": "Ticks between two scans.",
+        **{name: sentences.get(name, "") for name in parameters_of(module.model)},
     }
     yield from _table("CONSTANTS", constants)
     yield from _table("VARIABLES", {name: each.sentence for name, each in module.variables.items()})
@@ -594,9 +608,25 @@ def _next(module: Module) -> Iterator[str]:
     yield ""
     yield "FairSpec == Spec /\\ Fairness /\\ TimePasses"
     yield ""
-    yield "\\* Every pull is answered."
-    yield "Answered == \\A r \\in Requests : open[r] ~> ~open[r]"
-    yield ""
+    if "open" in module.variables:
+        yield "\\* Every pull is answered."
+        yield "Answered == \\A r \\in Requests : open[r] ~> ~open[r]"
+        yield ""
+    yield from _leads_to(module)
+
+
+def _leads_to(module: Module) -> Iterator[str]:
+    """What the specification file says of fair runs: each statement once, for all its participants."""
+    first = {(kind, 0): letters[0] for kind, letters in LETTERS.items()}
+    state = module.state
+    stated = {said.name: said for said in reversed(leads_to_of(Model(state.policy, module.bounds, state, ())))}
+    for name, said in stated.items():
+        parts = [_of_anyone(module.read.expression(term), first) for term in (said.premise, said.conclusion)]
+        named = set[str]().union(*map(letters_in, parts))
+        every = "".join(f"\\A {first[slot]} \\in {SETS[slot[0]]} : " for slot in first if first[slot] in named)
+        yield from comment(said.sentence)
+        yield f"{name} == {every}({inline(parts[0])}) ~> ({inline(parts[1])})"
+        yield ""
 
 
 def _property(module: Module, item: Property) -> Iterator[str]:

@@ -27,11 +27,12 @@ def _lines(story: Story) -> Iterable[str]:
     yield story.title
     yield f"bounds: {story.bounds}"
     yield ""
-    yield "Who takes part:"
-    width = max((len(each.name) for each in story.participants), default=0)
-    for each in story.participants:
-        yield f"  {each.name:<{width}}  {each.java}"
-    yield ""
+    known = [each for each in story.participants if each.java]
+    if known:
+        yield "Who takes part:"
+        width = max(len(each.name) for each in known)
+        yield from (f"  {each.name:<{width}}  {each.java}" for each in known)
+        yield ""
     for scene in story.scenes:
         yield from _scene(scene)
     if story.wrong:
@@ -57,7 +58,7 @@ def who(scene: Scene) -> str:
     if not scene.source:
         return ""
     actor = participant_of(scene.source)
-    return f"{actor.name} ({actor.java})"
+    return f"{actor.name} ({actor.java})" if actor.java else f"{actor.name}:"
 
 
 NOTE_WIDTH: Final = 80

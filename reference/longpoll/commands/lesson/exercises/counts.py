@@ -20,7 +20,7 @@ from longpoll.commands.lesson.exercise import (
     settings_of,
 )
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python import Unanswered, unanswered
+from longpoll_spec.engines.python import Endless, unanswered
 from longpoll_spec.engines.survey import BOUNDS, response_bounds
 from longpoll_spec.policy import preset, with_knobs
 from longpoll_spec.specification import Fairness, fairness_of, specification_of
@@ -75,7 +75,7 @@ def fair_enough(answer: str) -> Grade:
     return right("every fair run answers every pull; with fewer assumptions some run does not")
 
 
-def left_open(chosen: set[str]) -> Unanswered | None:
+def left_open(chosen: set[str]) -> Endless | None:
     """A pull that such a fair run leaves open for ever; None if there is none."""
     model = specification_of(preset("strict"), CUT)
     weak = [each for each in fairness_of(model).weak if ("tick" if each == "tick" else "threads") in chosen]

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Final, cast
 import attrs
 
 from longpoll.commands.lesson.exercise import Exercise, Grade, UserCodeErrors, missing, program_of, right
-from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.custom import load
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.manifest import pinned_entry
 from longpoll_spec.errors import UserError
-from longpoll_spec.model import Action, Family, Model, Property, select
-from longpoll_spec.mutants.own_action import broken_by, rewritten
+from longpoll_spec.model import Action, Model, Property, select
 from longpoll_spec.policy import preset
 from longpoll_spec.render.notation import state_text
 from longpoll_spec.specification import properties_of, specification_of
-from longpoll_spec.state import State, state_of
+from longpoll_spec.state import State
 from longpoll_spec.terms import Bool, all_of
 
 if TYPE_CHECKING:
@@ -139,6 +138,8 @@ PROOF: Final = (
 
 MUTANT_POLICY: Final = "strict"
 BOUNDS: Final = "tiny"
+LIMIT_STATES: Final = 100_000
+"""A change may make the state space infinite; violations appear long before this number of states."""
 ACTION: Final = "hold"
 WANTED: Final = "deadline_is_its_pulls"
 MUTANT_A_PROGRAM: Final = "a changed docs/lessons/mutant.py"
@@ -147,19 +148,24 @@ MUTANT_A_PROGRAM: Final = "a changed docs/lessons/mutant.py"
 def mutant_of(answer: str) -> Model:
     """The model with the reader's `hold`; raises UserError if the program has none."""
     path = program_of(answer)
-    with UserCodeErrors(path):
-        names = runpy.run_path(str(path), run_name="lesson")
-    family = names.get(ACTION)
-    if not isinstance(family, Family) or family.name != ACTION:
-        raise UserError(f"{path} has no action {ACTION}; start from docs/lessons/mutant.py")
-    chosen = preset(MUTANT_POLICY)
-    with UserCodeErrors(path):
-        return rewritten(state_of(chosen, named(BOUNDS, chosen)), family)
+    policy = load(str(path))
+    own = policy.extension
+    if own is None or own.is_alone or [each.name for each in own.families] != [ACTION]:
+        raise UserError(f"{path} must change the action {ACTION} alone; start from docs/lessons/mutant.py")
+    return specification_of(policy, named(BOUNDS, policy))
+
+
+def broken_by(model: Model) -> tuple[Exploration, list[Verdict]]:
+    """The exploration, and the verdicts that are wrong, the shortest run first."""
+    found = explore(model, properties_of(model), engine="python", limit_states=LIMIT_STATES)
+    wrong = [verdict for verdict in found.verdicts if verdict.verdict in {"violated", "unreached"}]
+    return found, sorted(wrong, key=lambda verdict: (verdict.depth is None, verdict.depth or 0))
 
 
 def is_changed(model: Model) -> bool:
     """Whether guard or effect of the action differ from the specification's; equal terms are identical objects."""
-    own = {each.label: _parts(each) for each in actions_of(model.state)}
+    right = specification_of(preset(MUTANT_POLICY), model.bounds)
+    own = {each.label: _parts(each) for each in right.named(ACTION)}
     return any(own[each.label] != _parts(each) for each in model.named(ACTION))
 
 

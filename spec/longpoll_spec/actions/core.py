@@ -1,0 +1,28 @@
+"""The small core from which a specification file may start: queues that get messages, and time.
+
+A queue has a visible end. It is due after an append, until an action of the file resets that. A request has a phase
+and a deadline. Everything that a broker does with them is in the file (`custom`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from longpoll_spec.actions.family import action, never
+from longpoll_spec.actions.time import tick
+from longpoll_spec.model import Family, Step
+from longpoll_spec.state import Queue, State, assign
+from longpoll_spec.terms import TRUE
+
+
+@action("queue", urgent=never, thread="sender")
+def append(state: State, queue: Queue) -> Step:
+    """A message is appended to the queue, and every read finds it. The queue is due."""
+    # GUARD
+    guard = TRUE if state.bounds.messages is None else queue.visible_end < state.bounds.messages
+    # EFFECT
+    effect = assign((queue.visible_end, queue.visible_end + 1), (queue.due, TRUE))
+    return Step(guard, effect)
+
+
+CORE: Final[tuple[Family, ...]] = (append, tick)

@@ -1,0 +1,429 @@
+"""Load a specification file, and the declarations that it may have.
+
+A file makes one `Specification`, from a policy or from the core (`actions.core`), and adds variables, knobs, actions
+and properties to it by decorators. All engines take the result, because it is a policy with an extension.
+
+The module runs as ordinary Python. Every mistake in it is reported as `SpecificationFileError`, with file and line.
+How to write one: docs/own-specification.md.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import traceback
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from types import FunctionType, ModuleType, TracebackType
+from typing import Any, ClassVar, Final, TypeVar, get_args
+
+import attrs
+from attrs import define, field, frozen
+
+from longpoll_spec.actions import families_of
+from longpoll_spec.actions.family import Participant, action, always, everywhere, never
+from longpoll_spec.errors import LongpollError, SpecificationFileError, not_known
+from longpoll_spec.model import Family, Kind, LeadsTo, Model, Property, Step, Who
+from longpoll_spec.policy import STRICT, Extension, Policy, knob_values, policy_named, policy_of
+from longpoll_spec.properties import ALWAYS
+from longpoll_spec.properties.statement import Text, no_step
+from longpoll_spec.state import Phases, Queue, Request, State, assign
+from longpoll_spec.state.variables import THREADS, Declared
+from longpoll_spec.terms import FALSE, TRUE, Bool, Int, Term, all_of, any_of, ite
+
+__all__ = ["FALSE", "TRUE", "Specification", "Step", "all_of", "any_of", "assign", "ite", "load", "policy_from"]
+
+_NAME: Final = re.compile(r"(?!.*_q?\d+$)[a-z][a-z0-9_]*")
+_TAKEN: Final = frozenset(THREADS).union(
+    *((each.name for each in attrs.fields(kind)) for kind in (Request, Queue, State))
+)
+"""Names of variables that a policy may have under some bounds."""
+_F = TypeVar("_F", bound=FunctionType)
+
+
+@frozen
+class CoreRequest:
+    """A request of the core, as an action of a file sees it."""
+
+    kind: ClassVar[str] = "request"
+    index: int
+    phases: Phases
+    """Label -> the value of `phase`."""
+    phase: Int
+    deadline: Int
+    """Ticks that are left; a tick lowers it, and 0 stays 0."""
+
+    def is_(self, *labels: str) -> Bool:
+        """Whether the request is in one of these phases."""
+        return self.phase.is_one_of(self.phases[label] for label in labels)
+
+
+@frozen
+class CoreQueue:
+    """A queue of the core, as an action of a file sees it."""
+
+    kind: ClassVar[str] = "queue"
+    index: int
+    visible_end: Int
+    """The number of messages in it."""
+    due: Bool
+    """A message was appended, and no action has handled that yet."""
+
+
+@frozen
+class CoreState:
+    """The state of the core, as an action or a property of a file sees it."""
+
+    requests: tuple[CoreRequest, ...]
+    queues: tuple[CoreQueue, ...]
+    queue: CoreQueue
+    """The queue of a file in which nothing belongs to a queue: there is one."""
+    hold_ticks: Int
+    """The ticks that a deadline begins with."""
+    knob: Callable[[str], Any]
+    """The value of one of the file's knobs."""
+
+
+def _view(of: object) -> Any:
+    match of:
+        case State():
+            queues = tuple(map(_view, of.queues))
+            return CoreState(tuple(map(_view, of.requests)), queues, queues[0], of.hold_ticks, of.knob)
+        case Request():
+            return CoreRequest(of.index, of.phases, of.phase, of.deadline)
+        case Queue():
+            return CoreQueue(of.index, of.visible_end, of.due)
+    return of
+
+
+@frozen
+class _Said:
+    """A function of a file, with its place. Calling it reports every mistake there."""
+
+    function: Callable[..., Any]
+    path: str
+    line: int
+    is_alone: bool
+
+    @property
+    def place(self) -> str:
+        """File and line."""
+        return f"{Path(self.path).name}:{self.line}"
+
+    @property
+    def sentence(self) -> str:
+        """The docstring on one line."""
+        return " ".join((self.function.__doc__ or "").split())
+
+    def called(self, *given: object) -> Any:
+        with _Located(self.path, self.line):
+            return self.function(*(map(_view, given) if self.is_alone else given))
+
+    def refuse(self, why: str) -> SpecificationFileError:
+        return SpecificationFileError(f"{self.path}:{self.line}: {self.function.__name__} {why}")
+
+    def truth(self, made: object, model: Model, together: Callable[[Iterable[Bool]], Bool] = all_of) -> Bool:
+        """The result of the function as one term: a truth value, or several put together."""
+        parts: list[Bool] = []
+        for part in made if isinstance(made, Iterable) else [made]:
+            if not isinstance(part, Bool):
+                raise self.refuse(f"must return truth values made of terms, not {type(part).__name__}")
+            parts.append(part)
+        whole = together(parts)
+        self.reads(whole, {each.name for each in model.variables})
+        return whole
+
+    def reads(self, term: Term, known: Iterable[str]) -> None:
+        """Refuse a term that reads an unknown variable."""
+        names = list(known)
+        for name in sorted(term.reads.difference(names)):
+            raise self.refuse(f"reads {not_known('variable', name, names)}")
+
+
+@frozen
+class _Action:
+    """The text of an action of a file (`Family.text`)."""
+
+    said: _Said
+
+    def __call__(self, state: State, *participants: Participant) -> Step:
+        made = self.said.called(state, *participants)
+        if not isinstance(made, Step):
+            raise self.said.refuse(f"must return Step(guard, effect), not {type(made).__name__}")
+        if not isinstance(made.guard, Bool):
+            raise self.said.refuse(f"needs a truth value as its guard, not {type(made.guard).__name__}")
+        if not isinstance(made.effect, Mapping):
+            raise self.said.refuse("needs an effect made by assign()")
+        known = {each.name: each for each in state.variables}
+        for name, term in made.effect.items():
+            if name not in known:
+                raise self.said.refuse(f"writes {not_known('variable', name, known)}")
+            if isinstance(term, Bool) is not known[name].truth:
+                raise self.said.refuse(f"gives {name} a {'truth value' if isinstance(term, Bool) else 'number'}")
+            self.said.reads(term, known)
+        self.said.reads(made.guard, known)
+        return made
+
+
+@frozen
+class _State:
+    """A property of states: always true, or a situation that must occur."""
+
+    said: _Said
+    kind: Kind
+
+    def __call__(self, model: Model) -> Property:
+        term = self.said.truth(self.said.called(model.state), model)
+        name = self.said.function.__name__
+        return Property(name, self.kind, self.said.sentence, term, term, place=self.said.place)
+
+
+@frozen
+class _NoStep:
+    """A property of steps: none of these actions happens while this is true."""
+
+    said: _Said
+    actions: tuple[str, ...]
+
+    def __call__(self, model: Model) -> Property:
+        wrong = self.said.truth(self.said.called(model.state), model, any_of)
+        known = dict.fromkeys(each.name for each in model.actions)
+        for name in self.actions:
+            if name not in known:
+                raise self.said.refuse(f"is about an {not_known('action', name, known)}")
+        made = no_step(self.said.function, [(each, wrong) for each in model.named(*self.actions)])
+        return attrs.evolve(made, place=self.said.place)
+
+
+@frozen
+class _LeadsTo:
+    """A property of fair runs: one statement for each choice of its participants."""
+
+    said: _Said
+    who: tuple[Who, ...]
+
+    def __call__(self, model: Model) -> Iterator[LeadsTo]:
+        pools: dict[Who, Sequence[object]] = {"request": model.state.requests, "queue": model.state.queues}
+        for chosen in product(*(pools[each] for each in self.who)):
+            made = self.said.called(model.state, *chosen)
+            if not isinstance(made, tuple) or len(made) != 2:
+                raise self.said.refuse("must return a premise and a conclusion")
+            premise, conclusion = (self.said.truth(each, model) for each in made)
+            yield LeadsTo(self.said.function.__name__, self.said.sentence, premise, conclusion, self.said.place)
+
+
+@define(eq=False)
+class Specification:
+    """A specification as a file declares it.
+
+    Args:
+        base: The policy that it changes: a name, as on the command line, or a `Policy`. Without one it starts from the
+            core: queues with messages, requests with a phase and a deadline, `append` and `tick`.
+        phases: The phases of a request, the first one first; with a policy, those that are added to its own.
+        without: Actions of the policy that are left out.
+    """
+
+    base: str | Policy | None = None
+    phases: Sequence[str] = field(default=(), kw_only=True)
+    without: Iterable[str] = field(default=(), kw_only=True)
+    _variables: list[Declared] = field(factory=list, init=False)
+    _knobs: dict[str, tuple[Any, ...]] = field(factory=dict, init=False)
+    _families: list[Family] = field(factory=list, init=False)
+    _properties: list[Text] = field(factory=list, init=False)
+    _leads_to: list[Callable[[Model], Iterable[LeadsTo]]] = field(factory=list, init=False)
+    _names: set[tuple[str, str]] = field(factory=set, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Check the arguments; raises `SpecificationFileError`."""
+        if self.base is None and (len(self.phases) < 2 or isinstance(self.phases, str)):
+            raise SpecificationFileError("a specification without a policy needs at least two phases of a request")
+        known = [each.name for each in families_of(self._policy)]
+        for name in self.without:
+            if name not in known:
+                raise SpecificationFileError(not_known("action", name, known))
+
+    @property
+    def _policy(self) -> Policy:
+        return STRICT if self.base is None else policy_of(self.base)
+
+    def flag(self, name: str, sentence: str, *of: Who, initial: bool = False) -> Any:
+        """Declare a truth value: one, or one for each request, queue, or both; the variable, or `each[request]`."""
+        return self._declare(Declared(name, sentence, of, truth=True, initial=int(initial)))
+
+    def number(self, name: str, sentence: str, *of: Who, greatest: int | None = None, words: Sequence[str] = ()) -> Any:
+        """Declare a number that begins with 0, as `flag` does.
+
+        Its greatest value is `greatest`, or the number of messages; `words` names each value for readers.
+        """
+        most = len(words) - 1 if words else greatest
+        return self._declare(Declared(name, sentence, of, greatest=most, labels=tuple(words)))
+
+    def _declare(self, made: Declared) -> Any:
+        if not _NAME.fullmatch(made.name):
+            raise SpecificationFileError(
+                f"{made.name!r} cannot name a variable: use lower case, and no number at the end"
+            )
+        if made.name in _TAKEN:
+            raise SpecificationFileError(f"{made.name!r} is the name of a variable of the specification: use another")
+        self._new("variable", made.name)
+        if not set(made.who) <= {"request", "queue"} or len(set(made.who)) != len(made.who):
+            raise SpecificationFileError(f"{made.name} can belong to a request, a queue or both, not {made.who}")
+        self._variables.append(made)
+        return made if made.who else made.term(made.name)
+
+    def _new(self, kind: str, name: str) -> None:
+        if (kind, name) in self._names:
+            raise SpecificationFileError(f"there is another {kind} {name}")
+        self._names.add((kind, name))
+
+    def knob(self, name: str, *values: Any) -> None:
+        """Declare a knob, or more values of a knob of the policy. The first value is what the file starts with."""
+        self._new("knob", name)
+        known = knob_values().get(name, ())
+        if len({str(each).lower() for each in (*known, *values)}) < max(2, len(known) + len(values)):
+            raise SpecificationFileError(f"knob {name} needs values that differ, and more than one")
+        self._knobs[name] = values
+
+    def action(
+        self, *who: Who, urgent: bool = True, thread: str = "", exists: Callable[[Any], bool] = everywhere
+    ) -> Callable[[_F], _F]:
+        """Add an action, or replace those of its name: a function from state and participants to `Step`.
+
+        There is an instance for each choice of the participants `who`: `request`, `queue`, and with a policy also
+        `notifier`, `tag` and `wish`. While an urgent one is enabled no time passes. `thread` names the actor for
+        readers. `exists` says from the state, and so from a knob, whether the action exists.
+        """
+        self._check_participants(who)
+        return self._adding(
+            lambda said: self._families.append(
+                attrs.evolve(
+                    action(*who, exists=exists, urgent=always if urgent else never)(said.function),
+                    text=_Action(said),
+                    thread=thread,
+                    place=said.place,
+                )
+            )
+        )
+
+    def always(self, function: _F) -> _F:
+        """Add a property: what the function returns, or everything that it yields, is true of every state."""
+        return self._adding(lambda said: self._properties.append(_State(said, "always")))(function)
+
+    def sometimes(self, function: _F) -> _F:
+        """Add a situation that must occur: what the function returns is true of some state."""
+        return self._adding(lambda said: self._properties.append(_State(said, "sometimes")))(function)
+
+    def no_step(self, *actions: str) -> Callable[[_F], _F]:
+        """Add a property: no step of these actions happens while what the function returns is true.
+
+        If the function yields several conditions, none of them may be true then.
+        """
+        return self._adding(lambda said: self._properties.append(_NoStep(said, actions)))
+
+    def leads_to(self, *who: Who) -> Callable[[_F], _F]:
+        """Add a property of fair runs: the function returns a premise and a conclusion.
+
+        Whenever the premise is true, the conclusion is true then or later. Fair: every urgent action that stays enabled
+        happens, and time passes.
+        """
+        self._check_participants(who)
+        return self._adding(lambda said: self._leads_to.append(_LeadsTo(said, who)))
+
+    def _check_participants(self, who: Sequence[Who]) -> None:
+        known = get_args(Who) if self.base is not None else ("request", "queue")
+        for each in who:
+            if each not in known:
+                raise SpecificationFileError(not_known("participant", each, known))
+
+    def _adding(self, add: Callable[[_Said], None]) -> Callable[[_F], _F]:
+        def decorate(function: _F) -> _F:
+            code = function.__code__
+            line = _line_of_def(code.co_filename, code.co_firstlineno)
+            said = _Said(function, code.co_filename, line, self.base is None)
+            if not said.sentence:
+                raise said.refuse("needs a docstring: its sentence")
+            if any(function.__name__ == each.__name__ for each in ALWAYS) and self.base is not None:
+                raise said.refuse("has the name of a property of every policy")
+            self._new("function", function.__name__)
+            add(said)
+            return function
+
+        return decorate
+
+    def as_policy(self, path: str, text: str) -> Policy:
+        """The policy of this specification, which the file of this text declares."""
+        own = {name: values for name, values in self._knobs.items() if name not in knob_values()}
+        extension = Extension(
+            path=path,
+            digest=zlib.crc32(text.encode()),
+            is_alone=self.base is None,
+            knobs=self._knobs,
+            settings=tuple((name, values[0]) for name, values in own.items()),
+            phases=tuple(self.phases),
+            variables=tuple(self._variables),
+            families=tuple(self._families),
+            left_out=frozenset(self.without),
+            properties=tuple(self._properties),
+            leads_to=tuple(self._leads_to),
+        )
+        changed = {name: values[0] for name, values in self._knobs.items() if name not in own}
+        return attrs.evolve(self._policy, name=Path(path).stem, extension=extension, **changed)
+
+
+def _line_of_def(path: str, line: int) -> int:
+    """The line of `def`, at or after the line of the first decorator."""
+    lines = linecache.getlines(path)
+    return next((at for at in range(line, len(lines) + 1) if lines[at - 1].lstrip().startswith("def ")), line)
+
+
+@frozen
+class _Located:
+    """A block in which every exception is a mistake of the file, reported at the last line of it that ran."""
+
+    path: str
+    line: int
+    """The line to report if the exception comes from no line of the file."""
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Raise `SpecificationFileError`; Ctrl-C, an exit, and an error that names its line pass unchanged."""
+        if not isinstance(error, Exception) or str(error).startswith(f"{self.path}:"):
+            return
+        here = [each.lineno for each in traceback.extract_tb(trace) if each.filename == self.path]
+        at, said = here[-1] if here else self.line, f"{type(error).__name__}: {error}"
+        if isinstance(error, SyntaxError):
+            at, said = error.lineno or at, error.msg
+        elif isinstance(error, LongpollError):
+            said = str(error)
+        raise SpecificationFileError(f"{self.path}:{at}: {said}") from error
+
+
+def load(path: str) -> Policy:
+    """Run a specification file, and return its policy; raises `SpecificationFileError`.
+
+    The file runs as a module of this process, with everything that Python code may do.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecificationFileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    module = ModuleType(f"longpoll_specification_{zlib.crc32(f'{path} {text}'.encode()):08x}")
+    module.__file__ = path
+    linecache.checkcache(path)
+    sys.modules[module.__name__] = module  # its functions are pickled by name
+    with _Located(path, 1):
+        exec(compile(text, path, "exec"), module.__dict__)  # noqa: S102 - the user's own file
+    found = [each for each in vars(module).values() if isinstance(each, Specification)]
+    if len(found) != 1:
+        raise SpecificationFileError(f"{path}:1: the file must define one Specification, not {len(found)}")
+    return found[0].as_policy(path, text)
+
+
+def policy_from(text: str) -> Policy:
+    """The policy of a specification file, whose name ends with `.py`, or of a name; raises a `SpecUserError`."""
+    return load(text) if text.endswith(".py") else policy_named(text)
