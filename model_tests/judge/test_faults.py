@@ -14,8 +14,16 @@ from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.histories import judged
 from model_tests.support.judge.recording import NoVictimError, change, load, write
 
-from longpoll_judge.contract.clauses import CLAUSES, clause_tables
-from longpoll_judge.contract.pulls import MESSAGE_CLAUSES
+from longpoll_judge.contract.clause import Clause
+from longpoll_judge.contract.clauses import (
+    CLAUSES,
+    COMMIT_CLAUSES,
+    EVIDENCE_CLAUSES,
+    LAW_CLAUSES,
+    LOG_CLAUSES,
+    SEND_CLAUSES,
+)
+from longpoll_judge.contract.pulls import MESSAGE_CLAUSES, PULL_CLAUSES
 from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
     EVIDENCE,
@@ -103,6 +111,34 @@ PAGE = Path(__file__).parents[2] / "docs" / "contract.md"
 BEGIN, END = "<!-- clauses: printed from longpoll_judge.contract.clauses -->", "<!-- end of clauses -->"
 OF_THE_LOG = {OFFSETS_IN_ORDER, VISIBLE_IS_MONOTONE}
 """Properties that no single request breaks."""
+
+
+def clause_tables() -> str:
+    """The clauses as Markdown, a table a group."""
+    groups = (
+        ("Pulls", PULL_CLAUSES),
+        ("Logs", LOG_CLAUSES),
+        ("Sends", SEND_CLAUSES),
+        ("Messages", MESSAGE_CLAUSES),
+        ("Committed offsets", COMMIT_CLAUSES),
+        ("The specification", LAW_CLAUSES),
+        ("Evidence", EVIDENCE_CLAUSES),
+    )
+    return "\n".join(_table(title, clauses) for title, clauses in groups)
+
+
+def _table(title: str, clauses: tuple[Clause, ...]) -> str:
+    lines = [
+        f"### {title}",
+        "",
+        "| clause | what must hold | property | seen | needs | at most | source |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for clause in clauses:
+        needs = ", ".join(f"`{one}`" for one in clause.needs) + ("; a whole record" if clause.whole_record else "")
+        cells = (clause.says, clause.property, clause.seen, needs, clause.verdict, clause.source)
+        lines.append(f"| `{clause.id}` | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
 
 
 def test_the_page_prints_the_clauses() -> None:

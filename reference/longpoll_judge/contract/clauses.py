@@ -7,7 +7,7 @@ test injects a fault for each. The rules that judge them: `answers`, `promptness
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -352,31 +352,3 @@ def finding_of(
         evidence=evidence,
         messages=list(messages),
     )
-
-
-def clause_tables() -> str:
-    """The clauses as Markdown, a table a group."""
-    groups: Iterable[tuple[str, tuple[Clause, ...]]] = (
-        ("Pulls", PULL_CLAUSES),
-        ("Logs", LOG_CLAUSES),
-        ("Sends", SEND_CLAUSES),
-        ("Messages", MESSAGE_CLAUSES),
-        ("Committed offsets", COMMIT_CLAUSES),
-        ("The specification", LAW_CLAUSES),
-        ("Evidence", EVIDENCE_CLAUSES),
-    )
-    return "\n".join(_table(title, clauses) for title, clauses in groups)
-
-
-def _table(title: str, clauses: tuple[Clause, ...]) -> str:
-    lines = [
-        f"### {title}",
-        "",
-        "| clause | what must hold | property | seen | needs | at most | source |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for clause in clauses:
-        needs = ", ".join(f"`{one}`" for one in clause.needs) + ("; a whole record" if clause.whole_record else "")
-        cells = (clause.says, clause.property, clause.seen, needs, clause.verdict, clause.source)
-        lines.append(f"| `{clause.id}` | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])

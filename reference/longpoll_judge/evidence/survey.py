@@ -267,13 +267,6 @@ class Context:
         return self.sources.get(source, UNSEEN).holes
 
 
-SURVEY_COLUMNS: Final = (
-    *("event", "after_ns", "before_ns", "source", "sequence", "broker", "topic", "queue", "code", "connection"),
-    *("queue_offset", "offset_min", "lost_count", "direction", "request", "cause", "ids"),
-)
-"""The columns that a survey reads."""
-
-
 def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
     """The survey of one split's events."""
     survey = Survey(event_count=len(table), damages=damages)

@@ -1,7 +1,7 @@
 """Adds up result rows, and selects the listed findings, so that memory is bounded by what a result can show.
 
 A judgement of the whole history lists the earliest findings of each queue, property and verdict. A follower lists new
-ones first, then a few of the earliest, then the latest. New findings beyond the limit are counted.
+ones first, then a few of the earliest, then the latest (`Picked`). New findings beyond the limit are counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attrs import define, field
 
 from longpoll_judge.contract.causes import finding_order, identified
 from longpoll_judge.contract.result import Finding, Gap
-from longpoll_judge.kernel.rows import FINDING, LEFT_OUT, Found, Row, as_table
+from longpoll_judge.kernel.rows import FINDING, LEFT_OUT, Found, Row
 from longpoll_judge.kernel.verdict import LOOKED_AT_MAX
 from longpoll_judge.read.schema import compute
 
@@ -64,24 +64,13 @@ FIRST_KEPT: Final = 10
 
 @define
 class Tally:
-    """The sum of some result rows.
-
-    Invariant: each group of findings keeps `most`, and counts the others as left out. A tally keeps
-    the earliest ones; a follower's keeps the latest and a few of the first.
-    """
+    """The sum of some result rows. Invariant: each group of findings keeps the `most` earliest; the others count."""
 
     most: int = LOOKED_AT_MAX
     """Findings that are kept of a group."""
-    keeps_latest: bool = False
-    """Whether those that came last are kept."""
-    untold: int = 0
-    """Violations that were dropped before a judgement was requested."""
-
     counts: Counter[tuple[str, int, str]] = field(factory=Counter)
     highest: dict[str, int] = field(factory=dict)
     found: dict[str, list[Found]] = field(factory=dict)
-    _fresh: Counter[str] = field(factory=Counter)
-    """By group, how many came since the last look."""
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of `RESULT_SCHEMA`."""
@@ -89,15 +78,15 @@ class Tally:
             if kind == FINDING:
                 one = msgspec.json.decode(text, type=Found)
                 self.found.setdefault(one.group, []).append(one)
-                self._fresh[one.group] += 1
             elif kind in HIGHEST:
                 self.highest[kind] = max(self.highest.get(kind, 0), count)
             else:
                 self.counts[kind, bucket, text] += count
-                self.untold += count if kind == LEFT_OUT and is_violated(text) else 0
         for group, found in self.found.items():
             if len(found) > self.most:
-                self._shorten(group, found)
+                self.counts[LEFT_OUT, 0, group] += len(found) - self.most
+                found.sort(key=attrgetter("order"))
+                del found[self.most :]
 
     def merge(self, other: Tally) -> None:
         """Add the rows that another tally has."""
@@ -106,32 +95,6 @@ class Tally:
             self.highest[kind] = max(self.highest.get(kind, 0), most)
         for group, found in other.found.items():
             self.found.setdefault(group, []).extend(found)
-
-    def _shorten(self, group: str, found: list[Found]) -> None:
-        """Let go of what is too much of a group."""
-        more = len(found) - self.most
-        self.counts[LEFT_OUT, 0, group] += more
-        if not self.keeps_latest:
-            found.sort(key=attrgetter("order"))
-            del found[self.most :]
-            return
-        first_fresh = len(found) - self._fresh[group]
-        gone_fresh = max(FIRST_KEPT + more - max(first_fresh, FIRST_KEPT), 0)
-        self._fresh[group] -= gone_fresh
-        self.untold += gone_fresh if is_violated(group) else 0
-        del found[FIRST_KEPT : FIRST_KEPT + more]
-
-    def look(self) -> pa.Table:
-        """Return the sum as rows again; a follower reports all new findings."""
-        self._fresh.clear()
-        return self.rows()
-
-    def rows(self) -> pa.Table:
-        """The sum, as rows again."""
-        rows = [(kind, bucket, count, text) for (kind, bucket, text), count in self.counts.items()]
-        rows += [(kind, 0, count, "") for kind, count in self.highest.items()]
-        rows += [(FINDING, 0, 1, msgspec.json.encode(one).decode()) for found in self.found.values() for one in found]
-        return as_table(rows)
 
 
 def _summed(rows: pa.Table) -> Iterator[Row]:
@@ -185,11 +148,6 @@ class Picked:
         others = [finding for finding in group if finding.id not in chosen]
         latest = {finding.id for finding in others[len(others) - (FINDINGS_MAX - len(chosen)) :]}
         return [finding for finding in group if finding.id in chosen or finding.id in latest]
-
-
-def is_violated(group: str) -> bool:
-    """Whether the findings of a group are certain."""
-    return group.split(" ", 2)[1] == "violated"
 
 
 def not_told(count: int) -> list[Gap]:
