@@ -1,8 +1,8 @@
 """Makes the C library keep freed column memory for the next columns.
 
-By default glibc returns freed memory at the end of its heap to the system at once and gets it back page by page, and
-Arrow's own allocator does so where one window follows another. A column of a split has 500 pages, and getting these
-costs more than most numpy operations on them. So Arrow's columns come from glibc too, and all threads share one heap.
+By default glibc returns freed memory at the end of its heap to the system at once and gets it back page by page. A
+column of a split has 500 pages, and getting these costs more than most numpy operations on them. Arrow has its own
+allocator and is not affected.
 
 Source: mallopt(3).
 """
@@ -15,18 +15,32 @@ from typing import Final
 
 import pyarrow as pa
 
-_OPTIONS: Final = {-1: (1 << 31) - 1, -3: 32 << 20, -8: 1}
-"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD at the highest that mallopt allows, and M_ARENA_MAX."""
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_KEPT_BYTES: Final = 64 << 20
+"""Most that is kept at the end of the heap; the columns that a step of the judge makes at a time fit."""
+_COLUMN_BYTES_MAX: Final = 32 << 20
+"""Larger ones are mapped by themselves, and given back when they are freed; mallopt allows no more."""
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Keep what is freed, from now on and in the whole process; says whether the C library can."""
+    """Keep a little of what is freed, from now on and in the whole process; says whether the C library can."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False  # another C library
-    can = all(mallopt(option, value) for option, value in _OPTIONS.items())
-    if can:
-        pa.set_memory_pool(pa.system_memory_pool())
-    return can
+    # Both: to set the one ends glibc's own adjustment of the other.
+    return bool(mallopt(_MMAP_THRESHOLD, _COLUMN_BYTES_MAX) and mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
+
+
+def give_back_memory() -> None:
+    """Return the kept memory to the system.
+
+    Call it before columns of another kind are made. Getting the memory back costs a fraction of judging a window.
+    """
+    pa.default_memory_pool().release_unused()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        return  # another C library

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from longpoll_judge.columns.keys import NO_KEYS, Keys, open_keys, request_keys
 from longpoll_judge.columns.lookup import Booleans, Integers, are_among, distinct, is_one_of, order_by
+from longpoll_judge.columns.memory import give_back_memory
 from longpoll_judge.columns.tables import (
     QueueName,
     compacted,
@@ -286,6 +287,7 @@ class Buckets:
                 for other, events in visitors_of(joined(self._events(bucket)), bucket, shared):
                     self._guests[other].append(events)
         for bucket in range(self.count):
+            give_back_memory()
             events = joined(chain(self._events(bucket), self._guests[bucket]))
             yield judge_bucket(events, bucket, self.count, context, self._place)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.memory import keep_freed_memory
+from longpoll_judge.columns.memory import give_back_memory, keep_freed_memory
 from longpoll_judge.columns.tables import QueueName, joined, queue_names, queue_numbers
 from longpoll_judge.evidence.survey import Context, Survey, survey_split
 from longpoll_judge.kernel.verdict import judge_window
@@ -87,6 +87,7 @@ class LocalReading:
         if self._buckets is not None:
             yield from self._buckets.verdicts(context)
         else:
+            give_back_memory()
             yield judge_window(joined(self._tables()), context)
 
 
