@@ -167,9 +167,13 @@ def observer_gaps(observers: Observers, history: History, policies: Iterable[str
         if name in history.laws:
             continue
         if seen.starts != [0]:
-            gaps.append(Gap("source start", name, len(seen.starts), f"source {name!r} {_start_fault(seen)}"))
+            lacks = "does not begin with source_started: what came before its first event is not known"
+            text = _fault("source_started", seen.starts, lacks, "not as its first event")
+            gaps.append(Gap("source start", name, len(seen.starts), f"source {name!r} {text}"))
         if seen.stops != [seen.last]:
-            gaps.append(Gap("source end", name, len(seen.stops), f"source {name!r} {_stop_fault(seen)}"))
+            lacks = "breaks off without source_stopped: what came after its last event is not known"
+            text = _fault("source_stopped", seen.stops, lacks, f"and events up to {seen.last}")
+            gaps.append(Gap("source end", name, len(seen.stops), f"source {name!r} {text}"))
     for name in sorted(history.declared_sources - observers.sources.keys()):
         text = f"source {name!r} stands in meta.json, and no event of it is there"
         gaps.append(Gap("source silent", name, 0, text))
@@ -181,23 +185,13 @@ def observer_gaps(observers: Observers, history: History, policies: Iterable[str
     return gaps
 
 
-def _fault(event: str, sequences: Sequence[int], *, lacks: str, misplaced: str) -> str:
+def _fault(event: str, sequences: Sequence[int], lacks: str, misplaced: str) -> str:
     """Why an event that a source must have exactly once is wrong: missing, repeated, or out of place."""
     if not sequences:
         return lacks
     if len(sequences) > 1:
         return f"has {event} {len(sequences)} times"
     return f"has {event} with sequence {sequences[0]}, {misplaced}"
-
-
-def _start_fault(seen: Seen) -> str:
-    lacks = "does not begin with source_started: what came before its first event is not known"
-    return _fault("source_started", seen.starts, lacks=lacks, misplaced="not as its first event")
-
-
-def _stop_fault(seen: Seen) -> str:
-    lacks = "breaks off without source_stopped: what came after its last event is not known"
-    return _fault("source_stopped", seen.stops, lacks=lacks, misplaced=f"and events up to {seen.last}")
 
 
 def are_own(policies: Iterable[str]) -> bool:

@@ -310,18 +310,11 @@ def _add_up(tally: Tally, others: Others, gaps: list[Gap], pick: Pick | None = N
 def _rate(
     name: str, measured: Counter[int], found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]
 ) -> Rate:
-    """How often a property of time was broken, of all that could have: what was measured, and what never came."""
-    violated = _violated(name, found, counts)
-    return Rate(violated, max(violated, measured.total() + counts["missed", name]))
-
-
-def _violated(name: str, found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]) -> int:
-    """How often a property was certainly broken, listed or left out."""
+    """How often a property of time was certainly broken, listed or left out, of all that could have."""
     title = f"{name} violated "
-    looked_at = sum(len(group) for text, group in found.items() if text.startswith(title))
-    return looked_at + sum(
-        count for (kind, text), count in counts.items() if kind == "left_out" and text.startswith(title)
-    )
+    violated = sum(len(group) for text, group in found.items() if text.startswith(title))
+    violated += sum(count for (kind, text), count in counts.items() if kind == LEFT_OUT and text.startswith(title))
+    return Rate(violated, max(violated, measured.total() + counts["missed", name]))
 
 
 def listed(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
