@@ -238,6 +238,13 @@ class TakesAfterCancel(TakeQueue):
         poll.woken.set()
 
 
+class ServesAfterCancel(TakeQueue):
+    """A cancel does nothing."""
+
+    def cancel(self, poll: Poll) -> None:
+        """The poll waits on."""
+
+
 class DropsAtCancel(TakeQueue):
     """A cancel takes off the queue what its poll would have been given."""
 
@@ -252,6 +259,13 @@ class AnyOrder(TakeQueue):
     def answer(self, poll: Poll) -> list[bytes]:
         queue = self.queues[poll.queue]
         return [queue.pop() for _ in queue[:MESSAGES_MAX]]
+
+
+class NewestFirst(TakeQueue):
+    """One message at a time, the newest first."""
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        return [queue.pop()] if (queue := self.queues[poll.queue]) else []
 
 
 class AnswersNothingAtTimes(TakeQueue):
@@ -553,6 +567,22 @@ class Able(InMemory):
 
     def heartbeats(self, handle: Poll) -> int:
         return handle.beats
+
+
+class EndsSeveralEarly(Able):
+    """A poll of several queues does not wait."""
+
+    def start_poll_of(self, queues: Sequence[str], positions: Sequence[Any], timeout_ms: int) -> Poll:
+        return super().start_poll_of(queues, positions, 0)
+
+
+class AddsToSeveral(Able):
+    """An answer from several queues has a message of no queue."""
+
+    def finish_poll(self, handle: Poll) -> Polled:
+        answer = super().finish_poll(handle)
+        more = [b"nowhere/0/"] if handle.others else []
+        return Polled([*answer.bodies, *more], position_next=answer.position_next)
 
 
 SERVER: Final = shutil.which("redis-server")
