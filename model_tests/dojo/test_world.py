@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from longpoll_kit.errors import HINTS as KIT_HINTS
 from longpoll_kit.model import Allowances
-from longpoll_kit.programs.explore import Bounds, drawn, orders
+from longpoll_kit.programs.explore import ODD, Bounds, drawn, examined, orders
 from longpoll_kit.programs.protocol import HINTS, Answer, At, Done, ProgramError, Reply, TokenError, reply_of
 from longpoll_kit.programs.schedule import (
     STRICT,
@@ -87,6 +88,9 @@ RIGHT: dict[str, tuple[str, Script]] = {
     "a message that is still at work": ("p1a100.aa.g2", {2: [[At("x", 2)], answered(1, ("a0",), 1, 2)]}),
     "read while its arrival is at work": (
         "aa.p1a100", {1: [[At("x", 1)], [Done(1)]], 2: [answered(2, ("a0",), 1, 2)]},
+    ),
+    "a tick that another thread comes between": (
+        "p1a100.td.ab.g2", {2: [[At("x", 2)], [Done(2)]], 4: [answered(1, NOTHING, 0, 4)]},
     ),
     "a thread that does not know of the close": (
         "p1a100.c1.g1", {1: [[At("x", 1)], answered(1, NOTHING, 0, 1)]},
@@ -230,3 +234,24 @@ def test_a_played_order_is_like_itself() -> None:
 def played_by(script: Script) -> Played:
     """One pull that is left to its deadline."""
     return play(Scripted(script), STRICT, given(steps_of("dojo1.p1a100.td")))
+
+
+class Driven(Right):
+    """It complains of nothing."""
+
+    def complaint(self) -> str:
+        return ""
+
+
+def test_what_a_process_did_after_other_schedules_is_a_finding() -> None:
+    """Even if the schedule alone is answered as it was: an earlier one with the same beginning was not."""
+    steps = steps_of("dojo1.p1a100.aa")
+    alone = play(Right(), STRICT, given(steps))
+
+    def start() -> AbstractContextManager[Driven]:
+        return nullcontext(Driven())
+
+    assert examined(start, STRICT, steps, alone) is None
+    found = examined(start, STRICT, steps, Played(alone.steps, alone.turns, ODD))
+    assert found is not None
+    assert found.violation.property == "forgets_at_reset"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import unittest
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +22,9 @@ from longpoll_judge.contract.result import Result
 from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
 from longpoll_kit.example import EXPIRED, FOUND, WOKEN, Example
 from longpoll_kit.history import RecordedHistory
-from longpoll_kit.model import Allowances, Ask, OffsetQueue
+from longpoll_kit.model import Allowances, Ask, ConsumingQueue, OffsetQueue, Queue
 from longpoll_kit.polls import PATIENCE_MAX_MS, Polls
-from longpoll_kit.run import KitReport, interval
+from longpoll_kit.run import KitReport, Run, interval
 from longpoll_kit.subject import LongPollSubject, Polled
 from longpoll_runtime import Runtime
 from longpoll_runtime.host_pauses import HostPauseWatch
@@ -194,6 +195,31 @@ def test_one_delay_is_unknown_and_two_are_a_fault(monkeypatch: pytest.MonkeyPatc
     assert "can be the machine's doing: answered_by_deadline" in once.why
     assert "run it again" in once.why
     assert f"late without a host pause: 1 of {once.timed} " in str(once)
+
+
+def test_a_second_delay_of_a_run_is_a_violation() -> None:
+    run = Run(RealRuntime(), "kit")
+    run.suspect(ViolationError("answered_by_deadline", "first"))
+    with pytest.raises(ViolationError, match="second"):
+        run.suspect(ViolationError("answered_by_deadline", "second"))
+
+
+@pytest.mark.parametrize(
+    ("queue", "bodies", "cancelled_ns", "prop"),
+    [
+        (OffsetQueue("q", Allowances()), [b"0"], 9, "cancelled_is_over"),
+        (OffsetQueue("q", Allowances()), [b"0"], 11, None),
+        (ConsumingQueue("q", Allowances(), redelivery_ms=0), [b"0"], 9, "cancelled_is_over"),
+        (ConsumingQueue("q", Allowances(), redelivery_ms=0), [b"0", b"0"], None, "answered_once"),
+        (ConsumingQueue("q", Allowances(), redelivery_ms=0), [b"0"], None, None),
+    ],
+)
+def test_an_answer_is_judged(queue: Queue, bodies: list[bytes], cancelled_ns: int | None, prop: str | None) -> None:
+    """After a cancel no later message may come, and no message twice in one answer, whatever is declared."""
+    queue.publish(b"0", 10).acked_ns = 12
+    ask = Ask(1, "q", 0, None, 100, 5, cancelled_ns=cancelled_ns, ended_ns=20, answer=Polled(bodies, position_next=1))
+    with pytest.raises(ViolationError, match=prop) if prop else nullcontext():
+        queue.judge(ask)
 
 
 class Stalled(NoPauses):
