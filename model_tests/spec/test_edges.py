@@ -15,6 +15,7 @@ from model_tests.support.spec.edges import (
     FEATURES,
     OTHERS,
     PAIRS,
+    TOGETHER,
     Edges,
     edges_of,
     explorations,
@@ -24,7 +25,7 @@ from model_tests.support.spec.edges import (
     stirred,
 )
 
-from longpoll_spec.actions import actions_of, faults, pull
+from longpoll_spec.actions import actions_of, faults, pull, traversal, wake
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import manifest
 from longpoll_spec.engines.packed.layout import layout_of
@@ -58,7 +59,7 @@ def test_each_exploration_and_each_pair_of_features_is_pinned_for_each_preset() 
     assert list(PINNED) == list(MODELS)
     assert {(entry.policy, entry.bounds) for entry in manifest.pinned()} <= set(PINNED)
     assert {(policy, pair) for policy in PRESETS for pair in PAIRS} <= set(PINNED)
-    assert {f"strict+{setting}" for setting in OTHERS} <= {policy for policy, _bounds in PINNED}
+    assert {*(f"strict+{setting}" for setting in OTHERS), *TOGETHER} <= {policy for policy, _bounds in PINNED}
     assert {bounds.messages for bounds in PAIRS.values()} == {2}
 
 
@@ -115,6 +116,14 @@ PLANTED: Final[dict[str, tuple[Planted, str, str]]] = {
     "an insert checks no limit where channels close": (
         (pull._refused, FULL, f"{FULL} and not state.bounds.has('channels')"),
         *("strict", "channels+limit"),
+    ),
+    "a wake leaves the heap entry": (
+        (wake.to_executor, "request.armed & ~wakes", "request.armed"),
+        *("strict+heap_entry=one_shot", "tiny"),
+    ),
+    "a put-back waits for no lock": (
+        (traversal.may_put_back, "state.lock_free(queue)", "TRUE"),
+        *("strict-clone+recheck_after_hold=in_lock", "tiny"),
     ),
     "no stop while a pull is on its way": (
         (faults.stop.text, RUNS, f"{RUNS} & all_of(~each.is_('pulling') for each in state.requests)"),

@@ -150,8 +150,8 @@ def explorations() -> Iterator[tuple[Policy, Bounds]]:
     for policy in PRESETS.values():
         yield from ((policy, named(each.bounds, policy)) for each in manifest.pinned() if each.policy == policy.name)
         yield from ((policy, bounds) for bounds in pairs)
-    for setting in OTHERS:
-        policy = policy_named(f"strict+{setting}")
+    for name in (*(f"strict+{setting}" for setting in OTHERS), *TOGETHER):
+        policy = policy_named(name)
         yield from ((policy, named(bounds, policy)) for bounds in OTHER_BOUNDS)
 
 
@@ -162,6 +162,8 @@ OTHERS: Final = tuple(
     if all(getattr(policy, knob) != value for policy in PRESETS.values())
 )
 """The settings of a knob that no preset has."""
+TOGETHER: Final = ("strict+heap_entry=one_shot", "strict-clone+recheck_after_hold=in_lock")
+"""Policies with two values that presets have, and no preset has together: one has no effect without the other."""
 
 
 def main() -> None:
