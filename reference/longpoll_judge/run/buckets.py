@@ -286,8 +286,8 @@ class Buckets:
             for bucket in range(self.count):
                 for other, events in visitors_of(joined(self._events(bucket)), bucket, shared):
                     self._guests[other].append(events)
+        give_back_memory()
         for bucket in range(self.count):
-            give_back_memory()
             events = joined(chain(self._events(bucket), self._guests[bucket]))
             yield judge_bucket(events, bucket, self.count, context, self._place)
 
