@@ -179,6 +179,7 @@ def test_a_mistake_in_the_call_is_told(words: tuple[str, ...], said: str, tmp_pa
 # -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
+AGAIN: Final = 'request.phases["trying"]), (request.deadline, 0), (completed[request], False), (answers[request], 0)'
 FAULTS: Final = (
     ("table.py", (), ("no_lost_wakeup",)),
     ("table.py", (("(state.queue.due, False), ", ""),), ("time_can_pass",)),
@@ -190,6 +191,12 @@ FAULTS: Final = (
     ("purgatory.py", (("& ~watched[queue, request]\n", "& ~watched[queue, request] & queue.due\n"),), ("every_fetch",)),
     ("purgatory.py", (("& (request.deadline <= 0)\n", "\n"), ("answered_by", "answered_By")), ()),
     ("purgatory.py", (("*completes(state, request, guard)", "(request.deadline, 0)"),), ("time_can_pass",)),
+    ("purgatory.py", (('request.phases["idle"]), (request.deadline, 0)', AGAIN),), ("time_can_pass",)),
+    (
+        "purgatory.py",
+        (("(request.deadline <= 0)\n", "(request.deadline <= (0 if request.index else -1))\n"),),
+        ("answered_by",),
+    ),
 )
 """(example, its mistake, what the check reports, possibly among others)."""
 
@@ -288,6 +295,17 @@ def test_a_derived_file_keeps_everything_of_its_policy(tmp_path: Path) -> None:
     assert (mine.distinct_states, mine.transitions) == (strict.distinct_states, strict.transitions)
     assert {each.name for each in strict.verdicts} - {each.name for each in mine.verdicts} == {"time_can_pass"}
     assert [row.verdict.verdict for row in progress_of(same, Bounds("own"))] == ["holds"]
+
+
+def test_a_derived_file_may_leave_actions_out(tmp_path: Path) -> None:
+    text = (
+        "from longpoll_spec.custom import Specification\n\nspec = Specification('strict', without=['stop', 'expire'])\n"
+    )
+    (tmp_path / "less.py").write_text(text)
+    policies = longpoll.Policy(), load(str(tmp_path / "less.py"))
+    strict, less = ({each.name for each in specification_of(policy, Bounds("own")).actions} for policy in policies)
+
+    assert strict - less == {"stop", "expire"}
 
 
 def test_a_policy_is_validated_when_it_is_made() -> None:

@@ -43,8 +43,6 @@ class Phases:
     """The phases of a request. If notifiers traverse in place, one list serves all, because there is one lock."""
 
     labels: tuple[str, ...]
-    is_closed: bool = False
-    """Whether no other policy has more phases: then an unknown label is a mistake."""
 
     def __getitem__(self, label: str) -> int:
         if label not in self.labels:
@@ -52,7 +50,7 @@ class Phases:
         return self.labels.index(label)
 
     def __contains__(self, label: str) -> bool:
-        return label in self.labels or (self.is_closed and bool(self[label]))
+        return label in self.labels
 
 
 def notifiers_of(policy: Policy) -> tuple[str, ...]:
@@ -74,7 +72,7 @@ def phases_of(policy: Policy, bounds: Bounds | None = None) -> Phases:
     """The phases of a policy, in the order in which a request goes through them."""
     own = policy.extension
     if own is not None and own.is_alone:
-        return Phases(own.phases, is_closed=True)
+        return Phases(own.phases)
     early: tuple[str, ...] = ("has_bucket",) if bounds is not None and may_orphan(policy, bounds) else ()
     early += ("rechecked",) if policy.recheck_after_hold in {"before_lock", "in_lock"} else ()
     if policy.take == "in_place":
