@@ -105,9 +105,8 @@ def _quiet(model: Model) -> Model:
     """The model without faults and with one tag, with the same urgency: its runs are runs of the model."""
     state = model.state
     others = {*(tag.name for tag in state.tags[1:]), *(wish.name for wish in state.wishes[1:])}
-    kept = [
-        each.urgent or (each.name in NOTHING_WRONG and others.isdisjoint(map(str, each.actors)))
-        for each in model.actions
-    ]
+    # A slave that does not notify shows little: it becomes master first.
+    quiet = NOTHING_WRONG | {"role_change"} if model.policy.slave == "reads_only" else NOTHING_WRONG
+    kept = [each.urgent or (each.name in quiet and others.isdisjoint(map(str, each.actors))) for each in model.actions]
     pairs = zip(model.actions, kept, strict=True)
     return attrs.evolve(model, actions=tuple(each if keep else attrs.evolve(each, guard=FALSE) for each, keep in pairs))
