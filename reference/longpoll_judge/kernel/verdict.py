@@ -68,8 +68,8 @@ def judge_window(
     # All events of these requests are here, so the places of their answers are final.
     table = place_answers(table)
     window = make_window(table, None if native is None else native(table))
-    case = make_case(window, context)
     table = with_numbers(window)
+    case = make_case(window, context)
     own = np.arange(len(table)) < len(window)
     answered_ns = case.pulls.answered_before_ns
     counted = np.ones(len(answered_ns), dtype=np.bool_)

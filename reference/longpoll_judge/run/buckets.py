@@ -288,8 +288,10 @@ class Buckets:
                     self._guests[other].append(events)
         give_back_memory()
         for bucket in range(self.count):
-            events = joined(chain(self._events(bucket), self._guests[bucket]))
-            yield judge_bucket(events, bucket, self.count, context, self._place)
+            where: Any = {"bucket": bucket, "buckets": self.count, "place": self._place}
+            pieces = chain(self._events(bucket), self._guests[bucket])
+            # Nothing here holds the events, so they go once the window has them in order.
+            yield judge_window(each_once(joined(pieces), **where), context, partial(are_in, **where))
 
     def _told(self, bucket: int, wanted: Keys) -> pa.Table:
         """The wanted keys that a bucket has."""
