@@ -58,7 +58,7 @@ $(COMPILED): $(STAMP) $(TESTS)
 test: setup $(if $(FILE),,$(COMPILED))  ## the test suite, under three minutes on two quiet cores, or make test FILE=PATH
 	@$(BIN)/python -m pytest $(or $(FILE),-n $(WORKERS) --dist loadgroup $(CHECKED:%=--ignore %))
 
-test-peers: setup  ## real Java, Go, Node and C++ clients and brokers, SPIN, Redis and browsers; at most 15 minutes
+test-peers: setup  ## real clients and brokers, SPIN, browsers, and the servers that kit tests; at most 15 minutes
 	@$(BIN)/python -m pytest -n $(PEER_WORKERS) --dist loadfile -m "peers and not long" --timeout 600
 
 nightly: setup  ## simulations, fuzzers and long tests for a given time: make nightly MINUTES=45 [SEED=N]
@@ -67,7 +67,7 @@ nightly: setup  ## simulations, fuzzers and long tests for a given time: make ni
 mutants: setup  ## mutants of the changed modules that no test kills: make mutants [MODULE=GLOB] [BASE=REVISION]
 	@$(BIN)/python -m model_tests.mutants.code $(if $(MODULE),--module '$(MODULE)',--changed-since $(BASE))
 
-bench: setup  ## measure, and print ratios against the peer: make bench PART=explore|broker|judge|polling|oracle|attacks|client
+bench: setup  ## measure, and print ratios against the peer: make bench PART=explore|broker|judge|polling|oracle|attacks|client|services
 	@$(BIN)/python -m model_tests.bench "$(PART)"
 
 docs: setup  ## make the site of the docs in build/site, to be opened as files

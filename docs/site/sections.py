@@ -45,6 +45,7 @@ SECTIONS: Final = (
             "judge",
             "follow",
             "kit",
+            "services",
             "conformance",
             "conformance/README",
             "java",

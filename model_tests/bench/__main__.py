@@ -22,6 +22,7 @@ PARTS: Final = {
     "oracle": ("oracle_bench",),
     "attacks": ("attacks_bench",),
     "client": ("client_bench",),
+    "services": ("services_bench",),
 }
 """Part -> its scripts, in the order in which they run."""
 

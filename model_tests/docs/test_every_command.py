@@ -32,7 +32,7 @@ NOT_TYPED: Final = {
     "--volume longpoll-store:/store longpoll": DOCKER,
     "docker run --rm --network host --volume longpoll-store:/store longpoll --listen 192.0.2.7:10911 "
     "--name-server 192.0.2.7:9876": DOCKER,
-    "longpoll kit redis://127.0.0.1:6379": "needs a Redis server; `model_tests/kit/test_command.py` starts one",
+    "longpoll kit redis://127.0.0.1:6379": "needs a Redis server; `model_tests/kit/test_servers.py` starts one",
     "longpoll kit http://127.0.0.1:8080 --service feed.toml": "needs a service; the same test serves one",
     "java -cp tla2tools.jar tlc2.TLC longpoll_strict": "needs TLC's jar, which is not fetched; "
     "`model_tests/conformance/test_tlc.py` has TLC check the same where there is one",
@@ -55,6 +55,7 @@ OF_A_PART: Final = {
     "oracle": f"{BENCH}oracle_bench --steps 500",
     "polling": f"{BENCH}polling_bench --messages 3 --idle-s 0.2",
     "broker": f"{BENCH}wire_bench --rounds 1",
+    "services": f"{BENCH}services_bench --seconds 1 --only beanstalkd",
 }
 """Part of `make bench` -> its scripts with smaller numbers; `broker_bench` is typed by the commands below."""
 SETUP: Final = tuple(

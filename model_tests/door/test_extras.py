@@ -29,7 +29,12 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 """
 """A process in which some packages are not installed."""
-IMPORTED: Final = {"z3-solver": "z3", "opentelemetry-api": "opentelemetry"}
+IMPORTED: Final = {
+    "z3-solver": "z3",
+    "opentelemetry-api": "opentelemetry",
+    "nats-py": "nats",
+    "confluent-kafka": "confluent_kafka",
+}
 """Distribution -> the package that it installs."""
 
 
@@ -65,7 +70,9 @@ def test_the_extras_are_those_that_are_told_of() -> None:
     for name, extra in PACKAGES.items():
         assert name.removeprefix("_") in brought_by(extra)
         assert name.removeprefix("_") not in always
-    assert {name for extra in ("spec", "judge", "spark", "testing") for name in brought_by(extra)} <= set(PACKAGES)
+    assert {name for extra in ("spec", "judge", "spark", "testing", "services") for name in brought_by(extra)} <= set(
+        PACKAGES
+    )
 
 
 def test_what_no_extra_brings_is_a_fault() -> None:
@@ -114,6 +121,14 @@ def test_a_command_names_its_extra(words: list[str], extra: str) -> None:
 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert f"pip install 'longpoll[{extra}]'" in done.stderr
+
+
+def test_kit_names_the_extra_of_a_service() -> None:
+    """Where the other packages of kit are installed, only the service's client is missing."""
+    done = command("kit", "nats://127.0.0.1", without={"nats"})
+
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "pip install 'longpoll[services]'" in done.stderr
 
 
 def test_the_law_is_explored_without_any_extra() -> None:

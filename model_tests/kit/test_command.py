@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner, Result
-from model_tests.kit.services import SERVER
 
 from longpoll.commands.kit import kit
 from longpoll_kit.subjects import addresses
@@ -141,7 +140,8 @@ def test_a_mistake_in_the_description_is_told_in_a_sentence(text: str, said: str
     ("words", "said"),
     [
         (("ftp://127.0.0.1",), "has no known scheme; write one of redis://"),
-        (("redis://127.0.0.1", "--mode", "lpop"), "Redis has no mode 'lpop'; write one of blpop, blmove"),
+        (("redis://127.0.0.1", "--mode", "lpop"), "redis:// has no mode 'lpop'; write one of blpop, blmove"),
+        (("nats://127.0.0.1", "--mode", "push"), "nats:// has no mode 'push'; write one of pull"),
         (("http://127.0.0.1:1",), "needs a file that describes its requests: --service FILE"),
     ],
 )
@@ -151,11 +151,12 @@ def test_what_cannot_be_tested_is_told_in_a_sentence(words: tuple[str, ...], sai
     assert (done.exit_code, said in " ".join(done.output.split())) == (2, True), done.output
 
 
-@pytest.mark.parametrize("scheme", ["http", "redis"])
+@pytest.mark.parametrize("scheme", ["http", "redis", "nats", "kafka", "sqs+http", "beanstalkd", "etcd"])
 def test_a_refused_connection_is_told_in_a_sentence(scheme: str, tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound, but not listening
-        done = run(f"{scheme}://127.0.0.1:{unused.getsockname()[1]}", "--service", described(tmp_path))
+        described_by = ("--service", described(tmp_path)) if scheme == "http" else ()
+        done = run(f"{scheme}://127.0.0.1:{unused.getsockname()[1]}", *described_by)
 
     assert (done.exit_code, "does not answer: " in done.output) == (2, True), done.output
     assert "Traceback" not in done.output
@@ -167,26 +168,3 @@ def test_the_process_of_a_local_service_is_found() -> None:
         process_id = addresses.local_process("127.0.0.1", listening.getsockname()[1])
         assert Path(f"/proc/{process_id}").samefile("/proc/self")
     assert addresses.local_process("192.0.2.1", 80) is None
-
-
-@pytest.mark.peers
-@pytest.mark.skipif(SERVER is None, reason="redis-server is not here; install the Debian package redis-server")
-@pytest.mark.parametrize("mode", ["blpop", "blmove", "xread", "xreadgroup"])
-def test_each_mode_of_redis_is_valid(mode: str, tmp_path: Path) -> None:
-    """The queues are gone afterwards; the silence of 6 s is longer than the client's own timeout."""
-    import subprocess  # noqa: PLC0415 - only this peer needs it
-
-    import redis  # noqa: PLC0415 - the same
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-    words = [str(SERVER), "--port", str(port), "--dir", str(tmp_path), "--save", ""]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            assert any("ready to accept connections" in line.lower() for line in server.stdout)
-            done = run(f"redis://127.0.0.1:{port}", "--mode", mode, "--for", "12", "--json")
-            left = redis.Redis(port=port).dbsize()
-        finally:
-            server.terminate()
-    assert (json.loads(done.stdout)["verdict"], done.exit_code, left) == ("valid", 0, 0), done.output

@@ -15,7 +15,7 @@ from model_tests.kit.virtual import SOME
 import longpoll
 from longpoll_judge.contract.result import Result
 from longpoll_kit.run import KitReport
-from longpoll_kit.subjects.on_redis import Mode, RedisSubject
+from longpoll_kit.subjects.on_redis import RedisSubject
 
 pytestmark = [
     pytest.mark.peers,
@@ -29,7 +29,7 @@ class Restarting(RedisSubject):
 
     durable = True
 
-    def __init__(self, server: RedisServer, mode: Mode = "blpop") -> None:
+    def __init__(self, server: RedisServer, mode: str = "blpop") -> None:
         super().__init__(f"unix://{server.path}", mode)
         self.server = server
         self.process_id = server.process.pid

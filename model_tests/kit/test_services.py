@@ -116,6 +116,7 @@ RIGHT: Final[dict[str, Making]] = {
     "everything, taken": of(TakeQueue, Able, beats=100),
     "a deleted queue's polls wait on": of(services.DeletesQuietly, Able, beats=100, ENDS_AT_DELETION=False),
     "heartbeats, more often": able(beats=20),
+    "small bodies": of(Feed, keeps=lambda body: body[:1_000], BODY_MAX=1_000),
 }
 
 

@@ -20,6 +20,11 @@ PACKAGES: Final = {
     "pytest": "testing",
     "_pytest": "testing",
     "redis": "testing",
+    "boto3": "services",
+    "confluent_kafka": "services",
+    "etcd3gw": "services",
+    "greenstalk": "services",
+    "nats": "services",
     "greenlet": "simulation",
     "dpkt": "import",
     "lz4": "compression",
@@ -48,6 +53,8 @@ def missing(error: BaseException, command: str = "") -> str | None:
     if name not in PACKAGES:
         return None
     extra = COMMANDS.get(command, PACKAGES[name])
+    # One service's client is missing where the others may be there.
+    extra = "services" if PACKAGES[name] == "services" else extra
     # Spark is an engine of two commands; its extra includes what either of them needs.
     extra = "spark" if PACKAGES[name] == "spark" and "spark" not in extra else extra
     return f"the package {name} is not installed; run: {install(extra)}{HINTS.get(command, '')}"

@@ -48,5 +48,9 @@ class SubjectError(UserError):
     """The subject is not written as the kit needs it; the text says what to change."""
 
 
+class ServiceError(UserError):
+    """The service refuses requests, or is gone: nothing more can be learnt from it."""
+
+
 class StandstillError(LongpollError):
     """The host paused for so long that lateness shows nothing; the example ends."""

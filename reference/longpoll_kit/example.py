@@ -50,6 +50,8 @@ HELD_MS: Final = 5
 """A poll sent this long before its message's publish began was already waiting, as far as known."""
 HELD_SHARE: Final = 0.1
 """A poll that ends empty before this share of its wait was not held."""
+DISTURBED_SHARE: Final = 0.8
+"""A message for others comes after this share of a poll's wait, so a wait that begins again is clearly late."""
 HERD_MAX: Final = 200
 """The most polls that wait at once, unless the user sets another number."""
 BODY_MAX: Final = 65_536
@@ -215,13 +217,13 @@ class Example:
         return self.publish(queue, b"", 1 if is_shared else count)
 
     def herd_ends(self, queue: Queue, count: int, timeout_ms: int, place: Any = "end") -> str:
-        """Hold many polls until their deadlines; halfway one gets a message, of their queue if it takes only one."""
+        """Hold many polls to their deadlines; meanwhile publish one message, which at most one of them gets."""
         other = queue if isinstance(queue, ConsumingQueue) else self._other(queue)
         first = self._first(queue, place)
         asks = [self._begin(queue, first, timeout_ms) for _ in range(count)]
         for ask in asks:
             self.polls.wait_sent(ask)
-        self.polls.let_pass(asks[0].timeout_ms * 500)  # half of it
+        self.polls.let_pass(int(asks[0].timeout_ms * 1000 * DISTURBED_SHARE))
         self._publish(other, b"")
         for ask in asks:
             self._wait_over(ask)
@@ -251,7 +253,7 @@ class Example:
         other = self._other(queue)
         if not (isinstance(queue, OffsetQueue) and isinstance(other, OffsetQueue)):
             return NOTHING_DONE
-        for _ in range(count):
+        while len(other.messages) < len(queue.messages) + count:
             self._publish(other, b"")
         self._read_up(other)
         beyond, position = len(queue.messages) + count, other.positions[other.end]
@@ -535,7 +537,7 @@ class Example:
         ask = self._begin(queue, self._first(queue, place), timeout_ms)
         self.polls.wait_sent(ask)
         if other is not None:
-            self.polls.let_pass(ask.timeout_ms * 500)  # half of it
+            self.polls.let_pass(int(ask.timeout_ms * 1000 * DISTURBED_SHARE))
             self._publish(other, b"")
         self._wait_over(ask)
         self.settle()
@@ -637,8 +639,11 @@ class Example:
         assert ask.answer is not None
         self.subject.acknowledge(ask.handle)
         now_ns, bodies = self.runtime.monotonic_ns(), set(ask.answer.bodies)
+        again_ms = getattr(self.subject, "redelivery_ms", None)
         for message in queue.messages:
-            if message.body in bodies:
+            # An acknowledgement that may have come after the redelivery time need not count.
+            is_in_time = not again_ms or now_ns < max(ask.begun_ns, message.begun_ns) + again_ms * MS
+            if message.body in bodies and is_in_time:
                 message.read_ns = now_ns
 
     def _tell_answered(self, queue: Queue, ask: Ask, *, is_doubted: bool) -> None:

@@ -200,7 +200,9 @@ class Run:
     def _verdict(self, left_out: tuple[str, ...]) -> tuple[Verdict, str, str]:
         """The verdict, the reason, and the violated property."""
         if self.failure is not None:
-            assert isinstance(self.failure.error, ViolationError), "the subject's own exceptions are raised"
+            if not isinstance(self.failure.error, ViolationError):  # another exception of the subject is raised
+                why = f"the service refused requests or was gone in step {self.failure.steps[-1]}: {self.failure.error}"
+                return "unknown", f"{why}; look why it ended, for example in its log, and start it again", ""
             return "invalid", str(self.failure.error), self.failure.error.property
         judged = self.judged + self.counts
         if self.standstills or any(late > EXCUSED_SHARE * (late + judged[kind]) for kind, late in self.excused.items()):

@@ -65,6 +65,10 @@ class LongPollSubject(Protocol):
     """The shortest wait that the service accepts; 1 or more if 0 means to wait for ever, as for BLPOP of Redis."""
     wait_max_ms: int | None = None
     """The longest wait that the service accepts; None: any."""
+    body_max: int | None = None
+    """Bytes of the largest message that the service accepts; None: as large as the test's."""
+    gone: tuple[type[Exception], ...] = ()
+    """What its client raises when the service refuses requests or is gone, which ends the test as unknown."""
     durable: bool = False
     """Whether acknowledged messages survive a restart; otherwise they may be lost."""
     heartbeat_ms: int | None = None

@@ -34,7 +34,7 @@ POLLS_MAX: Final = 5_000
 
 @click.command()
 @click.argument("url")
-@click.option("--mode", help="How to poll. Redis: blpop (default), blmove, xread, xreadgroup.")
+@click.option("--mode", help="How to poll. redis: blpop, blmove, xread, xreadgroup. etcd: watch, newest.")
 @click.option(
     "--service", type=FilledPath(dir_okay=False), help="For http://: the TOML file that describes the service."
 )
@@ -76,12 +76,15 @@ def kit(
 ) -> None:
     """Test the long polling of the service at URL: lost wakeups, late deadlines, lost and repeated messages.
 
-    The test publishes to new queues, whose names begin with kit-, and reads them. It does not stop the service.
+    URL begins with redis://, nats://, kafka://, sqs+http://, beanstalkd://, etcd:// or http://. The test publishes to
+    new queues, whose names begin with kit-, and reads them. It does not stop the service.
 
     \b
     Examples:
       longpoll kit redis://127.0.0.1:6379
       longpoll kit redis://127.0.0.1:6379 --mode xread --for 60
+      longpoll kit nats://127.0.0.1:4222
+      longpoll kit sqs+http://127.0.0.1:5000
       longpoll kit http://127.0.0.1:8080 --service jobs.toml
 
     Exit codes: 0 valid, 1 invalid, 2 a mistake or no service at URL, 3 unknown.

@@ -8,46 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import redis
 
-from longpoll_kit.errors import SubjectError
 from longpoll_kit.subject import LongPollSubject, Polled, Semantics
 from longpoll_kit.subjects.addresses import local_process
 
-Mode = Literal["blpop", "blmove", "xread", "xreadgroup"]
-SEMANTICS: Final[Mapping[str, Semantics]] = {"xread": "offsets"}
 BODY: Final = "body"
 GROUP: Final = "readers"
 CONNECTIONS_MAX: Final = 10_000
 """All polls of a herd may begin at once; the client's own limit is 100."""
 
 
-def mode_of(mode: str | None) -> Mode:
-    """The mode of this name, by default BLPOP; raises SubjectError."""
-    found: Mode | None = next((each for each in get_args(Mode) if each == (mode or "blpop")), None)
-    if found is None:
-        raise SubjectError(f"Redis has no mode {mode!r}; write one of {', '.join(get_args(Mode))}")
-    return found
-
-
 class RedisSubject(LongPollSubject):
     """The keys of a server as queues; `close` deletes them."""
 
+    MODES: Final[Mapping[str, Semantics]] = {
+        "blpop": "consuming",
+        "blmove": "consuming",
+        "xread": "offsets",
+        "xreadgroup": "consuming",
+    }
     wait_min_ms = 1
+    gone = (redis.RedisError, OSError)
 
-    def __init__(self, url: str, mode: Mode) -> None:
-        """Connect; raises SubjectError if the server does not answer."""
+    def __init__(self, url: str, mode: str) -> None:
+        """Connect; raises one of `gone`."""
         self._mode = mode
-        self.semantics = SEMANTICS.get(mode, "consuming")
+        self.semantics = self.MODES[mode]
         self._client: redis.Redis = redis.Redis.from_url(url, max_connections=CONNECTIONS_MAX)
         self._keys: set[str] = set()
-        try:
-            self._client.ping()
-        except redis.RedisError as error:
-            what = f"{url} does not answer: {error}; start the server, or check address and rights"
-            raise SubjectError(what) from None
+        self._client.ping()
         settings = self._client.connection_pool.connection_kwargs
         self.process_id = local_process(settings.get("host"), settings.get("port"))
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from attrs import fields, frozen
 
-from longpoll_kit.errors import SubjectError
+from longpoll_kit.errors import ServiceError, SubjectError
 from longpoll_kit.subject import LongPollSubject, MessageOrder, Polled, Semantics
 from longpoll_kit.subjects.addresses import local_process
 
@@ -77,6 +77,8 @@ def read(file: Path) -> Service:
 class HttpSubject(LongPollSubject):
     """The service at a URL; each request has its own connection."""
 
+    gone = (OSError, http.client.HTTPException)
+
     def __init__(self, url: str, service: Service) -> None:
         split = urlsplit(url)
         kind = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
@@ -91,9 +93,12 @@ class HttpSubject(LongPollSubject):
             service.wait_min_ms,
             service.wait_max_ms,
         )
+        connection = kind(split.netloc)
+        connection.connect()
+        connection.close()
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Send a message; raises SubjectError if it is refused."""
+        """Send a message; raises ServiceError if it is refused."""
         connection = self._sent(self._service.publish, body, queue=queue)
         self._read(connection)
 
@@ -125,11 +130,7 @@ class HttpSubject(LongPollSubject):
         for name, value in values.items():
             path = path.replace(f"{{{name}}}", quote(value, safe=""))
         connection = self._kind(self._host)
-        try:
-            connection.request(method, self._prefix + path, body)
-        except OSError as error:
-            what = f"{self._url} does not answer: {error}; start the service, or check the address"
-            raise SubjectError(what) from None
+        connection.request(method, self._prefix + path, body)
         return connection
 
     def _read(self, connection: http.client.HTTPConnection) -> bytes:
@@ -142,7 +143,7 @@ class HttpSubject(LongPollSubject):
         if answer.status in self._service.nothing:
             return b""
         if answer.status not in ACCEPTED:
-            raise SubjectError(f"{self._url} answered {answer.status} {answer.reason}: {content[:SHOWN_MAX]!r}")
+            raise ServiceError(f"{self._url} answered {answer.status} {answer.reason}: {content[:SHOWN_MAX]!r}")
         return content
 
 

@@ -1,0 +1,72 @@
+"""`longpoll kit` with each real server: right ones are valid, and one that dies ends the test in a sentence."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from click.testing import CliRunner
+from model_tests.support.real_servers import KINDS, Server, running
+
+from longpoll.commands.kit import kit
+from longpoll_kit.machine import LongPollMachine
+from longpoll_kit.subjects import subject_for
+
+pytestmark = pytest.mark.peers
+PATIENT: Final = ("--wake-ms", "5000", "--late-ms", "5000")
+"""The verdict must not depend on how busy the machine is."""
+DIES_AT: Final = 30
+"""The publish before which the server is killed."""
+
+
+def server_of(name: str, directory: Path) -> Iterator[Server]:
+    """A server, unless it is not on this machine."""
+    if not KINDS[name].is_here:
+        pytest.skip(f"{name} is not here; install {KINDS[name].where}")
+    with running(name, directory) as server:
+        yield server
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    yield from server_of(request.param, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [(name, mode) for name, kind in KINDS.items() for mode in kind.modes if name != "moto"]
+)
+def test_a_real_server_is_valid(name: str, mode: str, tmp_path: Path) -> None:
+    """The extremes, and some random steps; 40 polls at once suffice to look at the subject."""
+    for server in server_of(name, tmp_path):
+        words = [server.url, *(["--mode", mode] if mode else []), "--for", "5", "--polls", "40", "--json", *PATIENT]
+        done = CliRunner().invoke(kit, words)
+
+        assert (json.loads(done.stdout)["verdict"], done.exit_code) == ("valid", 0), done.output
+
+
+def test_a_server_that_dies_is_unknown_in_a_sentence(server: Server) -> None:
+    """It is killed between two publishes of the run, with polls that wait."""
+    made, left = subject_for(server.url), [DIES_AT]
+
+    def subject() -> Any:
+        made_now = made()
+        publish = made_now.publish
+
+        def publishes(queue: str, body: bytes) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                server.stop(signal.SIGKILL)
+            publish(queue, body)
+
+        vars(made_now)["publish"] = publishes
+        return made_now
+
+    machine: Any = type("Machine", (LongPollMachine,), {"subject": staticmethod(subject), "silence_ms": 0})
+    report = machine.exercise(seconds=1)
+
+    assert (report.verdict, report.property) == ("unknown", ""), report
+    assert "the service refused requests or was gone in step " in report.why

@@ -1,0 +1,122 @@
+"""beanstalkd: tubes as queues, by `reserve-with-timeout` of greenstalk.
+
+Promised by doc/protocol.txt of beanstalkd: jobs of one priority leave a tube first in, first out; waits are whole
+seconds; a reserved job that its client does not delete within its time to run (TTR) is ready again, and so are the jobs
+of a closed connection. A job has at most 65,535 bytes unless the server is started with `-z`.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import greenstalk
+from attrs import define
+
+from longpoll_kit.subject import LongPollSubject, Polled, Semantics
+from longpoll_kit.subjects.addresses import local_process
+
+PORT: Final = 11_300
+TTR_S: Final = 3
+
+
+@define(eq=False)
+class Reserve:
+    """A poll: its own connection, which keeps its job reserved until the job is deleted."""
+
+    connection: socket.socket
+    client: Any
+    wait_s: int
+    lock: Any
+    job: Any = None
+    is_cancelled: bool = False
+
+    def close(self) -> None:
+        """Close the connection; its job is ready again if it was not deleted."""
+        self.client.close()
+
+
+class BeanstalkdSubject(LongPollSubject):
+    """The tubes of a server; `close` empties them, because an empty tube without clients is deleted."""
+
+    MODES: Final[Mapping[str, Semantics]] = {"reserve": "consuming"}
+    semantics = "consuming"
+    redelivery_ms = TTR_S * 1_000
+    wait_unit_ms = 1_000
+    body_max = 65_535
+    gone = (OSError, greenstalk.Error)
+
+    def __init__(self, url: str, _mode: str) -> None:
+        """Connect; raises one of `gone`."""
+        split = urlsplit(url)
+        self._address = (split.hostname or "127.0.0.1", split.port or PORT)
+        self.process_id = local_process(*self._address)
+        self._writers: dict[str, Any] = {}
+        self._open: set[Reserve] = set()
+        socket.create_connection(self._address).close()
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Put a job."""
+        if queue not in self._writers:
+            self._writers[queue] = greenstalk.Client(self._address, None, use=queue, watch=queue)
+        self._writers[queue].put(body, ttr=TTR_S)
+
+    def start_poll(self, queue: str, position: None, timeout_ms: int) -> Reserve:  # noqa: ARG002 - a tube has none
+        """Open a connection that watches the tube."""
+        connection = socket.create_connection(self._address)
+        reserve = Reserve(
+            connection, greenstalk.Client(connection, None, watch=queue), timeout_ms // 1_000, threading.Lock()
+        )
+        self._open.add(reserve)
+        return reserve
+
+    def finish_poll(self, handle: Reserve) -> Polled:
+        """Reserve a job; without one, close the connection."""
+        try:
+            job = handle.client.reserve(handle.wait_s)
+        except greenstalk.TimedOutError:
+            job = None
+        with handle.lock:
+            handle.job = None if handle.is_cancelled else job  # the server takes it back with the connection
+        if handle.job is None:
+            self._end(handle)
+            return Polled()
+        return Polled([handle.job.body])
+
+    def acknowledge(self, handle: Reserve) -> None:
+        """Delete the job, unless its time is up."""
+        with suppress(greenstalk.NotFoundError):
+            handle.client.delete(handle.job)
+        self._end(handle)
+
+    def cancel(self, handle: Reserve) -> None:
+        """Break the connection off, unless it has reserved a job."""
+        with handle.lock:
+            handle.is_cancelled = handle.job is None
+            if handle.is_cancelled:
+                with suppress(OSError):  # it has ended
+                    handle.connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Empty the tubes, and close the connections."""
+        for reserve in list(self._open):
+            self._end(reserve)
+        for writer in self._writers.values():
+            while (job := _next(writer)) is not None:
+                writer.delete(job)
+            writer.close()
+
+    def _end(self, reserve: Reserve) -> None:
+        self._open.discard(reserve)
+        reserve.close()
+
+
+def _next(client: Any) -> Any:
+    try:
+        return client.reserve(0)
+    except greenstalk.TimedOutError:
+        return None

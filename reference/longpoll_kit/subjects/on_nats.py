@@ -1,0 +1,168 @@
+"""NATS JetStream: a stream as a queue, read by pull requests of nats-py to one durable consumer.
+
+Promised by docs.nats.io (JetStream, consumers; "Pull consumers" and ADR-37): a request waits until `expires` and then
+gets status 408; a message that is not acknowledged within `ack_wait` is given again; messages are given in the order
+of the stream. A request with `no_wait` is answered at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import nats
+import nats.errors
+import nats.js.errors
+from attrs import define
+from nats.js.api import AckPolicy, ConsumerConfig, StorageType, StreamConfig
+
+from longpoll_kit.errors import ServiceError
+from longpoll_kit.subject import LongPollSubject, Polled, Semantics
+from longpoll_kit.subjects.addresses import local_process
+
+PORT: Final = 4_222
+CONSUMER: Final = "kit"
+ACK_WAIT_S: Final = 3
+CALL_S: Final = 10
+NOTHING: Final = {"404", "408"}
+"""The status of a request without messages, and of one whose time is up."""
+Made = TypeVar("Made")
+
+
+@define(eq=False)
+class Pull:
+    """A pull request; its answer is a message with or without a status, and None if it was cancelled."""
+
+    answer: asyncio.Future[Any]
+    inbox: Any = None
+
+    async def take(self, message: Any) -> None:
+        """Keep the first message that comes."""
+        if not self.answer.done():
+            self.answer.set_result(message)
+
+    async def ended(self) -> Any:
+        """Wait for the answer, and give the inbox up; raises ConnectionError."""
+        message = await self.answer
+        if message is not None:
+            with suppress(nats.errors.Error):  # it is given up by a cancel, or the connection is closed
+                await self.inbox.unsubscribe()
+        return message
+
+
+class NatsSubject(LongPollSubject):
+    """The streams of a server; `close` deletes them. The client runs on an event loop of its own thread."""
+
+    MODES: Final[Mapping[str, Semantics]] = {"pull": "consuming"}
+    semantics = "consuming"
+    redelivery_ms = ACK_WAIT_S * 1_000
+    gone = (OSError, nats.errors.Error, nats.js.errors.Error, TimeoutError)
+
+    def __init__(self, url: str, _mode: str) -> None:
+        """Connect; raises one of `gone`."""
+        split = urlsplit(url)
+        self.process_id = local_process(split.hostname, split.port or PORT)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kit-nats")
+        self._thread.start()
+        self._streams: set[str] = set()
+        self._lock = threading.Lock()
+        self._open: set[Pull] = set()
+        try:
+            self._nats: Any = self._do(self._connect(url))
+            self._jetstream: Any = self._nats.jetstream()
+            self._do(self._jetstream.account_info())
+        except self.gone:
+            self._end_loop()
+            raise
+
+    async def _connect(self, url: str) -> Any:
+        async def failed(_error: Exception) -> None:
+            """The call that meets the error raises it."""
+
+        return await nats.connect(
+            url, allow_reconnect=False, connect_timeout=CALL_S, disconnected_cb=self._lose, error_cb=failed
+        )
+
+    async def _lose(self) -> None:
+        """Nothing comes any more."""
+        for pull in self._open:
+            if not pull.answer.done():
+                pull.answer.set_exception(ConnectionError("the server closed the connection"))
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Publish to the stream, and wait for its acknowledgement."""
+        self._use(queue)
+        self._do(self._jetstream.publish(queue, body))
+
+    def start_poll(self, queue: str, position: None, timeout_ms: int) -> Pull:  # noqa: ARG002 - the consumer has it
+        """Send a request for one message."""
+        self._use(queue)
+        wanted = {"expires": timeout_ms * 1_000_000} if timeout_ms else {"no_wait": True}
+        return self._do(self._ask(queue, json.dumps({"batch": 1} | wanted).encode()))
+
+    async def _ask(self, queue: str, wanted: bytes) -> Pull:
+        pull, name = Pull(self._loop.create_future()), self._nats.new_inbox()
+        self._open.add(pull)
+        pull.inbox = await self._nats.subscribe(name, cb=pull.take)
+        await self._nats.publish(f"$JS.API.CONSUMER.MSG.NEXT.{queue}.{CONSUMER}", wanted, reply=name)
+        await self._nats.flush(CALL_S)
+        return pull
+
+    def finish_poll(self, handle: Pull) -> Polled:
+        """Wait for the message, or a status."""
+        answer = asyncio.run_coroutine_threadsafe(handle.ended(), self._loop).result()
+        status = answer.headers.get("Status") if answer is not None and answer.headers and not answer.reply else None
+        if answer is None or status in NOTHING:
+            return Polled()
+        if status is not None:
+            raise ServiceError(f"a pull request got {status} {answer.headers.get('Description', '')}")
+        return Polled([answer.data])
+
+    def acknowledge(self, handle: Pull) -> None:
+        """Acknowledge the message, and wait until the server has confirmed it."""
+        self._do(handle.answer.result().ack_sync(CALL_S))
+
+    def cancel(self, handle: Pull) -> None:
+        """Take the inbox's interest away; the server gives a request without interest nothing."""
+        self._do(self._cancel(handle))
+
+    async def _cancel(self, pull: Pull) -> None:
+        with suppress(nats.errors.BadSubscriptionError):  # it is answered
+            await pull.inbox.drain()
+        await pull.take(None)
+
+    def close(self) -> None:
+        """Delete the streams, and close the connection."""
+        try:
+            for stream in self._streams:
+                self._do(self._jetstream.delete_stream(stream))
+            self._do(self._nats.close())
+        finally:
+            self._end_loop()
+
+    def _use(self, queue: str) -> None:
+        with self._lock:
+            if queue not in self._streams:
+                self._do(self._create(queue))
+                self._streams.add(queue)
+
+    async def _create(self, queue: str) -> None:
+        await self._jetstream.add_stream(StreamConfig(queue, subjects=[queue], storage=StorageType.MEMORY))
+        consumer = ConsumerConfig(
+            durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT, ack_wait=ACK_WAIT_S, max_waiting=10_000
+        )
+        await self._jetstream.add_consumer(queue, consumer)
+
+    def _do(self, work: Coroutine[Any, Any, Made]) -> Made:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(2 * CALL_S)
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,113 @@
+"""SQS, or a service that speaks its protocol such as moto and ElasticMQ: standard queues by boto3.
+
+Promised by the SQS developer guide (standard queues; visibility timeout; short and long polling): any order; at least
+one delivery, again when a message is not deleted within its visibility timeout; waits of 1 to 20 whole seconds,
+because a wait of 0 (short polling) may miss messages.
+Credentials and region come from where boto3 looks for them; without any, invented ones serve an imitation.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from longpoll_kit.subject import LongPollSubject, Polled, Semantics
+from longpoll_kit.subjects.addresses import local_process
+
+VISIBILITY_S: Final = 1
+CONNECTIONS_MAX: Final = 5_000
+"""Polls that wait have a connection and a thread each."""
+
+
+class SqsSubject(LongPollSubject):
+    """The queues of a service; `close` deletes them."""
+
+    MODES: Final[Mapping[str, Semantics]] = {"standard": "consuming"}
+    semantics = "consuming"
+    order = "none"
+    redelivery_ms = 0
+    wait_unit_ms = 1_000
+    wait_min_ms = 1
+    wait_max_ms = 20_000
+    gone = (BotoCoreError, ClientError)
+
+    def __init__(self, url: str, _mode: str) -> None:
+        """Connect; raises one of `gone`."""
+        endpoint = url.removeprefix("sqs+")
+        split = urlsplit(endpoint)
+        self.process_id = local_process(split.hostname, split.port)
+        session = boto3.Session()
+        known = {"region_name": session.region_name or "us-east-1"}
+        if session.get_credentials() is None:
+            known |= {"aws_access_key_id": "kit", "aws_secret_access_key": "kit"}
+        config = Config(max_pool_connections=CONNECTIONS_MAX, retries={"total_max_attempts": 1})
+        self._sqs: Any = session.client("sqs", endpoint_url=endpoint, config=config, **known)
+        self._sqs.meta.events.register("before-send.sqs.ReceiveMessage", self._leaves)
+        self._pool = ThreadPoolExecutor(CONNECTIONS_MAX)
+        self._this_thread = threading.local()
+        self._lock = threading.Lock()
+        self._urls: dict[str, str] = {}
+        self._sqs.list_queues(MaxResults=1)
+
+    def _leaves(self, **_request: object) -> None:
+        """A request is signed, and about to be sent by this thread."""
+        self._this_thread.leaves.set()
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Send a message, whose body is text."""
+        self._sqs.send_message(QueueUrl=self._url(queue), MessageBody=body.decode())
+
+    def start_poll(self, queue: str, position: None, timeout_ms: int) -> Future[Any]:  # noqa: ARG002 - a queue has none
+        """Receive on a thread; returns when the request leaves."""
+        leaves = threading.Event()
+        receive = partial(
+            self._sqs.receive_message,
+            QueueUrl=self._url(queue),
+            WaitTimeSeconds=timeout_ms // 1_000,
+            MaxNumberOfMessages=10,
+        )
+        poll = self._pool.submit(self._receive, leaves, queue, receive)
+        leaves.wait()
+        return poll
+
+    def _receive(self, leaves: threading.Event, queue: str, receive: Any) -> tuple[str, Any]:
+        self._this_thread.leaves = leaves
+        try:
+            return queue, receive().get("Messages", [])
+        finally:
+            leaves.set()
+
+    def finish_poll(self, handle: Future[Any]) -> Polled:
+        """Wait for the answer."""
+        _queue, messages = handle.result()
+        return Polled([message["Body"].encode() for message in messages])
+
+    def acknowledge(self, handle: Future[Any]) -> None:
+        """Delete the messages."""
+        queue, messages = handle.result()
+        entries = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(messages)]
+        self._sqs.delete_message_batch(QueueUrl=self._url(queue), Entries=entries)
+
+    def close(self) -> None:
+        """Delete the queues, and end the threads."""
+        try:
+            for url in self._urls.values():
+                self._sqs.delete_queue(QueueUrl=url)
+        finally:
+            self._pool.shutdown()
+            self._sqs.close()
+
+    def _url(self, queue: str) -> str:
+        with self._lock:
+            if queue not in self._urls:
+                told = self._sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": str(VISIBILITY_S)})
+                self._urls[queue] = told["QueueUrl"]
+            return self._urls[queue]
