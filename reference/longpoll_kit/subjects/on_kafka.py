@@ -68,7 +68,7 @@ class KafkaSubject(LongPollSubject):
         self._producer.produce(queue, body, partition=0, on_delivery=lambda error, _message: errors.append(error))
         self._producer.flush(2 * CALL_S)
         if errors != [None]:
-            raise ServiceError(f"a message was not acknowledged: {errors!s}")
+            raise ServiceError(f"a message was not acknowledged: {errors[0].str() if errors else 'no answer'}")
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> Fetch:
         """Let an idle or new consumer fetch from an offset."""
@@ -109,7 +109,7 @@ class KafkaSubject(LongPollSubject):
             self._idle.setdefault((handle.queue, reached), []).append(handle.consumer)
         wrong = [message.error() for message in messages if message.error()]
         if wrong:
-            raise ServiceError(f"a fetch from offset {handle.offset} got {wrong[0]!s}")
+            raise ServiceError(f"a fetch from offset {handle.offset} got {wrong[0].str()}")
         if not messages:
             return Polled()
         return Polled([message.value() for message in messages], position_next=messages[-1].offset() + 1)
