@@ -67,7 +67,7 @@ class KafkaSubject(LongPollSubject):
         errors: list[Any] = []
         self._producer.produce(queue, body, partition=0, on_delivery=lambda error, _message: errors.append(error))
         self._producer.flush(2 * CALL_S)
-        if errors != [None]:
+        if not errors or errors[0] is not None:  # a KafkaError cannot be compared with None
             raise ServiceError(f"a message was not acknowledged: {errors[0].str() if errors else 'no answer'}")
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> Fetch:
