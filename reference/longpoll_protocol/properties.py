@@ -86,7 +86,7 @@ def _last_words(count: int) -> struct.Struct:
 
 def tags_code(tags: str | None) -> int:
     """Returns the consume queue's code for a message's tags; 0 without tags."""
-    return java_hash(tags) if tags else 0
+    return word_hash(tags) if tags else 0
 
 
 def word_hash(word: str) -> int:

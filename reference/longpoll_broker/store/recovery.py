@@ -499,15 +499,21 @@ class _Units:
 
     def check(self, record: Record) -> None:
         """Compare a record with its units."""
-        place = (record.topic, record.queue_id)
-        self.ends[place] = (record.queue_offset, record.physical_offset)
-        inner = (each for light in (False, True) for each in inner_places(record, light=light))
-        for topic, queue_id, offset in ((*place, record.queue_offset), *inner):
-            queue = self.queues.get((topic, queue_id))
-            if queue is not None and not self.covers(topic, queue_id, record.physical_offset):
-                unit = queue.written_unit(offset)
-                if unit is not None and not self._lists(queue, offset, unit, record):
-                    self.wrong[topic, queue_id] = queue
+        topic, queue_id, offset = record.topic, record.queue_id, record.queue_offset
+        self.ends[topic, queue_id] = (offset, record.physical_offset)
+        self._check_at(topic, queue_id, offset, record)
+        for light in (False, True):
+            for place in inner_places(record, light=light):
+                self._check_at(*place, record)
+
+    def _check_at(self, topic: str, queue_id: int, offset: int, record: Record) -> None:
+        queue = self.queues.get((topic, queue_id))
+        unit = None if queue is None else queue.written_unit(offset)
+        if queue is None or unit is None or unit == (record.physical_offset, record.size, record.tags_code):
+            return
+        is_covered = self.covers(topic, queue_id, record.physical_offset)
+        if not is_covered and not self._lists(queue, offset, unit, record):
+            self.wrong[topic, queue_id] = queue
 
     def _lists(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int], record: Record) -> bool:
         """Whether a unit lists a record, or another one that has this offset too, as after a deletion by RocketMQ."""
