@@ -354,6 +354,100 @@ def test_many_that_are_due_at_once_leave_the_loop_its_turns(monkeypatch: pytest.
     assert [cause for _pull, cause in bench.ran] == ["expired"] * 40
 
 
+def turns_of(bench: Bench, begin: Callable[[], object]) -> list[int]:
+    """How many pulls have run after the begin of long work, and after each of its turns."""
+    woken = bench.wakes_of_clock()
+    begin()
+    counts = [len(bench.ran)]
+    while bench.service.has_more:
+        assert woken
+        bench.service.turn(bench.outbox)
+        bench.service.assert_tidy()
+        counts.append(len(bench.ran))
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("filters", "counts"),
+    [
+        # A herd, tags that differ, and expressions, of which each counts as two pulls.
+        (["*"] * 10, [4, 8, 10]),
+        ([f"t{number}" for number in range(10)] + ["a"], [0, 0, 1]),
+        ([f"a = {number}" for number in range(6)], [0, 0, 1, 1]),
+    ],
+)
+def test_an_arrival_compares_many_held_pulls_in_turns(
+    filters: list[str], counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turns are bounded, and each pull gets the answer that it would get at once."""
+    monkeypatch.setattr(notifier, "CHECKED_COUNT", 4)
+    monkeypatch.setattr(notifier, "SQL_PART", 4)
+    bench = Bench(STRICT)
+    for number, text in enumerate(filters):
+        pull = bench.hold()
+        pull.filter = filter_of(text, "SQL92" if "=" in text else "TAG")
+        pull.opaque = number
+    bench.queues.append(KEY, Message(word_hash("a"), {"a": "5"}))
+    end = bench.queues.make_visible(KEY)
+    assert turns_of(bench, lambda: bench.service.notify(KEY, end, word_hash("a"), bench.outbox)) == counts
+    is_herd = filters[0] == "*"
+    assert [pull.opaque for pull, _cause in bench.ran] == (list(range(10)) if is_herd else [len(filters) - 1])
+    assert len(bench.service) == len(filters) - len(bench.ran)
+
+
+def test_between_turns_pulls_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What left the bucket is not woken again, and a new pull rechecks the end by itself."""
+    monkeypatch.setattr(notifier, "CHECKED_COUNT", 1)
+    bench = Bench(STRICT)
+    first, gone, late = (bench.hold(tags="a", deadline_ms=each) for each in (1000, 5, 1000))
+    bench.wakes_of_clock()
+    bench.arrive("a")
+    assert bench.run_at(5) == [(gone, "expired")]
+    came = bench.hold(1, tags="a")
+    while bench.service.has_more:
+        bench.service.turn(bench.outbox)
+    assert bench.ran == [(first, "woken"), (gone, "expired"), (late, "woken")]
+    assert came.phase is HELD
+
+
+@pytest.mark.parametrize("has_loop", [True, False])
+def test_what_waits_for_later_turns_is_bounded(has_loop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit, and without a loop, an arrival compares all pulls at once."""
+    monkeypatch.setattr(notifier, "CHECKED_COUNT", 1)
+    monkeypatch.setattr(hold_service, "LATER_MAX", 2)
+    bench = Bench(STRICT)
+    if has_loop:
+        bench.wakes_of_clock()
+    for tag in "abc":
+        bench.hold(tags=tag)
+    waiting = []
+    for tag in "xyc":
+        bench.arrive(tag)
+        waiting.append(len(bench.service._later))
+    assert waiting == ([1, 2, 2] if has_loop else [0, 0, 0])
+    assert len(bench.ran) == 1
+
+
+def test_a_new_subscription_is_used_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pull that left meanwhile is passed over, and one of another group keeps its filter."""
+    monkeypatch.setattr(hold_service, "RESUBSCRIBED_COUNT", 4)
+    bench, wanted = Bench(STRICT), tag_filter("b", None)
+    pulls = [bench.hold(tags="a", deadline_ms=5 if number == 9 else 1000) for number in range(10)]
+    for pull in pulls:
+        pull.sys_flag = 2
+    pulls[2].group = "other"
+    bench.wakes_of_clock()
+    bench.service.resubscribed("G", "T", lambda _pull: wanted, bench.outbox)
+    changed = [sum(pull.filter is wanted for pull in pulls)]
+    bench.run_at(5)
+    while bench.service.has_more:
+        bench.service.turn(bench.outbox)
+        changed.append(sum(pull.filter is wanted for pull in pulls))
+    assert changed == [3, 7, 8]
+    bench.arrive("b")
+    assert [pull for pull, cause in bench.ran if cause == "woken"] == [*pulls[:2], *pulls[3:9]]
+
+
 def test_a_deadline_before_all_others_wakes_the_clock() -> None:
     """Another thread adds it while the clock sleeps until a later one."""
     bench = Bench(STRICT)

@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import chain
+from functools import partial
 from typing import Final, Protocol
 from zlib import crc32
 
@@ -55,6 +55,10 @@ DROPPED_COUNT: Final = 10_000
 """Maximum pulls of a closed connection that one pass removes: some 7 ms."""
 EXPIRED_COUNT: Final = 2_000
 """Maximum pulls that expire in one call of `run`, or that a deletion answers in one pass: some 20 ms of work."""
+RESUBSCRIBED_COUNT: Final = 200
+"""Maximum held pulls that get a new filter in one pass: some 2 ms."""
+LATER_MAX: Final = 16
+"""Maximum rests of arrivals and subscriptions that wait for later passes."""
 HERD_PART: Final = FLUSH_COUNT
 """Size of the second batch of a large herd; the first has one pull, and each later batch doubles."""
 HERD_PART_MAX: Final = 128
@@ -189,10 +193,8 @@ class HoldService:
         self._clock_sleeps_until_ms: float = float("inf")
         self._expire_first = 0
         """Index of the shard whose deadlines `run` checks first."""
-        self._closed: deque[Channel] = deque()
-        """Closed channels that may still have pulls."""
-        self._gone: deque[str] = deque()
-        """Deleted topics that may still have pulls."""
+        self._later: deque[Callable[[Outbox], object]] = deque()
+        """The rests of long work, for later passes."""
         self.texts = self._hold_limit.texts
 
     def __len__(self) -> int:
@@ -201,8 +203,8 @@ class HoldService:
 
     @property
     def has_more(self) -> bool:
-        """Whether a closed channel or a deleted topic waits for a later pass."""
-        return bool(self._closed or self._gone)
+        """Whether long work goes on in a later pass."""
+        return bool(self._later)
 
     def now_ms(self) -> int:
         """Returns the time of the clock that deadlines use, ms."""
@@ -318,7 +320,17 @@ class HoldService:
     def _traverse_once(
         self, steps: TraversalPoints, shard: Shard, traversal: BucketTraversal, outbox: Outbox
     ) -> int | None:
-        """Traverse a bucket once; returns the visible end for a second traversal, or None."""
+        """Traverse a bucket once, a large one in turns; returns the visible end for a second traversal, or None."""
+        again = self._traverse_part(steps, shard, traversal, outbox)
+        while traversal.has_rest:
+            if self._put_off(partial(self._traverse_once, steps, shard, traversal), outbox):
+                break
+            self._traverse_part(steps, shard, traversal, outbox)
+        return again
+
+    def _traverse_part(
+        self, steps: TraversalPoints, shard: Shard, traversal: BucketTraversal, outbox: Outbox
+    ) -> int | None:
         after_ns = self._events.now_ns()
         self._runtime.step(steps.start)
         with shard.lock:
@@ -483,15 +495,22 @@ class HoldService:
             with shard.lock:
                 dropped += len(shard.table.drop_channel(channel, DROPPED_COUNT - dropped))
         if dropped == DROPPED_COUNT:
-            self._closed.append(channel)
+            self._later.append(lambda _outbox: self.drop_channel(channel))
         return dropped
 
     def turn(self, outbox: Outbox) -> None:
-        """End a pass: continue with a closed channel, and with a deleted topic."""
+        """End a pass: go on with the work that has waited longest."""
         with suppress(IndexError):
-            self.drop_channel(self._closed.popleft())
-        with suppress(IndexError):
-            self.topic_deleted(self._gone.popleft(), outbox)
+            self._later.popleft()(outbox)
+
+    def _put_off(self, work: Callable[[Outbox], object], outbox: Outbox) -> bool:
+        """Go on with long work in a later pass; returns false if no loop ends passes, or if too much waits."""
+        if self._wake_clock is None or len(self._later) >= LATER_MAX:
+            return False
+        self._later.append(work)
+        if outbox is not self._clock_outbox:
+            self._wake_clock()
+        return True
 
     def topic_deleted(self, topic: str, outbox: Outbox) -> None:
         """Run the held pulls of a deleted topic, so that clients learn of it at once; many in several passes."""
@@ -503,7 +522,7 @@ class HoldService:
             for pull in held:
                 self._queue(pull, "error", outbox)
         if not left:
-            self._gone.append(topic)
+            self._later.append(partial(self.topic_deleted, topic))
 
     def resubscribed(self, group: str, topic: str, check: Callable[[Pull], Filter | Refused], outbox: Outbox) -> None:
         """A heartbeat changed a group's subscription: use it for the held pulls that were sent without one.
@@ -511,12 +530,27 @@ class HoldService:
         A pull runs again if messages arrived that its old filter skipped.
         """
         for shard in self._shards:
+            self._resubscribed(shard, (group, topic), check, None, outbox)
+
+    def _resubscribed(
+        self,
+        shard: Shard,
+        subscription: tuple[str, str],
+        check: Callable[[Pull], Filter | Refused],
+        left: deque[Pull] | None,
+        outbox: Outbox,
+    ) -> None:
+        """Use a new filter for the held pulls `left`, or for all; many in several passes."""
+        group, topic = subscription
+        while left is None or left:
             woken = []
             with shard.lock:
-                known = shard.table.keys()
-                places = [key for key in known if key[0] == topic]
-                for pull in chain.from_iterable(map(shard.table.held, places)):
-                    if pull.group != group or pull.sys_flag & FLAG_SUBSCRIPTION:
+                if left is None:
+                    known = shard.table.keys()
+                    left = deque(pull for key in known if key[0] == topic for pull in shard.table.held(key))
+                for _ in range(min(len(left), RESUBSCRIBED_COUNT)):
+                    pull = left.popleft()
+                    if pull.phase is not HELD or pull.group != group or pull.sys_flag & FLAG_SUBSCRIPTION:
                         continue
                     wanted, after_ns = check(pull), self._events.now_ns()
                     if isinstance(wanted, Refused) or self._has_news(pull):
@@ -528,6 +562,8 @@ class HoldService:
                         pull.filter = wanted
             for pull in woken:
                 self._queue(pull, "woken", outbox)
+            if left and self._put_off(partial(self._resubscribed, shard, subscription, check, left), outbox):
+                return
 
     def master_returned(self, outbox: Outbox) -> None:
         """Handle the return of this slave's master: answer all pulls, wake them as 5.x does, or do nothing.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
@@ -100,7 +100,7 @@ Key = tuple[str, int]
 """Topic and queue id: the key of a bucket."""
 Cause: TypeAlias = Literal["immediate", "woken", "expired", "thrown", "busy", "stopped", "error"]
 """Why a pull is answered, as recorded in a history. `busy`, `thrown` and `stopped` pulls are not run again."""
-Choose: TypeAlias = "Callable[[Iterable[Pull]], tuple[list[Pull], list[Pull]]]"
+Choose: TypeAlias = "Callable[[Collection[Pull]], tuple[list[Pull], list[Pull]]]"
 """Returns the pulls of a bucket to wake, and those whose filter raised; the rest stays."""
 
 

@@ -10,7 +10,7 @@ Threads and the executor: see `hold.hold_service`. Source: `PullRequestHoldServi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterator
 from operator import attrgetter
 from typing import Final
 
@@ -25,6 +25,10 @@ from longpoll_spec.policy import Policy
 
 LARGE_HERD: Final = 16
 """From this many pulls woken in place, they are handed out in batches and settled after their answers."""
+CHECKED_COUNT: Final = 2_000
+"""Maximum pulls that one turn of an arrival compares in place: some 2 ms if all are woken."""
+SQL_PART: Final = 4
+"""Evaluating so many characters of a SQL expression counts as one more pull."""
 _DEADLINE_MS: Final[Callable[[Pull], int]] = attrgetter("deadline_ms")
 
 
@@ -69,13 +73,23 @@ class BucketTraversal:
     _thrown: deque[Pull] = field(factory=deque, init=False)
     _unsettled: list[Pull] = field(factory=list, init=False)
     """Pulls that left the table in place and that `end` settles."""
+    _rest: Iterator[Pull] | None = field(default=None, init=False)
+    """The pulls that the bucket had at the start and that were not compared yet. Later ones recheck the end."""
+    _sql_size: int = field(default=0, init=False)
+    """Characters of SQL evaluated in this turn."""
+    has_rest: bool = field(default=False, init=False)
+    """Whether `start` must be called again, for pulls that were not compared in place yet."""
 
     def start(self) -> list[Pull]:
-        """Take the bucket's pulls, or remove the ones to wake; returns the pulls that left the table."""
+        """Take the bucket's pulls, or remove the ones to wake; returns the pulls that left the table.
+
+        A large bucket is compared in place in several calls.
+        """
         if self.policy.take == "clone_and_clear":
             taken = self.table.take(self.key)
             self._waiting.extend(taken)
             return taken
+        self.has_rest = False
         woken, thrown = self.table.wake_in_place(self.key, self._choose)
         self._ready.extend(woken)
         self._thrown.extend(thrown)
@@ -136,7 +150,7 @@ class BucketTraversal:
         self._unsettled = []
         return self.table.keep(self._kept)
 
-    def _choose(self, pulls: Iterable[Pull]) -> tuple[list[Pull], list[Pull]]:
+    def _choose(self, pulls: Collection[Pull]) -> tuple[list[Pull], list[Pull]]:
         """Select the pulls to wake, and those whose filter raises, which must not affect other pulls.
 
         Most pulls of a herd have the same offset and filter, so they share one check.
@@ -144,7 +158,16 @@ class BucketTraversal:
         woken: list[Pull] = []
         thrown: list[Pull] = []
         offset, wanted = None, None
-        for pull in pulls:
+        if self._rest is None:
+            self._rest = iter(tuple(pulls))
+        left, self._sql_size = CHECKED_COUNT, 0
+        while left * SQL_PART > self._sql_size:
+            pull = next(self._rest, None)
+            if pull is None:
+                break
+            left -= 1
+            if pull not in pulls:
+                continue
             if pull.offset == offset and pull.filter is wanted:
                 woken.append(pull)
                 continue
@@ -157,6 +180,8 @@ class BucketTraversal:
             woken.append(pull)
             if self.now_ms < pull.deadline_ms:
                 offset, wanted = pull.offset, pull.filter
+        else:
+            self.has_rest = True
         return woken, thrown
 
     def _wakes(self, pull: Pull) -> bool:
@@ -188,6 +213,7 @@ class BucketTraversal:
         verdict = self._verdicts.get(wanted)
         if verdict is None:
             verdict = self._verdicts[wanted] = wanted.matches_properties(self._properties)
+            self._sql_size += len(wanted.expression)
         return verdict
 
     def _cause(self, pull: Pull) -> Cause:
