@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,8 @@ from msgspec import json
 from longpoll_broker.broker import Broker, limits_of
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.handler import BrokerHandler
+from longpoll_broker.hold import hold_service, notifier
+from longpoll_broker.hold.pull_runner import PASS_COST_MAX, RUN_COST
 from longpoll_broker.io import processors, transport
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Turns, in_turns
@@ -36,7 +39,7 @@ from longpoll_broker.rocketmq.admin import (
 from longpoll_broker.shared import offsets, topics
 from longpoll_broker.shared.subscription import SUBSCRIPTION_COST
 from longpoll_broker.shared.topics import TopicConfig
-from longpoll_broker.store import index
+from longpoll_broker.store import index, message_store
 from longpoll_broker.store.index import IndexFile
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command, encode
@@ -366,3 +369,21 @@ def test_who_always_takes_a_whole_pass_keeps_no_new_connection_waiting(monkeypat
         loop._serve_unfinished(list(waiting))
     loop.stop()
     assert served in (["known", "new"] * 4, ["new", "known"] * 4)
+
+
+def test_the_docs_have_the_bounds_of_turns() -> None:
+    page = (Path(__file__).parents[2] / "docs/safety.md").read_text()
+    rows = re.findall(r"^\| .*? \| (.*?) \|$", page.partition("## Long work")[2], re.MULTILINE)[2:]
+    assert [[int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", row)[:2]] for row in rows] == [
+        [notifier.CHECKED_COUNT, notifier.SQL_PART],
+        [PASS_COST_MAX // RUN_COST, PASS_COST_MAX],
+        [hold_service.EXPIRED_COUNT],
+        [hold_service.RESUBSCRIBED_COUNT],
+        [hold_service.DROPPED_COUNT],
+        [transport.CLOSES_MAX],
+        [topics.PART_COUNT],
+        [index.WALKED_MAX],
+        [message_store.QUEUES_A_TURN],
+    ]
+    assert f"At most {hold_service.LATER_MAX} arrivals" in page
+    assert f"requests get {TURN_NS_MAX // 1_000_000} ms" in page
