@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -400,3 +401,24 @@ def test_the_page_names_what_is_called_in_its_order(passes: dict[str, list[Call]
 
 def test_the_number_of_files_of_a_request_only_falls(passes: dict[str, list[Call]]) -> None:
     assert {name: len({file for file, _ in passes[name]}) for name in FILES} == FILES
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_the_vip_port_is_two_below(tmp_path: Path, caplog: pytest.LogCaptureFixture, is_taken: bool) -> None:
+    """If another program listens there, the broker serves its own port and logs it."""
+    with ExitStack() as stack:
+        while True:
+            host, port = stack.enter_context(closed_port())
+            below = stack.enter_context(socket.socket())
+            below.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                below.bind((host, port - 2))
+                break
+        if is_taken:
+            below.listen()
+        broker = Broker.start(
+            RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE, listen=(host, port), opens_vip_port=True
+        )
+        with broker, RawClient((host, port if is_taken else port - 2)) as client:
+            assert send_message(client, "T") == 0
+    assert (f"cannot listen on {host}:{port - 2}" in caplog.text) is is_taken

@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 
 CORRECTED_TOLD_MAX: Final = 100
 """Maximum log lines about corrected offsets; a truncated log may affect those of every group."""
+VIP_DISTANCE: Final = 2
+"""RocketMQ's `fastRemotingServer` listens so many ports below the broker's."""
 ANY_PORT: Final[Address] = ("127.0.0.1", 0)
 
 
@@ -280,8 +282,11 @@ class Broker(Stoppable):
         name_server: Address = ANY_PORT,
         record_directory: str | None = None,
         hooks: Sequence[RpcHook] = (),
+        opens_vip_port: bool = False,
     ) -> Broker:
         """Open the store in `directory` (absolute), listen, and serve; `hooks` run around every request.
+
+        With `opens_vip_port` it also listens two ports below `listen`, for clients with RocketMQ's `isVIPChannel`.
 
         Raises ListenError, StoreUserError, ConfigError or RecordError with a text for the user, and OSError when the
         store's directory cannot be used. On an error nothing is left running.
@@ -302,9 +307,23 @@ class Broker(Stoppable):
                 broker = cls(shared, directory, listeners=listeners, hooks=hooks)
             for listener in listeners:
                 listen_at(listener)
+            if opens_vip_port and listen[1] > VIP_DISTANCE:
+                broker._open_vip_port((listen[0], listen[1] - VIP_DISTANCE))
             undo.pop_all()
         broker._start_threads()
         return broker
+
+    def _open_vip_port(self, address: Address) -> None:
+        """Listen at another address too, unless another program uses it."""
+        with ExitStack() as undo:
+            try:
+                listener = bind(self.runtime, address, undo)
+                listen_at(listener)
+            except ListenError as error:
+                log.warning("clients with isVIPChannel find no broker: %s", error)
+            else:
+                self.loops[0].add_listener(listener, self.handler)
+                undo.pop_all()
 
     def _start_threads(self) -> None:
         self.pulling.dispatch_service.record_visible()

@@ -155,6 +155,7 @@ def serve(
                         listen=address_of(listen or place.listen or LISTEN),
                         name_server=address_of(name_server),
                         record_directory=None if record is None else str(record.absolute()),
+                        opens_vip_port=True,
                     )
             except OSError as error:
                 raise UserError(f"cannot open the store {directory}: {error}; choose another --store") from None
