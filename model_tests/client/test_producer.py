@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import new_topic
-from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import (
     RUNTIME,
@@ -604,3 +604,16 @@ def test_what_an_answer_leads_to_is_sent_before_anything_that_it_has_woken() -> 
             return seen
 
     assert asyncio.run(story()) == [True]
+
+
+@pytest.mark.parametrize("is_loop", [False, True], ids=["threads", "loop"])
+def test_a_producer_that_has_sent_is_known_to_its_broker(broker: Broker, is_loop: bool) -> None:
+    """Each connection, and each fresh route, brings a heartbeat."""
+    name_server = "{}:{}".format(*broker.name_server_address)
+    with ExitStack() as stack, RawClient(broker.address) as client:
+
+        def is_known() -> bool:
+            return client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "known"}).code == 0
+
+        Clients(name_server, stack, is_loop=is_loop).producer(group="known").send("T", b"x")
+        wait_until(is_known)

@@ -372,7 +372,9 @@ def _wrong_kind() -> Iterator[None]:
         yield
     except (IsADirectoryError, NotADirectoryError, FileExistsError, NotRegularError) as error:
         path, why = error.filename, error.strerror
-        raise StoreUserError(f"{path} cannot be used ({why}); move it away, or restore the right file") from error
+        raise StoreUserError(
+            f"{path} cannot be used ({why}); move it away, restore it, or choose another --store"
+        ) from error
 
 
 def _store_config(store_config: StoreConfig, config: BrokerConfig, policy: Policy) -> StoreConfig:

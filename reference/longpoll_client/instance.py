@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from longpoll_client.checks import Addresses
@@ -20,6 +21,7 @@ from longpoll_client.link.steps import Ask, Call, Connect, FindRoute, Question, 
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.timer import SingleFlight
 from longpoll_protocol.admin_headers import GetRouteInfoRequestHeader
+from longpoll_protocol.bodies import HeartbeatData, ProducerData
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import EMPTY, Buffer, Command
 from longpoll_protocol.headers import Header
@@ -60,6 +62,8 @@ class InstanceCore(ABC):
                 f"credentials is a {type(credentials).__name__}; pass Credentials(access_key, secret_key)"
             )
         self._credentials = credentials
+        self.producer_group: str | None = None
+        """A producer's group, which brokers learn by heartbeats (204) with each connection and each fresh route."""
         self._lifecycle = Lifecycle(runtime, "the client")
         self._lock = runtime.lock()
         self._routes = Routes()
@@ -112,6 +116,17 @@ class InstanceCore(ABC):
         with self._lock:
             return self._routes.other_id(broker_name, address)
 
+    @abstractmethod
+    def _tell(self, address: str, code: int, body: bytes) -> None:
+        """Send a request over an open connection to host:port, without an answer; errors show at the next use."""
+
+    def _greet(self, address: str) -> None:
+        """Send a broker the heartbeat of a producer."""
+        if self.producer_group is not None and address in self.broker_addresses():
+            producer = ProducerData(group_name=self.producer_group)
+            body = HeartbeatData(client_id=self.client_id, producer_data_set=[producer]).encode()
+            self._tell(address, RequestCode.HEART_BEAT, body)
+
     def broker_addresses(self) -> list[str]:
         """Every address that a route has named."""
         with self._lock:
@@ -136,10 +151,13 @@ class InstanceCore(ABC):
             header = GetRouteInfoRequestHeader(topic=asked_topic)
             answer = yield from self._ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
             with self._lock:
-                return self._routes.learn(topic, answer, queue_count_max, now_ns)
+                route = self._routes.learn(topic, answer, queue_count_max, now_ns)
         except ClientError as error:
             with self._lock:
                 return self._routes.fall_back(topic, error, self.runtime.monotonic_ns())
+        for address in route.addresses.values():
+            self._greet(address)
+        return route
 
     def _ask_publish_route(self, topic: str) -> Steps[Route]:
         try:
@@ -217,6 +235,12 @@ class ClientInstance(InstanceCore, Closeable):
         """The open connection to host:port, if there is one."""
         client = self._clients.get(split_address(address))
         return client if client is not None and client.is_open else None
+
+    def _tell(self, address: str, code: int, body: bytes) -> None:
+        client = self.opened(address)
+        if client is not None:
+            with suppress(LongpollError):
+                client.one_way(code, None, body)
 
     def route(self, topic: str) -> Route:
         """The topic's route, at most 30 s old; raises NoRouteError, UnreachableError or another ClientError."""
@@ -306,6 +330,7 @@ class ClientInstance(InstanceCore, Closeable):
                     credentials=self._credentials,
                 )
                 self._keep_client(address, client)
+                self._greet("{}:{}".format(*address))
             return client
 
     def _keep_client(self, address: tuple[str, int], client: RemotingClient) -> None:

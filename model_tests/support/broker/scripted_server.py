@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from model_tests.support.broker.raw_client import PATIENCE_S
 
+from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import CLOSED, Command, Connection, encode, reply
 from longpoll_runtime.services import Stoppable
 
@@ -95,6 +96,9 @@ class ScriptedServer(Stoppable):
             while content := connected.recv(65_536):
                 connection.receive_data(content)
                 for command in commands(connection):
+                    if command.code == RequestCode.HEART_BEAT and command.is_one_way:
+                        # A producer's, which wants no answer.
+                        continue
                     self.received.append(command)
                     self._handler(peer, command)
         except OSError:

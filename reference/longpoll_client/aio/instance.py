@@ -123,7 +123,13 @@ class AsyncInstance(InstanceCore):
             await made.close()
             self._lifecycle.check_open()
         self._connections[address] = made
+        self._greet(address)
         return made
+
+    def _tell(self, address: str, code: int, body: bytes) -> None:
+        connection = self.opened(address)
+        if connection is not None:
+            self.begin(connection.one_way(code, None, body))
 
     # ------------------------------------------------------------ routes
 

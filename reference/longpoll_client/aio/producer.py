@@ -110,7 +110,7 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
         sender = Sender(group, options, header_of, avoids_slow_brokers=avoids_slow_brokers)
         instance = AsyncInstance(sender.runtime, name_server, credentials=sender.credentials)
         self._set_up(instance, sender)
-        instance.on_request = self._requests.requested
+        instance.on_request, instance.producer_group = self._requests.requested, group
 
     def _set_up(self, instance: AsyncInstance, sender: Sender) -> None:
         self._instance = instance

@@ -409,7 +409,7 @@ class Producer(ProducerCore, Closeable):
         sender = Sender(group, options, RemotingClient.sent_header, avoids_slow_brokers=avoids_slow_brokers)
         instance = ClientInstance(sender.runtime, name_server, credentials=sender.credentials)
         self._set_up(instance, sender)
-        instance.on_request = self._requests.requested
+        instance.on_request, instance.producer_group = self._requests.requested, group
         self._closed: Callable[[], object] = when_garbage_collected(
             self, instance.abandon, f"a producer of group {group}"
         )
