@@ -184,33 +184,46 @@ def test_one_address_leaves_room_for_others(name: str, broker: Broker, *, lasts:
         assert quota.used > used
 
 
-@pytest.mark.parametrize("count", [4, 16, 64])
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1"])
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_newcomer_of_an_address_that_filled_a_table_does_its_work(
-    name: str, host: str, count: int, broker: Broker
-) -> None:
+def test_a_newcomer_of_an_address_that_filled_a_table_does_its_work(name: str, host: str, broker: Broker) -> None:
     """What the others were refused had a code and a sentence, except in statistics, which no client notices."""
     for number in range(2):
         tell(Peer(broker, 1 + number), heartbeat(number, consumer=True))
-    quota, attackers = of(broker, name), [Peer(broker, 100 + number, host) for number in range(count)]
-    number = 2
-    while attackers:
-        for peer in attackers.copy():
-            refused, number = quota.refused, number + 1
-            answered = tell(peer, ATTACKS[name](number))
-            if quota.refused > refused:
-                attackers.remove(peer)
-                if name != "statistics":
-                    assert code_and_remark(answered)[0] in {1, 2, 17, 26}
-                    assert len(code_and_remark(answered)[1]) > 20
+    quota, attackers = of(broker, name), [Peer(broker, 100 + number, host) for number in range(20)]
+    for number in range(2, SIZE + 2):
+        refused = quota.refused
+        answered = tell(attackers[number % 20], ATTACKS[name](number))
+        if quota.refused > refused and name != "statistics":
+            assert code_and_remark(answered)[0] in {1, 2, 17, 26}
+            assert len(code_and_remark(answered)[1]) > 20
+    assert quota.refused > 0
     newcomer = Peer(broker, 8, host)
-    for attack in (*[name] * 4, *ATTACKS):
-        used, number = quota.used, number + 1
-        answered = tell(newcomer, ATTACKS[attack](number))
-        assert quota.used > used or attack != name
+    for number, attack in enumerate((name, *ATTACKS)):
+        used, answered = quota.used, tell(newcomer, ATTACKS[attack](SIZE + 2 + number))
+        assert number or quota.used > used or attack == "statistics"
         if attack not in {"waiting calls", "characters of held pulls"}:
             assert code_and_remark(answered)[0] not in {1, 2, 17, 26}, attack
+
+
+@pytest.mark.parametrize("count", [4, 16, 64])
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1"])
+def test_a_full_table_has_room_for_a_newcomers_ordinary_work(host: str, count: int, broker: Broker) -> None:
+    """Each real table, filled by many connections of one address with all that they get: large entries, then small."""
+    for known in (*broker.handler.quotas, *broker.name_server.quotas):
+        quota, ordinary = Quota(known.name, known.size_max, known.unit), max(known.unit, 1)
+        attackers, number = [Sender(each, host) for each in range(count)], 0
+        size = quota.size_max
+        while size:
+            for attacker in attackers:
+                while quota.take(number, attacker, size):
+                    number += 1
+            size //= 2
+        assert quota.used >= quota.size_max // 2
+        newcomer = Sender(count, host)
+        got = [quota.take((newcomer.number, each), newcomer, ordinary) for each in range(SHARE_MIN)]
+        wanted = SHARE_MIN if quota.size_max >= 10_000 * ordinary else 1
+        assert got[:wanted] == [True] * wanted or not known.unit, known.name
 
 
 def code_and_remark(answered: bytes) -> tuple[int, bytes]:
