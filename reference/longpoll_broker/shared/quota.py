@@ -5,7 +5,8 @@ connection a quarter of that. Without accounts, a peer's address counts as its a
 loopback address, so there only connections have a share, and a quarter of the table is left for new ones.
 
 A connection always has a minimum, even if its account has used up its share: `SHARE_MIN` ordinary entries, fewer when
-little room is left, and at least one. The minima of an account's connections leave a quarter of the table to other accounts.
+little room is left, and at least one. The minima of an account's connections leave a quarter of the table to other
+accounts.
 
 Source: the dynamic thresholds of Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet
 Switches", 1998.
