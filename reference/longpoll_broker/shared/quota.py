@@ -92,7 +92,8 @@ class Quota:
             return True
         room = free if account is None else (MINIMA_PART * free - in_all + more) // (MINIMA_PART + 1)
         unit = self.unit and max(min(self.unit, self.size_max // SMALL_TABLE), self.size_max // ENTRY_COUNT, 1)
-        return more <= room and wanted <= min(max(room // (MINIMUM_PART * max(unit, 1)), 1), SHARE_MIN) * unit
+        count = room // (MINIMUM_PART * max(unit, 1)) if self.size_max > SMALL_TABLE else SHARE_MIN
+        return more <= room and wanted <= min(max(count, 1), SHARE_MIN) * unit
 
     @property
     def keys(self) -> KeysView[Hashable]:
