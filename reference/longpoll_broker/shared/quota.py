@@ -4,9 +4,8 @@ The limits follow the free room, so that later clients always find some: an acco
 connection a quarter of that. Without accounts, a peer's address counts as its account. All clients of a host share a
 loopback address, so there only connections have a share, and a quarter of the table is left for new ones.
 
-A connection always has a minimum, even if its account has used up its share: `SHARE_MIN` ordinary entries, fewer when
-little room is left, and at least one. The minima of an account's connections leave a quarter of the table to other
-accounts.
+A connection always has a minimum, even if its account has used up its share: `SHARE_MIN` ordinary entries, and fewer
+when little room is left. The minima of an account's connections leave a quarter of the table to other accounts.
 
 Source: the dynamic thresholds of Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet
 Switches", 1998.
@@ -22,13 +21,13 @@ from attrs import define, field, frozen
 CONNECTION_PART: Final = 4
 """A connection may use this part of the free room."""
 SHARE_MIN: Final = 16
-"""The ordinary entries that a connection may always create while there is room for `MINIMUM_PART` times as many."""
+"""The ordinary entries that a connection may always create while `FULL_PART` of the table is left to its account."""
 ENTRY_COUNT: Final = 100_000
 """A table has room for this many ordinary entries, or for fewer."""
 SMALL_TABLE: Final = 64
 """An ordinary entry is at most this part of a table."""
-MINIMUM_PART: Final = 32
-"""A minimum is at most this part of the free room, so that dozens of connections leave some."""
+FULL_PART: Final = 8
+"""Minima shrink when less than this part of a table is left."""
 MINIMA_PART: Final = 3
 """An account may use this multiple of the free room, with the minima of its connections."""
 LOOPBACK: Final = ("127.", "::1")
@@ -92,8 +91,7 @@ class Quota:
             return True
         room = free if account is None else (MINIMA_PART * free - in_all + more) // (MINIMA_PART + 1)
         unit = self.unit and max(min(self.unit, self.size_max // SMALL_TABLE), self.size_max // ENTRY_COUNT, 1)
-        count = room // (MINIMUM_PART * max(unit, 1)) if self.size_max > SMALL_TABLE else SHARE_MIN
-        return more <= room and wanted <= min(max(count, 1), SHARE_MIN) * unit
+        return more <= room and wanted <= min(max(FULL_PART * SHARE_MIN * room // self.size_max, 1), SHARE_MIN) * unit
 
     @property
     def keys(self) -> KeysView[Hashable]:
