@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import math
 import socket
 import struct
 import tempfile
@@ -24,6 +25,7 @@ from model_tests.support.broker.brokers import SMALL_STORE
 
 from longpoll_broker.broker import Broker
 from longpoll_conform.connection import Address
+from longpoll_conform.echo import Echo
 from longpoll_conform.wire import NotReadableError, decode_command, encode_command
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.services import Closeable
@@ -240,6 +242,20 @@ def _frames(source: _Side, sink: _Side) -> Iterator[bytes]:
                 break
             frame, waiting = waiting[: 4 + size], waiting[4 + size :]
             yield frame
+
+
+@define
+class Latency(Echo):
+    """A given latency."""
+
+    worst: float
+
+    def worst_ms(self, since_s: float = 0.0, until_s: float = math.inf) -> float:
+        assert 0 <= since_s <= until_s
+        return self.worst
+
+    def usual_ms(self) -> float:
+        return self.worst
 
 
 # -- faults ----------------------------------------------------------------------------------------------------------

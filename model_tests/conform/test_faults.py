@@ -14,6 +14,7 @@ from model_tests.conform.faulty_brokers import of_records
 from model_tests.conform.relay import (
     Asked,
     Fault,
+    Latency,
     Relay,
     Told,
     again,
@@ -346,10 +347,12 @@ def test_a_policy_that_means_to_differ_does_so_as_it_means() -> None:
     assert suite._outcome(vector, clause, (), {"response": None})[0] == "FAIL"
 
 
-def test_who_is_silent_after_several_played_at_once_loses_no_result(rocketmq: Broker) -> None:
+@pytest.mark.parametrize("echo", [None, Latency(400.0)], ids=["prompt", "slow"])
+def test_who_is_silent_after_several_played_at_once_loses_no_result(echo: Latency | None, rocketmq: Broker) -> None:
     """Without a restart earlier results stay, the failed vector is named, and the rest is untested."""
     with Relay(rocketmq.address, _silenced_by_message) as silent:
-        suite = suite_of(silent.address, rocketmq.name_server_address, "many")
+        suite = suite_of(silent.address, rocketmq.name_server_address, f"many{echo is None}")
+        suite.echo = echo
         wanted = [f"hold-{number}" for number in range(118, 146, 2) if number != 134]
         results = suite.run([vector for vector in recorded("4.9.7") if vector.id in wanted])
     outcomes = [result.outcome for result in results]

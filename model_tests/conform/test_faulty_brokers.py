@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -15,10 +14,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from attrs import define
 from click.testing import CliRunner
 from model_tests.conform.faulty_brokers import FAULTS, faults, relay_of
-from model_tests.conform.relay import Fault, Relay, answers, recoded, running, whole
+from model_tests.conform.relay import Fault, Latency, Relay, answers, recoded, running, whole
 from model_tests.support.spec.cases import quick_if
 
 from longpoll.cli import main
@@ -160,20 +158,6 @@ def test_the_headline_tells_of_a_broker_that_does_not_poll(brokers: Mapping[bool
 
 
 # -- slow machines, and silent brokers -------------------------------------------------------------------------------
-
-
-@define
-class Latency(Echo):
-    """A given latency."""
-
-    worst: float
-
-    def worst_ms(self, since_s: float = 0.0, until_s: float = math.inf) -> float:
-        assert 0 <= since_s <= until_s
-        return self.worst
-
-    def usual_ms(self) -> float:
-        return self.worst
 
 
 LATE: Final = whole(11, lambda frame: [(1.2, frame)])

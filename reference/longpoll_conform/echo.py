@@ -56,15 +56,17 @@ class Echo:
         self._thread.join(ANSWER_S)
 
     def _run(self) -> None:
-        with suppress(SilentError), closing(Connection("echo", self._broker, Conversation())) as line:
-            self._due_s = time.monotonic()
-            while not self._ended.wait(self._due_s - time.monotonic()):
-                answer = line.wait(line.ask(REQUEST), ANSWER_S)
-                if answer.command is None:
-                    break
-                self._took.append((answer.at_s, answer.at_s - self._due_s))
-                self._due_s = time.monotonic() + PERIOD_S
-        self._due_s = math.inf
+        # Again after a connection has ended, because a broker may be restarted.
+        while not self._ended.wait(PERIOD_S):
+            with suppress(SilentError), closing(Connection("echo", self._broker, Conversation())) as line:
+                self._due_s = time.monotonic()
+                while not self._ended.wait(self._due_s - time.monotonic()):
+                    answer = line.wait(line.ask(REQUEST), ANSWER_S)
+                    if answer.command is None:
+                        break
+                    self._took.append((answer.at_s, answer.at_s - self._due_s))
+                    self._due_s = time.monotonic() + PERIOD_S
+            self._due_s = math.inf
 
 
 def too_slow(worst_ms: float) -> str:

@@ -290,12 +290,15 @@ class _Tester:
         ordered = sorted(pulls, key=lambda pull: pull.due_s)
         due_s = [pull.due_s for pull in ordered]
         answered_s = [pull.asked_s + pull.after_ms / 1000 for pull in ordered]
-        for pull in ordered:
+        for pull, at_s in zip(ordered, answered_s, strict=True):
             # Pulls reach the broker late by different times, so a scan may leave one out and take the next ones.
-            begin = bisect_left(due_s, pull.due_s + (APART_MS + ECHOES * self.echo.worst_ms()) / 1000)
+            apart_ms = APART_MS + ECHOES * self.echo.worst_ms(pull.asked_s, pull.asked_s + APART_MS / 1000)
+            begin = bisect_left(due_s, pull.due_s + apart_ms / 1000)
             next_s = sorted(answered_s[begin : begin + LATER])
-            limit_s = pull.asked_s + (pull.after_ms - self.late_ms) / 1000
-            if len(next_s) >= OVERTAKEN and next_s[OVERTAKEN - 1] < limit_s:
+            if len(next_s) < OVERTAKEN or at_s - next_s[OVERTAKEN - 1] < LATE_MS / 1000:
+                continue
+            slack_ms = ECHOES * self.echo.worst_ms(next_s[OVERTAKEN - 1], at_s)
+            if at_s - next_s[OVERTAKEN - 1] > (LATE_MS + slack_ms) / 1000:
                 yield pull, (f"{NOT_FOUND}, when {OVERTAKEN} later deadlines are answered", f"{pull.got}, after them")
 
 

@@ -81,6 +81,8 @@ def _hasty(step: Mapping[str, Any]) -> Mapping[str, Any]:
 Outcome = Literal["PASS", "FAIL", "NON-STRICT", "UNIMPLEMENTED", "UNTESTED"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("FAIL", "NON-STRICT", "UNIMPLEMENTED", "PASS", "UNTESTED")
 """Worst first: a clause has the worst of its vectors."""
+BAD: Final = frozenset({"FAIL", "UNTESTED"})
+"""The outcomes of a vector that is played again, or after which the broker may have stopped answering."""
 STOPPED: Final = "the broker stopped answering"
 TIME_OVER: Final = f"the conversations reached their time limit of 8 minutes: {REMEDY}"
 RUN_S: Final = 480.0
@@ -230,15 +232,15 @@ class Suite:
             return self._untested(vector)
         result = self._try(vector)
         for _ in range(TRIES - 1):
-            is_of_time = result.outcome == "UNTESTED" or _is_of_time(result)
-            may_be_late = is_of_time and self.unanswered < UNANSWERED_MAX
-            if result.outcome != "FAIL" or not may_be_late or vector.profile == "store" or not self._is_well():
+            may_be_late = result.outcome == "UNTESTED" or (result.outcome == "FAIL" and _is_of_time(result))
+            ends = not may_be_late or self.unanswered >= UNANSWERED_MAX or vector.profile == "store"
+            if ends or not self._is_well():
                 break
             result = self._try(vector)
         self.unanswered += result.outcome == "FAIL" and _is_of_time(result)
         if self.unanswered >= UNANSWERED_MAX:
             self.place.answer_ms = PATIENCE_MS
-        if result.outcome == "FAIL" and not self._is_well():
+        if result.outcome in BAD and not self._is_well():
             return self._silenced(vector, result)
         is_smaller = self.makes_smaller and self.unanswered < UNANSWERED_MAX
         if result.outcome == "FAIL" and is_smaller and vector.wait_ms < SMALLEST_WAIT_MS:
@@ -250,19 +252,19 @@ class Suite:
             return [self._untested(vector) for vector in vectors]
         with ThreadPoolExecutor(BESIDE) as pool:
             found = list(pool.map(self._try, vectors))
-        if all(result.outcome not in {"FAIL", "UNTESTED"} for result in found):
+        if all(result.outcome not in BAD for result in found):
             return found
         if not self._is_well():
             if self.restart is None:
                 # One of them stopped the broker, but it is unknown which.
                 self._gone = True
-                self.silenced_by += [result.vector.id for result in found if result.outcome == "FAIL"]
-                return found
+                self.silenced_by += [result.vector.id for result in found if result.outcome in BAD]
+                return [_failed(result) if result.outcome in BAD else result for result in found]
             # Each alone, on a working broker.
             self._revive()
             return [self._alone(vector) for vector in vectors]
         pairs = zip(vectors, found, strict=True)
-        return [self._alone(vector) if result.outcome in {"FAIL", "UNTESTED"} else result for vector, result in pairs]
+        return [self._alone(vector) if result.outcome in BAD else result for vector, result in pairs]
 
     def _try(self, vector: Vector) -> Result:
         begun_s = time.monotonic()
@@ -341,7 +343,8 @@ class Suite:
     def _silenced(self, vector: Vector, result: Result) -> Result:
         self.silenced_by.append(vector.id)
         self._revive()
-        return evolve(result, why=f"{STOPPED} after it; {result.why}")
+        failed = _failed(result)
+        return evolve(failed, why=f"{STOPPED} after it; {failed.why}")
 
     def _revive(self) -> None:
         if self.restart is None:
@@ -369,6 +372,11 @@ class Suite:
         """A check of a whole run that was not made; without `why`, because the broker stopped working."""
         seen = Seen(name, BY_VECTOR[name].sentence)
         return Result(seen, BY_VECTOR[name], "UNTESTED", why) if why else self._untested(seen)
+
+
+def _failed(result: Result) -> Result:
+    """The failure of a vector that seemed to be late, because the broker has stopped answering."""
+    return evolve(result, outcome="FAIL", why=str(result.differences[0]) if result.differences else result.why)
 
 
 def _is_of_time(result: Result) -> bool:
