@@ -36,6 +36,7 @@ SPAN: Final = re.compile(r"(?<!`)`((?:longpoll|make|python -m) [^`\n]+)`(?!`)")
 TYPED: Final = re.compile(
     r"^(?:\$ )?(?:[A-Z_]+=\S+ )*((?:\.venv/bin/)?(?:longpoll|make|python)(?: .*)?)$", re.MULTILINE
 )
+TUTORIAL: Final = ROOT / "docs" / "first-test.md"
 ACTIVATED: Final = "source .venv/bin/activate"
 
 
@@ -126,10 +127,11 @@ def test_each_example_of_a_commands_help_is_there() -> None:
 
 
 def reader_can_type(page: Path, text: str) -> bool:
-    """Whether a page with bare `longpoll` or `python` in a block, or its folder, says how to put them on the PATH."""
+    """Whether a page with bare `longpoll` or `python` in a block, or the start of its pages, puts them on the PATH."""
     bare = [each for each in commands(text) if each.whole and each.line.startswith(("longpoll", "python"))]
-    room = page.parent / "README.md"
-    return not bare or ACTIVATED in text or (page != room and room.is_file() and ACTIVATED in room.read_text("utf-8"))
+    starts = [each for each in (page.parent / "README.md", TUTORIAL) if each != page and each.is_file()]
+    is_guide = page.is_relative_to(ROOT / "docs")
+    return not bare or ACTIVATED in text or (is_guide and any(ACTIVATED in each.read_text("utf-8") for each in starts))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -157,4 +159,4 @@ def test_a_planted_command_is_seen(planted: str) -> None:
     assert wrong(typed)
     assert wrong(Typed("longpoll judge history --json | grep verdict", whole=True)) is None
     assert wrong(Typed("longpoll judge", whole=False)) is None
-    assert not reader_can_type(ROOT / "docs" / "planted.md", "```\nlongpoll check\n```\n")
+    assert not reader_can_type(ROOT / "planted.md", "```\nlongpoll check\n```\n")
