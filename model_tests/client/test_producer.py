@@ -612,8 +612,9 @@ def test_a_producer_that_has_sent_is_known_to_its_broker(broker: Broker, is_loop
     name_server = "{}:{}".format(*broker.name_server_address)
     with ExitStack() as stack, RawClient(broker.address) as client:
 
-        def is_known() -> bool:
-            return client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "known"}).code == 0
+        def is_known(group: str) -> bool:
+            return client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group}).code == 0
 
         Clients(name_server, stack, is_loop=is_loop).producer(group="known").send("T", b"x")
-        wait_until(is_known)
+        wait_until(lambda: is_known("known"))
+        assert not is_known("another")

@@ -206,6 +206,26 @@ def test_a_newcomer_of_an_address_that_filled_a_table_does_its_work(name: str, h
             assert code_and_remark(answered)[0] not in {1, 2, 17, 26}, attack
 
 
+@pytest.mark.parametrize("count", [4, 16, 64])
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1"])
+def test_a_full_table_has_room_for_a_newcomers_ordinary_work(host: str, count: int, broker: Broker) -> None:
+    """Each real table, filled by many connections of one address with all that they get: large entries, then small."""
+    for known in (*broker.handler.quotas, *broker.name_server.quotas):
+        quota, ordinary = Quota(known.name, known.size_max, known.unit), max(known.unit, 1)
+        attackers, number = [Sender(each, host) for each in range(count)], 0
+        size = quota.size_max
+        while size:
+            for attacker in attackers:
+                while quota.take(number, attacker, size):
+                    number += 1
+            size //= 2
+        assert quota.used >= quota.size_max // 2
+        newcomer = Sender(count, host)
+        got = [quota.take((newcomer.number, each), newcomer, ordinary) for each in range(SHARE_MIN)]
+        wanted = SHARE_MIN if quota.size_max >= 10_000 * ordinary else 1
+        assert got[:wanted] == [True] * wanted or not known.unit, known.name
+
+
 def code_and_remark(answered: bytes) -> tuple[int, bytes]:
     """The code and the remark of the first answer."""
     code, remark = re.search(rb'"code":(\d+)', answered), re.search(rb'"remark":"([^"]*)"', answered)

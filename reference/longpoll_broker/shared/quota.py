@@ -4,8 +4,9 @@ The limits follow the free room, so that later clients always find some: an acco
 connection a quarter of that. Without accounts, a peer's address counts as its account. All clients of a host share a
 loopback address, so there only connections have a share, and a quarter of the table is left for new ones.
 
-A connection always has a minimum, even if its account has used up its share: `SHARE_MIN` ordinary entries, and fewer
-when little room is left. The minima of an account's connections leave a quarter of the table to other accounts.
+A connection always has a minimum, even if its account has used up its share: `SHARE_MIN` ordinary entries, fewer when
+little room is left, and at least one. The minima of an account's connections leave a quarter of the table to other
+accounts.
 
 Source: the dynamic thresholds of Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet
 Switches", 1998.
@@ -28,6 +29,10 @@ SMALL_TABLE: Final = 64
 """An ordinary entry is at most this part of a table."""
 FULL_PART: Final = 8
 """Minima shrink when less than this part of a table is left."""
+LARGE_TABLE: Final = 1_000
+"""In a table for so many ordinary entries, a minimum is at most `MINIMUM_PART` of the room."""
+MINIMUM_PART: Final = 32
+"""Leaves room for the minima of dozens of connections."""
 MINIMA_PART: Final = 3
 """An account may use this multiple of the free room, with the minima of its connections."""
 LOOPBACK: Final = ("127.", "::1")
@@ -91,7 +96,11 @@ class Quota:
             return True
         room = free if account is None else (MINIMA_PART * free - in_all + more) // (MINIMA_PART + 1)
         unit = self.unit and max(min(self.unit, self.size_max // SMALL_TABLE), self.size_max // ENTRY_COUNT, 1)
-        return more <= room and wanted <= min(max(FULL_PART * SHARE_MIN * room // self.size_max, 1), SHARE_MIN) * unit
+        count = FULL_PART * SHARE_MIN * room // self.size_max
+        if self.size_max >= LARGE_TABLE * unit > 0:
+            # Each connection that takes its minimum leaves most of the room to the next ones.
+            count = min(count, room // (MINIMUM_PART * unit))
+        return more <= room and wanted <= min(max(count, 1), SHARE_MIN) * unit
 
     @property
     def keys(self) -> KeysView[Hashable]:
