@@ -27,6 +27,7 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_UNMAP: Final = _LIBC.munmap
 _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 _LIBC.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -115,7 +116,7 @@ def _handle_cuts() -> None:
 def _unmap(address: int, size: int) -> None:
     _mapped_sizes.pop(address, None)
     _cut.discard(address)
-    _LIBC.munmap(address, size)
+    _UNMAP(address, size)
 
 
 def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tuple[memoryview, int]:

@@ -391,8 +391,8 @@ class _Located:
         """Nothing to prepare."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Raise `SpecificationFileError`; Ctrl-C, an exit, and an error that names its line pass unchanged."""
-        if not isinstance(error, Exception) or str(error).startswith(f"{self.path}:"):
+        """Raise `SpecificationFileError`; Ctrl-C and an error that names its line pass unchanged."""
+        if not isinstance(error, Exception | SystemExit) or str(error).startswith(f"{self.path}:"):
             return
         here = [each.lineno for each in traceback.extract_tb(trace) if each.filename == self.path]
         at, said = here[-1] if here else self.line, f"{type(error).__name__}: {error}"
