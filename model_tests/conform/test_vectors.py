@@ -487,7 +487,7 @@ def test_the_command_writes_what_the_archive_has(tmp_path: Path) -> None:
     assert name == f"longpoll-vectors-{longpoll.__version__}.tar.gz"
     assert archive(longpoll.__version__) == (name, content)
     assert all(f"| `{capability}` |" in packed["README.md"] for capability in CAPABILITIES)
-    assert f"number {FORMAT};" in packed["README.md"]
+    assert f"describes format {FORMAT}." in packed["README.md"]
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

@@ -371,7 +371,7 @@ def test_a_declared_loss_is_counted_and_violates_nothing(tmp_path: Path) -> None
         )  # fmt: skip
 
     assert row.outcome == "ok", row.detail
-    assert "as the policy declares (no_lost_wakeup (a, b)): within" in row.detail
+    assert "as the policy declares (no_lost_wakeup (a, b, slave)): within" in row.detail
 
 
 # -- brokers that are not ours ---------------------------------------------------------------------------------------
@@ -453,7 +453,7 @@ def test_what_a_policy_declares_is_counted_and_what_is_later_convicts() -> None:
     told = races.told(lost, FOUR, old, LIMITS)
     assert (told.outcome, told.is_declared) == ("ok", True)
     assert "2 over 1000 ms late (200 of a million), the latest by 4,000 ms" in told.detail
-    assert "no_lost_wakeup (a, b)" in told.detail
+    assert "no_lost_wakeup (a, b, slave)" in told.detail
     told = races.told(lost_for_long, FOUR, old, LIMITS)
     assert told.outcome == "violated"
     assert "1 later than promised, the first: queue 9, offset 3: its send acknowledged at 7.0 ms" in told.detail

@@ -126,7 +126,7 @@ def export(
         _say(made, told, as_json=as_json)
         return
     *file, last = words
-    if len(file) > 1 or on is not None:
+    if len(file) > 1 or on is not None or not all(each.endswith(".py") for each in file):
         raise UserError(
             f"--to {target} needs exactly one directory, after a specification file if you have one; "
             f"only --to {BYTEMAN} takes a token or --on"
