@@ -423,7 +423,7 @@ def test_a_queue_counts_before_its_message_is_seen(tmp_path: Path) -> None:
         assert store.queues() == store.all_queues()
 
 
-LOCKED: Final = """
+BROKER_LOCK: Final = """
 import sys
 from longpoll_runtime.files import RealFiles
 try:
@@ -431,13 +431,23 @@ try:
 except BlockingIOError:
     sys.exit(7)
 """
+JAVA_LOCK: Final = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(7)
+"""
+"""The kind of `FileChannel.tryLock`, which does not see the lock of the directory."""
 
 
-def test_a_store_stays_locked_when_its_process_copies_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [BROKER_LOCK, JAVA_LOCK], ids=["broker", "java"])
+def test_a_store_stays_locked_when_its_process_copies_it(program: str, tmp_path: Path) -> None:
     """A POSIX lock would end with any close of the file, and a second broker would overwrite messages."""
     store = open_store(tmp_path / "store")
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
-    locking = [sys.executable, "-c", LOCKED, str(tmp_path / "store" / "lock")]
+    locking = [sys.executable, "-c", program, str(tmp_path / "store" / "lock")]
     assert subprocess.run(locking, check=False).returncode == 7
     store.close()
     assert subprocess.run(locking, check=False).returncode == 0
