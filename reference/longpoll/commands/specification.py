@@ -338,7 +338,8 @@ def prove(
       longpoll prove --policy rocketmq-4.9 --property answered_once --json
 
     Exit codes: 0 all properties are proved, 1 a run refutes one, 2 a mistake in the call, 3 unknown, 4 proved, except
-    combinations of features that no configuration has. With --configuration, the verdict is about the named ones.
+    combinations of features that no configuration has, or except a FILE's properties of runs. With --configuration,
+    the verdict is about the named ones.
     """
     # Importing z3 takes a second, and only this command needs it.
     from longpoll.views import prove as proof_shown  # noqa: PLC0415
@@ -363,19 +364,23 @@ def prove(
             )
     except KeyboardInterrupt:
         fail("stopped before the end of the proof: the result is unknown", Exit.UNKNOWN)
+    of_runs = progress_of(policy, named(SIZES[0], policy))
+    # `time_can_pass` is explored for every policy; a policy's proof says nothing about it.
+    explored = [row.verdict.name for row in of_runs if row.verdict.name != "time_can_pass"]
     if isinstance(found, smt.Proof):
         made, code = proof_shown.proof(found), _exit_of({found.whole})
-        show = partial(proof_shown.show_proof, found, next(iter(chosen)))
+        show = partial(proof_shown.show_proof, found, next(iter(chosen)), explored)
     else:
         has_features = policy.extension is None or not policy.extension.is_alone
         asked = questions_of(partial(specification_of, policy)) if has_features else ()
         untried = not_taken(asked, (each.world for each in found), names)
-        made = proof_shown.worlds(policy.name, found, untried, named=bool(chosen))
+        made = proof_shown.worlds(policy.name, found, untried, named=bool(chosen), explored=explored)
         code = _exit_of({smt_worlds.worst(found)})
         if code is Exit.OK and untried and not chosen:
             code = Exit.PARTLY
-        show = partial(proof_shown.show_worlds, found, untried, named=bool(chosen))
-    of_runs = progress_of(policy, named(SIZES[0], policy))
+        show = partial(proof_shown.show_worlds, found, untried, named=bool(chosen), explored=explored)
+    if code is Exit.OK and explored:
+        code = Exit.PARTLY
     if as_json:
         emit_json(made | ({"explored_only": law_shown.rows(policy, of_runs)} if of_runs else {}))
     else:

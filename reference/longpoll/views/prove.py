@@ -14,7 +14,7 @@ from longpoll.output import out, say, styled, table
 from longpoll.views.check import BY_CONSTRUCTION, coloured, show_tokens, show_verdict
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt.any_number import AnyProof
-from longpoll_spec.engines.smt.configurations import NotTaken, WorldProof, headline, unstated, verdicts
+from longpoll_spec.engines.smt.configurations import NotTaken, WorldProof, exception, headline, unstated, verdicts
 from longpoll_spec.engines.smt.inductive import Counterexample
 from longpoll_spec.engines.smt.proof import Obligation, Proof
 from longpoll_spec.render.notation import state_text
@@ -47,7 +47,9 @@ def proof(found: Proof) -> dict[str, Any]:
     }
 
 
-def worlds(policy: str, found: Sequence[WorldProof], untried: Sequence[NotTaken], *, named: bool) -> dict[str, Any]:
+def worlds(
+    policy: str, found: Sequence[WorldProof], untried: Sequence[NotTaken], *, named: bool, explored: Sequence[str]
+) -> dict[str, Any]:
     """The same for any number of requests, in each of some worlds; every obligation names its own.
 
     `untried` are the combinations of features that none of these worlds covers; `named`: the user chose the worlds.
@@ -56,7 +58,7 @@ def worlds(policy: str, found: Sequence[WorldProof], untried: Sequence[NotTaken]
     return {
         "policy": policy,
         "requests": "any",
-        "verdict": headline(found, untried, named=named),
+        "verdict": headline(found, untried, named=named, explored=explored),
         "seconds": round(sum(each.found.proof.seconds for each in found), 3),
         "verdicts": verdicts(found),
         "worlds": [
@@ -116,13 +118,15 @@ def _counterexample(found: Proof, shown: Counterexample) -> dict[str, Any]:
     }
 
 
-def show_worlds(proofs: Sequence[WorldProof], untried: Sequence[NotTaken], *, named: bool) -> None:
+def show_worlds(
+    proofs: Sequence[WorldProof], untried: Sequence[NotTaken], *, named: bool, explored: Sequence[str]
+) -> None:
     """Print the verdict and a line for each configuration, then the details of each that is not proved.
 
     A few configurations are all shown in detail.
     """
     missing = unstated(proofs)
-    show_verdict(headline(proofs, untried, named=named))
+    show_verdict(headline(proofs, untried, named=named, explored=explored))
     if untried:
         say(f"no configuration has {len(untried)} combinations of features of one obligation; --json lists them")
     if len(proofs) > DETAILED:
@@ -142,9 +146,10 @@ def show_worlds(proofs: Sequence[WorldProof], untried: Sequence[NotTaken], *, na
         _show_situations(each)
 
 
-def show_proof(found: Proof, world: str) -> None:
+def show_proof(found: Proof, world: str, explored: Sequence[str]) -> None:
     """Print the proof for a given number of requests in one configuration."""
-    show_verdict(f"{found.whole} for {found.model.bounds.requests} requests in {world} alone")
+    left = exception(explored) if found.whole == "proved" else ""
+    show_verdict(f"{found.whole} for {found.model.bounds.requests} requests in {world} alone{left}")
     _show_head(found, str(found.model.bounds.requests), "")
     _show_rows(found, "Proof")
 

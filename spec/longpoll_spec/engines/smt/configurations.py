@@ -350,20 +350,31 @@ def worst(proofs: Sequence[WorldProof]) -> Answer:
     return "refuted" if "refuted" in found else "unknown" if "unknown" in found else "proved"
 
 
-def headline(proofs: Sequence[WorldProof], untried: Sequence[NotTaken], *, named: bool = False) -> str:
-    """The verdict in words: plainly `proved` only if no combination of features is left.
+def headline(
+    proofs: Sequence[WorldProof],
+    untried: Sequence[NotTaken],
+    *,
+    named: bool = False,
+    explored: Sequence[str] = (),
+) -> str:
+    """The verdict in words: plainly `proved` only if no combination of features and no property is left.
 
-    If the user has `named` the worlds, the proof is about these.
+    If the user has `named` the worlds, the proof is about these. `explored` are properties that are not proved at all.
     """
-    verdict = worst(proofs)
+    verdict: str = worst(proofs)
     if verdict != "proved":
         return verdict
     if named:
-        return f"proved in {', '.join(each.name for each in proofs)} alone"
-    if not untried:
-        return verdict
-    fewest = _NUMBERS[min(len(each.features) for each in untried)]
-    return f"proved, except {len(untried)} combinations of {fewest} or more features"
+        verdict = f"proved in {', '.join(each.name for each in proofs)} alone"
+    elif untried:
+        fewest = _NUMBERS[min(len(each.features) for each in untried)]
+        verdict = f"proved, except {len(untried)} combinations of {fewest} or more features"
+    return verdict + exception(explored)
+
+
+def exception(explored: Sequence[str]) -> str:
+    """The end of a verdict that does not include these properties."""
+    return f", except {', '.join(explored)}, only explored" if explored else ""
 
 
 _NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
