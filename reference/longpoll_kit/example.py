@@ -311,7 +311,7 @@ class Example:
             self.settle()
         return f"{rounds} times"
 
-    def preempt(self, queue: Queue, payload: bytes, who: Who) -> str:
+    def preempt(self, queue: Queue, payload: bytes, who: Who) -> str | None:
         """Stop a poll between two lines of the service's code, and publish there; or the reverse.
 
         If the service is not Python in this process, these are plain polls and publishes.
@@ -324,7 +324,7 @@ class Example:
             reached, missed = (line + 1, 0) if is_reached else (reached, missed + 1)
             if missed == MISSES_MAX:
                 break
-        return f"before each of {reached} lines"
+        return f"before each of {reached} lines" if reached else None
 
     def cancel(self, queue: Queue, payload: Any, order: Order, gap_us: int, place: Any = "end") -> str:
         """Cancel a waiting poll, with a message published never, right after or at the same time."""

@@ -242,7 +242,8 @@ class LongPollMachine(RuleBasedStateMachine):
                         before = cls._excused(run, shared)
                         done = cls._run_alone(run, body, shared)
                         if cls._excused(run, shared) == before:
-                            run.axes[axis] = reached or done
+                            # A step that reached nothing does not count as tried.
+                            run.axes |= {axis: reached or done} if reached or done else {}
                             break
                     else:
                         run.axes[axis] = run.axes.get(axis, "not shown").removesuffix(UNSHOWN) + UNSHOWN
@@ -310,9 +311,10 @@ class LongPollMachine(RuleBasedStateMachine):
         cls, run: Run, body: Callable[[LongPollMachine], None], shared: LongPollMachine | None = None
     ) -> str:
         """Run one step, in an example of its own or a shared one; returns what it says."""
-        machine = shared or cls(run)
+        machine, said = shared or cls(run), ""
         try:
             body(machine)
+            said = machine.said  # before the end of the example, which is a step too
         except ViolationError:
             if shared is not None and shared.said:
                 cls._run_alone(run, body)  # perhaps it needs no step before it
@@ -320,7 +322,7 @@ class LongPollMachine(RuleBasedStateMachine):
         finally:
             if shared is None:
                 machine.teardown()
-        return machine.said.partition(": ")[2]
+        return said.partition(": ")[2]
 
     @staticmethod
     def _excused(run: Run, shared: LongPollMachine | None) -> int:
